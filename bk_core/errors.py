@@ -1,0 +1,300 @@
+"""Every failure a user of bk_core or bk_spark can meet, as one tree.
+
+    BkError
+    ├── InvalidArgumentError          you passed something that can never work; nothing was done
+    ├── RemoteProtocolError           a peer sent bytes that the protocol does not allow
+    ├── BookieError                   one bookie said no, or nothing (per replica; seldom shown alone)
+    │   ├── NoSuchLedgerOnBookieError, NoSuchEntryError, BadRequestError, BookieIOError,
+    │   ├── UnauthorizedError, BadVersionError, FencedError, ReadOnlyError, TooManyRequestsError,
+    │   ├── UnknownLedgerStateError, BookieUnavailableError, BookieTimeoutError
+    ├── DigestError                   an entry does not match its digest or its ids
+    ├── LedgerError                   a ledger as a whole
+    │   ├── NoSuchLedgerError, LedgerExistsError, LedgerFencedError, LedgerClosedError,
+    │   ├── NotEnoughBookiesError, RecoveryFailedError, MetadataConflictError, ReadError,
+    │   ├── WrongPasswordError, WrongDigestTypeError, PersistenceViolatedError
+    ├── MetadataError                 the metadata store
+    │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
+    │   ├── NodeExistsError, NoNodeError, VersionConflictError
+    ├── LogError                      a log as a whole
+    │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogSchemaError
+    └── ClientClosedError, OperationTimeoutError
+
+Class attributes (style.md lesson 4):
+``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
+``retriable``        the same call may succeed later without any change by the caller
+``outcome_unknown``  the effect may or may not have happened (a fenced add may still be in the ledger: WR-11, WR-13)
+
+Every class takes one positional message and optional keyword context and pickles, because Spark carries errors between processes.
+Secrets never enter a message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class BkError(Exception):
+    """Root of all errors of this project. ``context`` holds ledger, entry, bookie where they are known."""
+
+    code = "BK-ERROR"
+    retriable = False
+    outcome_unknown = False
+
+    def __init__(self, message: str, **context: Any) -> None:
+        super().__init__(message)
+        self.context = context
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.args[0]}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args[0], self.context))
+
+
+def _rebuild(cls: type[BkError], message: str, context: dict[str, Any]) -> BkError:
+    return cls(message, **context)
+
+
+class InvalidArgumentError(BkError, ValueError):
+    """The caller's argument can never work. Raised before any side effect."""
+
+    code = "BK-ARGUMENT"
+
+
+class RemoteProtocolError(BkError):
+    """A peer broke the wire protocol; its connection is closed."""
+
+    code = "BK-PROTOCOL"
+    retriable = True
+
+
+class ClientClosedError(BkError):
+    """The client (or handle) was closed by this program."""
+
+    code = "BK-CLIENT-CLOSED"
+    outcome_unknown = True
+
+
+class OperationTimeoutError(BkError, TimeoutError):
+    """The whole operation ran out of its time budget."""
+
+    code = "BK-TIMEOUT"
+    retriable = True
+    outcome_unknown = True
+
+
+# --- one bookie -------------------------------------------------------------------------------------------------
+
+
+class BookieError(BkError):
+    """One bookie refused or failed one request."""
+
+    code = "BK-BOOKIE"
+
+
+class NoSuchLedgerOnBookieError(BookieError):
+    code = "BK-BOOKIE-NO-LEDGER"
+
+
+class NoSuchEntryError(BookieError):
+    code = "BK-NO-ENTRY"
+
+
+class BadRequestError(BookieError):
+    code = "BK-BAD-REQUEST"
+
+
+class BookieIOError(BookieError):
+    code = "BK-BOOKIE-IO"
+    retriable = True
+
+
+class UnauthorizedError(BookieError):
+    code = "BK-UNAUTHORIZED"
+
+
+class BadVersionError(BookieError):
+    code = "BK-BAD-VERSION"
+
+
+class FencedError(BookieError):
+    code = "BK-BOOKIE-FENCED"
+    outcome_unknown = True
+
+
+class ReadOnlyError(BookieError):
+    code = "BK-READ-ONLY"
+    retriable = True
+
+
+class TooManyRequestsError(BookieError):
+    code = "BK-TOO-MANY-REQUESTS"
+    retriable = True
+
+
+class UnknownLedgerStateError(BookieError):
+    code = "BK-LIMBO"
+    retriable = True
+
+
+class BookieUnavailableError(BookieError):
+    code = "BK-BOOKIE-UNAVAILABLE"
+    retriable = True
+    outcome_unknown = True
+
+
+class BookieTimeoutError(BookieError):
+    code = "BK-BOOKIE-TIMEOUT"
+    retriable = True
+    outcome_unknown = True
+
+
+class DigestError(BkError):
+    """An entry's digest, ledger id or entry id is not what was asked for (RD-8)."""
+
+    code = "BK-DIGEST"
+
+
+# --- one ledger -------------------------------------------------------------------------------------------------
+
+
+class LedgerError(BkError):
+    code = "BK-LEDGER"
+
+
+class NoSuchLedgerError(LedgerError):
+    code = "BK-NO-LEDGER"
+
+
+class LedgerExistsError(LedgerError):
+    code = "BK-LEDGER-EXISTS"
+
+
+class LedgerFencedError(LedgerError):
+    """Another client is recovering the ledger; what was pending may or may not be part of it (WR-11)."""
+
+    code = "BK-FENCED"
+    outcome_unknown = True
+
+
+class LedgerClosedError(LedgerError):
+    code = "BK-LEDGER-CLOSED"
+    outcome_unknown = True
+
+
+class NotEnoughBookiesError(LedgerError):
+    code = "BK-NOT-ENOUGH-BOOKIES"
+    retriable = True
+    outcome_unknown = True
+
+
+class RecoveryFailedError(LedgerError):
+    """Recovery could not decide where the ledger ends; it stays IN_RECOVERY and may be tried again (RC-21)."""
+
+    code = "BK-RECOVERY"
+    retriable = True
+
+
+class MetadataConflictError(LedgerError):
+    """The stored ledger metadata was changed by somebody else in a way that ends this operation."""
+
+    code = "BK-CONFLICT"
+
+
+class ReadError(LedgerError):
+    """No replica of an entry could be read (RD-6)."""
+
+    code = "BK-READ"
+    retriable = True
+
+
+class WrongPasswordError(LedgerError):
+    code = "BK-PASSWORD"
+
+
+class WrongDigestTypeError(LedgerError):
+    code = "BK-DIGEST-TYPE"
+
+
+class PersistenceViolatedError(LedgerError):
+    """The ledger was closed below an acknowledged entry. Must never happen (CL-4); report it."""
+
+    code = "BK-PERSISTENCE-VIOLATED"
+
+
+# --- the metadata store -----------------------------------------------------------------------------------------
+
+
+class MetadataError(BkError):
+    code = "BK-METADATA"
+
+
+class MetadataUnavailableError(MetadataError):
+    """The store cannot be reached; the request was definitely not applied."""
+
+    code = "BK-METADATA-UNAVAILABLE"
+    retriable = True
+
+
+class MetadataOutcomeUnknownError(MetadataError):
+    """The answer to a write was lost: it may be applied now, later or never (META-12)."""
+
+    code = "BK-METADATA-UNKNOWN"
+    retriable = True
+    outcome_unknown = True
+
+
+class MetadataFormatError(MetadataError):
+    """Stored bytes cannot be understood."""
+
+    code = "BK-METADATA-FORMAT"
+
+
+class LayoutMismatchError(MetadataError):
+    code = "BK-LAYOUT"
+
+
+class NodeExistsError(MetadataError):
+    code = "BK-NODE-EXISTS"
+
+
+class NoNodeError(MetadataError):
+    code = "BK-NO-NODE"
+
+
+class VersionConflictError(MetadataError):
+    """A compare-and-set lost: the stored version is another one."""
+
+    code = "BK-VERSION"
+
+
+# --- one log ----------------------------------------------------------------------------------------------------
+
+
+class LogError(BkError):
+    code = "BK-LOG"
+
+
+class NoSuchLogError(LogError):
+    code = "BK-NO-LOG"
+
+
+class LogExistsError(LogError):
+    code = "BK-LOG-EXISTS"
+
+
+class LogTakenOverError(LogError):
+    """Another writer took the log over; this one must stop (LOG-8)."""
+
+    code = "BK-LOG-TAKEN-OVER"
+    outcome_unknown = True
+
+
+class LogDataLossError(LogError):
+    """The log was trimmed or recreated behind a position that is still wanted."""
+
+    code = "BK-LOG-DATA-LOSS"
+
+
+class LogSchemaError(LogError):
+    code = "BK-LOG-SCHEMA"

@@ -1,0 +1,39 @@
+"""The one door to the kernels: work over buffers of many entries, in C where the extension can be loaded, else in Python.
+
+``BK_CORE_KERNELS=native`` or ``=pure`` forces the choice, and then a failure is an ImportError. Without it the extension is taken if it
+loads; if not (a zip on ``--py-files`` cannot carry one) the twin in Python is taken and one warning says so, because it is a thousand
+times slower. ``IMPLEMENTATION`` is "native" or "pure"; ``CRC32C_KERNEL`` names the CRC code in use. pure.py documents the functions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+_choice = os.environ.get("BK_CORE_KERNELS", "")
+if _choice not in ("", "native", "pure"):
+    raise ImportError(f"BK_CORE_KERNELS must be native, pure or not set, not {_choice!r}")
+
+
+def _may_fall_back(reason: ImportError) -> bool:
+    """Whether pure may stand in; says so once if it does."""
+    if _choice == "native":
+        return False
+    logging.getLogger(__name__).warning("the native kernels cannot be loaded, the slow ones in Python are used: %s", reason)
+    return True
+
+
+IMPLEMENTATION = "pure"
+if _choice == "pure":
+    from bk_core.kernels.pure import CRC32C_KERNEL, crc32c, frame_adds, scan_frames, unpack_entries
+else:
+    try:
+        from bk_core.kernels._native import CRC32C_KERNEL, crc32c, frame_adds, scan_frames, unpack_entries
+
+        IMPLEMENTATION = "native"
+    except ImportError as failure:
+        if not _may_fall_back(failure):
+            raise ImportError(f"BK_CORE_KERNELS=native, but the native kernels cannot be loaded: {failure}") from failure
+        from bk_core.kernels.pure import CRC32C_KERNEL, crc32c, frame_adds, scan_frames, unpack_entries
+
+__all__ = ["CRC32C_KERNEL", "IMPLEMENTATION", "crc32c", "frame_adds", "scan_frames", "unpack_entries"]

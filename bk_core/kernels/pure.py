@@ -1,0 +1,288 @@
+"""The kernels in Python: the reference for ``native/*.c``, and what runs where no extension can be loaded.
+
+Both twins return equal values for equal arguments, and raise the same class with the same text and context. Arguments are judged in this
+order: types and 64-bit range from left to right, then values from left to right, then the bytes. Every function is without state.
+"Native int64" is the machine's own byte order, because such buffers go on to NumPy and Arrow; the wire itself is big-endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import operator
+import struct
+import zlib
+from array import array
+from typing import TYPE_CHECKING
+
+from bk_core.errors import DigestError, InvalidArgumentError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+CRC32C_KERNEL = "python"
+
+_LENGTH = struct.Struct(">I")
+_HEADER = struct.Struct(">qqqq")
+_ADD_WORD = 0x02010000  # protocol version 2, ADDENTRY (wire-protocol.md 5.1)
+_KEY_BYTES = 20
+_ADD_PREFIX_BYTES = 4 + 4 + _KEY_BYTES
+_INT64_MAX = (1 << 63) - 1
+_FRAME_MAX = 0x7FFFFFFF  # Apache peers read the length as a signed 32-bit number
+
+_CRC32, _HMAC, _CRC32C, _DUMMY = 1, 2, 3, 4
+_DIGEST_BYTES = {_CRC32: 8, _HMAC: 20, _CRC32C: 4, _DUMMY: 0}
+
+
+def _crc32c_table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        state = byte
+        for _ in range(8):
+            state = (state >> 1) ^ (0x82F63B78 if state & 1 else 0)
+        table.append(state)
+    return tuple(table)
+
+
+_TABLE = _crc32c_table()
+
+
+def crc32c(data: Buffer, value: int = 0, /) -> int:
+    """The CRC-32C of ``data``, or of earlier bytes followed by ``data`` when ``value`` is their CRC (wire-protocol.md 7.2).
+
+    InvalidArgumentError: ``value`` is not an unsigned 32-bit number, or ``data`` is not contiguous. TypeError: not a buffer, not an int.
+    """
+    view = _bytes(data)
+    value = _int64(value, "value")
+    if not 0 <= value <= 0xFFFFFFFF:
+        raise InvalidArgumentError(f"value must be 0..4294967295: {value}")
+    return _crc32c(view, value)
+
+
+def scan_frames(data: Buffer, frame_bytes_max: int, /) -> tuple[bytes, int]:
+    """Find the complete frames ``u32 N | N payload bytes`` at the start of a receive buffer (wire-protocol.md 2.1).
+
+    Returns ``(bounds, consumed)``: native int64 pairs (payload start, payload end), and the offset after the last complete frame.
+    RemoteProtocolError: ``N == 0`` or ``N + 4 > frame_bytes_max``, known as soon as four bytes are there, as at the bookie; then no frame
+    of this buffer is delivered. InvalidArgumentError: the limit is not in 5..2**31-1 (a larger ``N`` is negative to an Apache peer).
+    """
+    view = _bytes(data)
+    frame_bytes_max = _int64(frame_bytes_max, "frame_bytes_max")
+    if not 5 <= frame_bytes_max <= _FRAME_MAX:
+        raise InvalidArgumentError(f"frame_bytes_max must be 5..2147483647: {frame_bytes_max}")
+    bounds = array("q")
+    consumed = 0
+    while len(view) - consumed >= 4:
+        (payload_bytes,) = _LENGTH.unpack_from(view, consumed)
+        if payload_bytes == 0:
+            raise RemoteProtocolError("a frame without payload")
+        if payload_bytes + 4 > frame_bytes_max:
+            raise RemoteProtocolError(f"a frame of {payload_bytes + 4} bytes, length included, is over the limit of {frame_bytes_max}")
+        end = consumed + 4 + payload_bytes
+        if end > len(view):
+            break
+        bounds.extend((consumed + 4, end))
+        consumed = end
+    return bounds.tobytes(), consumed
+
+
+def frame_adds(
+    payloads: Buffer,
+    offsets: Buffer,
+    ledger_id: int,
+    first_entry_id: int,
+    last_add_confirmed: int,
+    length_before: int,
+    digest_type: int,
+    hmac_key: bytes,
+    master_key: bytes,
+    flags: int,
+    /,
+) -> tuple[bytes, bytes]:
+    """Frame consecutive entries as v2 ADD requests (wire-protocol.md 5.2 and 7.1).
+
+    Payload i is ``payloads[offsets[i]:offsets[i + 1]]``; ``offsets`` are native int64, one more than there are entries, and need not start
+    at 0. ``length_before`` is the ledger's payload bytes before the first entry. ``hmac_key`` is used by HMAC only; keys are 20 bytes.
+    Returns ``(frames, frame_offsets)``: all frames with their length prefix, and native int64 offsets, one more than there are frames.
+    The body of frame i, without length, header word and key, is ``frames[frame_offsets[i] + 28:frame_offsets[i + 1]]``.
+    InvalidArgumentError: a number out of range, a key of another size, offsets that decrease or leave the payloads.
+    """
+    payload_view, offsets_view = _bytes(payloads), _bytes(offsets)
+    ledger_id = _int64(ledger_id, "ledger_id")
+    first_entry_id = _int64(first_entry_id, "first_entry_id")
+    last_add_confirmed = _int64(last_add_confirmed, "last_add_confirmed")
+    length_before = _int64(length_before, "length_before")
+    digest_type = _int64(digest_type, "digest_type")
+    hmac_view, master_view = _bytes(hmac_key), _bytes(master_key)
+    flags = _int64(flags, "flags")
+    if not offsets_view or len(offsets_view) % 8 != 0:
+        raise InvalidArgumentError(f"offsets must be one or more native int64: {len(offsets_view)} bytes given")
+    _check_not_negative(ledger_id, "ledger_id")
+    _check_not_negative(first_entry_id, "first_entry_id")
+    if last_add_confirmed < -1:
+        raise InvalidArgumentError(f"last_add_confirmed must be -1 or more: {last_add_confirmed}")
+    _check_not_negative(length_before, "length_before")
+    _check_digest(digest_type, hmac_view)
+    if len(master_view) != _KEY_BYTES:
+        raise InvalidArgumentError(f"master_key must be 20 bytes: {len(master_view)} given")
+    if not 0 <= flags <= 0xFFFF:
+        raise InvalidArgumentError(f"flags must be 0..65535: {flags}")
+    bounds = _checked_offsets(offsets_view, len(payload_view), _ADD_PREFIX_BYTES + _HEADER.size + _DIGEST_BYTES[digest_type])
+    count, total = len(bounds) - 1, bounds[-1] - bounds[0]
+    if first_entry_id > _INT64_MAX - count:
+        raise InvalidArgumentError(f"{count} entries from {first_entry_id} do not fit in 64 bits")
+    if total > _INT64_MAX - length_before:
+        raise InvalidArgumentError(f"{total} payload bytes after {length_before} do not fit in 64 bits")
+
+    frames, frame_offsets, length = bytearray(), array("q", [0]), length_before
+    word_and_key = _LENGTH.pack(_ADD_WORD | flags) + bytes(master_view)
+    for i in range(count):
+        payload = payload_view[bounds[i] : bounds[i + 1]]
+        length += len(payload)
+        header = _HEADER.pack(ledger_id, first_entry_id + i, last_add_confirmed, length)
+        digest = _digest(digest_type, hmac_view, header, payload)
+        frames += _LENGTH.pack(len(word_and_key) + len(header) + len(digest) + len(payload))
+        frames += word_and_key + header + digest
+        frames += payload
+        frame_offsets.append(len(frames))
+    return bytes(frames), frame_offsets.tobytes()
+
+
+def unpack_entries(
+    data: Buffer, header_bytes: int, ledger_id: int, digest_type: int, hmac_key: bytes, /
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """Turn many entry bodies into columns and check each digest and ledger id (wire-protocol.md 5.3, 7.1 - 7.3).
+
+    ``data`` is a run of items ``u32 length | header_bytes ignored bytes | body``, where length counts ignored bytes and body: 0 ignored
+    bytes for the bodies of a batch read answer, 24 for whole v2 read answers.
+    Returns ``(entry_ids, offsets, values, lacs_and_lengths)``: native int64 ids, native int64 offsets into values (one more than entries),
+    the payloads end to end, and native int64 pairs (last add confirmed field, length field).
+    RemoteProtocolError: an item is cut off or too short. DigestError: wrong digest, then wrong ledger id (the order of 7.3), with ``item``,
+    ``ledger`` and ``entry`` in its context. The structure of all items is judged before the first digest. InvalidArgumentError: bad number.
+    Which entry ids were asked for is the caller's to compare.
+    """
+    view = _bytes(data)
+    header_bytes = _int64(header_bytes, "header_bytes")
+    ledger_id = _int64(ledger_id, "ledger_id")
+    digest_type = _int64(digest_type, "digest_type")
+    hmac_view = _bytes(hmac_key)
+    if not 0 <= header_bytes <= 0x7FFFFFFF:
+        raise InvalidArgumentError(f"header_bytes must be 0..2147483647: {header_bytes}")
+    _check_not_negative(ledger_id, "ledger_id")
+    _check_digest(digest_type, hmac_view)
+
+    entry_ids, offsets, values, lacs_and_lengths = array("q"), array("q", [0]), bytearray(), array("q")
+    for item, body in enumerate(_bodies(view, header_bytes, _HEADER.size + _DIGEST_BYTES[digest_type])):
+        entry_id, lac, length, payload = _checked_body(item, body, ledger_id, digest_type, hmac_view)
+        entry_ids.append(entry_id)
+        values += payload
+        offsets.append(len(values))
+        lacs_and_lengths.extend((lac, length))
+    return entry_ids.tobytes(), offsets.tobytes(), bytes(values), lacs_and_lengths.tobytes()
+
+
+# --- arguments --------------------------------------------------------------------------------------------------
+
+
+def _bytes(data: object) -> memoryview:
+    """A flat view of unsigned bytes over any contiguous buffer."""
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"a bytes-like object is required, not '{type(data).__name__}'") from None
+    if not view.c_contiguous:
+        raise InvalidArgumentError("a buffer must be C-contiguous")
+    if view.nbytes == 0:
+        return memoryview(b"")  # cast refuses an empty view of wider items
+    try:
+        return view.cast("B")
+    except TypeError:
+        return memoryview(view.tobytes())  # cast knows native formats only; ctypes arrays name their byte order
+
+
+def _int64(value: int, name: str) -> int:
+    value = operator.index(value)
+    if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
+        raise InvalidArgumentError(f"{name} must fit in 64 bits")
+    return value
+
+
+def _check_not_negative(value: int, name: str) -> None:
+    if value < 0:
+        raise InvalidArgumentError(f"{name} must not be negative: {value}")
+
+
+def _check_digest(digest_type: int, hmac_key: memoryview) -> None:
+    if digest_type not in _DIGEST_BYTES:
+        raise InvalidArgumentError(f"digest_type must be 1 (CRC32), 2 (HMAC), 3 (CRC32C) or 4 (DUMMY): {digest_type}")
+    if digest_type == _HMAC and len(hmac_key) != _KEY_BYTES:
+        raise InvalidArgumentError(f"hmac_key must be 20 bytes for HMAC: {len(hmac_key)} given")
+
+
+def _checked_offsets(offsets: memoryview, payloads_size: int, overhead: int) -> array[int]:
+    bounds = array("q", bytes(offsets))
+    before = 0
+    for i, offset in enumerate(bounds):
+        if not 0 <= offset <= payloads_size:
+            raise InvalidArgumentError(f"offset {i} is {offset}, outside the {payloads_size} bytes of payloads")
+        if offset < before:
+            raise InvalidArgumentError(f"offset {i} is {offset}, below the one before it")
+        if i > 0 and offset - before > _FRAME_MAX - overhead:
+            raise InvalidArgumentError(f"payload {i - 1} of {offset - before} bytes does not fit in a frame")
+        before = offset
+    return bounds
+
+
+# --- digests and bodies -----------------------------------------------------------------------------------------
+
+
+def _crc32c(data: Buffer, value: int) -> int:
+    state = value ^ 0xFFFFFFFF
+    for byte in memoryview(data):
+        state = (state >> 8) ^ _TABLE[(state ^ byte) & 0xFF]
+    return state ^ 0xFFFFFFFF
+
+
+def _digest(digest_type: int, hmac_key: memoryview, header: bytes, payload: memoryview) -> bytes:
+    """The digest as stored between header and payload, over both (wire-protocol.md 7.2 and 7.3)."""
+    if digest_type == _CRC32:
+        return zlib.crc32(payload, zlib.crc32(header)).to_bytes(8, "big")
+    if digest_type == _CRC32C:
+        return _crc32c(payload, _crc32c(header, 0)).to_bytes(4, "big")
+    if digest_type == _HMAC:
+        mac = hmac.new(bytes(hmac_key), header, hashlib.sha1)
+        mac.update(payload)
+        return mac.digest()
+    return b""
+
+
+def _bodies(data: memoryview, header_bytes: int, body_bytes_min: int) -> list[memoryview]:
+    """The bodies of all items, each of at least ``body_bytes_min`` bytes. RemoteProtocolError: see unpack_entries."""
+    bodies: list[memoryview] = []
+    at, wanted = 0, header_bytes + body_bytes_min
+    while at < len(data):
+        item, rest = len(bodies), len(data) - at
+        if rest < 4:
+            raise RemoteProtocolError(f"item {item} is cut off: {rest} of 4 length bytes")
+        (item_bytes,) = _LENGTH.unpack_from(data, at)
+        if item_bytes < wanted:
+            raise RemoteProtocolError(f"item {item} has {item_bytes} bytes and needs at least {wanted}")
+        if rest - 4 < item_bytes:
+            raise RemoteProtocolError(f"item {item} is cut off: {rest - 4} of {item_bytes} bytes")
+        bodies.append(data[at + 4 + header_bytes : at + 4 + item_bytes])
+        at += 4 + item_bytes
+    return bodies
+
+
+def _checked_body(item: int, body: memoryview, ledger_id: int, digest_type: int, hmac_key: memoryview) -> tuple[int, int, int, memoryview]:
+    """(entry id, last add confirmed, length, payload) of one body. DigestError: see unpack_entries."""
+    header, payload_start = bytes(body[: _HEADER.size]), _HEADER.size + _DIGEST_BYTES[digest_type]
+    ledger, entry, lac, length = _HEADER.unpack(header)
+    payload = body[payload_start:]
+    if _digest(digest_type, hmac_key, header, payload) != body[_HEADER.size : payload_start]:
+        message = f"item {item}: wrong digest (its header says ledger {ledger}, entry {entry})"
+        raise DigestError(message, item=item, ledger=ledger, entry=entry)
+    if ledger != ledger_id:
+        message = f"item {item}: ledger {ledger}, entry {entry} where ledger {ledger_id} was expected"
+        raise DigestError(message, item=item, ledger=ledger, entry=entry)
+    return entry, lac, length, payload
