@@ -1,0 +1,144 @@
+"""One connection as a sequence of messages: a bookie's choice between v2 and v3, and a client's view of its responses.
+
+Source: wire-protocol.md 2.2 (selection), 4.3 and 5.3 (what a response repeats of its request), 12 item 3 (joined add responses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from bk_core.protocol import BytesLike
+from bk_core.protocol.wire import codec_v2, codec_v3
+from bk_core.protocol.wire.frames import FRAME_BYTES_MAX, FrameReader
+from bk_core.protocol.wire.messages import AddResponse, Request, Response, Status
+
+Protocol = Literal["v2", "v3"]
+
+
+# --- server -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyTo:
+    """What a response must repeat of its request besides the ids: protocol, header version (0: the legacy word of v2), v3 priority."""
+
+    protocol: Protocol
+    version: int
+    priority: int = 0
+
+
+_V2_REPLIES = tuple(ReplyTo("v2", version) for version in range(256))
+_V3_REPLY = ReplyTo("v3", codec_v3.VERSION)
+
+
+class ServerProtocol:
+    """A bookie's side of one connection, without the socket.
+
+    Every payload is tried as v3 until one is not; from then on all are v2 (2.2, sticky). Not thread-safe.
+    """
+
+    __slots__ = ("_frames", "_is_v2")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frames = FrameReader(frame_bytes_max)
+        self._is_v2 = False
+
+    @property
+    def protocol(self) -> Protocol:
+        """Protocol of the last request; v3 before the first one."""
+        return "v2" if self._is_v2 else "v3"
+
+    def feed(self, data: BytesLike) -> list[tuple[Request, ReplyTo]]:
+        """Requests completed by ``data``, in order, each with what ``encode`` needs for its response.
+
+        RemoteProtocolError means: close the connection, answer nothing more (2.1, 5.2).
+        """
+        return [self._decode(payload) for payload in self._frames.feed(data)]
+
+    def _decode(self, payload: memoryview) -> tuple[Request, ReplyTo]:
+        if not self._is_v2:
+            message = codec_v3.parse_request(payload)
+            if message is not None:
+                version, priority = int(message.header.version), message.header.priority
+                plain = version == codec_v3.VERSION and not priority
+                return codec_v3.request_of(message), _V3_REPLY if plain else ReplyTo("v3", version, priority)
+            self._is_v2 = True
+        request = codec_v2.decode_request(payload)
+        return request, _V2_REPLIES[payload[0]]
+
+    def encode(self, response: Response, reply_to: ReplyTo) -> bytes:
+        """The response as a frame. Raises InvalidArgumentError when the request's protocol has no such response."""
+        if reply_to.protocol == "v3":
+            return codec_v2.frame(codec_v3.encode_response(response, reply_to.version, reply_to.priority))
+        return codec_v2.encode_response_frame(response, reply_to.version)
+
+
+# --- client -----------------------------------------------------------------------------------------------------
+
+
+def encode_request(request: Request, protocol: Protocol) -> bytes:
+    """The request as a frame. Raises InvalidArgumentError for what the protocol cannot carry (section 6)."""
+    return codec_v2.frame(_REQUEST_ENCODERS[protocol](request))
+
+
+def decode_response(payload: BytesLike, protocol: Protocol) -> Response:
+    """The response in a payload; a client knows which protocol it speaks (2.3). Raises RemoteProtocolError."""
+    return _RESPONSE_DECODERS[protocol](payload)
+
+
+_REQUEST_ENCODERS: dict[Protocol, Callable[[Request], bytes]] = {"v2": codec_v2.encode_request, "v3": codec_v3.encode_request}
+_RESPONSE_DECODERS: dict[Protocol, Callable[[BytesLike], Response]] = {"v2": codec_v2.decode_response, "v3": codec_v3.decode_response}
+
+
+class AddAcks(NamedTuple):
+    """Answers to ``count`` adds of one ledger with consecutive entry ids. ``count`` is above 1 only when ``status`` is OK."""
+
+    ledger_id: int
+    first_entry_id: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    status: Status
+
+
+_ADD_WORD = codec_v2.header_word(codec_v2.VERSION, codec_v2.ADD)
+_ADD_FRAME = codec_v2.FRAME_ADD_RESPONSE
+
+
+def decode_add_responses(buffer: BytesLike, bounds: BytesLike) -> list[AddAcks | Response]:
+    """All v2 responses of a receive buffer, in order; answers to adds are joined where they follow each other.
+
+    ``bounds`` are native int64 pairs, start and end of each payload in ``buffer``, as ``scan_frames`` gives them. Bookies from 4.16
+    write the acknowledgements of one journal sync as one run of frames, so the common buffer is a few items whatever its size.
+    Raises RemoteProtocolError.
+    """
+    view = memoryview(buffer)
+    marks = memoryview(bounds).cast("B").cast("q")
+    items: list[AddAcks | Response] = []
+    ledger_id = first = count = 0  # the run under way; count 0 when there is none
+    unpack = _ADD_FRAME.unpack_from
+    for index in range(0, len(marks), 2):
+        start = marks[index]
+        if marks[index + 1] - start == codec_v2.RESPONSE_BYTES:
+            _, word, code, ledger, entry = unpack(view, start - 4)
+            if word == _ADD_WORD and code == 0:
+                if count and ledger == ledger_id and entry == first + count:
+                    count += 1
+                    continue
+                if count:
+                    items.append(AddAcks(ledger_id, first, count, Status.OK))
+                ledger_id, first, count = ledger, entry, 1
+                continue
+        if count:
+            items.append(AddAcks(ledger_id, first, count, Status.OK))
+            count = 0
+        items.append(_single(codec_v2.decode_response(view[start : marks[index + 1]])))
+    if count:
+        items.append(AddAcks(ledger_id, first, count, Status.OK))
+    return items
+
+
+def _single(response: Response) -> AddAcks | Response:
+    if isinstance(response, AddResponse):
+        return AddAcks(response.ledger_id, response.entry_id, 1, response.status)
+    return response

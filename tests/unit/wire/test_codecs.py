@@ -1,0 +1,425 @@
+"""Both protocols on arbitrary messages (round trips), on arbitrary bytes (fuzz), and the rules that no golden vector shows."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bk_core.errors import BkError, InvalidArgumentError, RemoteProtocolError
+from bk_core.protocol.wire import codec_v2, codec_v3, connection
+from bk_core.protocol.wire import messages as m
+from bk_core.protocol.wire.connection import AddAcks, ReplyTo, ServerProtocol, decode_add_responses
+from bk_core.protocol.wire.messages import Status
+from bk_core.protocol.wire.status import ERRORS, V2_NUMBERS, error_for, status_from_v2, status_from_v3, v2_number, v3_number
+
+I64 = st.integers(-(2**63), 2**63 - 1)
+I32 = st.integers(-(2**31), 2**31 - 1)
+TXN = st.integers(0, 2**64 - 1)
+ZERO = st.just(0)
+KEY = st.binary(min_size=20, max_size=20)
+BYTES = st.binary(max_size=80)
+WIRE_STATUS = st.sampled_from(sorted(V2_NUMBERS))
+FAILURES = st.sampled_from([status for status in sorted(V2_NUMBERS) if status is not Status.OK])
+FLAG = st.booleans()
+
+
+def add_v2(ledger_id: int, entry_id: int, key: bytes, rest: bytes, recovery: bool, high: bool) -> m.AddRequest:
+    return m.AddRequest(0, ledger_id, entry_id, key, struct.pack(">qq", ledger_id, entry_id) + rest, recovery, high)
+
+
+def with_key(fence: bool, key: bytes) -> bytes:
+    return key if fence else b""
+
+
+V2_REQUESTS = st.one_of(
+    st.builds(add_v2, I64, I64, KEY, BYTES, FLAG, FLAG),
+    st.builds(lambda i, e, f, h, k: m.ReadRequest(0, i, e, f, h, with_key(f, k)), I64, I64, FLAG, FLAG, KEY),
+    st.builds(
+        lambda r, i, e, n, b, f, h, k: m.BatchReadRequest(r, i, e, n, b, f, h, with_key(f, k)),
+        I64, I64, I64, I32, I64, FLAG, FLAG, KEY,
+    ),
+    st.builds(m.AuthRequest, ZERO, st.text(max_size=20), BYTES),
+)  # fmt: skip
+V2_RESPONSES = st.one_of(
+    st.builds(m.AddResponse, ZERO, WIRE_STATUS, I64, I64),
+    st.builds(m.ReadResponse, ZERO, st.just(Status.OK), I64, I64, BYTES),
+    st.builds(m.ReadResponse, ZERO, FAILURES, I64, I64),
+    st.builds(m.BatchReadResponse, I64, st.just(Status.OK), I64, I64, st.lists(BYTES, max_size=4).map(codec_v2.join_bodies)),
+    st.builds(m.BatchReadResponse, I64, FAILURES, I64, I64),
+    st.builds(m.AuthResponse, ZERO, st.just(Status.OK), st.text(max_size=20), BYTES),
+)
+OPTIONAL_I64 = st.none() | I64
+OPTIONAL_BYTES = st.none() | BYTES
+V3_REQUESTS = st.one_of(
+    st.builds(m.AddRequest, TXN, I64, I64, BYTES, BYTES, FLAG, FLAG, FLAG),
+    st.builds(m.ReadRequest, TXN, I64, I64, FLAG, FLAG, BYTES, OPTIONAL_I64, OPTIONAL_I64),
+    st.builds(lambda t, i, e, p, w: m.ReadRequest(t, i, e, previous_lac=p, timeout_ms=w, piggyback=True), TXN, I64, I64, I64, I64),
+    st.builds(m.AuthRequest, TXN, st.text(max_size=20), BYTES),
+    st.builds(m.WriteLacRequest, TXN, I64, I64, BYTES, BYTES),
+    st.builds(m.ReadLacRequest, TXN, I64),
+    st.builds(m.ForceLedgerRequest, TXN, I64),
+    st.builds(m.BookieInfoRequest, TXN, I64),
+    st.builds(m.EntryListRequest, TXN, I64),
+    st.builds(m.StartTlsRequest, TXN),
+)
+V3_RESPONSES = st.one_of(
+    st.builds(m.AddResponse, TXN, WIRE_STATUS, I64, I64),
+    st.builds(m.ReadResponse, TXN, WIRE_STATUS, I64, I64, OPTIONAL_BYTES, OPTIONAL_I64, OPTIONAL_I64),
+    st.builds(m.AuthResponse, TXN, st.just(Status.OK), st.text(max_size=20), BYTES),
+    st.builds(m.AuthResponse, TXN, FAILURES),
+    st.builds(m.WriteLacResponse, TXN, WIRE_STATUS, I64),
+    st.builds(m.ReadLacResponse, TXN, WIRE_STATUS, I64, OPTIONAL_BYTES, OPTIONAL_BYTES),
+    st.builds(m.ForceLedgerResponse, TXN, WIRE_STATUS, I64),
+    st.builds(m.BookieInfoResponse, TXN, WIRE_STATUS, OPTIONAL_I64, OPTIONAL_I64),
+    st.builds(m.EntryListResponse, TXN, WIRE_STATUS, I64, OPTIONAL_BYTES),
+    st.builds(m.StartTlsResponse, TXN, WIRE_STATUS),
+    st.builds(lambda t, o: m.UnservedResponse(t, Status.BAD_REQUEST, o), TXN, st.sampled_from([3, 4, 12])),
+)
+
+
+# --- round trips ------------------------------------------------------------------------------------------------
+
+
+@given(V2_REQUESTS)
+def test_v2_requests_survive(request: m.Request) -> None:
+    payload = codec_v2.encode_request(request)
+    assert codec_v2.decode_request(payload) == request
+    assert codec_v2.decode_request(memoryview(bytearray(payload))) == request
+
+
+@given(V2_RESPONSES, st.integers(0, 2))
+def test_v2_responses_survive(response: m.Response, version: int) -> None:
+    found = codec_v2.decode_response(codec_v2.encode_response(response, version))
+    if getattr(response, "status", None) is Status.UNKNOWN_LEDGER_STATE:
+        assert found.status is Status.IO_ERROR  # a Java v2 client would drop the connection on 107
+    else:
+        assert found == response
+
+
+@given(V3_REQUESTS)
+def test_v3_requests_survive(request: m.Request) -> None:
+    payload = codec_v3.encode_request(request)
+    assert codec_v3.decode_request(payload) == request
+    assert codec_v3.decode_request(memoryview(payload)) == request
+
+
+@given(V3_RESPONSES)
+def test_v3_responses_survive(response: m.Response) -> None:
+    assert codec_v3.decode_response(codec_v3.encode_response(response)) == response
+
+
+@given(st.lists(V2_REQUESTS | V3_REQUESTS, max_size=6), st.lists(st.integers(1, 60), max_size=30))
+def test_a_server_reads_the_same_requests_whatever_the_chunks(requests: list[m.Request], sizes: list[int]) -> None:
+    v3 = [r for r in requests if _fits(r, "v3")]
+    v2 = [r for r in requests if r not in v3]
+    stream = b"".join([connection.encode_request(r, "v3") for r in v3] + [connection.encode_request(r, "v2") for r in v2])
+    server, found, position = ServerProtocol(), [], 0
+    for size in [*sizes, len(stream) + 1]:
+        found += server.feed(stream[position : position + size])
+        position += size
+    assert [request for request, _ in found] == v3 + v2
+    assert [reply.protocol for _, reply in found] == ["v3"] * len(v3) + ["v2"] * len(v2)
+
+
+def _fits(request: m.Request, protocol: connection.Protocol) -> bool:
+    try:
+        connection.encode_request(request, protocol)
+    except InvalidArgumentError:
+        return False
+    return True
+
+
+# --- fuzz -------------------------------------------------------------------------------------------------------
+
+VALID = [
+    *(
+        codec_v2.encode_request(r)
+        for r in (add_v2(1, 2, bytes(20), b"x" * 30, True, False), m.ReadRequest(0, 1, -1, True, False, bytes(20)))
+    ),
+    codec_v2.encode_request(m.BatchReadRequest(3, 1, 2, 10, 1000)),
+    codec_v2.encode_request(m.AuthRequest(0, "sasl", b"t")),
+    codec_v2.encode_response(m.BatchReadResponse(3, Status.OK, 1, 2, codec_v2.join_bodies([b"abc", b""]))),
+    codec_v2.encode_response(m.ReadResponse(0, Status.OK, 1, 2, b"abc")),
+    codec_v3.encode_request(m.AddRequest(1, 2, 3, b"k", b"body", True, True, True)),
+    codec_v3.encode_request(m.ReadRequest(1, 2, -1, previous_lac=3, timeout_ms=4, piggyback=True)),
+    codec_v3.encode_request(m.AuthRequest(1, "sasl", b"t")),
+    codec_v3.encode_response(m.ReadResponse(1, Status.OK, 2, 3, b"abc", 3, 4)),
+    codec_v3.encode_response(m.AuthResponse(1, Status.OK, "sasl", b"t")),
+    codec_v3.encode_response(m.ReadLacResponse(1, Status.IO_ERROR, 2, b"lac")),
+]
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A valid payload with some bytes replaced, removed or added."""
+    payload = bytearray(draw(st.sampled_from(VALID)))
+    for _ in range(draw(st.integers(0, 4))):
+        position = draw(st.integers(0, len(payload)))
+        payload[position : position + draw(st.integers(0, 3))] = draw(st.binary(max_size=3))
+    return bytes(payload[: draw(st.integers(0, len(payload)))]) if draw(FLAG) else bytes(payload)
+
+
+ANY_BYTES = st.binary(max_size=120) | damaged()
+DECODERS = [codec_v2.decode_request, codec_v2.decode_response, codec_v3.decode_request, codec_v3.decode_response, codec_v2.split_bodies]
+
+
+@pytest.mark.parametrize("decode", DECODERS, ids=["v2 request", "v2 response", "v3 request", "v3 response", "bodies"])
+@settings(max_examples=400)
+@given(payload=ANY_BYTES)
+def test_bytes_are_understood_or_refused_as_protocol_error(decode: object, payload: bytes) -> None:
+    try:
+        message = decode(payload)  # type: ignore[operator]
+    except RemoteProtocolError:
+        return
+    assert message is not None
+
+
+@settings(max_examples=400)
+@given(st.lists(ANY_BYTES, max_size=4), FLAG)
+def test_a_server_fed_anything_raises_only_protocol_errors(payloads: list[bytes], framed: bool) -> None:
+    server = ServerProtocol(4096)
+    try:
+        for payload in payloads:
+            for request, reply_to in server.feed(codec_v2.frame(payload) if framed else payload):
+                _answer(server, request, reply_to)
+    except RemoteProtocolError:
+        pass
+
+
+def _answer(server: ServerProtocol, request: m.Request, reply_to: ReplyTo) -> None:
+    """Whatever was read can be answered in the protocol it came in."""
+    match request:
+        case m.UnservedRequest():
+            response: m.Response = m.UnservedResponse(
+                request.request_id, request.status, request.operation, request.version, request.ledger_id, request.entry_id
+            )
+        case m.AddRequest():
+            response = m.AddResponse(request.request_id, Status.OK, request.ledger_id, request.entry_id)
+        case m.ReadRequest():
+            response = m.ReadResponse(request.request_id, Status.NO_ENTRY, request.ledger_id, request.entry_id)
+        case m.BatchReadRequest():
+            response = m.BatchReadResponse(request.request_id, Status.NO_ENTRY, request.ledger_id, request.entry_id)
+        case _:
+            response = m.AuthResponse(request.request_id, Status.OK, "AuthDisabledPlugin")
+    assert server.encode(response, reply_to)
+
+
+@settings(max_examples=200)
+@given(st.lists(ANY_BYTES.filter(bool), max_size=5))
+def test_a_client_fed_anything_raises_only_protocol_errors(payloads: list[bytes]) -> None:
+    try:
+        decode_add_responses(*joined(payloads))
+    except RemoteProtocolError:
+        pass
+
+
+# --- responses to adds, joined ----------------------------------------------------------------------------------
+
+
+def joined(payloads: list[bytes]) -> tuple[bytes, bytes]:
+    """(buffer, bounds) as ``scan_frames`` gives them."""
+    buffer, bounds = b"", array("q")
+    for payload in payloads:
+        bounds.extend((len(buffer) + 4, len(buffer) + 4 + len(payload)))
+        buffer += codec_v2.frame(payload)
+    return buffer, bounds.tobytes()
+
+
+SMALL = st.integers(0, 3)
+ADD_ANSWERS = st.builds(m.AddResponse, ZERO, st.sampled_from([Status.OK, Status.OK, Status.OK, Status.FENCED]), SMALL, SMALL)
+READ_ANSWERS = st.builds(m.ReadResponse, ZERO, st.just(Status.OK), SMALL, SMALL, BYTES)
+
+
+@given(st.lists(ADD_ANSWERS | READ_ANSWERS, max_size=30))
+def test_joined_answers_are_the_single_ones(responses: list[m.AddResponse | m.ReadResponse]) -> None:
+    items = decode_add_responses(*joined([codec_v2.encode_response(r) for r in responses]))
+    single: list[m.Response] = []
+    for item in items:
+        if isinstance(item, AddAcks):
+            single += [m.AddResponse(0, item.status, item.ledger_id, item.first_entry_id + i) for i in range(item.count)]
+        else:
+            single.append(item)
+    assert single == responses
+    for left, right in zip(items, items[1:], strict=False):  # nothing that could be joined was left apart
+        if isinstance(left, AddAcks) and isinstance(right, AddAcks) and left.status is right.status is Status.OK:
+            assert (left.ledger_id, left.first_entry_id + left.count) != (right.ledger_id, right.first_entry_id)
+
+
+def test_a_run_of_answers_is_one_item() -> None:
+    run = [codec_v2.encode_response(m.AddResponse(0, Status.OK, 5, entry)) for entry in range(100, 1100)]
+    fenced = codec_v2.encode_response(m.AddResponse(0, Status.FENCED, 5, 1100))
+    assert decode_add_responses(*joined([*run, fenced, fenced])) == [
+        AddAcks(5, 100, 1000, Status.OK),
+        AddAcks(5, 1100, 1, Status.FENCED),
+        AddAcks(5, 1100, 1, Status.FENCED),
+    ]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", [3, 4, 12])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_unserved_operations_echo_the_header_and_have_no_inner_message(operation: int, version: int) -> None:
+    server = ServerProtocol()
+    payload = bytes((0x0A, 8, 0x08, version, 0x10, operation, 0x18, 9, 0x20, 100))
+    [(request, reply_to)] = server.feed(codec_v2.frame(payload))
+    assert request == m.UnservedRequest(9, operation, version, Status.BAD_REQUEST)
+    answer = server.encode(m.UnservedResponse(9, Status.BAD_REQUEST, operation, version), reply_to)
+    assert answer[4:] == payload + bytes.fromhex("109403")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        m.AddRequest(9, 5, 6, b"k", b"b"),
+        m.ReadRequest(9, 5, 6),
+        m.WriteLacRequest(9, 5, 6, b"k", b"b"),
+        m.ReadLacRequest(9, 5),
+        m.ForceLedgerRequest(9, 5),
+        m.BookieInfoRequest(9, 3),
+        m.EntryListRequest(9, 5),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_old_versions_are_refused_with_inner_message(request_: m.Request) -> None:
+    payload = bytearray(codec_v3.encode_request(request_))
+    payload[3] = 2
+    server = ServerProtocol()
+    [(request, reply_to)] = server.feed(codec_v2.frame(payload))
+    assert isinstance(request, m.UnservedRequest)
+    assert (request.status, request.version, request.request_id) == (Status.BAD_VERSION, 2, 9)
+    refusal = m.UnservedResponse(9, request.status, request.operation, request.version, request.ledger_id, request.entry_id)
+    message = codec_v3.parse_response(server.encode(refusal, reply_to)[4:])
+    assert message is not None
+    assert (message.header.version, message.status) == (3, 503)
+    [(_, inner)] = [(f, v) for f, v in message.ListFields() if f.name not in ("header", "status")]
+    assert inner.status == 503
+    assert getattr(inner, "ledgerId", 5) == 5
+    assert getattr(inner, "entryId", 6) == 6
+
+
+@pytest.mark.parametrize("request_", [m.AuthRequest(9, "sasl", b""), m.StartTlsRequest(9)])
+def test_auth_and_start_tls_do_not_check_the_version(request_: m.Request) -> None:
+    payload = bytearray(codec_v3.encode_request(request_))
+    payload[3] = 2
+    server = ServerProtocol()
+    [(request, reply_to)] = server.feed(codec_v2.frame(payload))
+    assert (request, reply_to) == (request_, ReplyTo("v3", 2))
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [(8, m.BookieInfoRequest(1, 0)), (5, m.AuthRequest(1, "", b"")), (9, m.StartTlsRequest(1))],
+)
+def test_operations_that_need_no_sub_message(operation: int, expected: m.Request) -> None:
+    assert codec_v3.decode_request(bytes((0x0A, 6, 8, 3, 0x10, operation, 0x18, 1))) == expected
+
+
+@pytest.mark.parametrize("operation", [1, 2, 6, 7, 10, 11])
+def test_other_operations_without_sub_message_close_and_are_not_taken_for_v2(operation: int) -> None:
+    server = ServerProtocol()
+    with pytest.raises(RemoteProtocolError):
+        server.feed(codec_v2.frame(bytes((0x0A, 6, 8, 3, 0x10, operation, 0x18, 1))))
+    assert server.protocol == "v3"
+
+
+def test_unknown_flag_and_unknown_fields_are_ignored() -> None:
+    head = bytes.fromhex("0a0608031001180608ff01")[:8]
+    read = bytes.fromhex("08b4241007a0060708ac02")  # flag 7; ledger id again, the last one counts
+    payload = head + b"\xa2\x06" + bytes((len(read),)) + read + bytes.fromhex("f83f01")
+    assert codec_v3.decode_request(payload) == m.ReadRequest(6, 300, 7)
+
+
+def test_header_may_come_last() -> None:
+    payload = bytes.fromhex("a2060508b4241007" + "0a06080310011806")
+    assert codec_v3.decode_request(payload) == m.ReadRequest(6, 0x1234, 7)
+
+
+def test_v1_fence_read_has_no_key() -> None:
+    payload = bytes.fromhex("01020001") + struct.pack(">qq", 5, 6)
+    assert codec_v2.decode_request(payload) == m.ReadRequest(0, 5, 6, fence=True)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        m.ReadRequest(0, 1, -1, previous_lac=3),
+        m.AddRequest(0, 1, 2, bytes(20), struct.pack(">qq", 1, 2), deferred_sync=True),
+        m.AddRequest(0, 1, 2, bytes(19), struct.pack(">qq", 1, 2)),
+        m.AddRequest(0, 1, 2, bytes(20), struct.pack(">qq", 1, 3)),
+        m.ReadRequest(0, 1, -1, fence=True),
+        m.ReadRequest(0, 2**63, 0),
+        m.ReadLacRequest(1, 1),
+        m.StartTlsRequest(1),
+    ],
+)
+def test_v2_refuses_to_write_what_it_cannot_carry(request_: m.Request) -> None:
+    with pytest.raises(InvalidArgumentError):
+        codec_v2.encode_request(request_)
+
+
+@pytest.mark.parametrize("request_", [m.BatchReadRequest(1, 2, 3, 4, 5), m.ReadRequest(1, 2**63, 0), m.ReadRequest(-1, 2, 0)])
+def test_v3_refuses_to_write_what_it_cannot_carry(request_: m.Request) -> None:
+    with pytest.raises(InvalidArgumentError):
+        codec_v3.encode_request(request_)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [m.AuthResponse(0, Status.UNAUTHORIZED), m.ForceLedgerResponse(0, Status.OK, 1), m.AddResponse(0, Status.TIMEOUT, 1, 2)],
+)
+def test_v2_has_no_such_response(response: m.Response) -> None:
+    with pytest.raises(InvalidArgumentError):
+        codec_v2.encode_response(response)
+
+
+# --- status -----------------------------------------------------------------------------------------------------
+
+
+def test_status_numbers_of_both_protocols() -> None:
+    assert [(int(s), V2_NUMBERS[s]) for s in sorted(V2_NUMBERS)] == [
+        (0, 0), (402, 1), (403, 2), (404, 100), (501, 101), (502, 102), (503, 103), (504, 104), (505, 105), (506, 106), (507, 107),
+    ]  # fmt: skip
+    for status, number in V2_NUMBERS.items():
+        assert status_from_v2(number) is status
+        assert status_from_v3(v3_number(status)) is status
+    assert v2_number(Status.UNKNOWN_LEDGER_STATE) == 101
+
+
+@pytest.mark.parametrize("number", [-1, -2, 3, 108, 508, 2**31 - 1])
+def test_unknown_numbers_are_a_generic_failure(number: int) -> None:
+    assert status_from_v2(number) is Status.IO_ERROR
+    assert status_from_v3(number) is Status.IO_ERROR
+    payload = struct.pack(">Iiqq", 0x02010000, number, 1, 2)
+    assert codec_v2.decode_response(payload) == m.AddResponse(0, Status.IO_ERROR, 1, 2)
+
+
+def test_unknown_v3_status_and_inner_status() -> None:
+    unknown = bytes.fromhex("0a06080310021801" + "10cf0f")  # 1999
+    assert codec_v3.decode_response(unknown) == m.AddResponse(1, Status.IO_ERROR, 0, 0)
+    inner_only = bytes.fromhex("0a06080310021801" + "1000" + "aa0608" + "08f803" + "10b424" + "1807")
+    assert codec_v3.decode_response(inner_only) == m.AddResponse(1, Status.FENCED, 0x1234, 7)
+
+
+def test_success_without_inner_message_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError):
+        codec_v3.decode_response(bytes.fromhex("0a06080310021801" + "1000"))
+    assert codec_v3.decode_response(bytes.fromhex("0a06080310091801" + "1000")) == m.StartTlsResponse(1, Status.OK)
+
+
+def test_every_failure_has_its_error() -> None:
+    assert set(ERRORS) == set(Status) - {Status.OK}
+    error = error_for(Status.FENCED, "no", ledger_id=5)
+    assert isinstance(error, BkError)
+    assert error.context == {"ledger_id": 5}
+    with pytest.raises(InvalidArgumentError):
+        error_for(Status.OK, "fine")
+
+
+def test_keys_stay_out_of_repr() -> None:
+    assert "key-material" not in repr(m.AddRequest(0, 1, 2, b"key-material", b"key-material"))
