@@ -1,0 +1,201 @@
+"""One ZooKeeper server as a child process, from the jars that the pyspark wheel carries: for local clusters and tests."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bk_core.errors import BkError
+
+MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.1
+_PORT_TRIES = 5
+_PR_SET_PDEATHSIG = 1
+_LOG_TAIL_BYTES = 2000
+
+
+class ZooKeeperProcessError(BkError):
+    """The ZooKeeper process cannot be started: Java or the jars are missing, or it did not come up."""
+
+    code = "BK-ZOOKEEPER-PROCESS"
+
+
+def find_java() -> str:
+    """Path of the java command from JAVA_HOME, else from PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home, "bin", "java")
+        if not java.is_file():
+            raise ZooKeeperProcessError("JAVA_HOME is set but has no bin/java: point it at a Java 17 or newer, or unset it")
+        return str(java)
+    found = shutil.which("java")
+    if found is None:
+        raise ZooKeeperProcessError("ZooKeeper needs Java 17 or newer: install one, or set JAVA_HOME")
+    return found
+
+
+def find_jars() -> str:
+    """Class path with ZooKeeper: the jars of the installed pyspark, which is only looked for, not imported."""
+    spec = find_spec("pyspark")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        jars = Path(location, "jars")
+        if any(jars.glob("zookeeper-[0-9]*.jar")):
+            return str(jars / "*")
+    raise ZooKeeperProcessError("no ZooKeeper was found: install pyspark, whose wheel carries one, or use a running ZooKeeper")
+
+
+class ZooKeeperProcess:
+    """A standalone server on 127.0.0.1 with its data in ``directory``; the port is kept there and used again after a restart.
+
+    Sessions may be as short as one second, so that the registrations of killed bookies go away quickly. On Linux the server dies with
+    the *thread* that started it: start it from one that lives as long as the server is needed.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], port: int | None = None) -> None:
+        self._directory = Path(directory)
+        self._port = port
+        self._fixed = port is not None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def port(self) -> int:
+        """Port of the server; there is one after the first start."""
+        if self._port is None:
+            raise ZooKeeperProcessError("this ZooKeeper was not started yet")
+        return self._port
+
+    @property
+    def connect_string(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> Self:
+        """Returns when the server answers. ZooKeeperProcessError otherwise. Does nothing if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            return self
+        command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", find_jars(), MAIN_CLASS]
+        (self._directory / "data").mkdir(parents=True, exist_ok=True)
+        kept = self._directory / "port"
+        if self._port is None and kept.is_file():
+            self._port, self._fixed = int(kept.read_text()), True
+        tries = 1 if self._fixed else _PORT_TRIES
+        for attempt in range(tries):
+            if not self._fixed:
+                self._port = _free_port()  # another process may take it before ZooKeeper does
+            if self._run(command):
+                kept.write_text(str(self._port))
+                self._fixed = True
+                return self
+            if attempt == tries - 1:
+                break
+        raise ZooKeeperProcessError(f"ZooKeeper did not start on port {self._port}; its output ends with:\n{self._log_tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL, as in a crash."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL if that is not enough."""
+        self._end(signal.SIGTERM)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def _run(self, command: list[str]) -> bool:
+        configuration = self._directory / "zoo.cfg"
+        configuration.write_text(
+            f"dataDir={self._directory.resolve() / 'data'}\n"
+            f"clientPort={self._port}\n"
+            "clientPortAddress=127.0.0.1\n"
+            "tickTime=500\n"
+            "minSessionTimeout=1000\n"
+            "maxSessionTimeout=60000\n"
+            "maxClientCnxns=0\n"
+            "admin.enableServer=false\n"
+            "4lw.commands.whitelist=ruok,srvr\n"
+        )
+        with open(self._directory / "zookeeper.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [*command, str(configuration)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent()
+            )
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while self._process.poll() is None:
+            if _serves(self.port):
+                # another server may hold the port while this one is about to fail
+                return self._process.poll() is None
+            if time.monotonic() > deadline:
+                self.kill()
+                return False
+            time.sleep(_POLL_S)
+        return False
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _log_tail(self) -> str:
+        try:
+            return (self._directory / "zookeeper.log").read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace")
+        except FileNotFoundError:
+            return "(nothing)"
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _serves(port: int) -> bool:
+    """Whether the server answers the four-letter word ``srvr`` with its mode, which it does only when it takes sessions."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(b"srvr")
+            answer = b""
+            while chunk := connection.recv(4096):
+                answer += chunk
+    except OSError:
+        return False
+    return b"Mode:" in answer
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """On Linux the child is told to die when this process does, whatever way that happens."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before it was asked
+            os._exit(1)
+
+    return ask

@@ -1,0 +1,64 @@
+"""Metadata stores: where ledgers, logs, bookies and cookies are recorded."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlsplit
+
+from bk_core.errors import InvalidArgumentError
+from bk_core.metadata.memory import MemoryStore
+from bk_core.metadata.store import BookieView, MetadataStore, Registration, Version, Versioned, Watch
+
+__all__ = ["BookieView", "MetadataStore", "Registration", "Version", "Versioned", "Watch", "open_store"]
+
+_ZK_MANAGERS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
+_SESSION_TIMEOUT_MS = 10_000
+
+
+def open_store(uri: str, *, timeout_s: float = 10.0, log_root: str | None = None) -> MetadataStore:
+    """The store that ``uri`` names (metadata.md 1.1).
+
+    ``memory://name`` is shared by all that open the same name within this process. ``zk://h1:2181;h2:2181/ledgers`` is ZooKeeper with
+    the ledgers root ``/ledgers``; ``zk+hierarchical``, ``zk+longhierarchical`` and ``zk+flat`` also demand that layout. Hosts may be
+    separated by ``;`` or ``,``. Query: ``chroot=/x`` puts everything below ``/x``; ``session_timeout_ms`` is the ZooKeeper session's.
+
+    No call on the store takes much longer than ``timeout_s``. Logs live at ``log_root``, by default ``bk-logs`` beside the ledgers
+    root. Raises InvalidArgumentError, MetadataUnavailableError, LayoutMismatchError.
+    """
+    if not timeout_s > 0:
+        raise InvalidArgumentError(f"timeout of {timeout_s} s is not positive")
+    scheme, separator, rest = uri.partition("://")
+    driver, _, manager = scheme.lower().partition("+")
+    if not separator:
+        raise InvalidArgumentError(f"{uri!r} is not the URI of a metadata store, like zk://host:2181/ledgers")
+    if driver == "memory" and not manager:
+        if not rest:
+            raise InvalidArgumentError("memory:// needs a name: all that open the same name share one store")
+        return MemoryStore(rest)
+    if driver != "zk" or manager not in _ZK_MANAGERS:
+        raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are zk, zk+<layout> and memory")
+    return _open_zookeeper(uri, rest, _ZK_MANAGERS[manager], timeout_s, log_root)
+
+
+def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, log_root: str | None) -> MetadataStore:
+    from bk_core.metadata.zookeeper import ZooKeeperStore  # kazoo is needed only here
+
+    parts = urlsplit(f"//{rest}")
+    hosts = parts.netloc.replace(";", ",").strip(",")
+    if not hosts or not parts.path:
+        raise InvalidArgumentError(f"{uri!r} lacks hosts or the ledgers root, as in zk://host:2181/ledgers")
+    query = dict(parse_qsl(parts.query))
+    unknown = sorted(query.keys() - {"chroot", "session_timeout_ms"})
+    if unknown or parts.fragment:
+        raise InvalidArgumentError(f"{uri!r} has an unknown option {(unknown or [parts.fragment])[0]!r}")
+    session = query.get("session_timeout_ms", str(_SESSION_TIMEOUT_MS))
+    if not session.isdecimal() or not 0 < int(session) < 2**31:
+        raise InvalidArgumentError(f"session_timeout_ms {session!r} is not a number of milliseconds")
+    return ZooKeeperStore(
+        hosts=hosts,
+        root=parts.path,
+        chroot=query.get("chroot", ""),
+        manager=manager,
+        timeout_s=timeout_s,
+        session_timeout_s=int(session) / 1000,
+        log_root=log_root,
+    )

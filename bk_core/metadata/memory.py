@@ -1,0 +1,297 @@
+"""A metadata store in this process's memory: for tests, simulations and examples. Nothing outlives the process."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+
+from bk_core.errors import ClientClosedError, MetadataError, NodeExistsError, NoNodeError, VersionConflictError
+from bk_core.metadata import paths
+from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
+from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
+from bk_core.protocol.ledger.metadata import BookieId
+
+_BOOKIES = "bookies"  # key under which watches of the bookie list are kept
+
+
+@dataclass(slots=True)
+class _World:
+    """What all stores of one name share. Keys of ``nodes``: ``ledger/<id>``, ``log/<path>``, ``cookie/<id>``."""
+
+    lock: Lock = field(default_factory=Lock)
+    nodes: dict[str, Versioned] = field(default_factory=dict)
+    registrations: dict[BookieId, _MemoryRegistration] = field(default_factory=dict)
+    watches: dict[str, list[_MemoryWatch]] = field(default_factory=dict)
+    next_ledger_id: int = 0
+    instance_id: str | None = None
+
+
+_WORLDS: dict[str, _World] = {}
+_WORLDS_LOCK = Lock()
+
+
+class MemoryStore:
+    """All that is opened under one name sees the same nodes. Callbacks run on the thread that made the change, after it."""
+
+    __slots__ = ("_closed", "_mine", "_world")
+
+    def __init__(self, name: str) -> None:
+        with _WORLDS_LOCK:
+            self._world = _WORLDS.setdefault(name, _World())
+        self._mine: list[_MemoryWatch | _MemoryRegistration] = []
+        self._closed = False
+
+    # ledgers -----------------------------------------------------------------------------------------------------
+
+    def new_ledger_id(self) -> int:
+        self._check_open()
+        with self._world.lock:
+            ledger_id = self._world.next_ledger_id
+            self._world.next_ledger_id += 1
+        return ledger_id
+
+    def create_ledger(self, ledger_id: int, data: bytes) -> Version:
+        return self._create(_ledger(ledger_id), data)
+
+    def read_ledger(self, ledger_id: int) -> Versioned:
+        return self._read(_ledger(ledger_id))
+
+    def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
+        return self._write(_ledger(ledger_id), data, version)
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        self._delete(_ledger(ledger_id), None)
+
+    def list_ledgers(self) -> Iterator[int]:
+        self._check_open()
+        with self._world.lock:
+            ids = sorted(int(key[7:]) for key in self._world.nodes if key.startswith("ledger/"))
+        return iter(ids)
+
+    def watch_ledger(self, ledger_id: int, callback: Callable[[], None]) -> Watch:
+        return self._watch(_ledger(ledger_id), callback)
+
+    # logs ----------------------------------------------------------------------------------------------------------
+
+    def create(self, path: str, data: bytes) -> Version:
+        return self._create(_log(path), data, parents=True)
+
+    def read(self, path: str) -> Versioned:
+        return self._read(_log(path))
+
+    def write(self, path: str, data: bytes, version: Version) -> Version:
+        return self._write(_log(path), data, version)
+
+    def delete(self, path: str, version: Version | None = None) -> None:
+        self._delete(_log(path), version)
+
+    def children(self, path: str) -> list[str]:
+        self._check_open()
+        prefix = f"{_log(path)}/" if path else "log/"  # "" is the log root
+        with self._world.lock:
+            return sorted({key[len(prefix) :].partition("/")[0] for key in self._world.nodes if key.startswith(prefix)})
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Watch:
+        return self._watch(_log(path), callback)
+
+    # bookies ---------------------------------------------------------------------------------------------------------
+
+    def bookies(self) -> BookieView:
+        self._check_open()
+        with self._world.lock:
+            registrations = sorted(self._world.registrations.items())
+        return BookieView(
+            tuple(bookie_id for bookie_id, registration in registrations if not registration.readonly),
+            tuple(bookie_id for bookie_id, registration in registrations if registration.readonly),
+        )
+
+    def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
+        watch = self._watch(_BOOKIES, lambda: callback(self.bookies()))
+        callback(self.bookies())
+        return watch
+
+    def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
+        self._check_open()
+        with self._world.lock:
+            registration = self._world.registrations.get(bookie_id)
+        return address_of(bookie_id, registration.payload if registration else None)
+
+    def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration:
+        self._check_open()
+        payload = encode_service_info(bookie_service_info(host, port))
+        registration = _MemoryRegistration(self._world, check_bookie_id(bookie_id), payload, readonly)
+        with self._world.lock:
+            if bookie_id in self._world.registrations:
+                raise NodeExistsError(f"bookie {bookie_id} is registered already", bookie=bookie_id)
+            self._world.registrations[bookie_id] = registration
+            self._mine.append(registration)
+        _notify(self._world, _BOOKIES)
+        return registration
+
+    def instance_id(self) -> str | None:
+        self._check_open()
+        return self._world.instance_id
+
+    def read_cookie(self, bookie_id: BookieId) -> Versioned:
+        return self._read(_cookie(bookie_id))
+
+    def write_cookie(self, bookie_id: BookieId, data: bytes, version: Version | None) -> Version:
+        key = _cookie(bookie_id)
+        return self._create(key, data) if version is None else self._write(key, data, version)
+
+    def delete_cookie(self, bookie_id: BookieId, version: Version) -> None:
+        self._delete(_cookie(bookie_id), version)
+
+    def initialize_cluster(self) -> str:
+        self._check_open()
+        with self._world.lock:
+            if self._world.instance_id is None:
+                self._world.instance_id = str(uuid.uuid4())
+            return self._world.instance_id
+
+    def close(self) -> None:
+        """Ends this store's watches and registrations, as the end of a session does. The nodes stay."""
+        if self._closed:
+            return
+        self._closed = True
+        for own in self._mine:
+            own.cancel()
+        self._mine.clear()
+
+    # nodes -----------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("this metadata store was closed")
+
+    def _create(self, key: str, data: bytes, parents: bool = False) -> Version:
+        self._check_open()
+        node = Versioned(paths.check_value(data, key), 0, time.time_ns() // 1_000_000)
+        made = [key]
+        with self._world.lock:
+            if key in self._world.nodes:
+                raise NodeExistsError(f"{key} exists")
+            if parents:
+                made += _absent_parents(self._world.nodes, key)
+            for parent in made[1:]:
+                self._world.nodes[parent] = Versioned(b"", 0, node.created_ms)
+            self._world.nodes[key] = node
+        for name in made:
+            _notify(self._world, name)
+        return 0
+
+    def _read(self, key: str) -> Versioned:
+        self._check_open()
+        with self._world.lock:
+            node = self._world.nodes.get(key)
+        if node is None:
+            raise NoNodeError(f"{key} does not exist")
+        return node
+
+    def _write(self, key: str, data: bytes, version: Version) -> Version:
+        self._check_open()
+        data = paths.check_value(data, key)
+        with self._world.lock:
+            node = self._world.nodes.get(key)
+            if node is None:
+                raise NoNodeError(f"{key} does not exist")
+            _check_version(key, node, version)
+            self._world.nodes[key] = Versioned(data, version + 1, node.created_ms)
+        _notify(self._world, key)
+        return version + 1
+
+    def _delete(self, key: str, version: Version | None) -> None:
+        self._check_open()
+        with self._world.lock:
+            node = self._world.nodes.get(key)
+            if node is None:
+                return
+            if version is not None:
+                _check_version(key, node, version)
+            if any(other.startswith(f"{key}/") for other in self._world.nodes):
+                raise MetadataError(f"{key} has children and cannot be deleted")
+            del self._world.nodes[key]
+        _notify(self._world, key)
+
+    def _watch(self, key: str, callback: Callable[[], None]) -> Watch:
+        self._check_open()
+        watch = _MemoryWatch(self._world, key, callback)
+        with self._world.lock:
+            self._world.watches.setdefault(key, []).append(watch)
+            self._mine.append(watch)
+        return watch
+
+
+class _MemoryWatch:
+    __slots__ = ("_callback", "_key", "_world")
+
+    def __init__(self, world: _World, key: str, callback: Callable[[], None]) -> None:
+        self._world, self._key, self._callback = world, key, callback
+
+    def fire(self) -> None:
+        self._callback()
+
+    def cancel(self) -> None:
+        with self._world.lock:
+            watches = self._world.watches.get(self._key, [])
+            if self in watches:
+                watches.remove(self)
+
+
+class _MemoryRegistration:
+    __slots__ = ("_bookie_id", "_world", "payload", "readonly")
+
+    def __init__(self, world: _World, bookie_id: BookieId, payload: bytes, readonly: bool) -> None:
+        self._world, self._bookie_id = world, bookie_id
+        self.payload, self.readonly = payload, readonly
+
+    def set_readonly(self, readonly: bool) -> None:
+        self.readonly = readonly
+        _notify(self._world, _BOOKIES)
+
+    def close(self) -> None:
+        with self._world.lock:
+            if self._world.registrations.get(self._bookie_id) is not self:
+                return
+            del self._world.registrations[self._bookie_id]
+        _notify(self._world, _BOOKIES)
+
+    def cancel(self) -> None:
+        self.close()
+
+
+def _notify(world: _World, key: str) -> None:
+    with world.lock:
+        watches = list(world.watches.get(key, ()))
+    for watch in watches:
+        watch.fire()
+
+
+def _absent_parents(nodes: dict[str, Versioned], key: str) -> list[str]:
+    parents = []
+    parent = key.rpartition("/")[0]
+    while parent != "log" and parent not in nodes:
+        parents.append(parent)
+        parent = parent.rpartition("/")[0]
+    return parents
+
+
+def _check_version(key: str, node: Versioned, version: Version) -> None:
+    if node.version != version:
+        raise VersionConflictError(f"{key} has version {node.version}, not {version}")
+
+
+def _ledger(ledger_id: int) -> str:
+    paths.long_path(ledger_id)  # checks the range
+    return f"ledger/{ledger_id}"
+
+
+def _log(path: str) -> str:
+    return f"log/{paths.check_relative(path)}"
+
+
+def _cookie(bookie_id: BookieId) -> str:
+    return f"cookie/{check_bookie_id(bookie_id)}"

@@ -1,0 +1,112 @@
+"""The metadata store interface: what every store must do, with each method's errors.
+
+A store works on paths and bytes (``Node`` values) for logs and on ledgers through a ledger manager (paths.py). All calls block; the
+client makes them on its own metadata thread. Any call may raise MetadataUnavailableError (definitely not applied, retriable). Any
+*write* may raise MetadataOutcomeUnknownError (META-12: the caller repeats the identical request until the outcome is definite).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from bk_core.protocol.ledger.metadata import BookieId
+
+Version = int  # opaque outside the stores: grows by every write
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """Bytes read together with the version that a compare-and-set of them must name (META-11)."""
+
+    data: bytes
+    version: Version
+    created_ms: int | None = None  # the store's own creation time, where it keeps one
+
+
+@dataclass(frozen=True, slots=True)
+class BookieView:
+    """Registered bookies, ids in sorted order. A bookie in both lists counts as writable (metadata.md 4.1)."""
+
+    writable: tuple[BookieId, ...]
+    readonly: tuple[BookieId, ...]
+
+
+class Watch(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Registration(Protocol):
+    """A live bookie registration; keeps itself alive and re-registers after a lost session."""
+
+    def set_readonly(self, readonly: bool) -> None: ...
+    def close(self) -> None: ...
+
+
+class MetadataStore(Protocol):
+    # ledgers ---------------------------------------------------------------------------------------------------
+    def new_ledger_id(self) -> int:
+        """An id never issued before (CR-3, metadata.md 2.5)."""
+
+    def create_ledger(self, ledger_id: int, data: bytes) -> Version:
+        """Create if absent. NodeExistsError; MetadataOutcomeUnknownError."""
+
+    def read_ledger(self, ledger_id: int) -> Versioned:
+        """NoNodeError if there is no such ledger."""
+
+    def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
+        """Compare-and-set. VersionConflictError, NoNodeError, MetadataOutcomeUnknownError."""
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Delete whatever the version; an absent ledger is success."""
+
+    def list_ledgers(self) -> Iterator[int]:
+        """All ledger ids, ascending."""
+
+    def watch_ledger(self, ledger_id: int, callback: Callable[[], None]) -> Watch:
+        """Call ``callback`` (from any thread) after each change or deletion, until cancelled."""
+
+    # logs: small values beside, never under, the ledgers root -------------------------------------------------------
+    def create(self, path: str, data: bytes) -> Version:
+        """``path`` is relative to the log root, e.g. ``logs/flights``. NodeExistsError. Parents are made."""
+
+    def read(self, path: str) -> Versioned:
+        """NoNodeError."""
+
+    def write(self, path: str, data: bytes, version: Version) -> Version:
+        """Compare-and-set. VersionConflictError, NoNodeError, MetadataOutcomeUnknownError."""
+
+    def delete(self, path: str, version: Version | None = None) -> None:
+        """Absent is success. VersionConflictError if ``version`` is given and differs."""
+
+    def children(self, path: str) -> list[str]:
+        """Sorted names; [] if the path does not exist."""
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Watch: ...
+
+    # bookies ---------------------------------------------------------------------------------------------------
+    def bookies(self) -> BookieView: ...
+
+    def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
+        """Calls back once at once and then after each change, from any thread."""
+
+    def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
+        """Host and port. Falls back to parsing ``host:port``; BookieUnavailableError if neither works (metadata.md 4.4)."""
+
+    def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration: ...
+
+    def instance_id(self) -> str | None: ...
+
+    def read_cookie(self, bookie_id: BookieId) -> Versioned:
+        """NoNodeError."""
+
+    def write_cookie(self, bookie_id: BookieId, data: bytes, version: Version | None) -> Version:
+        """Create when ``version`` is None (NodeExistsError), else compare-and-set."""
+
+    def delete_cookie(self, bookie_id: BookieId, version: Version) -> None: ...
+
+    def initialize_cluster(self) -> str:
+        """Make root, LAYOUT, INSTANCEID, available if the root is absent; return the instance id. Existing cluster: its instance id."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,811 @@
+"""The metadata store in ZooKeeper, node for node as Apache BookKeeper keeps it (metadata.md 1, 2, 4).
+
+Requests go through kazoo's asynchronous calls, each with a deadline, because kazoo itself waits without end while it reconnects. A
+request that met a lost connection, an expired session or its deadline may still reach the server: for a write that is
+MetadataOutcomeUnknownError, a read is repeated until the deadline. Without a connection nothing is sent at all, and the error is
+MetadataUnavailableError.
+
+One thread per store, the keeper, looks after watches and registrations. Everything that may have changed is put on its queue: by a
+watch that fired, and by each new connection, because watches do not outlive one. It then looks at the server and compares.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from threading import Condition, Event, Lock, Thread, current_thread
+from typing import Any, Protocol
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import KazooTimeoutError
+
+from bk_core.errors import (
+    ClientClosedError,
+    InvalidArgumentError,
+    LayoutMismatchError,
+    MetadataError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    VersionConflictError,
+)
+from bk_core.metadata import paths
+from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
+from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.ledger.metadata_codec import is_bookie_id
+
+_LOG = logging.getLogger(__name__)
+
+_ANY_VERSION = -1
+_LOST = (
+    kazoo_errors.ConnectionLoss,
+    kazoo_errors.SessionExpiredError,
+    kazoo_errors.SessionMovedError,
+    kazoo_errors.OperationTimeoutError,
+    kazoo_errors.ConnectionClosedError,
+    KazooTimeoutError,
+)
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
+_PAUSE_S = 0.05  # before a read is repeated or a foreign registration is looked at again
+_KEEPER_RETRY_S = 0.5
+_HOB_NODES_MAX = 3
+
+_Stamp = tuple[int, int] | None  # (creation, last change) of a node as transaction ids; None if it does not exist
+
+
+class ZooKeeperStore:
+    """See bk_core/metadata/store.py. ``root`` and ``log_root`` lie below ``chroot``; ``manager`` None takes what LAYOUT says."""
+
+    def __init__(
+        self,
+        *,
+        hosts: str,
+        root: str,
+        chroot: str = "",
+        manager: str | None = None,
+        timeout_s: float = 10.0,
+        session_timeout_s: float = 10.0,
+        log_root: str | None = None,
+    ) -> None:
+        prefix = paths.check_root(chroot, "chroot") if chroot else ""
+        self._root = prefix + paths.check_root(root, "ledgers root")
+        self._log_root = prefix + paths.check_log_root(log_root or paths.default_log_root(root), root)
+        self._wanted_manager = manager
+        self._layout: str | None = None
+        self._timeout_s = timeout_s
+        self._session_timeout_s = session_timeout_s
+        self._closed = False
+        self._addresses: dict[BookieId, tuple[str, int]] = {}
+        self._stale: set[BookieId] = set()
+        self._registered: dict[BookieId, _Registration] = {}
+        self._lock = Lock()
+        self._link = _Link(hosts, session_timeout_s, self._on_connection)
+        self._keeper = _Keeper()
+        try:
+            self._link.start(timeout_s)
+            self._manager()
+        except BaseException:
+            self.close()
+            raise
+
+    # ledgers -----------------------------------------------------------------------------------------------------
+
+    def new_ledger_id(self) -> int:
+        """A lost answer only wastes a number, so this is repeated like a read (metadata.md 2.5)."""
+        manager = self._manager()
+        if manager == "flat":
+            ledger_id = self._sequence(self._root)
+        elif manager == "legacy":
+            ledger_id = self._short_id()
+        else:
+            ledger_id = None if self._exists(f"{self._root}/idgen-long") else self._short_id()
+            if ledger_id is None:
+                return self._long_id()
+        if ledger_id is None:
+            raise MetadataError(f"the {manager} layout has no ledger ids left below 2^31-1")
+        return ledger_id
+
+    def create_ledger(self, ledger_id: int, data: bytes) -> Version:
+        return self._create_with_parents(self._ledger(ledger_id), data)
+
+    def read_ledger(self, ledger_id: int) -> Versioned:
+        return self._get(self._ledger(ledger_id))
+
+    def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
+        return self._set(self._ledger(ledger_id), data, version)
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        path = self._ledger(ledger_id)
+        self._remove(path, _ANY_VERSION)
+        if paths.prunes_parents(self._manager()):
+            self._prune(path)
+
+    def list_ledgers(self) -> Iterator[int]:
+        manager = self._manager()
+        self._read("sync", self._root)
+        for tree in paths.trees(manager):
+            yield from self._walk(self._root, "", tree.levels)
+
+    def watch_ledger(self, ledger_id: int, callback: Callable[[], None]) -> Watch:
+        return self._watch(self._ledger(ledger_id), callback)
+
+    # logs ----------------------------------------------------------------------------------------------------------
+
+    def create(self, path: str, data: bytes) -> Version:
+        return self._create_with_parents(self._log(path), data)
+
+    def read(self, path: str) -> Versioned:
+        return self._get(self._log(path))
+
+    def write(self, path: str, data: bytes, version: Version) -> Version:
+        return self._set(self._log(path), data, version)
+
+    def delete(self, path: str, version: Version | None = None) -> None:
+        self._remove(self._log(path), _ANY_VERSION if version is None else version)
+
+    def children(self, path: str) -> list[str]:
+        return self._children(self._log(path) if path else self._log_root)
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Watch:
+        return self._watch(self._log(path), callback)
+
+    # bookies ---------------------------------------------------------------------------------------------------------
+
+    def bookies(self) -> BookieView:
+        return self._bookies(None)
+
+    def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
+        watch = _BookiesWatch(self._keeper, self._bookies, callback)
+        self._keeper.add(watch)
+        try:
+            watch.start()
+        except BaseException:
+            watch.cancel()
+            raise
+        return watch
+
+    def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
+        """Cached until the registration changes or the connection is lost; without a connection the last known address."""
+        check_bookie_id(bookie_id)
+        with self._lock:
+            known = self._addresses.get(bookie_id)
+            fresh = bookie_id not in self._stale
+            self._stale.discard(bookie_id)  # before the read: a change during it must count
+        if known is not None and fresh:
+            return known
+        try:
+            registration = self._registration(bookie_id)
+        except MetadataUnavailableError:
+            with self._lock:
+                self._stale.add(bookie_id)
+            if known is not None:
+                return known
+            raise
+        address = address_of(bookie_id, registration)
+        with self._lock:
+            if registration is None:
+                self._addresses.pop(bookie_id, None)
+            else:
+                self._addresses[bookie_id] = address
+        return address
+
+    def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration:
+        """Waits up to one session timeout for the node of an earlier process to go; NodeExistsError if it stays (metadata.md 4.1).
+
+        The payload of a node that belongs to this store's own session is left as it is.
+        """
+        payload = encode_service_info(bookie_service_info(host, port))
+        registration = _Registration(self, check_bookie_id(bookie_id), payload, readonly)
+        with self._lock:
+            if bookie_id in self._registered:
+                raise NodeExistsError(f"bookie {bookie_id} is registered by this process already", bookie=bookie_id)
+            self._registered[bookie_id] = registration
+        try:
+            registration.start()
+        except BaseException:
+            self._forget(registration)
+            raise
+        return registration
+
+    def instance_id(self) -> str | None:
+        try:
+            return self._get(f"{self._root}/INSTANCEID").data.decode("ascii", "replace")
+        except NoNodeError:
+            return None
+
+    def read_cookie(self, bookie_id: BookieId) -> Versioned:
+        return self._get(self._cookie(bookie_id))
+
+    def write_cookie(self, bookie_id: BookieId, data: bytes, version: Version | None) -> Version:
+        path = self._cookie(bookie_id)
+        return self._create_with_parents(path, data, top=self._root) if version is None else self._set(path, data, version)
+
+    def delete_cookie(self, bookie_id: BookieId, version: Version) -> None:
+        self._remove(self._cookie(bookie_id), version)
+
+    def initialize_cluster(self) -> str:
+        """One transaction makes root, available, available/readonly and INSTANCEID, then LAYOUT follows (metadata.md 1.2)."""
+        mine = str(uuid.uuid4())
+        deadline = time.monotonic() + self._timeout_s
+        while not self._exists(self._root):
+            try:
+                self._create_cluster(mine)
+            except (NodeExistsError, MetadataOutcomeUnknownError):
+                pass  # somebody was faster, or it was this call: INSTANCEID tells
+            except NoNodeError:
+                self._make_parents(self._root)
+            if time.monotonic() > deadline:
+                raise MetadataUnavailableError("the new cluster could not be written in time")
+        found = self.instance_id()
+        if found is None:
+            raise MetadataError(f"{self._root} exists but is no cluster: it has no INSTANCEID")
+        if found == mine:
+            self._create_layout()
+        return found
+
+    def close(self) -> None:
+        """Ends the session, and with it the registrations. Repeating it does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._keeper.close()
+        self._link.close()
+        self._keeper.join()
+
+    # cluster ---------------------------------------------------------------------------------------------------------
+
+    def _manager(self) -> str:
+        """Ledger manager of the cluster. LAYOUT is read until it exists; without it the default holds (metadata.md 1.3)."""
+        if self._layout is None:
+            try:
+                stored = paths.manager_of_layout(self._get(f"{self._root}/LAYOUT").data)
+            except NoNodeError:
+                return self._wanted_manager or "hierarchical"
+            if self._wanted_manager not in (None, stored):
+                raise LayoutMismatchError(f"the URI asks for the {self._wanted_manager} layout, the cluster has {stored}")
+            self._layout = stored
+        return self._layout
+
+    def _create_cluster(self, instance_id: str) -> None:
+        available = f"{self._root}/available"
+        transaction = self._link.client.transaction()
+        transaction.create(self._root)
+        transaction.create(available)
+        transaction.create(f"{available}/readonly")
+        transaction.create(f"{self._root}/INSTANCEID", instance_id.encode())
+        results = self._link.call(transaction.commit_async, self._timeout_s)
+        failures = [result for result in results if isinstance(result, Exception)]
+        for failure in failures:
+            if not isinstance(failure, kazoo_errors.RolledBackError | kazoo_errors.RuntimeInconsistency):
+                raise _translated(failure, self._root)
+        if failures:
+            raise MetadataError(f"ZooKeeper refused to make the cluster at {self._root}")
+
+    def _create_layout(self) -> None:
+        layout = paths.layout_bytes(self._wanted_manager or "hierarchical")
+        path = f"{self._root}/LAYOUT"
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self._write("create", path, layout)
+                return
+            except NodeExistsError:
+                if self._get(path).data != layout:
+                    raise LayoutMismatchError(f"{path} was written by another process with another layout") from None
+                return
+            except MetadataOutcomeUnknownError:
+                if time.monotonic() > deadline:
+                    raise
+
+    # ids -------------------------------------------------------------------------------------------------------------
+
+    def _short_id(self) -> int | None:
+        return self._sequence(f"{self._root}/idgen")
+
+    def _long_id(self) -> int:
+        parent = f"{self._root}/idgen-long"
+        self._ensure(parent)
+        while True:
+            names = self._children(parent)
+            high = paths.high_order(names)
+            if high is None:
+                high = 1
+                self._ensure(f"{parent}/HOB-{high:010d}")
+            low = self._sequence(f"{parent}/HOB-{high:010d}")
+            if low is not None:
+                self._drop_old_hobs(parent, names)
+                return high << 32 | low
+            self._ensure(f"{parent}/HOB-{high + 1:010d}")
+
+    def _drop_old_hobs(self, parent: str, names: list[str]) -> None:
+        for name in sorted(name for name in names if name.startswith("HOB-"))[:-_HOB_NODES_MAX]:
+            try:
+                self._remove(f"{parent}/{name}", 0)
+            except MetadataError:
+                return  # only tidiness is lost
+
+    def _sequence(self, directory: str) -> int | None:
+        """Counter of a new ephemeral sequential child of ``directory``, which is deleted again; None if the counter overflowed."""
+        while True:
+            try:
+                made = self._read("create", f"{directory}/ID-", b"", ephemeral=True, sequence=True)
+                break
+            except NoNodeError:
+                if directory == self._root:
+                    raise
+                self._ensure(directory)
+        self._link.client.delete_async(made)  # nobody waits for it: the node goes with the session at the latest
+        return paths.sequence_number(made.rpartition("/")[2])
+
+    # paths -----------------------------------------------------------------------------------------------------------
+
+    def _ledger(self, ledger_id: int) -> str:
+        return self._root + paths.ledger_path(self._manager(), ledger_id)
+
+    def _log(self, path: str) -> str:
+        return f"{self._log_root}/{paths.check_relative(path)}"
+
+    def _cookie(self, bookie_id: BookieId) -> str:
+        return f"{self._root}/cookies/{check_bookie_id(bookie_id)}"
+
+    def _registration_path(self, bookie_id: BookieId, readonly: bool) -> str:
+        return f"{self._root}/available/readonly/{bookie_id}" if readonly else f"{self._root}/available/{bookie_id}"
+
+    def _walk(self, path: str, digits: str, levels: tuple[re.Pattern[str], ...]) -> Iterator[int]:
+        for name in sorted(filter(levels[0].fullmatch, self._children(path)), key=lambda name: (len(name), name)):
+            joined = digits + name.removeprefix("L")
+            if len(levels) > 1:
+                yield from self._walk(f"{path}/{name}", joined, levels[1:])
+            elif int(joined) <= paths.LEDGER_ID_MAX:
+                yield int(joined)
+
+    # nodes -----------------------------------------------------------------------------------------------------------
+
+    def _get(self, path: str) -> Versioned:
+        data, stat = self._read("get", path)
+        return Versioned(data or b"", stat.version, stat.ctime)
+
+    def _set(self, path: str, data: bytes, version: Version) -> Version:
+        if version < 0:
+            raise InvalidArgumentError(f"version {version} of {path} would overwrite whatever is there")
+        stat = self._write("set", path, paths.check_value(data, path), version)
+        return int(stat.version)
+
+    def _exists(self, path: str) -> bool:
+        return self._read("exists", path) is not None
+
+    def _children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
+        try:
+            return sorted(self._read("get_children", path, watch))
+        except NoNodeError:
+            return []
+
+    def _create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
+        """Leaf first; its parents only when they are missing, again and again because another process may prune them (2.4)."""
+        data = paths.check_value(data, path)
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self._write("create", path, data)
+                return 0
+            except NoNodeError:
+                if time.monotonic() > deadline:
+                    raise MetadataUnavailableError(f"the parents of {path} were pruned again and again") from None
+                self._make_parents(path, top)
+
+    def _make_parents(self, path: str, top: str = "") -> None:
+        parts = path.split("/")[1:-1]
+        for count in range(1, len(parts) + 1):
+            parent = "/" + "/".join(parts[:count])
+            if len(parent) <= len(top):
+                continue
+            try:
+                self._ensure(parent)
+            except NoNodeError:
+                return  # pruned meanwhile: the caller's loop starts over
+
+    def _ensure(self, path: str) -> None:
+        """An empty persistent node at ``path``; repeated like a read because making it twice is harmless."""
+        try:
+            self._read("create", path, b"")
+        except NodeExistsError:
+            pass
+
+    def _remove(self, path: str, version: Version) -> None:
+        try:
+            self._write("delete", path, version)
+        except NoNodeError:
+            pass
+
+    def _prune(self, path: str) -> None:
+        """Deletes empty parents below the root; stops silently at the first that is not (metadata.md 2.4)."""
+        parent = path.rpartition("/")[0]
+        while len(parent) > len(self._root):
+            try:
+                self._write("delete", parent, _ANY_VERSION)
+            except MetadataError:
+                return
+            parent = parent.rpartition("/")[0]
+
+    def _write(self, operation: str, path: str, *arguments: Any) -> Any:
+        """Sent once; a lost answer is MetadataOutcomeUnknownError."""
+        return self._link.call(lambda: getattr(self._link.client, f"{operation}_async")(path, *arguments), self._timeout_s, path)
+
+    def _read(self, operation: str, path: str, *arguments: Any, **options: Any) -> Any:
+        """Repeated after a lost answer until the deadline, then MetadataUnavailableError."""
+        deadline = time.monotonic() + self._timeout_s
+        send = getattr(self._link.client, f"{operation}_async")
+        while True:
+            remaining_s = max(deadline - time.monotonic(), 0.001)
+            try:
+                return self._link.call(lambda: send(path, *arguments, **options), remaining_s, path)
+            except MetadataOutcomeUnknownError:
+                if time.monotonic() + _PAUSE_S >= deadline:
+                    raise MetadataUnavailableError(f"ZooKeeper did not answer about {path} within {self._timeout_s} s") from None
+                time.sleep(_PAUSE_S)
+
+    # watches -----------------------------------------------------------------------------------------------------------
+
+    def _on_connection(self, connected: bool) -> None:
+        with self._lock:
+            self._stale.update(self._addresses)
+        if connected:
+            self._keeper.look_at_all()
+
+    def _stamp(self, path: str, watch: Callable[[Any], None]) -> _Stamp:
+        stat = self._read("exists", path, watch)
+        return None if stat is None else (stat.czxid, stat.mzxid)
+
+    def _watch(self, path: str, callback: Callable[[], None]) -> Watch:
+        watch = _NodeWatch(self._keeper, lambda arm: self._stamp(path, arm), callback)
+        self._keeper.add(watch)
+        try:
+            watch.start()
+        except BaseException:
+            watch.cancel()
+            raise
+        return watch
+
+    def _bookies(self, watch: Callable[[Any], None] | None) -> BookieView:
+        available = f"{self._root}/available"
+        readonly = set(filter(is_bookie_id, self._children(f"{available}/readonly", watch)))
+        writable = set(filter(is_bookie_id, self._children(available, watch)))  # "readonly" is no bookie id
+        return BookieView(tuple(sorted(writable)), tuple(sorted(readonly - writable)))
+
+    # registrations -----------------------------------------------------------------------------------------------------
+
+    def _registration(self, bookie_id: BookieId) -> bytes | None:
+        for readonly in (False, True):
+            try:
+                data, _ = self._read("get", self._registration_path(bookie_id, readonly), self._on_address)
+                return data or b""
+            except NoNodeError:
+                continue
+        return None
+
+    def _on_address(self, event: Any) -> None:
+        with self._lock:
+            if event.path is None:
+                self._stale.update(self._addresses)
+            else:
+                self._stale.add(event.path.rpartition("/")[2])
+
+    def _session_id(self) -> int | None:
+        identity = self._link.client.client_id
+        return None if identity is None else identity[0]
+
+    def _forget(self, registration: _Registration) -> None:
+        self._keeper.remove(registration)
+        with self._lock:
+            if self._registered.get(registration.bookie_id) is registration:
+                del self._registered[registration.bookie_id]
+
+
+class _Link:
+    """The kazoo client with deadlines and with this project's errors."""
+
+    def __init__(self, hosts: str, session_timeout_s: float, on_connection: Callable[[bool], None]) -> None:
+        self.client = KazooClient(hosts=hosts, timeout=session_timeout_s, connection_retry=dict(_RECONNECT))
+        self._condition = Condition()
+        self._connected = False
+        self._closed = False
+        self._on_connection = on_connection
+        self._hosts = hosts
+        self.client.add_listener(self._on_state)
+
+    def start(self, timeout_s: float) -> None:
+        self.client.start_async()
+        self._await_connection(timeout_s)
+
+    def call(self, send: Callable[[], Any], timeout_s: float, path: str = "") -> Any:
+        """Result of the asynchronous kazoo call that ``send`` makes."""
+        deadline = time.monotonic() + timeout_s
+        self._await_connection(timeout_s)
+        try:
+            return send().get(timeout=max(deadline - time.monotonic(), 0.001))
+        except Exception as error:
+            if self._closed:
+                raise ClientClosedError("this metadata store was closed") from None
+            raise _translated(error, path) from error
+
+    def close(self) -> None:
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+        try:
+            self.client.stop()
+            self.client.close()
+        except Exception as error:  # kazoo's own shutdown races; the session then ends by its timeout
+            _LOG.warning("ZooKeeper client did not stop cleanly: %s", type(error).__name__)
+
+    def _await_connection(self, timeout_s: float) -> None:
+        with self._condition:
+            self._condition.wait_for(lambda: self._connected or self._closed, timeout_s)
+            if self._closed:
+                raise ClientClosedError("this metadata store was closed")
+            if not self._connected:
+                raise MetadataUnavailableError(f"no connection to ZooKeeper at {self._hosts} within {timeout_s:g} s")
+
+    def _on_state(self, state: str) -> None:
+        with self._condition:
+            self._connected = state == KazooState.CONNECTED
+            self._condition.notify_all()
+        self._on_connection(state == KazooState.CONNECTED)
+
+
+def _translated(error: Exception, path: str) -> Exception:
+    if isinstance(error, _LOST):
+        return MetadataOutcomeUnknownError(f"the answer about {path or 'a transaction'} was lost ({type(error).__name__})")
+    match error:
+        case kazoo_errors.NodeExistsError():
+            return NodeExistsError(f"{path} exists")
+        case kazoo_errors.NoNodeError():
+            return NoNodeError(f"{path} does not exist")
+        case kazoo_errors.BadVersionError():
+            return VersionConflictError(f"{path} has another version")
+        case kazoo_errors.NotEmptyError():
+            return MetadataError(f"{path} has children and cannot be deleted")
+        case kazoo_errors.KazooException():
+            return MetadataError(f"ZooKeeper refused the request about {path}: {type(error).__name__}")
+    return error
+
+
+class _Charge(Protocol):
+    """What the keeper looks after."""
+
+    def look(self) -> None:
+        """Compare with the server and act. A MetadataError means: look again soon."""
+
+
+class _Keeper:
+    """One thread that looks at charges when something may have changed."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[_Charge | None] = SimpleQueue()
+        self._charges: list[_Charge] = []
+        self._lock = Lock()
+        self._closed = False
+        self._thread: Thread | None = None
+
+    def add(self, charge: _Charge) -> None:
+        with self._lock:
+            if self._closed:
+                raise ClientClosedError("this metadata store was closed")
+            self._charges.append(charge)
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="bk-metadata-keeper", daemon=True)
+                self._thread.start()
+
+    def remove(self, charge: _Charge) -> None:
+        with self._lock:
+            self._charges = [other for other in self._charges if other is not charge]
+
+    def look_at(self, charge: _Charge) -> None:
+        self._queue.put(charge)
+
+    def look_at_all(self) -> None:
+        with self._lock:
+            charges = list(self._charges)
+        for charge in charges:
+            self._queue.put(charge)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._charges = []
+        self._queue.put(None)
+
+    def join(self) -> None:
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        again: list[_Charge] = []
+        while True:
+            try:
+                charge = self._queue.get(timeout=_KEEPER_RETRY_S if again else None)
+            except Empty:
+                charge = again.pop(0)
+            if charge is None:
+                return
+            with self._lock:
+                known = any(charge is other for other in self._charges)
+            if known and not self._looked(charge) and charge not in again:
+                again.append(charge)
+
+    def _looked(self, charge: _Charge) -> bool:
+        try:
+            charge.look()
+        except ClientClosedError:
+            return True
+        except MetadataError as error:
+            _LOG.debug("looking again soon: %s", error)
+            return False
+        except Exception:
+            _LOG.exception("a callback of a metadata watch failed")
+        return True
+
+
+class _NodeWatch:
+    """Calls back when the node's last change is another one than at the last look."""
+
+    def __init__(self, keeper: _Keeper, probe: Callable[[Callable[[Any], None]], _Stamp], callback: Callable[[], None]) -> None:
+        self._keeper, self._probe, self._callback = keeper, probe, callback
+        self._seen: _Stamp = None
+        self._ready = Event()
+        self._cancelled = False
+
+    def start(self) -> None:
+        self._seen = self._probe(self._on_event)
+        self._ready.set()
+        self._keeper.look_at(self)  # a connection lost meanwhile has already been told to the keeper, which then saw no stamp
+
+    def look(self) -> None:
+        if self._cancelled or not self._ready.is_set():
+            return
+        stamp = self._probe(self._on_event)
+        if stamp == self._seen or self._cancelled:
+            return
+        self._seen = stamp
+        self._callback()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._keeper.remove(self)
+
+    def _on_event(self, _event: Any) -> None:
+        if not self._cancelled:
+            self._keeper.look_at(self)
+
+
+class _BookiesWatch:
+    """Calls back at once, then whenever the registered bookies are others than at the last call."""
+
+    def __init__(
+        self, keeper: _Keeper, probe: Callable[[Callable[[Any], None] | None], BookieView], callback: Callable[[BookieView], None]
+    ) -> None:
+        self._keeper, self._probe, self._callback = keeper, probe, callback
+        self._seen: BookieView | None = None
+        self._cancelled = False
+
+    def start(self) -> None:
+        view = self._probe(self._on_event)
+        self._seen = view
+        self._callback(view)
+        self._keeper.look_at(self)
+
+    def look(self) -> None:
+        if self._cancelled or self._seen is None:
+            return
+        view = self._probe(self._on_event)
+        if view == self._seen or self._cancelled:
+            return
+        self._seen = view
+        self._callback(view)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._keeper.remove(self)
+
+    def _on_event(self, _event: Any) -> None:
+        if not self._cancelled:
+            self._keeper.look_at(self)
+
+
+class _Registration:
+    """Ephemeral node of one bookie. The keeper makes it again whenever it is gone while this object is open."""
+
+    def __init__(self, store: ZooKeeperStore, bookie_id: BookieId, payload: bytes, readonly: bool) -> None:
+        self.bookie_id = bookie_id
+        self._store = store
+        self._payload = payload
+        self._readonly = readonly
+        self._closed = False
+        self._lock = Lock()
+
+    def start(self) -> None:
+        deadline = time.monotonic() + self._store._session_timeout_s + 1.0
+        while True:
+            try:
+                with self._lock:
+                    self._apply()
+                break
+            except NodeExistsError:
+                if time.monotonic() > deadline:
+                    raise
+            except MetadataOutcomeUnknownError as error:
+                if time.monotonic() > deadline:
+                    raise MetadataUnavailableError(f"bookie {self.bookie_id} could not be registered") from error
+            time.sleep(_PAUSE_S)
+        self._store._keeper.add(self)
+        self._store._keeper.look_at(self)
+
+    def set_readonly(self, readonly: bool) -> None:
+        """The new node first, then the old one goes (metadata.md 4.1). What fails here is finished by the keeper."""
+        with self._lock:
+            self._readonly = readonly
+            try:
+                self._apply()
+            finally:
+                self._store._keeper.look_at(self)
+
+    def close(self) -> None:
+        """Removes the node. Raises MetadataUnavailableError or MetadataOutcomeUnknownError; it then goes with the session."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._store._forget(self)
+            for readonly in (False, True):
+                self._withdraw(readonly)
+
+    def look(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._apply()
+
+    def _apply(self) -> None:
+        """Exactly one node, owned by this session. NodeExistsError while another session's is in the way."""
+        path = self._store._registration_path(self.bookie_id, self._readonly)
+        owner = self._owner(path)
+        if owner is None:
+            self._create(path)
+            owner = self._owner(path)  # sets the watch that notices its loss
+        if owner != self._store._session_id():
+            raise NodeExistsError(f"bookie {self.bookie_id} is registered by another process", bookie=self.bookie_id)
+        self._withdraw(not self._readonly)
+
+    def _create(self, path: str) -> None:
+        client = self._store._link.client
+        try:
+            self._store._link.call(lambda: client.create_async(path, self._payload, ephemeral=True), self._store._timeout_s, path)
+        except NodeExistsError:
+            pass  # whose it is, the caller looks at
+        except NoNodeError:
+            available = f"{self._store._root}/available"
+            if not self._readonly or not self._store._exists(available):
+                raise MetadataError(f"{available} does not exist: the cluster was not initialised") from None
+            self._store._ensure(f"{available}/readonly")
+            raise MetadataOutcomeUnknownError(f"{path} had no parent; it has one now") from None
+
+    def _withdraw(self, readonly: bool) -> None:
+        path = self._store._registration_path(self.bookie_id, readonly)
+        stat = self._store._read("exists", path)
+        if stat is not None and stat.ephemeralOwner == self._store._session_id():
+            self._store._remove(path, _ANY_VERSION)
+
+    def _owner(self, path: str) -> int | None:
+        stat = self._store._read("exists", path, self._on_event)
+        return None if stat is None else int(stat.ephemeralOwner)
+
+    def _on_event(self, _event: Any) -> None:
+        if not self._closed:
+            self._store._keeper.look_at(self)

@@ -1,0 +1,87 @@
+"""What a ledger machine can ask of its world. The reactor and the simulator perform the same effects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.wire.messages import Request
+
+if TYPE_CHECKING:
+    from bk_core.protocol.ledger.run import AddRun
+
+
+@dataclass(frozen=True, slots=True)
+class SendAdds:
+    """Send the entries of ``run`` from index ``start`` that ``position`` holds to ``bookie``."""
+
+    bookie: BookieId
+    position: int
+    run: AddRun
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendRead:
+    """Send one read-like request; exactly one ReadReply answers it. ``timeout_ns`` overrides the world's default."""
+
+    request: int
+    bookie: BookieId
+    message: Request
+    timeout_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendAndForget:
+    """Best effort, no answer wanted (explicit LAC, WR-16)."""
+
+    bookie: BookieId
+    message: Request
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLedger:
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLedger:
+    """Compare-and-set of this ledger's metadata against ``version``."""
+
+    request: int
+    metadata: LedgerMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """(Re)start a timer; an older one with the same key is forgotten."""
+
+    key: str
+    after_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The application call behind ``token`` ended well."""
+
+    token: Any
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    token: Any
+    error: Exception = field(repr=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A line for the operator: ``level`` is one of debug, info, warning, error."""
+
+    level: str
+    message: str
+
+
+Effect = SendAdds | SendRead | SendAndForget | ReadLedger | WriteLedger | SetTimer | Complete | Fail | Log

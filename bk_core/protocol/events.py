@@ -1,0 +1,88 @@
+"""What can happen to a ledger machine. Every event is one input step (SM-1): its state effects are complete before any output leaves.
+
+``now_ns`` is monotonic time in nanoseconds, handed in by the world (SM-4). ``request`` numbers are chosen by the machine and are
+unique within it (SM-3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.wire.messages import Response, Status
+
+
+class Outcome(Enum):
+    """Outcomes of a metadata request (META-12). REFUSED is definite: not applied and never will be."""
+
+    OK = auto()
+    CONFLICT = auto()
+    NO_SUCH_LEDGER = auto()
+    UNKNOWN = auto()
+    REFUSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class AddReply:
+    """``count`` consecutive adds from ``first_entry_id`` were all answered with ``status`` by one bookie."""
+
+    bookie: BookieId
+    first_entry_id: int
+    count: int
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class BookieLost:
+    """Everything outstanding to this bookie is lost: connection refused, reset or closed. Nothing was necessarily undone."""
+
+    bookie: BookieId
+    status: Status = Status.UNAVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReply:
+    """The one answer to one SendRead; ``response`` is None when there was none (timeout, lost connection)."""
+
+    request: int
+    bookie: BookieId
+    status: Status
+    response: Response | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRead:
+    """Answer to ReadLedger."""
+
+    request: int
+    outcome: Outcome
+    metadata: LedgerMetadata | None = None
+    version: int = -1
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerWritten:
+    """Answer to WriteLedger."""
+
+    request: int
+    outcome: Outcome
+    version: int = -1
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataChanged:
+    """A newer version was seen by a watch (OP-6)."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+Event = AddReply | BookieLost | ReadReply | LedgerRead | LedgerWritten | TimerFired | MetadataChanged

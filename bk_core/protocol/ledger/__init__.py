@@ -1,0 +1,1 @@
+"""Ledger metadata: its value, its bytes and the state machines that change it."""

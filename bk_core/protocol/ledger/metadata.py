@@ -1,0 +1,107 @@
+"""Ledger metadata as an immutable value and the pure changes it may undergo (META-1..META-11, metadata.md 3)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from types import MappingProxyType
+
+from bk_core.errors import InvalidArgumentError, MetadataFormatError
+
+BookieId = str  # stored and compared as text (metadata.md 4.2); an address only after resolution
+
+
+class LedgerState(Enum):
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+class DigestType(IntEnum):
+    """Values are those of the stored metadata (wire-protocol.md 7.2). MAC is BookKeeper's name for HMAC-SHA1."""
+
+    CRC32 = 1
+    MAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Entries from ``first_entry_id`` up to the next fragment, all on one ensemble."""
+
+    first_entry_id: int
+    ensemble: tuple[BookieId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMetadata:
+    """One version of a ledger's metadata (META-1).
+
+    ``last_entry_id`` and ``length`` mean something only when CLOSED, and are -1 and 0 before. ``format_version`` is kept on every
+    rewrite (metadata.md 3.2). ``unknown_fields`` holds protobuf fields this code does not know, byte for byte (META-8).
+    """
+
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    state: LedgerState
+    fragments: tuple[Fragment, ...]
+    last_entry_id: int = -1
+    length: int = 0
+    digest_type: DigestType = DigestType.CRC32C
+    password: bytes = field(default=b"", repr=False)
+    custom: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    ctime_ms: int | None = None
+    creator_token: int | None = None
+    format_version: int = 3
+    unknown_fields: bytes = field(default=b"", repr=False)
+    has_password: bool = True
+
+    def check(self) -> None:
+        """META-2 and META-4. Raises MetadataFormatError. Duplicate bookies are tolerated when reading old ledgers (scenario 60)."""
+        e, w, a = self.ensemble_size, self.write_quorum_size, self.ack_quorum_size
+        if not e >= w >= a >= 1:
+            raise MetadataFormatError(f"quorums E={e} Qw={w} Qa={a} break E >= Qw >= Qa >= 1")
+        if not self.fragments:
+            raise MetadataFormatError("ledger metadata has no fragment")
+        previous = -1
+        for index, fragment in enumerate(self.fragments):
+            if index == 0 and fragment.first_entry_id != 0:
+                raise MetadataFormatError(f"first fragment starts at entry {fragment.first_entry_id}, not 0")
+            if fragment.first_entry_id <= previous:
+                raise MetadataFormatError(f"fragments not in order: {fragment.first_entry_id} after {previous}")
+            if len(fragment.ensemble) != e:
+                raise MetadataFormatError(f"fragment {fragment.first_entry_id} has {len(fragment.ensemble)} bookies, not {e}")
+            previous = fragment.first_entry_id
+        if self.state is LedgerState.CLOSED and self.last_entry_id < -1:
+            raise MetadataFormatError(f"closed ledger with last entry {self.last_entry_id}")
+
+    @property
+    def last_fragment(self) -> Fragment:
+        return self.fragments[-1]
+
+    def fragment_of(self, entry_id: int) -> Fragment:
+        """META-5: the fragment with the greatest first entry <= entry_id."""
+        index = bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id) - 1
+        if index < 0:
+            raise InvalidArgumentError(f"entry {entry_id} lies before the first fragment")
+        return self.fragments[index]
+
+    def with_ensemble(self, first_entry_id: int, ensemble: tuple[BookieId, ...]) -> LedgerMetadata:
+        """EC-7: replace the last fragment's ensemble when it starts at the same entry, else append a fragment."""
+        last = self.last_fragment
+        if first_entry_id < last.first_entry_id:
+            raise AssertionError(f"fragment at {first_entry_id} below the last one at {last.first_entry_id} (EC-6)")
+        kept = self.fragments[:-1] if first_entry_id == last.first_entry_id else self.fragments
+        return replace(self, fragments=(*kept, Fragment(first_entry_id, ensemble)))
+
+    def in_recovery(self) -> LedgerMetadata:
+        """RC-1."""
+        return replace(self, state=LedgerState.IN_RECOVERY)
+
+    def closed(self, last_entry_id: int, length: int) -> LedgerMetadata:
+        """CL-3, RC-17."""
+        return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)

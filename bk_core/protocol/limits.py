@@ -1,0 +1,30 @@
+"""Every bound of the client's machines, unit last, with the nasty values a simulation may draw beside each default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def _limit(default: int, *nasty: int) -> Any:
+    return field(default=default, metadata={"nasty": nasty})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    frame_bytes_max: int = _limit(5 * 1024 * 1024)
+    add_timeout_ns: int = _limit(5_000_000_000, 1, 50_000_000)
+    read_timeout_ns: int = _limit(5_000_000_000, 1, 50_000_000)
+    speculative_read_ns: int = _limit(2_000_000_000, 1)
+    ensemble_changes_max: int = _limit(2**31 - 1, 0, 1, 2)
+    recovery_window_entries: int = _limit(32, 1, 2)
+    recovery_retries_max: int = _limit(8, 0, 1)
+    recovery_retry_ns: int = _limit(300_000_000, 1)
+    metadata_retry_ns: int = _limit(200_000_000, 1)
+    explicit_lac_ns: int = _limit(200_000_000, 1)
+    read_window_bytes: int = _limit(16 * 1024 * 1024, 1)
+    read_batch_bytes: int = _limit(4 * 1024 * 1024, 1)
+    read_chunk_entries: int = _limit(4096, 1, 2)
+    read_chunks_in_flight: int = _limit(4, 1)
+    pending_bytes_max: int = _limit(64 * 1024 * 1024, 1)
+    unretired_bytes_max: int = _limit(256 * 1024 * 1024, 1)

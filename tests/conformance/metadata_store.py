@@ -1,0 +1,223 @@
+"""What every metadata store must do, as one function over a way to open stores of one and the same cluster."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bk_core.errors import (
+    BookieUnavailableError,
+    ClientClosedError,
+    InvalidArgumentError,
+    NodeExistsError,
+    NoNodeError,
+    VersionConflictError,
+)
+from bk_core.metadata import BookieView, MetadataStore
+
+OpenStore = Callable[[], MetadataStore]
+
+WAIT_S = 15.0
+
+
+def eventually(condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+@contextmanager
+def opened(open_store: OpenStore) -> Iterator[MetadataStore]:
+    store = open_store()
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def check_metadata_store(open_store: OpenStore) -> None:
+    """``open_store`` opens independent handles on one cluster, fresh and not initialised."""
+    with opened(open_store) as one, opened(open_store) as two:
+        _check_cluster(one, two)
+        _check_ids(one, two)
+        _check_ledgers(one, two)
+        _check_logs(one, two)
+        _check_watches(one, two)
+        _check_cookies(one, two)
+        _check_bookies(one, two, open_store)
+    _check_closed(open_store)
+
+
+def _check_cluster(one: MetadataStore, two: MetadataStore) -> None:
+    assert one.instance_id() is None
+    instance_id = one.initialize_cluster()
+    assert len(instance_id) == 36
+    assert two.initialize_cluster() == instance_id == two.instance_id()
+    assert one.bookies() == BookieView((), ())
+    assert list(one.list_ledgers()) == []
+
+
+def _check_ids(one: MetadataStore, two: MetadataStore) -> None:
+    seen: list[int] = []
+
+    def take(store: MetadataStore) -> None:
+        for _ in range(10):
+            seen.append(store.new_ledger_id())
+
+    threads = [threading.Thread(target=take, args=(store,)) for store in (one, two, one)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(set(seen)) == 30
+    assert min(seen) >= 0
+
+
+def _check_ledgers(one: MetadataStore, two: MetadataStore) -> None:
+    ids = [7, 0, 12345, 2**31 - 2]
+    for ledger_id in ids:
+        assert one.create_ledger(ledger_id, b"metadata %d" % ledger_id) == 0
+    assert list(two.list_ledgers()) == sorted(ids)
+    read = two.read_ledger(7)
+    assert (read.data, read.version) == (b"metadata 7", 0)
+    assert read.created_ms is not None and abs(read.created_ms - time.time() * 1000) < 3_600_000
+    with pytest.raises(NodeExistsError):
+        two.create_ledger(7, b"other")
+    version = two.write_ledger(7, b"second", read.version)
+    assert version > read.version
+    with pytest.raises(VersionConflictError):
+        one.write_ledger(7, b"third", read.version)
+    assert one.read_ledger(7).data == b"second"
+    assert one.write_ledger(7, b"third", version) > version
+    for ledger_id in ids:
+        one.delete_ledger(ledger_id)
+        two.delete_ledger(ledger_id)  # absent is success
+    assert list(one.list_ledgers()) == []
+    with pytest.raises(NoNodeError):
+        one.read_ledger(7)
+    with pytest.raises(NoNodeError):
+        one.write_ledger(7, b"late", 0)
+    with pytest.raises(InvalidArgumentError):
+        one.read_ledger(-1)
+
+
+def _check_logs(one: MetadataStore, two: MetadataStore) -> None:
+    assert one.children("logs") == []
+    assert one.create("logs/flights", b"v0") == 0
+    one.create("logs/delays", b"")
+    assert two.children("logs") == ["delays", "flights"]
+    assert two.children("") == ["logs"]
+    with pytest.raises(NodeExistsError):
+        two.create("logs/flights", b"again")
+    version = two.write("logs/flights", b"v1", 0)
+    assert (one.read("logs/flights").data, one.read("logs/flights").version) == (b"v1", version)
+    with pytest.raises(VersionConflictError):
+        one.write("logs/flights", b"v2", 0)
+    with pytest.raises(VersionConflictError):
+        one.delete("logs/flights", 0)
+    one.delete("logs/flights", version)
+    one.delete("logs/flights")
+    with pytest.raises(NoNodeError):
+        two.read("logs/flights")
+    with pytest.raises(NoNodeError):
+        two.write("logs/flights", b"", version)
+    one.delete("logs/delays")
+    assert two.children("logs") == []
+    assert list(one.list_ledgers()) == []  # logs lie outside the ledgers root
+    for wrong in ("", "/logs", "logs/", "a//b", "a/../b"):
+        with pytest.raises(InvalidArgumentError):
+            one.read(wrong)
+    with pytest.raises(InvalidArgumentError):
+        one.create("big", b"x" * 1_000_001)
+
+
+def _check_watches(one: MetadataStore, two: MetadataStore) -> None:
+    one.create_ledger(1, b"")
+    ledger, log, cancelled = [], [], []
+    watches = [one.watch_ledger(1, lambda: ledger.append(1)), one.watch("watched", lambda: log.append(1))]
+    one.watch_ledger(1, lambda: cancelled.append(1)).cancel()
+    for round_ in range(3):
+        two.write_ledger(1, b"x", round_)
+        eventually(lambda: len(ledger) == round_ + 1)  # noqa: B023
+    two.delete_ledger(1)
+    eventually(lambda: len(ledger) == 4)
+    two.create("watched", b"")
+    eventually(lambda: len(log) == 1)
+    two.delete("watched")
+    eventually(lambda: len(log) == 2)
+    for watch in watches:
+        watch.cancel()
+    two.create("watched", b"")
+    two.delete("watched")
+    assert (len(log), cancelled) == (2, [])
+
+
+def _check_cookies(one: MetadataStore, two: MetadataStore) -> None:
+    with pytest.raises(NoNodeError):
+        one.read_cookie("bk1:3181")
+    version = one.write_cookie("bk1:3181", b"5\n", None)
+    with pytest.raises(NodeExistsError):
+        two.write_cookie("bk1:3181", b"5\n", None)
+    newer = two.write_cookie("bk1:3181", b"5\nx", version)
+    with pytest.raises(VersionConflictError):
+        one.write_cookie("bk1:3181", b"", version)
+    assert one.read_cookie("bk1:3181").data == b"5\nx"
+    with pytest.raises(VersionConflictError):
+        one.delete_cookie("bk1:3181", version)
+    one.delete_cookie("bk1:3181", newer)
+    with pytest.raises(NoNodeError):
+        two.read_cookie("bk1:3181")
+    with pytest.raises(InvalidArgumentError):
+        one.write_cookie("a/b", b"", None)
+
+
+def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore) -> None:
+    views: list[BookieView] = []
+    watch = two.watch_bookies(views.append)
+    assert views == [BookieView((), ())]
+    first = one.register_bookie("bookie-a", "127.0.0.1", 3181)
+    eventually(lambda: views[-1] == BookieView(("bookie-a",), ()))
+    second = one.register_bookie("bookie-b", "127.0.0.2", 3182, readonly=True)
+    eventually(lambda: views[-1] == BookieView(("bookie-a",), ("bookie-b",)))
+    assert two.resolve("bookie-a") == ("127.0.0.1", 3181)
+    assert two.resolve("bookie-b") == ("127.0.0.2", 3182)
+    with pytest.raises(NodeExistsError):
+        one.register_bookie("bookie-a", "127.0.0.9", 1)
+    first.set_readonly(True)
+    eventually(lambda: views[-1] == BookieView((), ("bookie-a", "bookie-b")))
+    first.set_readonly(False)
+    second.close()
+    eventually(lambda: views[-1] == BookieView(("bookie-a",), ()))
+    first.close()
+    first.close()
+    eventually(lambda: two.bookies() == BookieView((), ()))
+    with opened(open_store) as third:
+        third.register_bookie("bookie-a", "127.0.0.3", 3183)
+        eventually(lambda: two.resolve("bookie-a") == ("127.0.0.3", 3183))
+    eventually(lambda: views[-1] == BookieView((), ()))  # closing the store ended its registrations
+    watch.cancel()
+    assert two.resolve("h:3181") == ("h", 3181)
+    eventually(lambda: _unresolvable(two, "bookie-a"))
+
+
+def _unresolvable(store: MetadataStore, bookie_id: str) -> bool:
+    try:
+        store.resolve(bookie_id)
+    except BookieUnavailableError:
+        return True
+    return False
+
+
+def _check_closed(open_store: OpenStore) -> None:
+    store = open_store()
+    store.close()
+    store.close()
+    with pytest.raises(ClientClosedError):
+        store.read_ledger(1)
+    with pytest.raises(ClientClosedError):
+        store.bookies()

@@ -1,0 +1,242 @@
+"""The stores against the store contract, and what only a real ZooKeeper can show."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess
+from bk_core.errors import (
+    LayoutMismatchError,
+    MetadataError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    VersionConflictError,
+)
+from bk_core.metadata import BookieView, open_store
+from bk_core.metadata.zookeeper import ZooKeeperStore
+
+_NUMBERS = itertools.count()
+
+
+def _contract() -> ModuleType:
+    """The neighbour file; tests folders are no packages."""
+    path = Path(__file__).with_name("metadata_store.py")
+    spec = importlib.util.spec_from_file_location("conformance_metadata_store", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+contract = _contract()
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as process:
+        yield process
+
+
+@pytest.fixture
+def root() -> str:
+    return f"/cluster{next(_NUMBERS)}/ledgers"
+
+
+def _open(zookeeper: ZooKeeperProcess, root: str, *, layout: str = "", timeout_s: float = 10.0, session_ms: int = 4000) -> ZooKeeperStore:
+    store = open_store(f"zk{layout}://{zookeeper.connect_string}{root}?session_timeout_ms={session_ms}", timeout_s=timeout_s)
+    assert isinstance(store, ZooKeeperStore)
+    return store
+
+
+def test_memory_store_keeps_the_contract() -> None:
+    contract.check_metadata_store(lambda: open_store("memory://contract"))
+
+
+@pytest.mark.parametrize("layout", ["", "+null", "+hierarchical", "+longhierarchical", "+flat"])
+def test_zookeeper_store_keeps_the_contract(zookeeper: ZooKeeperProcess, root: str, layout: str) -> None:
+    contract.check_metadata_store(lambda: _open(zookeeper, root, layout=layout))
+
+
+def test_a_new_cluster_holds_exactly_the_specified_nodes(zookeeper: ZooKeeperProcess, root: str) -> None:
+    store = _open(zookeeper, root)
+    store.initialize_cluster()
+    client = store._link.client
+    assert sorted(client.get_children(root)) == ["INSTANCEID", "LAYOUT", "available"]
+    assert client.get_children(f"{root}/available") == ["readonly"]
+    assert client.get(f"{root}/LAYOUT")[0] == b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+    assert store.new_ledger_id() == 0
+    store.create_ledger(0, b"x")
+    store.create_ledger(2**31 - 1, b"y")
+    assert client.exists(f"{root}/00/0000/L0000") and client.exists(f"{root}/000/0000/0021/4748/L3647")
+    assert list(store.list_ledgers()) == [0, 2**31 - 1]
+    store.delete_ledger(0)
+    store.delete_ledger(2**31 - 1)
+    assert sorted(client.get_children(root)) == ["INSTANCEID", "LAYOUT", "available", "idgen"]
+    store.create("logs/one", b"")
+    assert client.exists(f"{root.rpartition('/')[0]}/bk-logs/logs/one")
+    store.close()
+
+
+def test_chroot_and_log_root(zookeeper: ZooKeeperProcess) -> None:
+    uri = f"zk://{zookeeper.connect_string};{zookeeper.connect_string}/ledgers?chroot=/deep/down"
+    store = open_store(uri, log_root="/elsewhere")
+    store.initialize_cluster()
+    store.create("a", b"")
+    store.close()
+    store = _open(zookeeper, "/deep/down/ledgers")
+    assert store.instance_id() is not None
+    assert store._link.client.exists("/deep/down/elsewhere/a")
+    store.close()
+
+
+def test_another_layout_is_refused(zookeeper: ZooKeeperProcess, root: str) -> None:
+    store = _open(zookeeper, root, layout="+longhierarchical")
+    store.initialize_cluster()
+    store.close()
+    with pytest.raises(LayoutMismatchError):
+        _open(zookeeper, root, layout="+hierarchical")
+    store = _open(zookeeper, root)
+    assert store._manager() == "longhierarchical"
+    store.close()
+
+
+def test_long_ids_follow_when_short_ones_are_forced_out(zookeeper: ZooKeeperProcess, root: str) -> None:
+    store = _open(zookeeper, root)
+    store.initialize_cluster()
+    store._link.client.create(f"{root}/idgen-long", b"")
+    assert [store.new_ledger_id() for _ in range(3)] == [2**32, 2**32 + 1, 2**32 + 2]
+    store.close()
+
+
+def test_registration_waits_for_the_node_of_an_earlier_session(zookeeper: ZooKeeperProcess, root: str) -> None:
+    one, two = _open(zookeeper, root), _open(zookeeper, root, session_ms=2000)
+    one.initialize_cluster()
+    one.register_bookie("bk", "127.0.0.1", 1)
+    with pytest.raises(NodeExistsError):
+        two.register_bookie("bk", "127.0.0.1", 2)
+    threading.Timer(0.5, one.close).start()
+    two.register_bookie("bk", "127.0.0.1", 2)
+    assert two.resolve("bk") == ("127.0.0.1", 2)
+    two.close()
+
+
+def test_unregistered_cluster_refuses_bookies(zookeeper: ZooKeeperProcess, root: str) -> None:
+    store = _open(zookeeper, root)
+    with pytest.raises(MetadataError):
+        store.register_bookie("bk", "127.0.0.1", 1)
+    store.close()
+
+
+def _expire(store: ZooKeeperStore, zookeeper: ZooKeeperProcess) -> None:
+    """Ends the session behind the store's back: a second client takes it over and closes it."""
+    from kazoo.client import KazooClient
+
+    thief = KazooClient(hosts=zookeeper.connect_string, client_id=store._link.client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+def test_registrations_and_watches_survive_a_lost_session(zookeeper: ZooKeeperProcess, root: str) -> None:
+    bookie, other = _open(zookeeper, root), _open(zookeeper, root)
+    bookie.initialize_cluster()
+    bookie.register_bookie("bk", "127.0.0.1", 3181)
+    bookie.create_ledger(1, b"")
+    calls: list[int] = []
+    views: list[BookieView] = []
+    bookie.watch_ledger(1, lambda: calls.append(1))
+    bookie.watch_bookies(views.append)
+    session = bookie._session_id()
+    _expire(bookie, zookeeper)
+    contract.eventually(lambda: bookie._session_id() not in (None, 0, session))
+    contract.eventually(lambda: other.bookies() == BookieView(("bk",), ()))
+    other.write_ledger(1, b"changed", 0)
+    contract.eventually(lambda: len(calls) == 1)
+    other.register_bookie("bk2", "127.0.0.1", 3182)
+    contract.eventually(lambda: views[-1].writable == ("bk", "bk2"))
+    bookie.close()
+    other.close()
+
+
+def test_without_a_server_nothing_hangs(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(MetadataUnavailableError):
+        open_store("zk://127.0.0.1:1/ledgers", timeout_s=0.5)
+    assert time.monotonic() - started < 10
+
+
+def test_a_server_killed_during_writes(tmp_path: Path) -> None:
+    """Each write ends in success, "unavailable" or "unknown"; with the server back, repeating the last one settles it (META-12)."""
+    with ZooKeeperProcess(tmp_path) as process:
+        store = _open(process, "/ledgers", timeout_s=3.0, session_ms=30000)
+        store.initialize_cluster()
+        store.create_ledger(1, b"0")
+        calls: list[int] = []
+        store.watch_ledger(1, lambda: calls.append(1))
+        version = 0
+        threading.Timer(0.3, process._process.kill).start()  # type: ignore[union-attr]
+        with pytest.raises((MetadataOutcomeUnknownError, MetadataUnavailableError)) as failure:
+            while True:
+                version = store.write_ledger(1, b"%d" % (version + 1), version)
+        assert failure.value.retriable
+        started = time.monotonic()
+        for call in (lambda: store.read_ledger(1), store.bookies, store.new_ledger_id, lambda: store.delete_ledger(1)):
+            with pytest.raises(MetadataUnavailableError):
+                call()
+        assert time.monotonic() - started < 20
+        seen = len(calls)
+        port = process.port
+        process.kill()
+        process.start()
+        assert process.port == port
+        contract.eventually(lambda: _answers(store))
+        try:
+            version = store.write_ledger(1, b"%d" % (version + 1), version)
+        except VersionConflictError:
+            version = store.read_ledger(1).version  # the lost answer was a yes
+        assert store.read_ledger(1).data == b"%d" % version
+        contract.eventually(lambda: len(calls) > seen)
+        store.close()
+
+
+def _answers(store: ZooKeeperStore) -> bool:
+    try:
+        store.read_ledger(1)
+    except MetadataUnavailableError:
+        return False
+    return True
+
+
+def test_a_frozen_server_leaves_a_write_open(tmp_path: Path) -> None:
+    """The request is on its way when the server stops answering: nobody can know whether it will be applied."""
+    import os
+    import signal
+
+    with ZooKeeperProcess(tmp_path) as process:
+        store = _open(process, "/ledgers", timeout_s=1.0, session_ms=30000)
+        store.initialize_cluster()
+        store.create_ledger(1, b"0")
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(MetadataOutcomeUnknownError):
+                store.write_ledger(1, b"1", 0)
+            with pytest.raises(MetadataUnavailableError):
+                store.read_ledger(1)
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        contract.eventually(lambda: _answers(store))
+        with pytest.raises(VersionConflictError):  # it was applied after all
+            store.write_ledger(1, b"1", 0)
+        store.close()

@@ -1,0 +1,252 @@
+"""Bytes of ledger metadata: round trips, tolerance, and one error for everything malformed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bk_core.errors import MetadataFormatError
+from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata_codec import HEADER, decode, encode, is_bookie_id
+
+_OPEN = LedgerMetadata(
+    ensemble_size=2, write_quorum_size=2, ack_quorum_size=1, state=LedgerState.OPEN, fragments=(Fragment(0, ("a:1", "b:2")),), password=b"s"
+)
+_I64 = st.integers(-(2**63), 2**63 - 1)
+_BOOKIE = st.text("abcXYZ019.-_:@[]", min_size=1, max_size=12)
+
+
+@st.composite
+def _metadata(draw: st.DrawFn) -> LedgerMetadata:
+    e = draw(st.integers(1, 4))
+    w = draw(st.integers(1, e))
+    firsts = [0, *sorted(draw(st.sets(st.integers(1, 2**63 - 1), max_size=3)))]
+    state = draw(st.sampled_from(LedgerState))
+    closed = state is LedgerState.CLOSED
+    version = draw(st.sampled_from((1, 2, 3)))
+    metadata = LedgerMetadata(
+        ensemble_size=e,
+        write_quorum_size=w,
+        ack_quorum_size=w if version == 1 else draw(st.integers(1, w)),
+        state=state,
+        fragments=tuple(Fragment(first, tuple(draw(st.lists(_BOOKIE, min_size=e, max_size=e)))) for first in firsts),
+        last_entry_id=draw(st.integers(-1, 2**63 - 1)) if closed else -1,
+        length=draw(st.integers(0, 2**63 - 1)) if closed else 0,
+        format_version=version,
+        digest_type=DigestType.CRC32,
+        has_password=False,
+    )
+    if version == 1:
+        return metadata
+    return replace(
+        metadata,
+        digest_type=draw(st.sampled_from(DigestType)),
+        has_password=True,
+        password=draw(st.binary(max_size=20)),
+        custom=draw(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.binary(max_size=20), max_size=3)),
+        ctime_ms=draw(st.none() | _I64),
+        creator_token=draw(st.none() | _I64) if version == 3 else None,
+    )
+
+
+@given(_metadata())
+def test_what_is_written_is_read_back(metadata: LedgerMetadata) -> None:
+    assert decode(encode(metadata)) == metadata
+
+
+def _decodes_or_refuses(data: bytes) -> None:
+    try:
+        metadata = decode(data)
+    except MetadataFormatError:
+        return
+    assert decode(encode(metadata)) == metadata
+
+
+@given(st.binary(max_size=200), st.sampled_from((b"", HEADER, HEADER + b"1\n", HEADER + b"2\n", HEADER + b"3\n")))
+def test_any_bytes_give_a_value_or_the_one_error(data: bytes, start: bytes) -> None:
+    _decodes_or_refuses(start + data)
+
+
+@given(_metadata(), st.data())
+def test_damaged_bytes_give_a_value_or_the_one_error(metadata: LedgerMetadata, data: st.DataObject) -> None:
+    stored = bytearray(encode(metadata))
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, len(stored) - 1))
+        match data.draw(st.sampled_from(("change", "drop", "insert", "cut"))):
+            case "change":
+                stored[position] = data.draw(st.integers(0, 255))
+            case "drop" if len(stored) > 1:
+                del stored[position]
+            case "insert":
+                stored.insert(position, data.draw(st.integers(0, 255)))
+            case "cut":
+                del stored[position + 1 :]
+    _decodes_or_refuses(bytes(stored))
+
+
+@given(st.text('ab{}<>[]:;,"\\# \n0123x-', max_size=60))
+def test_any_text_gives_a_value_or_the_one_error(text: str) -> None:
+    _decodes_or_refuses(HEADER + b"2\n" + text.encode())
+
+
+def _v3(body: bytes) -> bytes:
+    assert len(body) < 16384
+    return HEADER + b"3\n" + bytes((len(body) & 0x7F | 0x80, len(body) >> 7)) + body
+
+
+def _body(metadata: LedgerMetadata = _OPEN) -> bytes:
+    stored = encode(metadata)
+    assert len(stored) < 128
+    return stored[len(HEADER) + 3 :]
+
+
+def test_unknown_fields_are_carried_byte_for_byte() -> None:
+    unknown = bytes.fromhex("a00107aa0102ffffa08180800001")  # three fields; the tag of the last one is longer than need be
+    metadata = decode(_v3(_body() + unknown))
+    assert metadata.unknown_fields == unknown
+    closed = encode(metadata.closed(9, 90))
+    assert closed.endswith(unknown)
+    assert decode(closed).unknown_fields == unknown
+
+
+def test_trailing_bytes_are_ignored_in_version_3() -> None:
+    assert decode(encode(_OPEN) + b"rest") == _OPEN
+
+
+def test_header_spellings() -> None:
+    assert decode(encode(_OPEN).replace(b"\t3\n", b"\t03\n")) == _OPEN
+    for wrong in (b"\t3 \n", b"\t3\r\n", b"\t4\n", b"\t0\n", b"\t\n", b"\t00000000003\n", b" 3\n"):
+        with pytest.raises(MetadataFormatError):
+            decode(encode(_OPEN).replace(b"\t3\n", wrong))
+
+
+def test_old_ledgers_without_password_are_rewritten_without() -> None:
+    body = _body(replace(_OPEN, has_password=False, password=b"", digest_type=DigestType.CRC32))
+    metadata = decode(_v3(body))
+    assert (metadata.has_password, metadata.password, metadata.digest_type) == (False, b"", DigestType.CRC32)
+    assert encode(metadata).endswith(body)
+
+
+def test_an_empty_password_is_stored() -> None:
+    stored = encode(replace(_OPEN, password=b""))
+    assert bytes.fromhex("38034200") in stored
+    assert decode(stored).has_password
+
+
+def test_absent_creation_time_stays_absent() -> None:
+    assert decode(encode(_OPEN)).ctime_ms is None
+    assert decode(encode(replace(_OPEN, ctime_ms=5))).ctime_ms == 5
+
+
+def test_length_and_last_entry_count_only_when_closed() -> None:
+    stored = encode(replace(_OPEN, length=77, last_entry_id=7))
+    assert (decode(stored).length, decode(stored).last_entry_id) == (0, -1)
+    text = _text("state: CLOSED").replace("lastEntryId: -1\n", "")
+    assert decode(HEADER + b"2\n" + text.encode()).last_entry_id == 0
+
+
+def _text(state: str = "state: OPEN") -> str:
+    start = len(HEADER) + 2
+    return encode(replace(_OPEN, format_version=2))[start:].decode().replace("state: OPEN", state)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("state: OPEN", "state: 1"),
+        lambda text: text.replace("\n", " "),
+        lambda text: "# a comment\n" + text,
+        lambda text: text.replace('"', "'"),
+        lambda text: text.replace("{", "<").replace("}", ">"),
+        lambda text: text.replace("segment {", "segment: {"),
+        lambda text: text + 'later: "x" nested { deeper { a: 1 } } list: [1, 2] many [{a: 1}, <>]\n',
+        lambda text: text.replace("length: 0", "length: 0x0;").replace("quorumSize: 2", "quorumSize: 02,", 1),
+        lambda text: text.replace('"a:1"', '"a" ":1"').replace('"b:2"', r'"\x62\0722"'),
+        lambda text: text.replace("segment {", "segment [{", 1).replace("}", "}]", 1),
+    ],
+)
+def test_version_2_text_is_read_tolerantly(change: Callable[[str], str]) -> None:
+    assert decode(HEADER + b"2\n" + change(_text()).encode()) == replace(_OPEN, format_version=2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "quorumSize: x", "state: 9", "state: LATER", "segment: 5", "quorumSize {}", "password: 5 ", 'password: "\\q"',
+        'password: "\\777"', 'password: "open', "a {" * 100, "quorumSize: 99999999999", "length: 9223372036854775808",
+        "}", "a: ]", "a", "a [1 2]", "\x00",
+    ],
+)  # fmt: skip
+def test_malformed_version_2_text(text: str) -> None:
+    with pytest.raises(MetadataFormatError):
+        decode(HEADER + b"2\n" + text.encode())
+    with pytest.raises(MetadataFormatError):
+        decode(HEADER + b"2\n" + _text().encode() + text.encode() + b"\nquorumSize: -1\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"1\n1\n0\n", b"1\n1\n0\n0\treadonly\n", b"1\n1\n0\n0\ta b\n", b"1\n1\n0\n0\t\xff\n",
+        b"x\n1\n0\n0\ta\n", b"1\n1\n0\n0\ta\tb\n", b"1\n1\n0\nx\ta\n", b"1\n1\n0\n0\ta\n\n5\tb\n",
+        b"1\n1\n0\n0\ta\n9\tCLOSED\nmore",
+        b"1\n1\n0\n5\ta\n", b"2\n1\n0\n0\ta\n", b"1\n1\n0\n0\ta\n-5\tCLOSED",
+    ],
+)  # fmt: skip
+def test_malformed_version_1(body: bytes) -> None:
+    with pytest.raises(MetadataFormatError):
+        decode(HEADER + b"1\n" + body)
+
+
+@pytest.mark.parametrize("missing", ["quorumSize", "ensembleSize", "length", "state", "firstEntryId"])
+def test_missing_required_fields_are_named(missing: str) -> None:
+    lines = [line for line in _text().split("\n") if not line.strip().startswith(f"{missing}:")]
+    with pytest.raises(MetadataFormatError, match=missing):
+        decode(HEADER + b"2\n" + "\n".join(lines).encode())
+
+
+@pytest.mark.parametrize(
+    "extra", [bytes.fromhex("2809"), bytes.fromhex("3809"), bytes.fromhex("0a0100"), bytes.fromhex("ff"), bytes.fromhex("320410001000")]
+)
+def test_malformed_version_3(extra: bytes) -> None:
+    """An unknown state and digest, a wrong wire type, half a tag, a segment without members."""
+    with pytest.raises(MetadataFormatError):
+        decode(_v3(_body() + extra))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        replace(_OPEN, format_version=4),
+        replace(_OPEN, format_version=1),
+        replace(_OPEN, format_version=2, unknown_fields=b"\xa0\x01\x07"),
+        replace(_OPEN, fragments=()),
+        replace(_OPEN, fragments=(Fragment(0, ("a b", "c")),)),
+        replace(_OPEN, fragments=(Fragment(0, ("a", "c")), Fragment(2**63, ("a", "c")))),
+        replace(_OPEN, ctime_ms=2**63),
+        replace(_OPEN, custom={"\ud800": b""}),
+        replace(_OPEN, state=LedgerState.CLOSED, last_entry_id=1, length=-1),
+    ],
+)
+def test_what_others_could_not_read_is_not_written(metadata: LedgerMetadata) -> None:
+    with pytest.raises(MetadataFormatError):
+        encode(metadata)
+
+
+def test_secrets_do_not_show() -> None:
+    secret = replace(_OPEN, password=b"hush-hush")
+    assert "hush" not in repr(decode(encode(secret)))
+    with pytest.raises(MetadataFormatError) as failure:
+        encode(replace(secret, format_version=1))
+    assert "hush" not in str(failure.value)
+
+
+def test_bookie_ids() -> None:
+    for good in ("h:3181", "a", "A-b.c_d", "x@y[1]\\^", "10.0.0.1:1", ";<=>?"):
+        assert is_bookie_id(good)
+    for bad in ("", "readonly", "ReadOnly", "a b", "a/b", "a~", "a+b", "a%", "é", "a\n", "`"):
+        assert not is_bookie_id(bad)

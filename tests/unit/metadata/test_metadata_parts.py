@@ -1,0 +1,137 @@
+"""Paths, cookies, registrations and store URIs, without a server."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess, ZooKeeperProcessError, find_java
+from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError
+from bk_core.metadata import open_store, paths
+from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
+from bk_core.metadata.service_info import Endpoint, ServiceInfo, address_of, bookie_service_info, decode_service_info, encode_service_info
+
+
+@given(st.integers(0, 2**63 - 1), st.sampled_from(("flat", "hierarchical", "longhierarchical")))
+def test_every_id_has_a_path_that_names_it(ledger_id: int, manager: str) -> None:
+    assert paths.ledger_id_of(paths.ledger_path(manager, ledger_id)) == ledger_id
+
+
+def test_the_legacy_layout_refuses_ids_that_it_would_cut_off() -> None:
+    assert paths.ledger_path("legacy", 10**10 - 1) == "/99/9999/L9999"
+    with pytest.raises(InvalidArgumentError):
+        paths.ledger_path("legacy", 10**10)
+    for wrong in (-1, 2**63):
+        with pytest.raises(InvalidArgumentError):
+            paths.ledger_path("hierarchical", wrong)
+
+
+@pytest.mark.parametrize("path", ["/available", "/00/0000", "/0/0000/L0000", "/999/9999/9999/9999/L9999", "/idgen/ID-0", "/00/0000/0000"])
+def test_other_nodes_are_no_ledgers(path: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        paths.ledger_id_of(path)
+
+
+@pytest.mark.parametrize("manager", paths.MANAGERS)
+def test_layouts(manager: str) -> None:
+    stored = paths.layout_bytes(manager)
+    assert paths.manager_of_layout(stored) == manager
+    assert paths.manager_of_layout(stored.replace(b"\norg", b"\ndlshade.org") + b"\nmore") == manager
+    assert paths.manager_of_layout(b"1\nflat:1") == "flat"
+
+
+@pytest.mark.parametrize("stored", [b"", b"2", b"3\nflat:1", b"2\norg.example.Other:1", b"2\n" + b"x" * 5, b"\xff\n\xff"])
+def test_unknown_layouts(stored: bytes) -> None:
+    with pytest.raises(MetadataFormatError):
+        paths.manager_of_layout(stored)
+
+
+def test_id_counters() -> None:
+    assert paths.sequence_number("ID-0000000007") == 7
+    assert paths.sequence_number("ID-2147483646") == 2147483646
+    for overflow in ("ID-2147483647", "ID--2147483648", "ID-9999999999", "L0000000000"):
+        assert paths.sequence_number(overflow) is None
+    assert paths.high_order([]) is None
+    assert paths.high_order(["HOB-0000000002", "HOB-0000000010", "other"]) == 10
+
+
+def test_the_log_root_lies_beside_the_ledgers_root() -> None:
+    assert paths.default_log_root("/ledgers") == "/bk-logs"
+    assert paths.default_log_root("/a/ledgers") == "/a/bk-logs"
+    for wrong in ("/ledgers", "/ledgers/logs", "logs", "/logs/"):
+        with pytest.raises(InvalidArgumentError):
+            paths.check_log_root(wrong, "/ledgers")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "nonsense", "zk://", "zk://h:1", "zk://h:1/", "zk://h:1/ledgers/", "zk+ms://h:1/ledgers", "http://h/ledgers", "memory://", "memory+x://a",
+        "zk://h:1/ledgers?wrong=1", "zk://h:1/ledgers?session_timeout_ms=x", "zk://h:1/ledgers?chroot=x", "zk:///ledgers",
+    ],
+)  # fmt: skip
+def test_wrong_uris(uri: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        open_store(uri)
+
+
+def test_memory_stores_are_shared_by_name() -> None:
+    open_store("memory://one").create_ledger(1, b"x")
+    assert open_store("MEMORY://one").read_ledger(1).data == b"x"
+    assert list(open_store("memory://two").list_ledgers()) == []
+
+
+_COOKIE = Cookie("bk-1", ("/j1", "/j2"), ("/l 1", '/l"2'), "id", ("/i",))
+
+
+def test_cookies() -> None:
+    assert decode_cookie(encode_cookie(_COOKIE)) == _COOKIE
+    assert decode_cookie(b"3\nbk-1\n/j\n2\t/a\t/b\n") == Cookie("bk-1", ("/j",), ("/a", "/b"))
+    assert decode_cookie(encode_cookie(_COOKIE).replace(b"5\n", b"4\n", 1)) == _COOKIE
+    assert _COOKIE.differences(_COOKIE) == ()
+    assert Cookie("x", ("/j",), ("/l",)).differences(Cookie("y", ("/j",), ("/m",), None, ("/l",))) == ("bookie id", "ledger directories")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [b"", b"6\n", b"x", b"5\n", b"3\na\nb", b'5\nbookieHost: "a"\njournalDir: "b"\nledgerDirs: "2\\t/a"\n', b'5\nbookieHost: "\\377"\n'],
+)
+def test_malformed_cookies(stored: bytes) -> None:
+    with pytest.raises(MetadataFormatError):
+        decode_cookie(stored)
+
+
+@given(st.binary(max_size=60))
+def test_any_registration_is_read_or_refused(data: bytes) -> None:
+    try:
+        info = decode_service_info(data)
+    except MetadataFormatError:
+        return
+    assert all(isinstance(endpoint.port, int) for endpoint in info.endpoints)
+
+
+def test_addresses() -> None:
+    http = Endpoint("httpserver", 8080, "h", "http")
+    info = ServiceInfo((http, Endpoint("bookie", 3181, "10.0.0.1", "bookie-rpc", (), ("tls",))), {"k": "v"})
+    assert decode_service_info(encode_service_info(info)) == info
+    assert address_of("bk", encode_service_info(info)) == ("10.0.0.1", 3181)
+    assert address_of("h:3181", b"") == address_of("h:3181", None) == address_of("h:3181", b"\xff") == ("h", 3181)
+    for wrong in ("bk", "h:0", "h:99999", "::1:3181", "h:x"):
+        with pytest.raises(BookieUnavailableError):
+            address_of(wrong, encode_service_info(ServiceInfo((http,))))
+    with pytest.raises(InvalidArgumentError):
+        encode_service_info(bookie_service_info("h", 0))
+
+
+def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    empty = str(tmp_path_factory.mktemp("empty"))
+    monkeypatch.setenv("JAVA_HOME", empty)
+    with pytest.raises(ZooKeeperProcessError, match="JAVA_HOME"):
+        find_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", empty)
+    with pytest.raises(ZooKeeperProcessError, match="Java 17"):
+        find_java()
+    with pytest.raises(ZooKeeperProcessError):
+        _ = ZooKeeperProcess(empty).port
