@@ -1,0 +1,265 @@
+"""Apache BookKeeper's own bookies on this machine: resolved once by Maven, one JVM each.
+
+A release is about 70 jars and 93 MB; it is kept under ``$BK_CACHE`` (default ``~/.cache/bk-spark``) and found again. Java 17 or newer runs
+them. The configuration is that of a small bookie on loopback: DbLedgerStorage, small caches and logs, ready about 5 s after its start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from bk_core.bookie.children import Child, accepts_connections
+from bk_core.errors import BookieUnavailableError, InvalidArgumentError, OperationTimeoutError
+
+DEFAULT_VERSION = "4.18.0"
+KNOWN_VERSIONS = ("4.18.0", "4.17.3", "4.16.6", "4.14.7")
+JAVA_VERSION_MIN = 17
+START_TIMEOUT_S = 90.0
+_RESOLVE_TIMEOUT_S = 1800.0
+
+# The last two are needed by the ZooKeeper classes that bookies load, but are only `provided` dependencies there.
+_POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>local</groupId><artifactId>bookies</artifactId><version>1</version><dependencies>
+<dependency><groupId>org.apache.bookkeeper</groupId><artifactId>bookkeeper-server</artifactId><version>{version}</version></dependency>
+<dependency><groupId>io.dropwizard.metrics</groupId><artifactId>metrics-core</artifactId><version>4.1.12.1</version></dependency>
+<dependency><groupId>org.xerial.snappy</groupId><artifactId>snappy-java</artifactId><version>1.1.10.5</version></dependency>
+</dependencies></project>
+"""
+
+_BOOKIE_CONF = """\
+metadataServiceUri={uri}
+bookiePort={port}
+allowLoopback=true
+advertisedAddress=127.0.0.1
+journalDirectories={directory}/journal
+ledgerDirectories={directory}/ledgers
+indexDirectories={directory}/ledgers
+ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage
+journalPreAllocSizeMB=4
+journalMaxSizeMB=64
+entryLogSizeLimit=67108864
+dbStorage_writeCacheMaxSizeMb=64
+dbStorage_readAheadCacheMaxSizeMb=64
+dbStorage_rocksDB_blockCacheSize=8388608
+diskUsageThreshold=0.99
+diskUsageWarnThreshold=0.985
+diskUsageLwmThreshold=0.98
+httpServerEnabled=false
+"""
+
+_LOG4J2 = """\
+appenders=out
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d{ISO8601} %-5p %c{1} - %m%n
+rootLogger.level=info
+rootLogger.appenderRefs=out
+rootLogger.appenderRef.out.ref=out
+"""
+
+_LOG4J1 = """\
+log4j.rootLogger=INFO, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p %c{1} - %m%n
+"""
+
+Progress = Callable[[str], None]
+
+
+def _silent(_message: str) -> None:
+    pass
+
+
+class _Registered(Protocol):
+    def __call__(self, bookie_id: str) -> bool: ...
+
+
+@cache
+def _java_version(java: str) -> int:
+    """The feature version (17, 21, ...) or 0 if it does not run."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except OSError:
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(found.group(1)) if found else 0
+
+
+def find_java() -> str:
+    """Path of a ``java`` of version 17 or newer: ``$JAVA_HOME``, then ``PATH``. BookieUnavailableError if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    candidates = [str(Path(home) / "bin" / "java")] if home else []
+    if on_path := shutil.which("java"):
+        candidates.append(on_path)
+    for java in candidates:
+        if _java_version(java) >= JAVA_VERSION_MIN:
+            return java
+    raise BookieUnavailableError(f"no Java {JAVA_VERSION_MIN} or newer: install one, or set JAVA_HOME (looked at: {candidates or 'PATH'})")
+
+
+def cache_directory() -> Path:
+    return Path(os.environ.get("BK_CACHE") or Path.home() / ".cache" / "bk-spark")
+
+
+def resolve(version: str, progress: Progress = _silent) -> Path:
+    """The directory with the release's jars, resolved by Maven the first time.
+
+    InvalidArgumentError for text that is no version; BookieUnavailableError if Java or Maven is missing or the release cannot be resolved.
+    """
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+        raise InvalidArgumentError(f"{version!r} is no version of Apache BookKeeper; tried here: {', '.join(KNOWN_VERSIONS)}")
+    find_java()
+    libraries = cache_directory() / "apache" / version / "lib"
+    if libraries.is_dir():
+        return libraries
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise BookieUnavailableError(f"Apache BookKeeper {version} is not in {libraries.parent} and there is no Maven (mvn) to fetch it")
+    libraries.parent.mkdir(parents=True, exist_ok=True)
+    progress(f"resolving Apache BookKeeper {version} with Maven, once, about 93 MB ...")
+    # Beside its final place, and renamed when complete: an interrupted download is never taken for a release.
+    with tempfile.TemporaryDirectory(dir=libraries.parent, prefix="resolving-") as work:
+        _copy_dependencies(maven, version, Path(work), progress)
+        try:
+            (Path(work) / "lib").rename(libraries)
+        except OSError:
+            if not libraries.is_dir():  # else another process was as fast
+                raise
+    progress(f"Apache BookKeeper {version}: {len(list(libraries.iterdir()))} jars in {libraries}")
+    return libraries
+
+
+def _copy_dependencies(maven: str, version: str, work: Path, progress: Progress) -> None:
+    pom = work / "pom.xml"
+    pom.write_text(_POM.format(version=version))
+    command = [maven, "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={work / 'lib'}"]
+    fetched, lines = 0, []
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "Downloaded from" in line:
+                fetched += 1
+                if fetched % 20 == 0:
+                    progress(f"  Maven: {fetched} files")
+            elif "Downloading from" not in line:
+                lines.append(line.rstrip())
+        status = process.wait(_RESOLVE_TIMEOUT_S)
+    if status != 0 or not any((work / "lib").glob("bookkeeper-server-*.jar")):
+        errors = [line for line in lines if "ERROR" in line][:4] or lines[-4:]
+        told = "\n".join(f"    {line}" for line in errors)
+        raise BookieUnavailableError(f"Maven could not resolve Apache BookKeeper {version}:\n{told}")
+
+
+def java_command(libraries: Path, configuration: Path, main: str, arguments: Sequence[str], heap_mb: int = 512) -> list[str]:
+    """The command line that runs a main class of the release with the logging configuration in ``configuration``."""
+    return [
+        find_java(),
+        "-cp",
+        f"{configuration}{os.pathsep}{libraries}/*",
+        f"-Dlog4j2.configurationFile={configuration / 'log4j2.properties'}",
+        "--add-opens=java.base/java.nio=ALL-UNNAMED",
+        "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        f"-Xmx{heap_mb}m",
+        f"-XX:MaxDirectMemorySize={heap_mb}m",
+        main,
+        *arguments,
+    ]
+
+
+def write_logging(configuration: Path) -> None:
+    """Both generations of log4j configuration: releases up to 4.14 read the first, later ones the second. To standard output."""
+    configuration.mkdir(parents=True, exist_ok=True)
+    (configuration / "log4j.properties").write_text(_LOG4J1)
+    (configuration / "log4j2.properties").write_text(_LOG4J2)
+
+
+class ApacheBookie:
+    """One bookie JVM. ``directory`` keeps its data, configuration and ``bookie.log``; ``uri`` names the cluster, ``zk://HOST:PORT/ledgers``."""
+
+    def __init__(self, libraries: Path, directory: Path, uri: str, port: int, registered: _Registered) -> None:
+        self.bookie_id = f"127.0.0.1:{port}"
+        self._libraries = libraries
+        self._directory = directory.absolute()
+        self._port = port
+        self._registered = registered
+        self._child: Child | None = None
+        write_logging(self._configuration)
+        self._conf.write_text(_BOOKIE_CONF.format(uri=_apache_uri(uri), port=port, directory=self._directory))
+
+    @property
+    def log(self) -> Path:
+        return self._directory / "bookie.log"
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self.running and self._child else None
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.running
+
+    @property
+    def _configuration(self) -> Path:
+        return self._directory / "conf"
+
+    @property
+    def _conf(self) -> Path:
+        return self._configuration / "bookie.conf"
+
+    def init_new_cluster(self) -> None:
+        """Root, LAYOUT and INSTANCEID, written by Apache's own shell. BookieUnavailableError with its output if it fails."""
+        command = java_command(
+            self._libraries, self._configuration, "org.apache.bookkeeper.bookie.BookieShell", ["-conf", str(self._conf), "initnewcluster"]
+        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            tail = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
+            raise BookieUnavailableError(f"initnewcluster ended with status {done.returncode}:\n{tail}")
+
+    def start(self) -> None:
+        """Start the JVM; ``wait_ready`` tells when it serves.
+
+        The registration of a killed predecessor stays until its session ends (10 s). The new bookie would open its port and then wait for
+        that, and the old registration would pass for the new one, so the wait is done here, before there is anything to confuse.
+        """
+        if self.running:
+            raise InvalidArgumentError(f"bookie {self.bookie_id} is running")
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self._registered(self.bookie_id):
+            if time.monotonic() > deadline:
+                raise OperationTimeoutError(f"another bookie is registered as {self.bookie_id}, and stays")
+            time.sleep(0.1)
+        command = java_command(self._libraries, self._configuration, "org.apache.bookkeeper.server.Main", ["--conf", str(self._conf)])
+        self._child = Child(f"bookie {self.bookie_id}", command, self.log)
+
+    def wait_ready(self) -> None:
+        """Until it listens and is registered as writable."""
+        if self._child is None:
+            raise InvalidArgumentError(f"bookie {self.bookie_id} was not started")
+        self._child.wait_until(lambda: accepts_connections(self._port) and self._registered(self.bookie_id), START_TIMEOUT_S)
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.stop(timeout_s=20.0)
+
+
+def _apache_uri(uri: str) -> str:
+    """Apache's scheme names the ledger manager; ours leaves it to LAYOUT."""
+    return uri.replace("zk://", "zk+hierarchical://", 1).replace(",", ";")

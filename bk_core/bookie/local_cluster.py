@@ -1,0 +1,330 @@
+"""ZooKeeper and some bookies on this machine, for a first run, notebooks, tests and fault injection. Not for production.
+
+The bookies are embedded ones (a Python process each) or Apache's (a JVM each); everything else cannot tell which. All live in one
+directory::
+
+    cluster.json        kind, ports: found again at the next start, so the URI and the bookie ids stay the same
+    lock                held while the cluster runs
+    zookeeper/          data and log of ZooKeeper
+    bookie-0/ ...       data and bookie.log of one bookie
+
+All children die with this process, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Protocol
+
+from bk_core.bookie import apache as apache_releases
+from bk_core.bookie.children import Child, free_port
+from bk_core.errors import InvalidArgumentError, MetadataError, OperationTimeoutError
+from bk_core.metadata import open_store
+from bk_core.metadata.store import MetadataStore
+
+BOOKIES_MAX = 64
+_EMBEDDED = "embedded"
+_START_TIMEOUT_S = 60.0
+_Progress = Callable[[str], None]
+
+
+class _Bookie(Protocol):
+    """What EmbeddedBookieProcess and ApacheBookie have in common."""
+
+    @property
+    def bookie_id(self) -> str: ...
+    @property
+    def running(self) -> bool: ...
+    def start(self) -> None: ...
+    def wait_ready(self) -> None: ...
+    def kill(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class EmbeddedBookieProcess:
+    """``python -m bk_core.bookie.server`` with its data and ``bookie.log`` in ``directory``; the port is kept there too."""
+
+    def __init__(self, directory: Path, uri: str, port: int) -> None:
+        self.bookie_id = f"127.0.0.1:{port}"
+        self._port = port
+        self._directory = directory
+        self._uri = uri
+        self._child: Child | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.running
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self.running and self._child else None
+
+    @property
+    def log(self) -> Path:
+        return self._directory / "bookie.log"
+
+    def start(self) -> None:
+        if self.running:
+            raise InvalidArgumentError(f"bookie {self.bookie_id} is running")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-u", "-m", "bk_core.bookie.server", "--uri", self._uri]
+        command += ["--directory", str(self._directory / "data"), "--port", str(self._port), "--host", "127.0.0.1"]
+        source = str(Path(__file__).resolve().parents[2])  # this package, also when it is not installed
+        path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
+        self._child = Child(f"bookie {self.bookie_id}", command, self.log, stdout=self._ready_file, env={"PYTHONPATH": path})
+
+    def wait_ready(self) -> None:
+        """Until it says so on its standard output, which it does when it listens and is registered."""
+        if self._child is None:
+            raise InvalidArgumentError(f"bookie {self.bookie_id} was not started")
+        self._child.wait_until(lambda: b"READY " in self._ready_file.read_bytes(), _START_TIMEOUT_S)
+
+    @property
+    def _ready_file(self) -> Path:
+        return self._directory / "ready"
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.stop()
+
+
+class LocalCluster:
+    """A running cluster; a context manager. Bookies are named by index from 0, in the order in which they were added.
+
+    ``uri`` is what ``bk_core.connect`` and Spark's ``uri`` option take.
+    """
+
+    def __init__(
+        self, bookies: int, directory: Path | None, apache: str | None, zookeeper: str | None, progress: _Progress | None = None
+    ) -> None:
+        if not 1 <= bookies <= BOOKIES_MAX:
+            raise InvalidArgumentError(f"bookies={bookies} is not from 1 to {BOOKIES_MAX}")
+        self._say: _Progress = progress or (lambda _message: None)
+        self._bookies: list[_Bookie] = []
+        self._closed = False
+        self._libraries = apache_releases.resolve(apache, self._say) if apache else None
+        self._resources = ExitStack()
+        try:
+            self.directory = self._open_directory(directory)
+            self._state = self._load_state(f"apache {apache}" if apache else _EMBEDDED)
+            self.uri = self._start_zookeeper(zookeeper)
+            self._store = self._open_store()
+            self._resources.callback(self._store.close)
+            self._resources.callback(self._stop_bookies)
+            self._start_bookies(max(bookies, len(self._state["bookie_ports"])))
+        except BaseException:
+            self._resources.close()
+            raise
+
+    # --- the life of the whole ---------------------------------------------------------------------------------------
+
+    def _open_directory(self, directory: Path | None) -> Path:
+        if directory is None:
+            made = Path(tempfile.mkdtemp(prefix="bk-cluster-"))
+            self._resources.callback(shutil.rmtree, made, ignore_errors=True)
+            directory = made
+        directory = directory.absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+        lock: IO[str] = self._resources.enter_context((directory / "lock").open("w"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidArgumentError(f"a local cluster is already running in {directory}") from None
+        return directory
+
+    def _load_state(self, kind: str) -> dict[str, Any]:
+        path = self.directory / "cluster.json"
+        if not path.exists():
+            return {"kind": kind, "zookeeper_port": None, "bookie_ports": []}
+        state: dict[str, Any] = json.loads(path.read_text())
+        if state["kind"].split()[0] != kind.split()[0]:  # another Apache release on the same data is an upgrade, and allowed
+            raise InvalidArgumentError(f"{self.directory} holds a cluster of kind {state['kind']!r}, not {kind!r}")
+        return {**state, "kind": kind}
+
+    def _save_state(self) -> None:
+        path = self.directory / "cluster.json"
+        beside = path.with_suffix(".tmp")
+        beside.write_text(json.dumps(self._state, indent=2) + "\n")
+        beside.replace(path)
+
+    def _start_zookeeper(self, zookeeper: str | None) -> str:
+        if zookeeper is not None:
+            return zookeeper if "://" in zookeeper else f"zk://{zookeeper}/ledgers"
+        from bk_core.bookie.zookeeper_process import ZooKeeperProcess
+
+        self._say("starting ZooKeeper ...")
+        process = ZooKeeperProcess(self.directory / "zookeeper", self._state["zookeeper_port"] or free_port())
+        self._resources.callback(process.stop)
+        process.start()
+        self._state["zookeeper_port"] = process.port
+        self._save_state()
+        return f"zk://127.0.0.1:{process.port}/ledgers"
+
+    def _open_store(self) -> MetadataStore:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            try:
+                return open_store(self.uri)
+            except MetadataError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def _start_bookies(self, count: int) -> None:
+        for _ in range(count):
+            self._bookies.append(self._make_bookie(len(self._bookies)))
+        self._initialize()
+        self._say(f"starting {count} {self._state['kind']} bookies ...")
+        for bookie in self._bookies:
+            bookie.start()
+        for bookie in self._bookies:
+            bookie.wait_ready()
+
+    def _initialize(self) -> None:
+        first = self._bookies[0]
+        if not isinstance(first, apache_releases.ApacheBookie):
+            self._store.initialize_cluster()
+        elif self._instance_id() is None:
+            first.init_new_cluster()
+
+    def _instance_id(self) -> str | None:
+        try:
+            return self._store.instance_id()
+        except MetadataError:
+            return None
+
+    def _make_bookie(self, index: int) -> _Bookie:
+        ports: list[int] = self._state["bookie_ports"]
+        if index == len(ports):
+            ports.append(free_port())
+            self._save_state()
+        directory = self.directory / f"bookie-{index}"
+        if self._libraries is not None:
+            return apache_releases.ApacheBookie(self._libraries, directory, self.uri, ports[index], self._is_registered)
+        return EmbeddedBookieProcess(directory, self.uri, ports[index])
+
+    def _is_registered(self, bookie_id: str) -> bool:
+        try:
+            return bookie_id in self._store.bookies().writable
+        except MetadataError:
+            return False
+
+    def _stop_bookies(self) -> None:
+        for bookie in self._bookies:
+            with suppress(Exception):  # the others are stopped whatever happens to one
+                bookie.stop()
+
+    def close(self) -> None:
+        """Stop everything. The data stays, unless no directory was given."""
+        if not self._closed:
+            self._closed = True
+            self._resources.close()
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LocalCluster({self.uri}, {len(self._bookies)} {self._state['kind']} bookies, {self.directory})"
+
+    # --- single bookies ----------------------------------------------------------------------------------------------
+
+    @property
+    def bookie_ids(self) -> list[str]:
+        """Ids by index, of running and stopped bookies alike."""
+        return [bookie.bookie_id for bookie in self._bookies]
+
+    @property
+    def kind(self) -> str:
+        """``embedded`` or ``apache VERSION``."""
+        return str(self._state["kind"])
+
+    def is_running(self, index: int) -> bool:
+        return self._bookie(index).running
+
+    def pid(self, index: int) -> int | None:
+        """The process id, for experiments with signals; None if the bookie is stopped."""
+        pid: int | None = getattr(self._bookie(index), "pid", None)
+        return pid
+
+    def bookie_log(self, index: int) -> Path:
+        return self.directory / f"bookie-{index}" / "bookie.log"
+
+    def kill(self, index: int) -> None:
+        """SIGKILL. Its registration stays until its session ends, as after a power cut."""
+        self._bookie(index).kill()
+
+    def stop_bookie(self, index: int) -> None:
+        """Orderly stop."""
+        self._bookie(index).stop()
+
+    def restart(self, index: int) -> None:
+        """Start a stopped or killed bookie again on its own data and port; a running one is stopped first. Returns when it serves."""
+        bookie = self._bookie(index)
+        bookie.stop()
+        bookie.start()
+        bookie.wait_ready()
+
+    def add_bookie(self) -> int:
+        """One more bookie; its index."""
+        if len(self._bookies) >= BOOKIES_MAX:
+            raise InvalidArgumentError(f"there are {BOOKIES_MAX} bookies already")
+        bookie = self._make_bookie(len(self._bookies))
+        self._bookies.append(bookie)
+        bookie.start()
+        bookie.wait_ready()
+        return len(self._bookies) - 1
+
+    def wait_unregistered(self, index: int, timeout_s: float = 30.0) -> None:
+        """Until the metadata store no longer lists a stopped bookie. OperationTimeoutError."""
+        bookie_id = self._bookie(index).bookie_id
+        deadline = time.monotonic() + timeout_s
+        while self._is_registered(bookie_id):
+            if time.monotonic() > deadline:
+                raise OperationTimeoutError(f"bookie {bookie_id} is still registered after {timeout_s:.0f} s")
+            time.sleep(0.1)
+
+    def _bookie(self, index: int) -> _Bookie:
+        if self._closed:
+            raise InvalidArgumentError("the local cluster is closed")
+        if not 0 <= index < len(self._bookies):
+            raise InvalidArgumentError(f"no bookie {index}; there are {len(self._bookies)}")
+        return self._bookies[index]
+
+
+def local_cluster(
+    bookies: int = 3,
+    directory: str | os.PathLike[str] | None = None,
+    apache: str | None = None,
+    zookeeper: str | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+) -> LocalCluster:
+    """Start a cluster and return it when every bookie serves.
+
+    bookies     how many at least; a directory with more starts them all
+    directory   where data is kept and found again; None: a temporary one, removed at close
+    apache      a release such as "4.18.0" for Apache's bookies (Java 17, and Maven once); None for embedded ones
+    zookeeper   "host:port" or a zk:// URI of a running ZooKeeper; None starts one
+    progress    called with one line of text per step
+
+    InvalidArgumentError for arguments that cannot work; BookieUnavailableError or OperationTimeoutError, with the end of the log, if
+    something does not start.
+    """
+    return LocalCluster(bookies, Path(directory) if directory is not None else None, apache, zookeeper, progress)
