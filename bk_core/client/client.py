@@ -1,0 +1,220 @@
+"""BookKeeper: create, open, recover, delete and list ledgers of one cluster."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Self, TypeVar
+
+from bk_core.client.handles import ReadHandle, WriteHandle, _run
+from bk_core.client.session import Session
+from bk_core.config import ClientConfig
+from bk_core.errors import (
+    InvalidArgumentError,
+    LedgerExistsError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    WrongDigestTypeError,
+    WrongPasswordError,
+)
+from bk_core.metadata import open_store
+from bk_core.metadata.store import BookieView, MetadataStore, Version
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.recovery import LedgerRecovery
+
+T = TypeVar("T")
+LEDGER_ID_END = 1 << 63
+
+
+def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = None, **settings: Any) -> BookKeeper:
+    """A client of the cluster at ``uri``, e.g. ``zk://host:2181/ledgers``. Settings are those of ClientConfig.
+
+    Raises MetadataUnavailableError when the metadata store does not answer, InvalidArgumentError for a bad URI or setting.
+    """
+    try:
+        config = ClientConfig(uri, protocol, **settings)
+    except TypeError as error:
+        raise InvalidArgumentError(f"unknown client setting: {error}") from None
+    opened = store or open_store(uri, timeout_s=config.metadata_timeout_s, log_root=config.log_root)
+    try:
+        return BookKeeper(config, opened)
+    except BaseException:
+        opened.close()
+        raise
+
+
+class BookKeeper:
+    """A client. Use it with ``with``; safe to share between threads, not between processes."""
+
+    def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
+        self.config = config
+        self.store = store
+        self._session = Session(config, store)
+        self._closed = False
+
+    # --- ledgers -------------------------------------------------------------------------------------------------
+
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        digest_type: DigestType | str = DigestType.CRC32C,
+        password: bytes = b"",
+        custom: Mapping[str, bytes] | None = None,
+        ledger_id: int | None = None,
+    ) -> WriteHandle:
+        """Create a ledger and return its writer (CR-1..CR-7). NotEnoughBookiesError, LedgerExistsError (only with ``ledger_id``)."""
+        if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
+            raise InvalidArgumentError(
+                f"ensemble size {ensemble_size}, write quorum {write_quorum_size}, ack quorum {ack_quorum_size}: must be E >= Qw >= Qa >= 1"
+            )
+        if ledger_id is not None and not 0 <= ledger_id < LEDGER_ID_END:
+            raise InvalidArgumentError(f"ledger id {ledger_id} is not within 0..2^63-1")
+        template = LedgerMetadata(
+            ensemble_size,
+            write_quorum_size,
+            ack_quorum_size,
+            LedgerState.OPEN,
+            (Fragment(0, self._new_ensemble(ensemble_size)),),
+            digest_type=_digest_type(digest_type),
+            password=_password(password),
+            custom=MappingProxyType(dict(custom or {})),
+            creator_token=random.SystemRandom().randrange((1 << 63) - 1),
+        )
+        number, version = self._create(template, ledger_id)
+        return WriteHandle(self._session, number, template, version)
+
+    def _new_ensemble(self, size: int) -> tuple[str, ...]:
+        try:
+            return self._session.placement.new_ensemble(size)
+        except NotEnoughBookiesError:
+            self._session.refresh_bookies()  # the watch may be a moment behind
+            return self._session.placement.new_ensemble(size)
+
+    def _create(self, metadata: LedgerMetadata, wanted: int | None) -> tuple[int, Version]:
+        """CR-3, CR-4: a generated id that is taken leads to another; an own earlier attempt is recognised by its token."""
+        data = metadata_codec.encode(metadata)
+        while True:
+            ledger_id = self._retry(self.store.new_ledger_id) if wanted is None else wanted
+            try:
+                return ledger_id, self._retry(partial(self.store.create_ledger, ledger_id, data))
+            except NodeExistsError:
+                mine = self._is_mine(ledger_id, metadata)
+                if mine is not None:
+                    return ledger_id, mine
+                if wanted is not None:
+                    raise LedgerExistsError(f"ledger {wanted} exists already", ledger=wanted) from None
+
+    def _is_mine(self, ledger_id: int, metadata: LedgerMetadata) -> Version | None:
+        try:
+            found = self._retry(lambda: self.store.read_ledger(ledger_id))
+        except NoNodeError:
+            return None
+        return found.version if metadata_codec.decode(found.data).creator_token == metadata.creator_token else None
+
+    def _retry(self, call: Callable[[], T]) -> T:
+        """META-12: repeat the identical request until its outcome is definite, within the operation timeout."""
+        deadline = time.monotonic() + self.config.operation_timeout_s
+        while True:
+            try:
+                return call()
+            except (MetadataOutcomeUnknownError, MetadataUnavailableError):
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(self.config.limits.metadata_retry_ns / 1e9)
+
+    def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """NoSuchLedgerError; MetadataFormatError if what is stored cannot be understood."""
+        return self._load(ledger_id)[0]
+
+    def _load(self, ledger_id: int) -> tuple[LedgerMetadata, Version]:
+        try:
+            found = self.store.read_ledger(ledger_id)
+        except NoNodeError:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist", ledger=ledger_id) from None
+        return metadata_codec.decode(found.data), found.version
+
+    def open_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:
+        """Open for reading without recovery: a live writer is never disturbed (OP-3, OP-5).
+
+        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError (only if ``digest_type`` is given; else the stored one is used).
+        """
+        metadata, version = self._load(ledger_id)
+        self._check_access(ledger_id, metadata, password, digest_type)
+        return ReadHandle(self._session, ledger_id, metadata, version)
+
+    def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:
+        """Fence, recover and close a ledger, then open it (OP-4). A live writer is stopped. RecoveryFailedError: try again later."""
+        metadata, version = self._load(ledger_id)
+        self._check_access(ledger_id, metadata, password, digest_type)
+        if metadata.state is not LedgerState.CLOSED:
+            machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.limits)
+            _run(self._session, ledger_id, machine, machine.start, add_kind=f"recovery-{random.getrandbits(32)}", quorums=metadata)
+            metadata, version = self._load(ledger_id)
+        return ReadHandle(self._session, ledger_id, metadata, version)
+
+    def _check_access(self, ledger_id: int, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | str | None) -> None:
+        """OP-1, before any bookie is asked."""
+        if metadata.has_password and metadata.password != _password(password):
+            raise WrongPasswordError(f"the password given for ledger {ledger_id} is not the one it was created with", ledger=ledger_id)
+        if digest_type is not None and _digest_type(digest_type) is not metadata.digest_type:
+            raise WrongDigestTypeError(
+                f"ledger {ledger_id} has digest type {metadata.digest_type.name}, not {_digest_type(digest_type).name}", ledger=ledger_id
+            )
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger's metadata; bookies drop its entries later. NoSuchLedgerError if there is none. Delete only CLOSED ledgers
+        (LOG-12): bookies go on accepting entries of a live writer."""
+        self._load(ledger_id)
+        self._retry(lambda: self.store.delete_ledger(ledger_id))
+
+    def list_ledgers(self) -> Iterator[int]:
+        """Ids of all ledgers, ascending."""
+        return self.store.list_ledgers()
+
+    def bookies(self) -> BookieView:
+        """Registered bookies, writable and read-only."""
+        return self.store.bookies()
+
+    def close(self) -> None:
+        """Idempotent. Ledgers being written stay OPEN; close their handles first."""
+        if self._closed:
+            return
+        self._closed = True
+        self._session.close()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<BookKeeper {self.config.uri} {self.config.protocol}>"
+
+
+def _digest_type(value: DigestType | str) -> DigestType:
+    if isinstance(value, DigestType):
+        return value
+    names = {**DigestType.__members__, "HMAC": DigestType.MAC}
+    try:
+        return names[value.upper()]
+    except (KeyError, AttributeError):
+        raise InvalidArgumentError(f"digest type {value!r} is none of {', '.join(DigestType.__members__)}") from None
+
+
+def _password(value: bytes) -> bytes:
+    if not isinstance(value, bytes):
+        raise InvalidArgumentError("a ledger password is bytes")
+    return value

@@ -1,0 +1,238 @@
+"""What all handles of one client share: the reactor, the links, the metadata thread, and the driver that performs effects."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+from bk_core.config import ClientConfig
+from bk_core.errors import BkError, MetadataError, MetadataOutcomeUnknownError, MetadataUnavailableError, NoNodeError, VersionConflictError
+from bk_core.metadata.store import BookieView, MetadataStore
+from bk_core.net.link import BookieLink
+from bk_core.net.reactor import Reactor, Timer
+from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
+from bk_core.protocol.events import AddReply, BookieLost, Event, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.placement import RandomPlacement
+from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, Request, Response, Status
+
+log = logging.getLogger("bk_core.client")
+
+SHARED_KINDS = frozenset({"data", "batch", "control"})
+
+
+class Machine(Protocol):
+    def handle(self, event: Event, now_ns: int) -> list[Effect]: ...
+
+
+class Session:
+    """Reactor thread and metadata threads of one client. ``close`` ends both."""
+
+    def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
+        self.config = config
+        self.store = store
+        self.reactor = Reactor()
+        self.rng = random.Random()
+        self._metadata = ThreadPoolExecutor(max_workers=4, thread_name_prefix="bookkeeper-metadata")
+        self._links: dict[tuple[BookieId, str], BookieLink] = {}
+        self._view = BookieView((), ())
+        self.placement = RandomPlacement(lambda: self._view.writable, self.rng.random, self._suspects)
+        self._watch = store.watch_bookies(self._bookies_changed)
+
+    def _bookies_changed(self, view: BookieView) -> None:
+        self._view = view
+
+    def bookies(self) -> BookieView:
+        return self._view
+
+    def refresh_bookies(self) -> None:
+        self._view = self.store.bookies()
+
+    def _suspects(self) -> list[BookieId]:
+        return [bookie for (bookie, _), link in self._links.items() if link.failed_recently]
+
+    def link(self, bookie: BookieId, kind: str) -> BookieLink:
+        """Reactor thread. Kinds: data, batch (a connection that an old bookie may close), control (v3), and one of its own per recovery:
+        a writer on the shared connection must never take the answer to a recovery add for its own."""
+        found = self._links.get((bookie, kind))
+        if found is None:
+            v3 = kind == "control" or self.config.protocol == "v3"
+            found = BookieLink(self.reactor, bookie, "v3" if v3 else "v2", self._resolve, self.config.limits.frame_bytes_max)
+            self._links[bookie, kind] = found
+        return found
+
+    def drop_link(self, bookie: BookieId, kind: str) -> None:
+        link = self._links.pop((bookie, kind), None)
+        if link is not None:
+            link.close()
+
+    def link_kind(self, message: Request) -> str:
+        if isinstance(message, BatchReadRequest):
+            return "batch"
+        if isinstance(message, ReadRequest) and not message.fence and message.entry_id >= 0 and message.previous_lac is None:
+            return "data"
+        return "control"
+
+    def metadata_call(self, function: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
+        """Run ``function`` on a metadata thread; ``then`` gets its result or error on the reactor thread."""
+
+        def call() -> None:
+            result: Any = None
+            problem: Exception | None = None
+            try:
+                result = function()
+            except Exception as error:
+                problem = error
+            self.reactor.post(lambda: then(result, problem))
+
+        try:
+            self._metadata.submit(call)
+        except RuntimeError as error:
+            closed = MetadataUnavailableError(f"the client is closed ({error})")
+            self.reactor.post(lambda: then(None, closed))
+
+    def _resolve(self, bookie: BookieId, then: Callable[[tuple[str, int] | None, str], None]) -> None:
+        self.metadata_call(lambda: self.store.resolve(bookie), lambda address, error: then(address, str(error) if error else ""))
+
+    def close(self) -> None:
+        self._watch.cancel()
+        done: Future[None] = Future()
+
+        def shut() -> None:
+            for link in self._links.values():
+                link.close()
+            self._links.clear()
+            done.set_result(None)
+
+        self.reactor.post(shut)
+        done.result(timeout=10)
+        self._metadata.shutdown(wait=True, cancel_futures=True)
+        self.reactor.close()
+
+
+class Driver:
+    """Performs the effects of one machine. Reactor thread only, except ``post``."""
+
+    def __init__(self, session: Session, ledger_id: int, *, add_kind: str = "data") -> None:
+        self.session = session
+        self.ledger_id = ledger_id
+        self.machine: Machine | None = None
+        self.on_complete: Callable[[Any, Any], None] = lambda token, value: None
+        self.on_fail: Callable[[Any, Exception], None] = lambda token, error: None
+        self._add_kind = add_kind
+        self._timers: dict[str, Timer] = {}
+        self._listening: set[BookieId] = set()
+        self._quorums = (1, 1)
+        self._closed = False
+
+    def set_quorums(self, metadata: LedgerMetadata) -> None:
+        self._quorums = (metadata.ensemble_size, metadata.write_quorum_size)
+
+    def feed(self, event: Event) -> None:
+        if not self._closed and self.machine is not None:
+            self.perform(self.machine.handle(event, self.session.reactor.now_ns()))
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._perform_one(effect)
+
+    def _perform_one(self, effect: Effect) -> None:
+        match effect:
+            case SendAdds(bookie, position, run, start):
+                link = self.session.link(bookie, self._add_kind)
+                if bookie not in self._listening:
+                    self._listening.add(bookie)
+                    link.listen(self.ledger_id, self)
+                link.send_adds(run, position, start, *self._quorums)
+            case SendRead(request, bookie, message, timeout_ns):
+                self._send_read(request, bookie, message, timeout_ns)
+            case SendAndForget(bookie, message):
+                self.session.link(bookie, "control").request(message, self.session.config.limits.add_timeout_ns, lambda s, r: None)
+            case ReadLedger(request):
+                self._read_ledger(request)
+            case WriteLedger(request, metadata, version):
+                self._write_ledger(request, metadata, version)
+            case SetTimer(key, after_ns):
+                self._set_timer(key, after_ns)
+            case Complete(token, value):
+                self.on_complete(token, value)
+            case Fail(token, error):
+                self.on_fail(token, error)
+            case Log(level, message):
+                log.log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
+
+    def _send_read(self, request: int, bookie: BookieId, message: Request, timeout_ns: int | None) -> None:
+        link = self.session.link(bookie, self.session.link_kind(message))
+
+        def answer(status: Status, response: Response | None) -> None:
+            self.feed(ReadReply(request, bookie, status, response))
+
+        link.request(message, timeout_ns or self.session.config.limits.read_timeout_ns, answer)
+
+    def _read_ledger(self, request: int) -> None:
+        def read() -> tuple[LedgerMetadata, int]:
+            found = self.session.store.read_ledger(self.ledger_id)
+            return metadata_codec.decode(found.data), found.version
+
+        def then(result: Any, error: Exception | None) -> None:
+            if error is None:
+                self.feed(LedgerRead(request, Outcome.OK, result[0], result[1]))
+            else:
+                self.feed(LedgerRead(request, outcome_of(error), error=error))
+
+        self.session.metadata_call(read, then)
+
+    def _write_ledger(self, request: int, metadata: LedgerMetadata, version: int) -> None:
+        data = metadata_codec.encode(metadata)
+
+        def then(result: Any, error: Exception | None) -> None:
+            if error is None:
+                self.feed(LedgerWritten(request, Outcome.OK, result))
+            else:
+                self.feed(LedgerWritten(request, outcome_of(error), error=error))
+
+        self.session.metadata_call(lambda: self.session.store.write_ledger(self.ledger_id, data, version), then)
+
+    def _set_timer(self, key: str, after_ns: int) -> None:
+        old = self._timers.pop(key, None)
+        if old is not None:
+            old.cancel()
+        if not self._closed:
+            self._timers[key] = self.session.reactor.call_later(after_ns, lambda: self.feed(TimerFired(key)))
+
+    def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status) -> None:
+        self.feed(AddReply(bookie, first_entry_id, count, status))
+
+    def on_lost(self, bookie: BookieId, status: Status) -> None:
+        self.feed(BookieLost(bookie, status))
+
+    def close(self) -> None:
+        """Stop timers and listeners; later events are dropped (L-11)."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        for bookie in self._listening:
+            self.session.link(bookie, self._add_kind).unlisten(self.ledger_id, self)
+            if self._add_kind not in SHARED_KINDS:
+                self.session.drop_link(bookie, self._add_kind)
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """META-12. An unreachable store counts as unknown: the identical request is repeated until it is definite."""
+    match error:
+        case VersionConflictError():
+            return Outcome.CONFLICT
+        case NoNodeError():
+            return Outcome.NO_SUCH_LEDGER
+        case MetadataOutcomeUnknownError() | MetadataUnavailableError():
+            return Outcome.UNKNOWN
+        case _:
+            return Outcome.REFUSED
+
+
+def as_bk_error(error: BaseException) -> BkError:
+    return error if isinstance(error, BkError) else MetadataError(f"unexpected error: {error!r}")

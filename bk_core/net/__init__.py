@@ -1,0 +1,1 @@
+"""Worlds that move bytes and time: the reactor thread, its timers, and connections to bookies."""
