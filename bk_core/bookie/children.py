@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from bk_core.errors import BookieUnavailableError, OperationTimeoutError
 
@@ -28,6 +29,22 @@ _PORTS = range(20_000, 32_000)
 def _die_with_parent() -> None:
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def spawn(command: Sequence[str], *, stdout: Any, stderr: Any, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a process that dies with this one, in a session of its own: Ctrl-C in a terminal goes to the whole foreground group, and
+    only the parent should decide what stops when."""
+    return _SPAWNER.submit(
+        lambda: subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+    ).result()
 
 
 def free_port() -> int:
@@ -60,18 +77,7 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = log.stat().st_size if log.exists() else 0
         with log.open("ab") as errors, (stdout or Path(os.devnull)).open("wb") as output:
-            self._process = _SPAWNER.submit(
-                lambda: subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output if stdout else errors,
-                    stderr=errors,
-                    env={**os.environ, **(env or {})},
-                    # Ctrl-C in a terminal goes to the whole foreground group; only the parent should decide what stops when
-                    start_new_session=True,
-                    preexec_fn=_die_with_parent,  # noqa: PLW1509
-                )
-            ).result()
+            self._process = spawn(command, stdout=output if stdout else errors, stderr=errors, env=env)
 
     @property
     def pid(self) -> int:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from bk_core.bookie.children import spawn
 from bk_core.errors import BkError
 
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -24,7 +22,6 @@ _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.1
 _PORT_TRIES = 5
-_PR_SET_PDEATHSIG = 1
 _LOG_TAIL_BYTES = 2000
 
 
@@ -62,7 +59,7 @@ class ZooKeeperProcess:
     """A standalone server on 127.0.0.1 with its data in ``directory``; the port is kept there and used again after a restart.
 
     Sessions may be as short as one second, so that the registrations of killed bookies go away quickly. On Linux the server dies with
-    the *thread* that started it: start it from one that lives as long as the server is needed.
+    this process.
     """
 
     def __init__(self, directory: str | os.PathLike[str], port: int | None = None) -> None:
@@ -135,9 +132,7 @@ class ZooKeeperProcess:
             "4lw.commands.whitelist=ruok,srvr\n"
         )
         with open(self._directory / "zookeeper.log", "ab") as log:
-            self._process = subprocess.Popen(
-                [*command, str(configuration)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent()
-            )
+            self._process = spawn([*command, str(configuration)], stdout=log, stderr=log)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while self._process.poll() is None:
             if _serves(self.port):
@@ -184,18 +179,3 @@ def _serves(port: int) -> bool:
     except OSError:
         return False
     return b"Mode:" in answer
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """On Linux the child is told to die when this process does, whatever way that happens."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before it was asked
-            os._exit(1)
-
-    return ask

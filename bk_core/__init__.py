@@ -1,0 +1,54 @@
+"""Apache BookKeeper for Python: ledgers, logs, and a cluster for one machine.
+
+>>> with bk_core.local_cluster() as cluster, bk_core.connect(cluster.uri) as bk:
+...     with bk.create_ledger() as ledger:
+...         ledger.append(b"hello")
+
+Names are loaded on first use, so that a process that needs one part (a bookie, a command line) does not pay for the others.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bk_core.bookie.local_cluster import LocalCluster as LocalCluster
+    from bk_core.bookie.local_cluster import local_cluster as local_cluster
+    from bk_core.client import BookKeeper as BookKeeper
+    from bk_core.client import ReadHandle as ReadHandle
+    from bk_core.client import WriteHandle as WriteHandle
+    from bk_core.client import connect as connect
+    from bk_core.errors import BkError as BkError
+    from bk_core.protocol.ledger.metadata import DigestType as DigestType
+    from bk_core.protocol.ledger.metadata import LedgerMetadata as LedgerMetadata
+    from bk_core.protocol.ledger.metadata import LedgerState as LedgerState
+    from bk_core.protocol.ledger.run import EntryRun as EntryRun
+
+_HOMES = {
+    "BkError": "bk_core.errors",
+    "BookKeeper": "bk_core.client",
+    "DigestType": "bk_core.protocol.ledger.metadata",
+    "EntryRun": "bk_core.protocol.ledger.run",
+    "LedgerMetadata": "bk_core.protocol.ledger.metadata",
+    "LedgerState": "bk_core.protocol.ledger.metadata",
+    "LocalCluster": "bk_core.bookie.local_cluster",
+    "ReadHandle": "bk_core.client",
+    "WriteHandle": "bk_core.client",
+    "connect": "bk_core.client",
+    "local_cluster": "bk_core.bookie.local_cluster",
+}
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("bk-spark")
+        except PackageNotFoundError:  # a source tree or a --py-files zip
+            return "0+unknown"
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

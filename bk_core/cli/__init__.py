@@ -1,0 +1,57 @@
+"""The ``bk`` command: look into ledgers and logs, and run a cluster on this machine."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import click
+
+from bk_core.cli.ledgers import ledger
+from bk_core.cli.local import local
+from bk_core.cli.logs import log
+from bk_core.errors import BkError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="bk-spark", prog_name="bk")
+def cli() -> None:
+    """Ledgers, logs and local clusters of Apache BookKeeper.
+
+    Every command that talks to a cluster takes --uri, or reads BOOKKEEPER_METADATA_SERVICE_URI, and --json for scripts. Nothing here
+    fences a ledger except `bk ledger recover`.
+    """
+
+
+cli.add_command(ledger)
+cli.add_command(log)
+cli.add_command(local)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point. Exit status 0, 1 after one line of text on standard error, 2 for a wrong command line, 130 after Ctrl-C."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """The same as ``main``, but returns the status."""
+    # its news of lost connections would stand between the lines of a table; what matters arrives as an error
+    logging.getLogger("kazoo").addHandler(logging.NullHandler())
+    try:
+        status = cli.main(args=arguments, prog_name="bk", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except BkError as error:
+        click.echo(f"error: {error}", err=True)
+        return 1
+    except BrokenPipeError:  # `bk ledger read 3 | head`
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        click.echo(f"error: {error}", err=True)
+        return 1

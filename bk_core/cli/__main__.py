@@ -1,0 +1,3 @@
+from bk_core.cli import main
+
+main()

@@ -1,0 +1,156 @@
+"""``bk ledger``: list, show, read, recover and delete ledgers."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import Any
+
+import click
+
+from bk_core.cli.output import cluster_options, connected, password_option, preview, say_json, say_table, when, with_progress
+from bk_core.errors import NoSuchLedgerError
+from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
+
+_READ_BYTES_MAX = 4 << 20
+
+
+@click.group()
+def ledger() -> None:
+    """Ledgers."""
+
+
+def _summary(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
+    closed = metadata.state is LedgerState.CLOSED
+    return {
+        "ledger": ledger_id,
+        "state": metadata.state.name,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorumSize": metadata.write_quorum_size,
+        "ackQuorumSize": metadata.ack_quorum_size,
+        "fragments": len(metadata.fragments),
+        "lastEntry": metadata.last_entry_id if closed else None,
+        "length": metadata.length if closed else None,
+        "createdMs": metadata.ctime_ms,
+    }
+
+
+@ledger.command("ls")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many, from the lowest id.")
+@cluster_options
+def list_ledgers(uri: str, protocol: str, as_json: bool, limit: int | None) -> None:
+    """All ledgers with their state."""
+    summaries = []
+    with connected(uri, protocol) as client:
+        ids = list(client.list_ledgers())
+        for ledger_id in with_progress(ids[:limit], "reading metadata"):
+            try:
+                summaries.append(_summary(ledger_id, client.ledger_metadata(ledger_id)))
+            except NoSuchLedgerError:  # deleted since it was listed
+                continue
+            if as_json:
+                say_json(summaries[-1])
+    if not as_json:
+        columns = ["#ledger", "state", "E/Qw/Qa", "#fragments", "#last entry", "#length", "created (UTC)"]
+        say_table(columns, [_ledger_row(summary) for summary in summaries])
+        click.echo(f"{len(summaries):,} of {len(ids):,} ledgers" if limit else f"{len(ids):,} ledgers")
+
+
+def _ledger_row(summary: dict[str, Any]) -> list[object]:
+    quorums = f"{summary['ensembleSize']}/{summary['writeQuorumSize']}/{summary['ackQuorumSize']}"
+    return [
+        str(summary["ledger"]),
+        summary["state"],
+        quorums,
+        summary["fragments"],
+        summary["lastEntry"],
+        summary["length"],
+        when(summary["createdMs"]),
+    ]
+
+
+@ledger.command("show")
+@click.argument("ledger_id", type=int)
+@cluster_options
+def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
+    """Metadata of one ledger with its fragments. Does not touch a bookie."""
+    with connected(uri, protocol) as client:
+        metadata = client.ledger_metadata(ledger_id)
+    shown = {
+        **_summary(ledger_id, metadata),
+        "digestType": metadata.digest_type.name,
+        "formatVersion": metadata.format_version,
+        "custom": {key: preview(value) for key, value in metadata.custom.items()},
+        "fragments": [{"firstEntry": fragment.first_entry_id, "ensemble": list(fragment.ensemble)} for fragment in metadata.fragments],
+    }
+    if as_json:
+        say_json(shown)
+        return
+    facts = [(key, value) for key, value in shown.items() if key not in ("fragments", "custom", "createdMs")]
+    facts.append(("created (UTC)", when(metadata.ctime_ms)))
+    facts += [(f"custom {key}", value) for key, value in shown["custom"].items()]
+    say_table(["ledger", str(ledger_id)], facts[1:])
+    click.echo()
+    say_table(["#first entry", "ensemble"], [(f.first_entry_id, "  ".join(f.ensemble)) for f in metadata.fragments])
+
+
+@ledger.command("read")
+@click.argument("ledger_id", type=int)
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry id.")
+@click.option("--last", type=click.IntRange(min=0), help="Last entry id; without it, up to the last add confirmed.")
+@click.option("--raw", is_flag=True, help="Payloads only, each followed by a newline.")
+@password_option
+@cluster_options
+def read_ledger(ledger_id: int, first: int, last: int | None, raw: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """Entries of a ledger. Never fences: a writer is not disturbed."""
+    with connected(uri, protocol) as client, client.open_ledger(ledger_id, password=password.encode()) as handle:
+        end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
+        if end < first:
+            click.echo(f"no entry from {first} on; last add confirmed is {handle.last_add_confirmed}", err=True)
+            return
+        for run in handle.read_runs(first, end, bytes_max=_READ_BYTES_MAX):
+            for index in range(run.count):
+                payload = bytes(run.values[run.offsets[index] : run.offsets[index + 1]])
+                _say_entry(run.first_entry_id + index, payload, raw, as_json)
+
+
+def _say_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:
+    if raw:
+        sys.stdout.buffer.write(payload + b"\n")
+    elif as_json:
+        say_json({"entry": entry_id, "bytes": len(payload), "payload": base64.b64encode(payload).decode()})
+    else:
+        click.echo(f"{entry_id:>10}  {len(payload):>10,} B  {preview(payload)}")
+
+
+@ledger.command("recover")
+@click.argument("ledger_id", type=int)
+@password_option
+@cluster_options
+def recover_ledger(ledger_id: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """Fence a ledger, bring its end to full replication and close it. Its writer, if any, is stopped for good."""
+    with connected(uri, protocol) as client, client.recover_ledger(ledger_id, password=password.encode()) as handle:
+        metadata = handle.metadata
+    if as_json:
+        say_json(_summary(ledger_id, metadata))
+    else:
+        click.echo(f"ledger {ledger_id} is {metadata.state.name}, last entry {metadata.last_entry_id}, length {metadata.length:,}")
+
+
+@ledger.command("rm")
+@click.argument("ledger_ids", type=int, nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def remove_ledgers(ledger_ids: tuple[int, ...], yes: bool, uri: str, protocol: str, as_json: bool) -> None:
+    """Delete ledgers with their data. Bookies free the space when they next collect garbage."""
+    with connected(uri, protocol) as client:
+        for ledger_id in ledger_ids:
+            metadata = client.ledger_metadata(ledger_id)  # a mistyped id is an error here, though deleting twice is none
+            if not yes:
+                question = f"delete ledger {ledger_id} ({metadata.state.name}, last entry {metadata.last_entry_id})?"
+                click.confirm(question, abort=True, err=True)
+            client.delete_ledger(ledger_id)
+            if as_json:
+                say_json({"ledger": ledger_id, "deleted": True})
+            else:
+                click.echo(f"ledger {ledger_id} deleted")

@@ -1,0 +1,64 @@
+"""``bk local``: a cluster on this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from bk_core.bookie.apache import DEFAULT_VERSION
+from bk_core.cli.output import URI_VARIABLE, console, say_json
+
+
+@click.command()
+@click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True, help="How many bookies.")
+@click.option("--dir", "directory", type=click.Path(file_okay=False), help="Where data stays and is found again; else it is temporary.")
+@click.option(
+    "--apache",
+    is_flag=False,
+    flag_value=DEFAULT_VERSION,
+    metavar="[VERSION]",
+    help=f"Apache's own bookies (Java 17, and Maven the first time); {DEFAULT_VERSION} without a version.",
+)
+@click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object when ready instead of the banner.")
+def local(bookies: int, directory: str | None, apache: str | None, zookeeper: str | None, as_json: bool) -> None:
+    """Run ZooKeeper and some bookies on this machine until Ctrl-C. For trying things out, not for production."""
+    from bk_core.bookie.local_cluster import local_cluster
+
+    # `kill` and a closed terminal end it as Ctrl-C does: in order
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        with local_cluster(bookies, directory, apache, zookeeper, progress=lambda text: click.echo(text, err=True)) as cluster:
+            if as_json:
+                say_json({"uri": cluster.uri, "kind": cluster.kind, "bookies": cluster.bookie_ids, "directory": str(cluster.directory)})
+            else:
+                _banner(cluster.uri, cluster.kind, cluster.bookie_ids, str(cluster.directory) if directory else None)
+            sys.stdout.flush()
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _banner(uri: str, kind: str, bookie_ids: list[str], directory: str | None) -> None:
+    say = console().print
+    say()
+    say(f"[bold green]ready[/]  {len(bookie_ids)} {kind} bookies: {' '.join(bookie_ids)}")
+    say(f"       data in {directory}" if directory else "       data is temporary; keep it with --dir")
+    say()
+    say(f"  [bold]{uri}[/]")
+    say()
+    say(f"  export {URI_VARIABLE}='{uri}'")
+    say(f"  bk_core.connect({uri!r})", markup=False)
+    say(f"  spark.read.format('bookkeeper').option('uri', {uri!r})", markup=False)
+    say()
+    say("Ctrl-C stops all of it.")

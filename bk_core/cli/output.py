@@ -1,0 +1,96 @@
+"""What all commands share: the options of a cluster, tables for people, JSON lines for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
+
+URI_VARIABLE = "BOOKKEEPER_METADATA_SERVICE_URI"
+PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
+_PIPE_WIDTH = 160  # columns of a table that does not go to a terminal
+_PREVIEW_MAX = 80
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Item = TypeVar("_Item")
+
+
+def cluster_options(command: _Command) -> _Command:
+    """Adds --uri, --protocol and --json."""
+    command = click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a table.")(command)
+    command = click.option("--protocol", type=click.Choice(["v2", "v3"]), default="v2", show_default=True, help="Wire protocol.")(command)
+    return click.option(
+        "--uri", envvar=URI_VARIABLE, required=True, show_envvar=True, help="Metadata service, such as zk://127.0.0.1:2181/ledgers."
+    )(command)
+
+
+def password_option(command: _Command) -> _Command:
+    """Adds --password; the variable keeps it out of the list of processes."""
+    return click.option("--password", envvar=PASSWORD_VARIABLE, default="", show_envvar=True, help="Password of the ledger.")(command)
+
+
+@contextmanager
+def connected(uri: str, protocol: str) -> Iterator[BookKeeper]:
+    from bk_core.client import connect
+
+    with connect(uri, protocol="v3" if protocol == "v3" else "v2") as client:
+        yield client
+
+
+def say_json(value: dict[str, Any]) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    """Columns whose name starts with ``#`` hold numbers and are set flush right."""
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    console().print(table)
+
+
+def _cell(value: object) -> str:
+    from rich.markup import escape
+
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else escape(str(value))
+
+
+def console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+
+
+def with_progress(items: Sequence[_Item], text: str) -> Iterator[_Item]:
+    """The items, with a bar on standard error if that is a terminal and there are many."""
+    if len(items) < 50 or not sys.stderr.isatty():
+        yield from items
+        return
+    with Progress(TextColumn(text), BarColumn(), MofNCompleteColumn(), console=Console(stderr=True), transient=True) as progress:
+        yield from progress.track(items)
+
+
+def when(milliseconds: int | None) -> str | None:
+    """UTC to the second."""
+    return None if not milliseconds else datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def preview(payload: bytes) -> str:
+    """Text if it is printable text, else hexadecimal; cut to one line."""
+    head = payload[: _PREVIEW_MAX * 4]
+    try:
+        text = head.decode()
+    except UnicodeDecodeError:
+        text = ""
+    shown = text if text and text.isprintable() else "0x" + head.hex() if head else ""
+    return shown if len(shown) <= _PREVIEW_MAX and len(head) == len(payload) else shown[:_PREVIEW_MAX] + " ..."

@@ -1,0 +1,70 @@
+"""Shared by all tests: what the header says, when a skip is a failure, and a mark that tells of a test run that crashed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bk_core import kernels
+
+FORCE = os.environ.get("BK_TEST_FORCE") == "1"
+_FLAG = Path(".cache") / "tests-running"
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    lines = [f"bk_core kernels: {kernels.IMPLEMENTATION} ({kernels.CRC32C_KERNEL})"]
+    if FORCE:
+        lines.append("BK_TEST_FORCE=1: a skipped test counts as failed")
+    return lines
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    wanted = os.environ.get("BK_CORE_KERNELS")
+    if wanted and wanted != kernels.IMPLEMENTATION:
+        raise pytest.UsageError(f"BK_CORE_KERNELS={wanted}, but the kernels in use are {kernels.IMPLEMENTATION}: make setup")
+    flag = session.config.rootpath / _FLAG
+    flag.parent.mkdir(exist_ok=True)
+    if flag.exists() and not _is_alive(flag.read_text()):
+        # a crash of the extension ends the process without a report, and the next run would look as if nothing had happened
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(
+                f"note: the test run with process id {flag.read_text()} ended without a report; it may have crashed", yellow=True
+            )
+    flag.write_text(str(os.getpid()))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    (session.config.rootpath / _FLAG).unlink(missing_ok=True)
+
+
+def _is_alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if FORCE and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"BK_TEST_FORCE=1 allows no skip: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    if FORCE and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"BK_TEST_FORCE=1 allows no skip: {report.longrepr}"
+    return report

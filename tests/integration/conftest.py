@@ -1,0 +1,179 @@
+"""Clusters to judge against, and Apache's Java client as a judge.
+
+``cluster``         a local cluster of three bookies; every test that takes it runs with embedded bookies and with Apache 4.18.0
+``apache_cluster``  Apache 4.18.0 only
+``java_client``     runs the judge (java/Judge.java, compiled against the same release) on a cluster
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.bookie import apache
+from bk_core.bookie.local_cluster import LocalCluster, local_cluster
+from bk_core.errors import BookieUnavailableError
+
+APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
+_JAVA = Path(__file__).parent / "java"
+_JUDGE_TIMEOUT_S = 90
+
+
+def _start(kind: str, directory: Path) -> LocalCluster:
+    """A missing Java or Maven skips; anything else that does not start is a failure."""
+    if kind == "embedded":
+        try:
+            apache.find_java()  # ZooKeeper needs it
+        except BookieUnavailableError as error:
+            pytest.skip(str(error))
+        return local_cluster(3, directory)
+    try:
+        apache.resolve(APACHE_VERSION)
+    except BookieUnavailableError as error:
+        pytest.skip(str(error))
+    return local_cluster(3, directory, apache=APACHE_VERSION)
+
+
+@pytest.fixture(scope="session")
+def running_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], LocalCluster]]:
+    """Clusters by kind, started when first wanted and shared by the session."""
+    running: dict[str, LocalCluster] = {}
+
+    def cluster_of(kind: str) -> LocalCluster:
+        if kind not in running:
+            running[kind] = _start(kind, tmp_path_factory.mktemp(kind))
+        return _all_up(running[kind])
+
+    yield cluster_of
+    for cluster in running.values():
+        cluster.close()
+
+
+def _all_up(cluster: LocalCluster) -> LocalCluster:
+    """A test may leave bookies dead; the next one finds them alive."""
+    for index in range(len(cluster.bookie_ids)):
+        if not cluster.is_running(index):
+            cluster.restart(index)
+    return cluster
+
+
+@pytest.fixture(params=["embedded", pytest.param("apache", marks=pytest.mark.apache)])
+def cluster(request: pytest.FixtureRequest, running_clusters: Callable[[str], LocalCluster]) -> LocalCluster:
+    return running_clusters(request.param)
+
+
+@pytest.fixture
+def apache_cluster(running_clusters: Callable[[str], LocalCluster]) -> LocalCluster:
+    return running_clusters("apache")
+
+
+class JavaClientError(Exception):
+    """The Java client's own error; ``code`` is BKException's number, 0 for others."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+@dataclass(frozen=True)
+class JavaLedger:
+    """What the judge saw of a ledger; ``payloads`` are empty after a write."""
+
+    ledger_id: int
+    last_entry_id: int
+    length: int
+    closed: bool
+    payloads: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class JavaClient:
+    """Apache's client, one JVM per call. ``digest`` is DUMMY, CRC32, CRC32C or MAC; ``protocol`` v2 or v3. Errors: JavaClientError."""
+
+    classes: Path
+    libraries: Path
+
+    def write(
+        self,
+        cluster: LocalCluster,
+        payloads: Sequence[bytes],
+        *,
+        digest: str = "CRC32C",
+        password: str = "",
+        protocol: str = "v2",
+        quorums: tuple[int, int, int] = (3, 3, 2),
+        crash: bool = False,
+    ) -> JavaLedger:
+        """Write a ledger and close it, or with ``crash`` halt without closing."""
+        e, w, a = quorums
+        lines = b"".join(base64.b64encode(payload) + b"\n" for payload in payloads)
+        command = "open-and-crash" if crash else "write"
+        return _ledger(self.run(cluster, command, protocol, lines, digest=digest, password=password, e=e, w=w, a=a))
+
+    def read(
+        self, cluster: LocalCluster, ledger_id: int, *, digest: str = "CRC32C", password: str = "", protocol: str = "v2"
+    ) -> JavaLedger:
+        """Open without recovery; every entry up to the last add confirmed."""
+        return _ledger(self.run(cluster, "read", protocol, ledger=ledger_id, digest=digest, password=password))
+
+    def recover(
+        self, cluster: LocalCluster, ledger_id: int, *, digest: str = "CRC32C", password: str = "", protocol: str = "v2"
+    ) -> JavaLedger:
+        """Open with recovery: fence, close, and every entry."""
+        return _ledger(self.run(cluster, "recover", protocol, ledger=ledger_id, digest=digest, password=password))
+
+    def delete(self, cluster: LocalCluster, ledger_id: int) -> None:
+        self.run(cluster, "delete", "v2", ledger=ledger_id)
+
+    def list(self, cluster: LocalCluster) -> list[int]:
+        return [answer["ledger"] for answer in self.run(cluster, "list", "v2")]
+
+    def run(self, cluster: LocalCluster, command: str, protocol: str, lines: bytes = b"", **options: object) -> list[dict[str, Any]]:
+        uri = cluster.uri.replace("zk://", "zk+hierarchical://", 1)
+        arguments = [f"uri={uri}", f"protocol={protocol}", f"command={command}", *(f"{key}={value}" for key, value in options.items())]
+        java = apache.java_command(self.libraries, _JAVA, "Judge", arguments)
+        java[2] = f"{self.classes}{os.pathsep}{java[2]}"
+        done = subprocess.run(java, input=lines, capture_output=True, timeout=_JUDGE_TIMEOUT_S, check=False)
+        answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+        if answers and "error" in answers[-1]:
+            raise JavaClientError(answers[-1]["error"], answers[-1]["message"])
+        assert done.returncode == 0, f"the judge ended with status {done.returncode}:\n{done.stderr.decode(errors='replace')[-2000:]}"
+        return answers
+
+
+def _ledger(answers: list[dict[str, Any]]) -> JavaLedger:
+    *entries, end = answers
+    assert [entry["entry"] for entry in entries] == list(range(len(entries)))
+    payloads = tuple(base64.b64decode(entry["payload"]) for entry in entries)
+    return JavaLedger(end["ledger"], end["last"], end["length"], end["closed"], payloads)
+
+
+@pytest.fixture(scope="session")
+def java_client() -> JavaClient:
+    """The judge, compiled once per release and source text."""
+    try:
+        libraries = apache.resolve(APACHE_VERSION)
+    except BookieUnavailableError as error:
+        pytest.skip(str(error))
+    compiler = shutil.which("javac")
+    if compiler is None:
+        pytest.skip("no javac to compile the Java judge")
+    source = _JAVA / "Judge.java"
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    classes = apache.cache_directory() / "judge" / f"{APACHE_VERSION}-{digest}"
+    if not (classes / "Judge.class").exists():
+        classes.mkdir(parents=True, exist_ok=True)
+        command = [compiler, "--release", "17", "-nowarn", "-proc:none", "-d", str(classes), "-cp", f"{libraries}/*", str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+    return JavaClient(classes, libraries)

@@ -1,0 +1,139 @@
+"""A local cluster: what survives a stop, what dies with a kill, and that Apache's client is served by both kinds of bookies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bk_core.bookie.apache import find_java, resolve
+from bk_core.bookie.children import Child, accepts_connections
+from bk_core.bookie.local_cluster import local_cluster
+from bk_core.errors import BookieUnavailableError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from conftest import JavaClient
+
+    from bk_core.bookie.local_cluster import LocalCluster
+
+PAYLOADS = [b"", b"one", bytes(range(256)), b"x" * 100_000] + [b"%d" % i for i in range(40)]
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize(("digest", "protocol"), [("CRC32C", "v2"), ("MAC", "v2"), ("CRC32", "v3"), ("DUMMY", "v3")])
+def test_java_client_writes_and_reads(cluster: LocalCluster, java_client: JavaClient, digest: str, protocol: str) -> None:
+    written = java_client.write(cluster, PAYLOADS, digest=digest, protocol=protocol, password="secret")
+    read = java_client.read(cluster, written.ledger_id, digest=digest, protocol=protocol, password="secret")
+    assert written.closed
+    assert read.closed
+    assert list(read.payloads) == PAYLOADS
+    assert read.length == written.length == sum(map(len, PAYLOADS))
+
+
+@pytest.mark.apache
+def test_java_client_recovers_what_a_crashed_writer_left(cluster: LocalCluster, java_client: JavaClient) -> None:
+    crashed = java_client.write(cluster, PAYLOADS, crash=True)
+    seen = java_client.read(cluster, crashed.ledger_id)
+    assert not seen.closed
+    assert seen.last_entry_id in (len(PAYLOADS) - 2, len(PAYLOADS) - 1)  # the last add's own confirmation was never written
+    recovered = java_client.recover(cluster, crashed.ledger_id)
+    assert recovered.closed
+    assert list(recovered.payloads) == PAYLOADS
+    java_client.delete(cluster, crashed.ledger_id)
+    assert crashed.ledger_id not in java_client.list(cluster)
+
+
+@pytest.mark.apache
+def test_java_client_reads_after_a_bookie_was_killed_and_came_back(cluster: LocalCluster, java_client: JavaClient) -> None:
+    written = java_client.write(cluster, PAYLOADS, quorums=(3, 3, 3))
+    cluster.kill(0)
+    assert not cluster.is_running(0)
+    assert list(java_client.read(cluster, written.ledger_id).payloads) == PAYLOADS
+    cluster.restart(0)
+    cluster.kill(1)
+    cluster.kill(2)
+    assert list(java_client.read(cluster, written.ledger_id).payloads) == PAYLOADS
+
+
+def test_data_ports_and_ids_are_found_again(tmp_path: Path) -> None:
+    with local_cluster(2, tmp_path) as cluster:
+        uri, ids = cluster.uri, cluster.bookie_ids
+        assert cluster.add_bookie() == 2
+        ids = cluster.bookie_ids
+        with pytest.raises(InvalidArgumentError, match="already running"):
+            local_cluster(1, tmp_path)
+    assert not any(accepts_connections(int(bookie.rpartition(":")[2])) for bookie in ids)
+    with local_cluster(1, tmp_path) as cluster:
+        assert (cluster.uri, cluster.bookie_ids) == (uri, ids)
+        assert all(cluster.is_running(index) for index in range(3))
+
+
+def test_temporary_directory_is_removed() -> None:
+    with local_cluster(1) as cluster:
+        directory = cluster.directory
+        assert (directory / "cluster.json").exists()
+        cluster.stop_bookie(0)
+        cluster.wait_unregistered(0)
+        with pytest.raises(InvalidArgumentError, match="no bookie 1"):
+            cluster.kill(1)
+    assert not directory.exists()
+    cluster.close()
+
+
+def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from bk_core.bookie.local_cluster import local_cluster\n"
+        f"cluster = local_cluster(1, {str(tmp_path)!r}); print(cluster.pid(0), flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        bookie = int(parent.stdout.readline())
+        os.kill(bookie, 0)
+        parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{bookie}").exists() and "Z" not in Path(f"/proc/{bookie}/stat").read_text().rpartition(")")[2].split()[0]:
+        assert time.monotonic() < deadline, "the bookie outlived its parent"
+        time.sleep(0.05)
+
+
+def test_child_that_ends_at_once_shows_its_log(tmp_path: Path) -> None:
+    child = Child("bookie x", [sys.executable, "-c", "raise SystemExit('no such cluster')"], tmp_path / "bookie.log")
+    with pytest.raises(BookieUnavailableError, match=r"(?s)bookie x ended with status 1.*no such cluster"):
+        child.wait_until(lambda: False, 30)
+
+
+def test_data_of_another_kind_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text('{"kind": "apache 4.18.0", "zookeeper_port": 1, "bookie_ports": [2]}')
+    with pytest.raises(InvalidArgumentError, match="kind 'apache 4.18.0', not 'embedded'"):
+        local_cluster(1, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.json", "lock"]
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(InvalidArgumentError, match="from 1 to"):
+        local_cluster(0)
+    with pytest.raises(InvalidArgumentError, match="no version"):
+        resolve("latest")
+
+
+def test_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(BookieUnavailableError, match="no Java 17 or newer"):
+        find_java()
+
+
+@pytest.mark.apache
+def test_missing_maven_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = Path(find_java()).resolve()
+    monkeypatch.setenv("JAVA_HOME", str(java.parents[1]))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("BK_CACHE", str(tmp_path))
+    with pytest.raises(BookieUnavailableError, match="Maven"):
+        resolve("4.18.0")

@@ -1,0 +1,267 @@
+"""House rules that a machine can check: who imports whom, what may stand in the tree, and that errors travel between processes."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bk_core import errors
+
+ROOT = Path(__file__).resolve().parents[1]
+TOP_LEVEL = {
+    # the product
+    "pyproject.toml", "README.md", "bk_core", "bk_spark", "native", "tests", "notebooks", "pyspark_bookkeeper.py",
+    # habits
+    ".ci", ".clang-format", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
+    "requirements.in", "requirements.txt", "requirements-java.in", "requirements-java.txt",
+}  # fmt: skip
+
+# None of these reaches a socket, a clock, a thread, a file or chance.
+PURE = [
+    *("abc", "array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "hmac"),
+    *("itertools", "operator", "struct", "types", "typing", "zlib"),
+]
+KERNEL_STDLIB = frozenset({"struct", "zlib", "array", "os", "logging", "hashlib", "hmac", "operator"})
+ANY_STDLIB = frozenset(sys.stdlib_module_names)
+ALWAYS = frozenset({"__future__", "typing"})
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Modules below ``name`` may import ``own`` (with all below) and, from outside, the packages ``outside``; None is anything."""
+
+    name: str
+    own: tuple[str, ...]
+    outside: frozenset[str] | None
+
+
+# The most specific layer that holds a module decides.
+LAYERS = [
+    Layer("bk_core.errors", (), frozenset()),
+    Layer("bk_core.kernels", ("bk_core.errors",), KERNEL_STDLIB),
+    Layer("bk_core.protocol", ("bk_core.errors", "bk_core.kernels"), frozenset({*PURE, "google"})),
+    Layer("bk_core.protocol.wire", ("bk_core.errors", "bk_core.kernels", "bk_core.protocol.entry", "bk_core.protocol.limits"),
+          frozenset({*PURE, "google"})),
+    Layer("bk_core.protocol.entry", ("bk_core.errors", "bk_core.kernels", "bk_core.protocol.ledger.metadata"), frozenset(PURE)),
+    Layer("bk_core.protocol.log", ("bk_core.errors", "bk_core.protocol"), frozenset({*PURE, "json", "base64"})),
+    Layer("bk_core.metadata", ("bk_core.errors", "bk_core.protocol"), None),
+    Layer("bk_core.net", ("bk_core.errors", "bk_core.kernels", "bk_core.protocol"), ANY_STDLIB),  # scan_frames on the receive buffer
+    Layer("bk_core.bookie", ("bk_core.errors", "bk_core.protocol", "bk_core.net", "bk_core.metadata"),
+          ANY_STDLIB | {"lmdb"}),
+    Layer("bk_core.config", ("bk_core.errors", "bk_core.protocol"), frozenset(PURE)),
+    Layer("bk_core.client", ("bk_core.errors", "bk_core.config", "bk_core.protocol", "bk_core.net", "bk_core.metadata"),
+          ANY_STDLIB),
+    Layer("bk_core.cli", ("bk_core",), ANY_STDLIB | {"click", "rich"}),
+    Layer("bk_core", ("bk_core",), ANY_STDLIB),
+    Layer("bk_spark", ("bk_core",), None),
+]  # fmt: skip
+FORBIDDEN = {"bk_core": {"pyspark", "pyarrow", "pandas", "py4j", "bk_spark"}, "bk_spark": set()}
+ONLY_IN = {"kazoo": "bk_core.metadata.zookeeper", "grpc": "bk_core.metadata.etcd", "lmdb": "bk_core.bookie.storage"}
+SPARK_FREE = {"bk_spark.planning", "bk_spark.offsets", "bk_spark.options"}  # partitions.py must subclass InputPartition
+
+
+def modules() -> list[Path]:
+    found = [path for package in ("bk_core", "bk_spark") for path in (ROOT / package).rglob("*.py")]
+    return sorted(path for path in found if "_proto" not in path.parts and not path.stem.endswith(("_pb2", "_pb2_grpc")))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import that runs; those for type checkers only are left out."""
+    yield from _imports(ast.parse(path.read_text(), str(path)), path)
+
+
+def _imports(node: ast.AST, path: Path) -> Iterator[tuple[int, str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            continue
+        if isinstance(child, ast.Import):
+            yield from ((child.lineno, alias.name) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"{path}:{child.lineno}: relative import"
+            module = child.module or ""
+            # `from package import module` names the module
+            yield from (
+                (child.lineno, f"{module}.{alias.name}" if _is_module(f"{module}.{alias.name}") else module) for alias in child.names
+            )
+        yield from _imports(child, path)
+
+
+@cache
+def _is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def layer_of(module: str) -> Layer:
+    return max((layer for layer in LAYERS if within(module, layer.name)), key=lambda layer: len(layer.name))
+
+
+def is_allowed(module: str, name: str) -> bool:
+    layer, root = layer_of(module), name.split(".")[0]
+    if root in FORBIDDEN[module.split(".")[0]]:
+        return False
+    if root in ONLY_IN and root not in ("lmdb",):
+        return within(module, ONLY_IN[root])
+    if module in SPARK_FREE and root in ("pyspark", "pyarrow"):
+        return False
+    if root in ("bk_core", "bk_spark"):
+        shared = name == "bk_core.protocol" and within(module, name)  # the package itself, not what lies below it
+        return shared or within(name, layer.name) or any(within(name, own) for own in layer.own)
+    if root == "google" and not within(name, "google.protobuf"):
+        return False
+    return root in ALWAYS or layer.outside is None or root in layer.outside
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: module_name(path))
+def test_layer_imports(path: Path) -> None:
+    module = module_name(path)
+    wrong = [f"{path.relative_to(ROOT)}:{line}: {layer_of(module).name} may not import {name}"
+             for line, name in imports(path) if not is_allowed(module, name)]  # fmt: skip
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "allowed"),
+    [
+        ("bk_core.protocol.ledger.writer", "time", False),
+        ("bk_core.protocol.ledger.writer", "bk_core.net.reactor", False),
+        ("bk_core.protocol.ledger.writer", "bk_core.protocol.wire.messages", True),
+        ("bk_core.protocol.wire.frames", "bk_core.protocol.ledger.writer", False),
+        ("bk_core.client.handles", "pyarrow", False),
+        ("bk_core.client.handles", "bk_core.bookie.server", False),
+        ("bk_core.metadata.zookeeper", "kazoo.client", True),
+        ("bk_core.metadata.memory", "kazoo.client", False),
+        ("bk_spark.offsets", "pyspark.sql", False),
+        ("bk_spark.source", "pyspark.sql", True),
+    ],
+)
+def test_the_import_table_means_what_it_says(module: str, name: str, allowed: bool) -> None:
+    assert is_allowed(module, name) is allowed
+
+
+@cache
+def tracked_files() -> tuple[Path, ...]:
+    """What git tracks or would track. Without git (an unpacked archive): nothing to check."""
+    try:
+        done = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    return tuple(path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file())
+
+
+def test_top_level_is_small() -> None:
+    assert {path.relative_to(ROOT).parts[0] for path in tracked_files()} <= TOP_LEVEL
+
+
+# Spelled in pieces, so that this file passes too.
+UNWANTED = {
+    "a path of one machine": re.compile(r"(?<![\w.])/(?:ho" r"me|ro" r"ot|Us" r"ers|wo" r"rk)/\w"),
+    "a host of a package registry": re.compile(
+        r"py" r"pi\.org|files\.python" r"hosted|repo1?\.maven|central\.sonatype|proxy\.golang", re.I
+    ),
+    "unfinished work": re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b|NotImplemented" r"Error"),
+}
+TEXT = {
+    ".py",
+    ".pyi",
+    ".c",
+    ".h",
+    ".md",
+    ".toml",
+    ".txt",
+    ".in",
+    ".yaml",
+    ".yml",
+    ".java",
+    ".properties",
+    ".proto",
+    ".ipynb",
+    ".sh",
+    ".json",
+    "",
+}
+
+
+@pytest.mark.parametrize("what", UNWANTED)
+def test_tracked_files_are_clean_of(what: str) -> None:
+    found = []
+    for path in tracked_files():
+        if path.suffix not in TEXT:
+            continue
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if UNWANTED[what].search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert not found, f"{what}:\n" + "\n".join(found)
+
+
+def test_lock_names_no_hosts_and_hashes_everything() -> None:
+    for name in ("requirements.txt", "requirements-java.txt"):
+        text = (ROOT / name).read_text()
+        assert "://" not in text
+        for requirement in re.split(r"\n(?=\w)", re.sub(r"^#.*\n?", "", text, flags=re.M).strip()):
+            assert "==" in requirement and "--hash=sha256:" in requirement, requirement[:80]
+
+
+def error_classes() -> list[type[errors.BkError]]:
+    found = [value for _, value in inspect.getmembers(errors, inspect.isclass) if issubclass(value, errors.BkError)]
+    return [*found, *(cls for cls in _subclasses(errors.BkError) if cls not in found and cls.__module__.startswith("bk_"))]
+
+
+def _subclasses(cls: type[errors.BkError]) -> Iterator[type[errors.BkError]]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from _subclasses(child)
+
+
+@pytest.mark.parametrize("cls", error_classes(), ids=lambda cls: cls.__name__)
+def test_every_error_pickles(cls: type[errors.BkError]) -> None:
+    error = cls("no entry 7", ledger_id=3, entry_id=7)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is cls
+    assert copy.args == error.args
+    assert copy.context == {"ledger_id": 3, "entry_id": 7}
+    assert str(copy) == f"[{cls.code}] no entry 7"
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = [cls.code for cls in error_classes()]
+    assert len(set(codes)) == len(codes)
+
+
+def test_the_discovery_module_never_raises_on_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("pyspark_bookkeeper")
+    for name in [name for name in sys.modules if within(name, "bk_spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "bk_spark.source", None)  # as if it could not be imported
+    module = importlib.reload(module)
+    assert getattr(module, "DefaultSource", None) is None
+    assert getattr(module, "__path__", None) is None
+
+
+def test_importing_bk_core_is_cheap() -> None:
+    """It is imported by every Spark worker, used or not."""
+    program = "import sys, bk_core; print([m for m in ('kazoo', 'lmdb', 'google.protobuf', 'click', 'rich') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
