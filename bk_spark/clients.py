@@ -1,0 +1,36 @@
+"""One client per process and cluster. Keyed by process id, because Spark forks its Python workers from a daemon."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
+
+_clients: dict[tuple[int, str, str], BookKeeper] = {}
+_lock = threading.Lock()
+
+
+def client_for(uri: str, protocol: str = "v2") -> BookKeeper:
+    """The process's client. Never closed: Spark kills workers without a goodbye, and a client needs none.
+
+    A client inherited through a fork has no threads of its own in the child, so it is left alone and a new one made.
+    """
+    from bk_core.client import connect
+
+    with _lock:
+        key = (os.getpid(), uri, protocol)
+        client = _clients.get(key)
+        if client is None:
+            client = _clients[key] = connect(uri, protocol="v3" if protocol == "v3" else "v2")
+        return client
+
+
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_new_lock)
