@@ -59,6 +59,6 @@ def _banner(uri: str, kind: str, bookie_ids: list[str], directory: str | None) -
     say()
     say(f"  export {URI_VARIABLE}='{uri}'")
     say(f"  bk_core.connect({uri!r})", markup=False)
-    say(f"  spark.read.format('bookkeeper').option('uri', {uri!r})", markup=False)
+    say(f"  spark.read.format('bookkeeper').option('bookkeeper.metadataServiceUri', {uri!r})", markup=False)
     say()
     say("Ctrl-C stops all of it.")
