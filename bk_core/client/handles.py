@@ -27,6 +27,7 @@ from bk_core.protocol.ledger.writer import LedgerWriter
 from bk_core.protocol.wire.messages import LAST_ENTRY, ReadRequest, ReadResponse, Status
 
 RUN_ENTRIES_MAX = 1024
+ROOM_POLL_S = 0.05  # acknowledgements wake a waiting append at once; what slow bookies take is looked at this often
 
 
 def wait(future: Future[Any], timeout_s: float, what: str) -> Any:
@@ -54,6 +55,7 @@ class WriteHandle:
         self._driver.on_fail = self._failed
         self._lock = threading.Condition()
         self._in_flight_bytes = 0
+        self._in_flight_runs = 0
         self._closed = False
         self._payload_bytes_max = self._limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - layout.body_overhead(metadata.digest_type)
 
@@ -91,11 +93,13 @@ class WriteHandle:
         The future has the id of the run's last entry once the whole run is acknowledged. Blocks while more than
         ``pending_bytes_max`` are in flight. Raises InvalidArgumentError for a payload over the frame limit, before anything is sent.
         """
-        bounds = memoryview(offsets).cast("B").cast("q")
+        bounds = memoryview(memoryview(offsets).tobytes()).cast("q")
         if len(bounds) < 2:
             raise InvalidArgumentError("an empty run cannot be appended")
         size = bounds[len(bounds) - 1] - bounds[0]
-        self._check_sizes(bounds)
+        if not isinstance(payloads, bytes):
+            payloads = bytes(payloads)  # packaged later, on the reactor thread: the caller's buffer may have changed by then
+        self._check_sizes(bounds, len(payloads))
         future: Future[int] = Future()
         with self._lock:
             self._wait_for_room(size)
@@ -107,12 +111,16 @@ class WriteHandle:
                 self._admit(payloads, piece, (future if last else None, piece[-1] - piece[0]))
         return future
 
-    def _admit(self, payloads: Any, bounds: memoryview, token: tuple[Future[int] | None, int]) -> None:
+    def _admit(self, payloads: bytes, bounds: memoryview, token: tuple[Future[int] | None, int]) -> None:
+        self._in_flight_runs += 1
         self._post(lambda: self._machine.append(payloads, bounds, token, self._session.reactor.now_ns()))
 
-    def _check_sizes(self, bounds: memoryview) -> None:
+    def _check_sizes(self, bounds: memoryview, total: int) -> None:
         edges = bounds.tolist()
-        largest = max(map(operator.sub, edges[1:], edges))
+        sizes = list(map(operator.sub, edges[1:], edges))
+        if edges[0] < 0 or min(sizes) < 0 or edges[-1] > total:
+            raise InvalidArgumentError(f"offsets of a run must rise within the {total} bytes of its payloads")
+        largest = max(sizes)
         if largest > self._payload_bytes_max:
             raise InvalidArgumentError(
                 f"a payload of {largest} bytes is too large for ledger {self.ledger_id}: "
@@ -122,13 +130,22 @@ class WriteHandle:
 
     def _wait_for_room(self, size: int) -> None:
         deadline = time.monotonic() + self._session.config.operation_timeout_s
-        while self._in_flight_bytes and self._in_flight_bytes + size > self._limits.pending_bytes_max and not self._closed:
-            if not self._lock.wait(timeout=deadline - time.monotonic()):
+        while not self._closed and self._is_full(size):
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise OperationTimeoutError(
-                    f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged; nothing was appended"
+                    f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged, {self._machine.unretired_bytes} not "
+                    "yet on all bookies; nothing was appended"
                 )
+            self._lock.wait(timeout=min(left, ROOM_POLL_S))
         if self._closed:
             raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
+
+    def _is_full(self, size: int) -> bool:
+        """WR-15: bytes that nobody acknowledged, and bytes that a slow bookie still has to take."""
+        if self._in_flight_bytes and self._in_flight_bytes + size > self._limits.pending_bytes_max:
+            return True
+        return self._machine.unretired_bytes > self._limits.unretired_bytes_max
 
     def _post(self, function: Callable[[], list[Effect]]) -> None:
         self._session.reactor.post(lambda: self._driver.perform(function()))
@@ -148,13 +165,14 @@ class WriteHandle:
     def _release(self, size: int) -> None:
         with self._lock:
             self._in_flight_bytes -= size
+            self._in_flight_runs -= 1
             self._lock.notify_all()
 
     def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; its error if that fails."""
         deadline = time.monotonic() + self._session.config.operation_timeout_s
         with self._lock:
-            while self._in_flight_bytes:
+            while self._in_flight_runs:
                 if not self._lock.wait(timeout=max(0.0, deadline - time.monotonic())):
                     raise OperationTimeoutError(f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged")
         if self._machine.error is not None:
@@ -170,6 +188,7 @@ class WriteHandle:
         future: Future[LedgerMetadata] = Future()
         with self._lock:
             self._closed = True
+            self._in_flight_runs += 1
             self._lock.notify_all()
         self._post(lambda: self._machine.close((future, 0), self._session.reactor.now_ns()))
         try:
