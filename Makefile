@@ -1,4 +1,4 @@
-# make setup | test | lint | sanitize | demo | bench-first | lock | clean
+# make setup | test | lint | sanitize | demo | kill-test | bench-first | lock | clean
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
 
@@ -17,7 +17,7 @@ C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c)
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
 SAY    := printf '\033[1m== %s\033[0m\n'
 
-.PHONY: setup test lint check-tools sanitize demo bench-first lock clean
+.PHONY: setup test lint check-tools sanitize demo kill-test bench-first lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
 
@@ -85,6 +85,10 @@ sanitize: setup
 
 demo: setup
 	@$(ENV) $(BIN)/python -m bk_spark.demo
+
+# 50 times kill -9 of a bookie under a writer; BK_KILLS and BK_SEED change it
+kill-test: setup
+	@$(ENV) BK_KILLS="$${BK_KILLS:-50}" $(BIN)/pytest -q -s tests/integration/test_kill_bookie.py
 
 bench-first: setup
 	@$(ENV) $(BIN)/python -m tests.benchmarks.first

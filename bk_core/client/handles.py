@@ -27,7 +27,7 @@ from bk_core.protocol.ledger.writer import LedgerWriter
 from bk_core.protocol.wire.messages import LAST_ENTRY, ReadRequest, ReadResponse, Status
 
 RUN_ENTRIES_MAX = 1024
-ROOM_POLL_S = 0.05  # acknowledgements wake a waiting append at once; what slow bookies take is looked at this often
+ROOM_POLL_S = 1.0  # every acknowledgement wakes a waiting append; this is only a safety net
 
 
 def wait(future: Future[Any], timeout_s: float, what: str) -> Any:
@@ -53,9 +53,13 @@ class WriteHandle:
         self._driver.set_quorums(metadata)
         self._driver.on_complete = self._completed
         self._driver.on_fail = self._failed
+        self._order = threading.Lock()  # a run's entries are consecutive, whoever else appends
         self._lock = threading.Condition()
         self._in_flight_bytes = 0
         self._in_flight_runs = 0
+        self._handed_over = 0
+        self._waiting = False
+        self._driver.on_step = self._stepped
         self._closed = False
         self._payload_bytes_max = self._limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - layout.body_overhead(metadata.digest_type)
 
@@ -96,24 +100,31 @@ class WriteHandle:
         bounds = memoryview(memoryview(offsets).tobytes()).cast("q")
         if len(bounds) < 2:
             raise InvalidArgumentError("an empty run cannot be appended")
-        size = bounds[len(bounds) - 1] - bounds[0]
         if not isinstance(payloads, bytes):
             payloads = bytes(payloads)  # packaged later, on the reactor thread: the caller's buffer may have changed by then
         self._check_sizes(bounds, len(payloads))
         future: Future[int] = Future()
-        with self._lock:
-            self._wait_for_room(size)
-            self._in_flight_bytes += size
+        with self._order, self._lock:
             # Long runs go in pieces, so that the reactor can take acknowledgements in between.
             for start in range(0, len(bounds) - 1, RUN_ENTRIES_MAX):
                 piece = bounds[start : start + RUN_ENTRIES_MAX + 1]
                 last = start + RUN_ENTRIES_MAX >= len(bounds) - 1
-                self._admit(payloads, piece, (future if last else None, piece[-1] - piece[0]))
+                self._admit(payloads, piece, future if last else None)
         return future
 
-    def _admit(self, payloads: bytes, bounds: memoryview, token: tuple[Future[int] | None, int]) -> None:
+    def _admit(self, payloads: bytes, bounds: memoryview, future: Future[int] | None) -> None:
+        size, count = bounds[-1] - bounds[0], len(bounds) - 1
+        self._wait_for_room(size, count)
+        self._in_flight_bytes += size
         self._in_flight_runs += 1
-        self._post(lambda: self._machine.append(payloads, bounds, token, self._session.reactor.now_ns()))
+        self._handed_over += count  # until the reactor has taken it, then it counts as unretired
+
+        def hand_over() -> list[Effect]:
+            with self._lock:
+                self._handed_over -= count
+            return self._machine.append(payloads, bounds, (future, size), self._session.reactor.now_ns())
+
+        self._post(hand_over)
 
     def _check_sizes(self, bounds: memoryview, total: int) -> None:
         edges = bounds.tolist()
@@ -128,24 +139,34 @@ class WriteHandle:
                 ledger=self.ledger_id,
             )
 
-    def _wait_for_room(self, size: int) -> None:
+    def _wait_for_room(self, size: int, count: int) -> None:
         deadline = time.monotonic() + self._session.config.operation_timeout_s
-        while not self._closed and self._is_full(size):
+        while not self._closed and self._is_full(size, count):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise OperationTimeoutError(
                     f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged, {self._machine.unretired_bytes} not "
-                    "yet on all bookies; nothing was appended"
+                    "yet on all bookies; the rest of this run was not appended"
                 )
+            self._waiting = True
             self._lock.wait(timeout=min(left, ROOM_POLL_S))
+        self._waiting = False
         if self._closed:
             raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
 
-    def _is_full(self, size: int) -> bool:
-        """WR-15: bytes that nobody acknowledged, and bytes that a slow bookie still has to take."""
+    def _is_full(self, size: int, count: int) -> bool:
+        """WR-15: bytes that nobody acknowledged, and bytes and entries that a slow bookie still has to take."""
         if self._in_flight_bytes and self._in_flight_bytes + size > self._limits.pending_bytes_max:
             return True
+        entries = self._machine.unretired_entries + self._handed_over
+        if entries and entries + count > self._limits.unretired_entries_max:
+            return True
         return self._machine.unretired_bytes > self._limits.unretired_bytes_max
+
+    def _stepped(self) -> None:
+        if self._waiting:
+            with self._lock:
+                self._lock.notify_all()
 
     def _post(self, function: Callable[[], list[Effect]]) -> None:
         self._session.reactor.post(lambda: self._driver.perform(function()))

@@ -123,6 +123,7 @@ class Driver:
         self.machine: Machine | None = None
         self.on_complete: Callable[[Any, Any], None] = lambda token, value: None
         self.on_fail: Callable[[Any, Exception], None] = lambda token, error: None
+        self.on_step: Callable[[], None] = lambda: None
         self._add_kind = add_kind
         self._timers: dict[str, Timer] = {}
         self._listening: set[BookieId] = set()
@@ -135,6 +136,7 @@ class Driver:
     def feed(self, event: Event) -> None:
         if not self._closed and self.machine is not None:
             self.perform(self.machine.handle(event, self.session.reactor.now_ns()))
+            self.on_step()
 
     def perform(self, effects: list[Effect]) -> None:
         for effect in effects:

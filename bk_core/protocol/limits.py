@@ -27,4 +27,6 @@ class Limits:
     read_chunk_entries: int = _limit(4096, 1, 2)
     read_chunks_in_flight: int = _limit(4, 1)
     pending_bytes_max: int = _limit(64 * 1024 * 1024, 1)
-    unretired_bytes_max: int = _limit(256 * 1024 * 1024, 1)
+    unretired_bytes_max: int = _limit(64 * 1024 * 1024, 1)
+    # An Apache bookie queues 10,000 adds a thread and refuses the next one (wire-protocol.md 8.2): a bookie that lags must not get there.
+    unretired_entries_max: int = _limit(8000, 1)

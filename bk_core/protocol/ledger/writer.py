@@ -117,6 +117,7 @@ class LedgerWriter:
         self.private_changes: dict[int, tuple[BookieId, ...]] = {}
         self.pending_bytes = 0
         self.unretired_bytes = 0
+        self.unretired_entries = 0
         self.error: BkError | None = None
         self._placement = placement
         self._limits = limits or Limits()
@@ -184,6 +185,7 @@ class LedgerWriter:
         self.length += payload_bytes
         self.pending_bytes += payload_bytes
         self.unretired_bytes += payload_bytes
+        self.unretired_entries += count
         self._stamped_lac = max(self._stamped_lac, lac)
         self._runs.append(pending)
         self._tokens.append((run.last_entry_id, token))
@@ -292,6 +294,7 @@ class LedgerWriter:
             if not self._complete(pending):
                 return
             self.unretired_bytes -= pending.payload_bytes
+            self.unretired_entries -= pending.run.count
             self._runs.popleft()
 
     def _complete(self, pending: _Pending) -> bool:
@@ -564,7 +567,7 @@ class LedgerWriter:
 
     def _forget_runs(self) -> None:
         self._runs.clear()
-        self.pending_bytes = self.unretired_bytes = 0
+        self.pending_bytes = self.unretired_bytes = self.unretired_entries = 0
 
     def _begin_close(self, why: BkError) -> list[Effect]:
         self.state = WriterState.CLOSING
