@@ -154,7 +154,11 @@ class BookKeeper:
         return ReadHandle(self._session, ledger_id, metadata, version)
 
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:
-        """Fence, recover and close a ledger, then open it (OP-4). A live writer is stopped. RecoveryFailedError: try again later."""
+        """Fence, recover and close a ledger, then open it (OP-4). A live writer is stopped.
+
+        RecoveryFailedError, and NotEnoughBookiesError when entries must be written back and a dead bookie has no replacement: the ledger
+        stays IN_RECOVERY and recovery may be tried again.
+        """
         metadata, version = self._load(ledger_id)
         self._check_access(ledger_id, metadata, password, digest_type)
         if metadata.state is not LedgerState.CLOSED:
