@@ -28,7 +28,7 @@ _RESOLVE_TIMEOUT_S = 1800.0
 
 # The last two are needed by the ZooKeeper classes that bookies load, but are only `provided` dependencies there.
 _POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<project><modelVersion>4.0.0</modelVersion>
 <groupId>local</groupId><artifactId>bookies</artifactId><version>1</version><dependencies>
 <dependency><groupId>org.apache.bookkeeper</groupId><artifactId>bookkeeper-server</artifactId><version>{version}</version></dependency>
 <dependency><groupId>io.dropwizard.metrics</groupId><artifactId>metrics-core</artifactId><version>4.1.12.1</version></dependency>
