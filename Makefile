@@ -1,4 +1,4 @@
-# make setup | test | lint | sanitize | demo | kill-test | bench-first | lock | clean
+# make setup | test | lint | coverage | sanitize | demo | kill-test | soak | bench-first | lock | clean
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
 
@@ -17,7 +17,7 @@ C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c)
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
 SAY    := printf '\033[1m== %s\033[0m\n'
 
-.PHONY: setup test lint check-tools sanitize demo kill-test bench-first lock clean
+.PHONY: setup test lint coverage check-tools sanitize demo kill-test soak bench-first lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
 
@@ -79,6 +79,12 @@ test: setup lint
 	@$(SAY) "tests"
 	@$(ENV) $(BIN)/pytest -q $(PYTEST_ARGS)
 
+# every branch of bk_core/protocol by unit, scenario and simulation tests together
+coverage: setup
+	@$(SAY) "branch coverage of bk_core/protocol"
+	@$(ENV) $(BIN)/coverage run -m pytest -q tests/unit tests/conformance tests/simulation
+	@$(BIN)/coverage report
+
 sanitize: setup
 	@$(SAY) "sanitizers"
 	@$(ENV) sh native/sanitize.sh
@@ -89,6 +95,13 @@ demo: setup
 # 50 times kill -9 of a bookie under a writer; BK_KILLS and BK_SEED change it
 kill-test: setup
 	@$(ENV) BK_KILLS="$${BK_KILLS:-50}" $(BIN)/pytest -q -s tests/integration/test_kill_bookie.py
+
+# Real clusters under faults, judged by the invariants (tests/soak). MINUTES, BOOKIES, SEED; EMBEDDED=1; APACHE=4.14.7, PROTOCOL=v3
+MINUTES ?= 30
+BOOKIES ?= 4
+soak: setup
+	@$(ENV) $(BIN)/python -m tests.soak --minutes $(MINUTES) --bookies $(BOOKIES) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(EMBEDDED),--embedded) $(if $(APACHE),--apache $(APACHE)) $(if $(PROTOCOL),--protocol $(PROTOCOL))
 
 bench-first: setup
 	@$(ENV) $(BIN)/python -m tests.benchmarks.first

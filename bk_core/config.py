@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.protocol.ledger.placement import location
+from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.limits import Limits
 
 PROTOCOLS = ("v2", "v3")
+PLACEMENTS = ("random", "rack-aware")
+ENSEMBLE_CHANGES = ("immediate", "delayed", "disabled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +20,23 @@ class ClientConfig:
     """``protocol``: "v2" sends adds and reads over v2 and what v2 lacks over v3; "v3" uses v3 alone (wire-protocol.md 6).
 
     ``operation_timeout_s`` bounds every blocking call; ``metadata_timeout_s`` one try at the metadata store.
+
+    Choosing bookies (metadata.md 5): ``placement`` "random" takes any; "rack-aware" makes every write set span ``min_racks`` racks as far
+    as it can, and with ``enforce_racks`` refuses an ensemble that does not. Racks come from ``racks`` (bookie id or host -> location such
+    as "/rack-a"), else from the cluster's own mapping, Pulsar's ``/bookies``; ``local_rack`` is where the first bookie of a ledger should
+    stand. ``opportunistic_striping`` creates a ledger with a smaller ensemble, never below its write quorum, when bookies are short.
+    A bookie that failed ``quarantine_errors`` times within a minute is avoided for ``quarantine_s`` seconds while there are others (0:
+    never).
+
+    Writing: ``ensemble_change`` "immediate" replaces a failed bookie at once, "delayed" only when the ack quorum is out of reach without
+    it (or the bookie turned read-only), "disabled" never; recovery's write-backs follow it too. ``commit_during_change`` acknowledges what
+    has its quorum without the departing bookies while a change is being recorded; by default that waits (always on in guaranteed ledgers).
+    ``add_quorum_timeout_s`` ends a ledger whose entry stays unacknowledged so long. ``busy_resends_max``: so often entries are sent again
+    to a bookie with too many requests before it counts as failed. ``min_ack_racks``: acknowledging bookies must stand in so many racks.
+    ``close_in_recovery``: a writer whose ledger is being recovered closes it at its own end instead of leaving that to the other.
+
+    Recovery: ``recovery_barrier`` has the bookies that denied the first missing entry journal one more request before the end is final
+    (RC-11a), because Apache's bookies may answer before their fence mark is on disk. One round trip over v3 for each recovery.
     """
 
     uri: str
@@ -23,9 +45,58 @@ class ClientConfig:
     metadata_timeout_s: float = 10.0
     log_root: str | None = None
     limits: Limits = field(default_factory=Limits)
+    placement: str = "random"
+    racks: Mapping[str, str] | None = None
+    min_racks: int = 2
+    enforce_racks: bool = False
+    local_rack: str | None = None
+    opportunistic_striping: bool = False
+    quarantine_s: float = 30.0
+    quarantine_errors: int = 1
+    ensemble_change: str = "immediate"
+    commit_during_change: bool = False
+    add_quorum_timeout_s: float | None = None
+    busy_resends_max: int = 0
+    min_ack_racks: int = 1
+    close_in_recovery: bool = False
+    recovery_barrier: bool = True
+    reads: ReadOptions = field(default_factory=ReadOptions)
 
     def __post_init__(self) -> None:
+        self._check_placement()
         if self.protocol not in PROTOCOLS:
             raise InvalidArgumentError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r}")
         if not self.uri:
             raise InvalidArgumentError("a metadata service URI is needed, for example zk://127.0.0.1:2181/ledgers")
+
+        self._check_writing()
+
+    def _check_writing(self) -> None:
+        if self.ensemble_change not in ENSEMBLE_CHANGES:
+            raise InvalidArgumentError(f"ensemble_change must be one of {', '.join(ENSEMBLE_CHANGES)}, not {self.ensemble_change!r}")
+        if self.add_quorum_timeout_s is not None and not self.add_quorum_timeout_s > 0:
+            raise InvalidArgumentError(f"add_quorum_timeout_s must be above 0, not {self.add_quorum_timeout_s}")
+        if self.busy_resends_max < 0:
+            raise InvalidArgumentError(f"busy_resends_max must be 0 or more, not {self.busy_resends_max}")
+        if self.min_ack_racks < 1:
+            raise InvalidArgumentError(f"min_ack_racks must be at least 1, not {self.min_ack_racks}")
+        if self.min_ack_racks > 1 and self.placement != "rack-aware":
+            raise InvalidArgumentError("min_ack_racks means nothing without placement='rack-aware'")
+
+    def _check_placement(self) -> None:
+        if self.placement not in PLACEMENTS:
+            raise InvalidArgumentError(f"placement must be one of {', '.join(PLACEMENTS)}, not {self.placement!r}")
+        about_racks = self.racks is not None or self.local_rack is not None or self.enforce_racks or self.min_racks != 2
+        if about_racks and self.placement != "rack-aware":
+            raise InvalidArgumentError("racks, min_racks, enforce_racks and local_rack mean nothing without placement='rack-aware'")
+        if self.min_racks < 1:
+            raise InvalidArgumentError(f"min_racks must be at least 1, not {self.min_racks}")
+        for name, rack in (self.racks or {}).items():
+            if not isinstance(rack, str):
+                raise InvalidArgumentError(f"the rack of {name!r} must be text such as '/rack-a', not {rack!r}")
+        if self.local_rack is not None and location(self.local_rack) is None:
+            raise InvalidArgumentError(f"local_rack {self.local_rack!r} names no rack")
+        if not self.quarantine_s >= 0:
+            raise InvalidArgumentError(f"quarantine_s must be 0 or more, not {self.quarantine_s}")
+        if self.quarantine_errors < 1:
+            raise InvalidArgumentError(f"quarantine_errors must be at least 1, not {self.quarantine_errors}")

@@ -10,8 +10,9 @@
     ├── DigestError                   an entry does not match its digest or its ids
     ├── LedgerError                   a ledger as a whole
     │   ├── NoSuchLedgerError, LedgerExistsError, LedgerFencedError, LedgerClosedError,
-    │   ├── NotEnoughBookiesError, RecoveryFailedError, MetadataConflictError, ReadError,
-    │   ├── WrongPasswordError, WrongDigestTypeError, PersistenceViolatedError
+    │   ├── NotEnoughBookiesError, RecoveryFailedError (RecoveryTimeoutError), MetadataConflictError, ReadError (ReadTimeoutError),
+    │   ├── WrongPasswordError, WrongDigestTypeError, ReplicationError, PersistenceViolatedError,
+    │   ├── AddQuorumTimeoutError, DuplicateEntryIdError, WriteFailedError
     ├── MetadataError                 the metadata store
     │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
     │   ├── NodeExistsError, NoNodeError, VersionConflictError
@@ -188,11 +189,38 @@ class NotEnoughBookiesError(LedgerError):
     outcome_unknown = True
 
 
+class AddQuorumTimeoutError(LedgerError):
+    """An entry stayed without its ack quorum longer than the caller allows (WR-14)."""
+
+    code = "BK-ADD-QUORUM-TIMEOUT"
+    retriable = True
+    outcome_unknown = True
+
+
+class DuplicateEntryIdError(LedgerError):
+    """The caller chose an entry id that is taken already (WR-2). Nothing was written."""
+
+    code = "BK-DUPLICATE-ENTRY-ID"
+
+
+class WriteFailedError(LedgerError):
+    """A bound that the caller set ended the writing of a ledger (EC-5, WR-17)."""
+
+    code = "BK-WRITE"
+    outcome_unknown = True
+
+
 class RecoveryFailedError(LedgerError):
     """Recovery could not decide where the ledger ends; it stays IN_RECOVERY and may be tried again (RC-21)."""
 
     code = "BK-RECOVERY"
     retriable = True
+
+
+class RecoveryTimeoutError(RecoveryFailedError, OperationTimeoutError):
+    """Recovery could not decide because bookies did not answer in time (RC-21)."""
+
+    code = "BK-RECOVERY-TIMEOUT"
 
 
 class MetadataConflictError(LedgerError):
@@ -208,12 +236,25 @@ class ReadError(LedgerError):
     retriable = True
 
 
+class ReadTimeoutError(ReadError, OperationTimeoutError):
+    """Too few bookies answered in time (OP-3)."""
+
+    code = "BK-READ-TIMEOUT"
+
+
 class WrongPasswordError(LedgerError):
     code = "BK-PASSWORD"
 
 
 class WrongDigestTypeError(LedgerError):
     code = "BK-DIGEST-TYPE"
+
+
+class ReplicationError(LedgerError):
+    """A fragment could not be brought back to full replication; what was copied does no harm and it may be tried again (RR-8)."""
+
+    code = "BK-REPLICATION"
+    retriable = True
 
 
 class PersistenceViolatedError(LedgerError):

@@ -73,12 +73,15 @@ class EmbeddedBookieProcess:
     def log(self) -> Path:
         return self._directory / "bookie.log"
 
-    def start(self) -> None:
+    def start(self, *, accept_data_loss: bool = False) -> None:
         if self.running:
             raise InvalidArgumentError(f"bookie {self.bookie_id} is running")
         self._directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-u", "-m", "bk_core.bookie.server", "--uri", self._uri]
         command += ["--directory", str(self._directory / "data"), "--port", str(self._port), "--host", "127.0.0.1"]
+        command += ["--refill-interval-s", "1"]
+        if accept_data_loss:
+            command.append("--accept-data-loss")
         source = str(Path(__file__).resolve().parents[2])  # this package, also when it is not installed
         path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
         self._child = Child(f"bookie {self.bookie_id}", command, self.log, stdout=self._ready_file, env={"PYTHONPATH": path})
@@ -100,6 +103,12 @@ class EmbeddedBookieProcess:
     def stop(self) -> None:
         if self._child is not None:
             self._child.stop()
+
+    def wipe(self) -> None:
+        """Lose the data, as a replaced disk does. The bookie must not run."""
+        if self.running:
+            raise InvalidArgumentError(f"bookie {self.bookie_id} is running")
+        shutil.rmtree(self._directory / "data", ignore_errors=True)
 
 
 class LocalCluster:
@@ -274,12 +283,30 @@ class LocalCluster:
         """Orderly stop."""
         self._bookie(index).stop()
 
-    def restart(self, index: int) -> None:
-        """Start a stopped or killed bookie again on its own data and port; a running one is stopped first. Returns when it serves."""
-        bookie = self._bookie(index)
+    def restart(self, index: int, *, accept_data_loss: bool = False) -> None:
+        """Start a stopped or killed bookie again on its own data and port; a running one is stopped first. Returns when it serves.
+
+        ``accept_data_loss`` is for an embedded bookie whose data is gone (B-10); without it, such a one refuses to start.
+        """
+        bookie = self._embedded(index) if accept_data_loss else self._bookie(index)
         bookie.stop()
-        bookie.start()
+        if isinstance(bookie, EmbeddedBookieProcess):
+            bookie.start(accept_data_loss=accept_data_loss)
+        else:
+            bookie.start()
         bookie.wait_ready()
+
+    def wipe(self, index: int) -> None:
+        """Kill an embedded bookie and destroy everything it kept."""
+        bookie = self._embedded(index)
+        bookie.kill()
+        bookie.wipe()
+
+    def _embedded(self, index: int) -> EmbeddedBookieProcess:
+        bookie = self._bookie(index)
+        if not isinstance(bookie, EmbeddedBookieProcess):
+            raise InvalidArgumentError(f"bookie {index} is no embedded one")
+        return bookie
 
     def add_bookie(self) -> int:
         """One more bookie; its index."""

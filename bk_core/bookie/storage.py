@@ -4,7 +4,7 @@ Changes are visible to reads at once through an overlay, and durable once a comm
 whatever has gathered since its last commit in one transaction, so the price of a sync is shared by every add that waited for it.
 
     entries   (ledger id, entry id), both u64 big-endian   ->   crc32 of body, body
-    ledgers   ledger id, u64 big-endian                    ->   crc32 of the rest, flags, LAC, last entry, key, explicit LAC
+    ledgers   ledger id, u64 big-endian                    ->   crc32 of the rest, flags, LAC, last entry, key, explicit LAC, deletion time
 
 LMDB writes copy-on-write pages and syncs them before it switches to the new root, so a process killed at any moment leaves the last
 committed state. A checksum or id that does not fit raises BookieIOError: never "no such entry" (B-7).
@@ -17,13 +17,14 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
 from bk_core.errors import BookieIOError
-from bk_core.protocol.bookie.machine import LedgerRecord, Persist
+from bk_core.protocol.bookie import LedgerRecord, Persist
 
 MAP_BYTES_START = 256 << 20  # sparse: costs address space, not disk
 RECORD_CACHE_MAX = 65_536
@@ -33,10 +34,46 @@ _LEDGER_KEY = struct.Struct(">Q")
 _BODY_IDS = struct.Struct(">qq")
 _CRC = struct.Struct(">I")
 _RECORD = struct.Struct(">BBqqII")  # format, flags, LAC, last entry, key bytes, explicit LAC bytes
-_RECORD_FORMAT = 1
+_DELETED_AT = struct.Struct(">q")  # at the end, from format 2 on
+_FORMAT_WITHOUT_TIME, _RECORD_FORMAT = 1, 2
 _FENCED, _LIMBO, _DELETED, _HAS_KEY, _HAS_EXPLICIT_LAC = 1, 2, 4, 8, 16
 
 Completion = Callable[[int, BaseException | None], None]
+
+
+class Condition(Enum):
+    """What a directory holds before it is opened."""
+
+    ABSENT = "absent"
+    DAMAGED = "damaged"
+    EMPTY = "empty"  # a sound database without a ledger
+    USED = "used"
+
+
+def condition_of(directory: Path) -> Condition:
+    """Look at a storage without changing it. Damage inside of it shows only when it is read."""
+    path = directory / "data.mdb"
+    if not path.exists():
+        return Condition.ABSENT
+    try:
+        with lmdb.open(str(directory), max_dbs=2, readonly=True, create=False, lock=False) as env, env.begin() as txn:
+            if txn.get(b"ledgers") is None:
+                return Condition.ABSENT  # LMDB makes a database of an empty file as if there never was one
+            db = env.open_db(b"ledgers", txn, create=False)
+            return Condition.USED if txn.stat(db)["entries"] else Condition.EMPTY
+    except lmdb.Error:
+        return Condition.DAMAGED
+
+
+def move_aside(directory: Path) -> Path:
+    """Make room for a new storage, keeping the old bytes. Returns where they are now."""
+    path = directory / "data.mdb"
+    number = 1
+    while (kept := directory / f"data.mdb.lost-{number}").exists():
+        number += 1
+    path.rename(kept)
+    (directory / "lock.mdb").unlink(missing_ok=True)
+    return kept
 
 
 def encode_record(record: LedgerRecord) -> bytes:
@@ -44,7 +81,7 @@ def encode_record(record: LedgerRecord) -> bytes:
     flags |= _HAS_KEY * (record.key is not None) | _HAS_EXPLICIT_LAC * (record.explicit_lac is not None)
     key, packet = record.key or b"", record.explicit_lac or b""
     head = _RECORD.pack(_RECORD_FORMAT, flags, record.last_add_confirmed, record.last_entry_id, len(key), len(packet))
-    value = head + key + packet
+    value = head + key + packet + _DELETED_AT.pack(record.deleted_at_ms)
     return _CRC.pack(zlib.crc32(value)) + value
 
 
@@ -54,7 +91,9 @@ def decode_record(ledger_id: int, value: bytes) -> LedgerRecord:
     if len(value) < start or _CRC.unpack_from(value)[0] != zlib.crc32(value[_CRC.size :]):
         raise BookieIOError("damaged ledger record", ledger_id=ledger_id)
     form, flags, lac, last_entry_id, key_bytes, packet_bytes = _RECORD.unpack_from(value, _CRC.size)
-    if form != _RECORD_FORMAT or len(value) != start + key_bytes + packet_bytes:
+    end = start + key_bytes + packet_bytes
+    time_bytes = {_FORMAT_WITHOUT_TIME: 0, _RECORD_FORMAT: _DELETED_AT.size}.get(form, -1)
+    if len(value) != end + time_bytes or time_bytes < 0:
         raise BookieIOError(f"ledger record of unknown format {form}", ledger_id=ledger_id)
     return LedgerRecord(
         ledger_id,
@@ -64,7 +103,8 @@ def decode_record(ledger_id: int, value: bytes) -> LedgerRecord:
         deleted=bool(flags & _DELETED),
         last_add_confirmed=lac,
         last_entry_id=last_entry_id,
-        explicit_lac=value[start + key_bytes :] if flags & _HAS_EXPLICIT_LAC else None,
+        explicit_lac=value[start + key_bytes : end] if flags & _HAS_EXPLICIT_LAC else None,
+        deleted_at_ms=_DELETED_AT.unpack_from(value, end)[0] if time_bytes else 0,
     )
 
 
@@ -74,7 +114,7 @@ class _Batch:
     __slots__ = ("bytes", "dropped", "entries", "position", "records")
 
     def __init__(self) -> None:
-        self.records: dict[int, LedgerRecord] = {}
+        self.records: dict[int, LedgerRecord | None] = {}  # None: forgotten
         self.entries: dict[tuple[int, int], bytes] = {}
         self.dropped: set[int] = set()
         self.bytes = 0
@@ -82,7 +122,7 @@ class _Batch:
 
     def add(self, change: Persist) -> None:
         ledger_id = change.record.ledger_id
-        self.records[ledger_id] = change.record
+        self.records[ledger_id] = None if change.forget else change.record
         if change.drop_entries:
             self.dropped.add(ledger_id)
             self.entries = {key: body for key, body in self.entries.items() if key[0] != ledger_id}
@@ -113,9 +153,12 @@ class LmdbBookieStorage:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._completed = completed
-        self._env = lmdb.open(str(directory), map_size=map_bytes, max_dbs=2, subdir=True, readahead=False, metasync=True, sync=True)
-        self._entries = self._env.open_db(b"entries")
-        self._ledgers = self._env.open_db(b"ledgers")
+        try:
+            self._env = lmdb.open(str(directory), map_size=map_bytes, max_dbs=2, subdir=True, readahead=False, metasync=True, sync=True)
+            self._entries = self._env.open_db(b"entries")
+            self._ledgers = self._env.open_db(b"ledgers")
+        except lmdb.Error as error:
+            raise BookieIOError(f"storage in {directory} cannot be opened: {error}") from error
         self._map_lock = threading.Lock()  # the map may only be resized while no transaction of this process is open
         self._cache: dict[int, LedgerRecord | None] = {}
         self._condition = threading.Condition()
@@ -168,15 +211,32 @@ class LmdbBookieStorage:
 
     def ledger_ids(self) -> list[int]:
         """Ledgers with a record, tombstones left out, ascending. A damaged record is kept in: it must not be taken for a tombstone."""
-        known: dict[int, bool] = {}
+        return sorted(ledger_id for ledger_id, record in self._records().items() if record is None or not record.deleted)
+
+    def tombstone_ids(self) -> list[int]:
+        """Deleted ledgers that are not forgotten yet, ascending."""
+        return sorted(ledger_id for ledger_id, record in self._records().items() if record is not None and record.deleted)
+
+    def limbo_ids(self) -> list[int]:
+        """Ledgers in limbo, ascending."""
+        return sorted(ledger_id for ledger_id, record in self._records().items() if record is not None and record.limbo)
+
+    def _records(self) -> dict[int, LedgerRecord | None]:
+        """Every record as of now; None stands for a damaged one. From any thread."""
+        known: dict[int, LedgerRecord | None] = {}
+        with self._condition:  # taken over from a batch to LMDB in one step, so that nothing is missed between the two
+            layers = [layer for layer in (self._committing, self._gathering) if layer is not None]
+            changes = [(ledger_id, record) for layer in layers for ledger_id, record in layer.records.items()]
         with self._map_lock, self._transaction() as txn:
             for key, value in txn.cursor(self._ledgers):
                 ledger_id = _LEDGER_KEY.unpack(key)[0]
-                known[ledger_id] = _is_live(ledger_id, bytes(value))
-        with self._condition:
-            for layer in filter(None, (self._committing, self._gathering)):
-                known.update((ledger_id, not record.deleted) for ledger_id, record in layer.records.items())
-        return sorted(ledger_id for ledger_id, live in known.items() if live)
+                known[ledger_id] = _decoded(ledger_id, bytes(value))
+        for ledger_id, record in changes:
+            if record is None:
+                known.pop(ledger_id, None)
+            else:
+                known[ledger_id] = record
+        return known
 
     def disk_bytes(self) -> tuple[int, int]:
         """Total and free bytes of the file system. BookieIOError if it cannot be asked."""
@@ -194,7 +254,7 @@ class LmdbBookieStorage:
             self.position += 1
             self._gathering.add(change)
             self._gathering.position = self.position
-        self._remember(change.record.ledger_id, change.record)
+        self._remember(change.record.ledger_id, None if change.forget else change.record)
 
     def request_sync(self) -> None:
         """Have everything applied so far committed; the outcome goes to ``completed``."""
@@ -226,7 +286,8 @@ class LmdbBookieStorage:
             self._closing = True
             self._condition.notify_all()
         self._thread.join()
-        self._env.close()
+        with self._map_lock:  # another thread may be reading
+            self._env.close()
 
     # --- the commit thread ----------------------------------------------------------------------------------------
 
@@ -286,7 +347,10 @@ class LmdbBookieStorage:
             for key, body in batch.entries.items():
                 cursor.put(_ENTRY_KEY.pack(*key), _CRC.pack(zlib.crc32(body)) + body)
             for ledger_id, record in batch.records.items():
-                txn.put(_LEDGER_KEY.pack(ledger_id), encode_record(record), db=self._ledgers)
+                if record is None:
+                    txn.delete(_LEDGER_KEY.pack(ledger_id), db=self._ledgers)
+                else:
+                    txn.put(_LEDGER_KEY.pack(ledger_id), encode_record(record), db=self._ledgers)
 
     def _grow(self) -> None:
         with self._map_lock:
@@ -342,11 +406,11 @@ def _checked_body(ledger_id: int, entry_id: int, value: bytes) -> bytes:
     return body
 
 
-def _is_live(ledger_id: int, value: bytes) -> bool:
+def _decoded(ledger_id: int, value: bytes) -> LedgerRecord | None:
     try:
-        return not decode_record(ledger_id, value).deleted
+        return decode_record(ledger_id, value)
     except BookieIOError:
-        return True
+        return None
 
 
 def _drop_entries(txn: Any, db: Any, ledger_id: int) -> None:

@@ -10,6 +10,7 @@ import click
 from bk_core.cli.ledgers import ledger
 from bk_core.cli.local import local
 from bk_core.cli.logs import log
+from bk_core.cli.replication import bookie, check, repair
 from bk_core.errors import BkError
 
 
@@ -19,11 +20,14 @@ def cli() -> None:
     """Ledgers, logs and local clusters of Apache BookKeeper.
 
     Every command that talks to a cluster takes --uri, or reads BOOKKEEPER_METADATA_SERVICE_URI, and --json for scripts. Nothing here
-    fences a ledger except `bk ledger recover`.
+    fences a ledger except `bk ledger recover` and the option --recover-open.
     """
 
 
+ledger.add_command(check)
+ledger.add_command(repair)
 cli.add_command(ledger)
+cli.add_command(bookie)
 cli.add_command(log)
 cli.add_command(local)
 

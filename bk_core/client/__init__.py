@@ -1,6 +1,7 @@
 """The client: ``connect`` -> BookKeeper -> WriteHandle and ReadHandle; logs are in ``bk_core.client.logs``."""
 
 from bk_core.client.client import BookKeeper, connect
-from bk_core.client.handles import ReadHandle, WriteHandle
+from bk_core.client.read_handle import ReadHandle
+from bk_core.client.write_handle import WriteHandle
 
 __all__ = ["BookKeeper", "ReadHandle", "WriteHandle", "connect"]

@@ -5,16 +5,22 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
-from bk_core.client.handles import ReadHandle, WriteHandle, _run
+from bk_core.client import replication
+from bk_core.client.operations import run_machine
+from bk_core.client.read_handle import ReadHandle
+from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
 from bk_core.client.session import Session
+from bk_core.client.write_handle import WriteHandle
 from bk_core.config import ClientConfig
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerExistsError,
+    MetadataFormatError,
     MetadataOutcomeUnknownError,
     MetadataUnavailableError,
     NodeExistsError,
@@ -27,7 +33,9 @@ from bk_core.errors import (
 from bk_core.metadata import open_store
 from bk_core.metadata.store import BookieView, MetadataStore, Version
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata import GWQ_MARK, BookieId, DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.placement import new_ensemble_striped
+from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.recovery import LedgerRecovery
 
 T = TypeVar("T")
@@ -72,55 +80,85 @@ class BookKeeper:
         password: bytes = b"",
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
+        guaranteed_write_quorum: bool = False,
+        caller_ids: bool = False,
+        deferred_sync: bool = False,
     ) -> WriteHandle:
-        """Create a ledger and return its writer (CR-1..CR-7). NotEnoughBookiesError, LedgerExistsError (only with ``ledger_id``)."""
+        """Create a ledger and return its writer (CR-1..CR-7). NotEnoughBookiesError, LedgerExistsError (only with ``ledger_id``).
+
+        ``guaranteed_write_quorum``: entries are acknowledged at Qa and end up on all Qw bookies before the ledger is closed (section 9 of
+        the rules; marked in the custom metadata for good, G-0). ``caller_ids``: every append names its entry id (WR-2).
+        ``deferred_sync``: bookies acknowledge before they sync, and ``WriteHandle.force`` makes entries durable and readable (WR-17).
+        """
         if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
             raise InvalidArgumentError(
                 f"ensemble size {ensemble_size}, write quorum {write_quorum_size}, ack quorum {ack_quorum_size}: must be E >= Qw >= Qa >= 1"
             )
         if ledger_id is not None and not 0 <= ledger_id < LEDGER_ID_END:
             raise InvalidArgumentError(f"ledger id {ledger_id} is not within 0..2^63-1")
+        if guaranteed_write_quorum and deferred_sync:
+            raise InvalidArgumentError("deferred_sync allows no ensemble change, which guaranteed_write_quorum needs; choose one")
+        options = replace(self._session.writer_options(), caller_ids=caller_ids, deferred_sync=deferred_sync)
+        digest, secret = _digest_type(digest_type), _password(password)
+        marks = dict(custom or {})
+        if guaranteed_write_quorum and write_quorum_size > ack_quorum_size:
+            marks[GWQ_MARK] = b"1"
+        ensemble = self._new_ensemble(ensemble_size, write_quorum_size)
         template = LedgerMetadata(
-            ensemble_size,
+            len(ensemble),
             write_quorum_size,
             ack_quorum_size,
             LedgerState.OPEN,
-            (Fragment(0, self._new_ensemble(ensemble_size)),),
-            digest_type=_digest_type(digest_type),
-            password=_password(password),
-            custom=MappingProxyType(dict(custom or {})),
-            creator_token=random.SystemRandom().randrange((1 << 63) - 1),
+            (Fragment(0, ensemble),),
+            digest_type=digest,
+            password=secret,
+            custom=MappingProxyType(marks),
+            creator_token=random.SystemRandom().randrange(1, (1 << 63) - 1),  # a Java client's later writes leave 0 there
         )
-        number, version = self._create(template, ledger_id)
-        return WriteHandle(self._session, number, template, version)
+        number, metadata, version = self._create(template, ledger_id)
+        return WriteHandle(self._session, number, metadata, version, options)
 
-    def _new_ensemble(self, size: int) -> tuple[str, ...]:
+    def _new_ensemble(self, size: int, write_quorum_size: int) -> tuple[str, ...]:
+        """CR-2. With opportunistic striping the ensemble may be smaller than ``size``; its length is the E to record."""
         try:
-            return self._session.placement.new_ensemble(size)
+            return self._session.placement.new_ensemble(size, write_quorum_size)
         except NotEnoughBookiesError:
             self._session.refresh_bookies()  # the watch may be a moment behind
-            return self._session.placement.new_ensemble(size)
+            if self.config.opportunistic_striping:
+                return new_ensemble_striped(self._session.placement, size, write_quorum_size)
+            return self._session.placement.new_ensemble(size, write_quorum_size)
 
-    def _create(self, metadata: LedgerMetadata, wanted: int | None) -> tuple[int, Version]:
-        """CR-3, CR-4: a generated id that is taken leads to another; an own earlier attempt is recognised by its token."""
+    def _create(self, metadata: LedgerMetadata, wanted: int | None) -> tuple[int, LedgerMetadata, Version]:
+        """CR-3, CR-4: a generated id that is taken leads to another; an own earlier attempt is recognised by its token.
+
+        No bookie is contacted (CR-6); a client that dies in here leaves nothing, or an empty OPEN ledger that nobody knows (CR-8).
+        """
         data = metadata_codec.encode(metadata)
         while True:
             ledger_id = self._retry(self.store.new_ledger_id) if wanted is None else wanted
             try:
-                return ledger_id, self._retry(partial(self.store.create_ledger, ledger_id, data))
+                return ledger_id, metadata, self._retry(partial(self.store.create_ledger, ledger_id, data))
             except NodeExistsError:
                 mine = self._is_mine(ledger_id, metadata)
                 if mine is not None:
-                    return ledger_id, mine
+                    return ledger_id, *mine
                 if wanted is not None:
                     raise LedgerExistsError(f"ledger {wanted} exists already", ledger=wanted) from None
 
-    def _is_mine(self, ledger_id: int, metadata: LedgerMetadata) -> Version | None:
+    def _is_mine(self, ledger_id: int, metadata: LedgerMetadata) -> tuple[LedgerMetadata, Version] | None:
+        """What is stored, content and version read together, if it is this call's own earlier attempt (CR-4) that nobody has fenced since.
+
+        A format without a token, or one that cannot be read, is somebody else's (CR-5). Created and deleted meanwhile: not ours either,
+        and never to be created again.
+        """
         try:
-            found = self._retry(lambda: self.store.read_ledger(ledger_id))
-        except NoNodeError:
+            stored = self._retry(lambda: self.store.read_ledger(ledger_id))
+            found = metadata_codec.decode(stored.data)
+        except (NoNodeError, MetadataFormatError):
             return None
-        return found.version if metadata_codec.decode(found.data).creator_token == metadata.creator_token else None
+        if found.creator_token is None or found.creator_token != metadata.creator_token or found.state is not LedgerState.OPEN:
+            return None
+        return found, stored.version
 
     def _retry(self, call: Callable[[], T]) -> T:
         """META-12: repeat the identical request until its outcome is definite, within the operation timeout."""
@@ -144,14 +182,22 @@ class BookKeeper:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist", ledger=ledger_id) from None
         return metadata_codec.decode(found.data), found.version
 
-    def open_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:
-        """Open for reading without recovery: a live writer is never disturbed (OP-3, OP-5).
+    def open_ledger(
+        self,
+        ledger_id: int,
+        *,
+        password: bytes = b"",
+        digest_type: DigestType | str | None = None,
+        options: ReadOptions | None = None,
+    ) -> ReadHandle:
+        """Open for reading without recovery: a live writer is never disturbed (OP-3, OP-5). ``options``: else the client's ``reads``.
 
-        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError (only if ``digest_type`` is given; else the stored one is used).
+        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError (only if ``digest_type`` is given; else the stored one is used);
+        ReadTimeoutError, ReadError, UnauthorizedError when the bookies of a ledger that is not CLOSED do not tell its LAC.
         """
         metadata, version = self._load(ledger_id)
         self._check_access(ledger_id, metadata, password, digest_type)
-        return ReadHandle(self._session, ledger_id, metadata, version)
+        return ReadHandle.open(self._session, ledger_id, metadata, version, options)
 
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:
         """Fence, recover and close a ledger, then open it (OP-4). A live writer is stopped.
@@ -162,8 +208,9 @@ class BookKeeper:
         metadata, version = self._load(ledger_id)
         self._check_access(ledger_id, metadata, password, digest_type)
         if metadata.state is not LedgerState.CLOSED:
-            machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.limits)
-            _run(self._session, ledger_id, machine, machine.start, add_kind=f"recovery-{random.getrandbits(32)}", quorums=metadata)
+            options = self._session.recovery_options()
+            machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.limits, options=options)
+            run_machine(self._session, ledger_id, machine, machine.start, add_kind=f"recovery-{random.getrandbits(32)}", quorums=metadata)
             metadata, version = self._load(ledger_id)
         return ReadHandle(self._session, ledger_id, metadata, version)
 
@@ -189,6 +236,42 @@ class BookKeeper:
     def bookies(self) -> BookieView:
         """Registered bookies, writable and read-only."""
         return self.store.bookies()
+
+    # --- re-replication ------------------------------------------------------------------------------------------
+
+    def check_ledger(
+        self, ledger_id: int, *, full: bool = False, bytes_per_second: int | None = None, on_progress: OnProgress | None = None
+    ) -> LedgerReport:
+        """Which replica of which entry is missing or corrupt (RR-4): the first and last entry of each replica, or with ``full`` all.
+        Neither fences nor writes. NoSuchLedgerError."""
+        return replication.check_ledger(self, ledger_id, full=full, bytes_per_second=bytes_per_second, on_progress=on_progress)
+
+    def repair_ledger(self, ledger_id: int, **options: Any) -> RepairReport:
+        """Copy what is missing and exchange bookies that are gone (RR-1..RR-8, G-27). ``options`` are those of RepairOptions."""
+        return replication.repair_ledger(self, ledger_id, _repair_options(options))
+
+    def decommission_bookie(
+        self,
+        bookie: BookieId,
+        *,
+        wait_s: float = 0.0,
+        delete_cookie: bool = False,
+        on_ledger: Callable[[int, int, int], None] | None = None,
+        **options: Any,
+    ) -> DecommissionReport:
+        """Move everything off a bookie, alive or dead, until no fragment names it. ``options`` are those of RepairOptions."""
+        return replication.decommission_bookie(
+            self, bookie, _repair_options(options), wait_s=wait_s, delete_cookie=delete_cookie, on_ledger=on_ledger
+        )
+
+    def delete_cookie(self, bookie: BookieId) -> bool:
+        """Forget a bookie for good: it cannot start again on its old data. False if it had no cookie. VersionConflictError."""
+        try:
+            version = self.store.read_cookie(bookie).version
+        except NoNodeError:
+            return False
+        self._retry(lambda: self.store.delete_cookie(bookie, version))
+        return True
 
     def close(self) -> None:
         """Idempotent. Ledgers being written stay OPEN; close their handles first."""
@@ -216,6 +299,13 @@ def _digest_type(value: DigestType | str) -> DigestType:
         return names[value.upper()]
     except (KeyError, AttributeError):
         raise InvalidArgumentError(f"digest type {value!r} is none of {', '.join(DigestType.__members__)}") from None
+
+
+def _repair_options(options: dict[str, Any]) -> RepairOptions:
+    try:
+        return RepairOptions(**{**options, "lost": frozenset(options.get("lost", ()))})
+    except TypeError as error:
+        raise InvalidArgumentError(f"unknown option of a repair: {error}") from None
 
 
 def _password(value: bytes) -> bytes:

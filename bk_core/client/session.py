@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import logging
 import random
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from bk_core.config import ClientConfig
 from bk_core.errors import BkError, MetadataError, MetadataOutcomeUnknownError, MetadataUnavailableError, NoNodeError, VersionConflictError
+from bk_core.metadata.racks import RackMap
 from bk_core.metadata.store import BookieView, MetadataStore
 from bk_core.net.link import BookieLink
 from bk_core.net.reactor import Reactor, Timer
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
-from bk_core.protocol.events import AddReply, BookieLost, Event, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
+from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, Event, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
-from bk_core.protocol.ledger.placement import RandomPlacement
+from bk_core.protocol.ledger.placement import Placement, Quarantine, RackAwarePlacement, RandomPlacement, is_bookie_failure, location
+from bk_core.protocol.ledger.recovery_options import RecoveryOptions
+from bk_core.protocol.ledger.replica_order import Rank, ReadHistory
+from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode, WriterOptions
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, Request, Response, Status
 
 log = logging.getLogger("bk_core.client")
@@ -29,31 +34,109 @@ class Machine(Protocol):
     def handle(self, event: Event, now_ns: int) -> list[Effect]: ...
 
 
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
 class Session:
     """Reactor thread and metadata threads of one client. ``close`` ends both."""
 
     def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
         self.config = config
         self.store = store
+        self._racks = RackMap(store, config.racks) if config.placement == "rack-aware" else None
         self.reactor = Reactor()
         self.rng = random.Random()
         self._metadata = ThreadPoolExecutor(max_workers=4, thread_name_prefix="bookkeeper-metadata")
         self._links: dict[tuple[BookieId, str], BookieLink] = {}
+        self._reads = ReadHistory(config.limits.speculative_read_ns)
+        self._closables: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._view = BookieView((), ())
-        self.placement = RandomPlacement(lambda: self._view.writable, self.rng.random, self._suspects)
+        self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
+        self.placement = self._new_placement(self._racks)
+        self._on_bookies: dict[Driver, None] = {}
         self._watch = store.watch_bookies(self._bookies_changed)
 
+    def _new_placement(self, racks: RackMap | None) -> Placement:
+        if racks is None:
+            return RandomPlacement(lambda: self._view.writable, self.rng.random, self._suspects)
+        settings = self.config
+        local = location(settings.local_rack or "")
+        return RackAwarePlacement(
+            lambda: self._view.writable,
+            self.rng.random,
+            self._suspects,
+            racks.topology,
+            settings.min_racks,
+            settings.enforce_racks,
+            local,
+        )
+
+    def writer_options(self) -> WriterOptions:
+        """What the client's settings say about every writer."""
+        settings = self.config
+        timeout_s = settings.add_quorum_timeout_s
+        return WriterOptions(
+            ensemble_change=EnsembleChangeMode[settings.ensemble_change.upper()],
+            window=ChangeWindow.SURVIVORS if settings.commit_during_change else None,
+            close_in_recovery=settings.close_in_recovery,
+            quorum_timeout_ns=None if timeout_s is None else int(timeout_s * 1e9),
+            busy_resends_max=settings.busy_resends_max,
+            fault_domains_min=settings.min_ack_racks,
+        )
+
+    def recovery_options(self) -> RecoveryOptions:
+        """What the client's settings say about every recovery."""
+        mode = EnsembleChangeMode[self.config.ensemble_change.upper()]
+        return RecoveryOptions(ensemble_change=mode, barrier=self.config.recovery_barrier)
+
     def _bookies_changed(self, view: BookieView) -> None:
+        if self._racks is not None:
+            self._racks.bookies_changed({*view.writable, *view.readonly})
         self._view = view
+        self.reactor.post(self._tell_of_bookies)
+
+    def _tell_of_bookies(self) -> None:
+        for driver in tuple(self._on_bookies):
+            driver.feed(BookiesChanged())
+
+    def tell_of_bookies(self, driver: Driver, wanted: bool) -> None:
+        """Reactor thread. Whether a writer wants to know that the registry changed (G-10)."""
+        if wanted:
+            self._on_bookies[driver] = None
+        else:
+            self._on_bookies.pop(driver, None)
 
     def bookies(self) -> BookieView:
         return self._view
 
     def refresh_bookies(self) -> None:
-        self._view = self.store.bookies()
+        self._bookies_changed(self.store.bookies())
 
-    def _suspects(self) -> list[BookieId]:
-        return [bookie for (bookie, _), link in self._links.items() if link.failed_recently]
+    def note_answer(self, bookie: BookieId, status: Status) -> None:
+        """Reactor thread. What a bookie answered, for the quarantine (CR-2)."""
+        if is_bookie_failure(status):
+            self._quarantine.failed(bookie)
+
+    def note_read(self, bookie: BookieId, status: Status, elapsed_ns: int) -> None:
+        """Reactor thread. How long a bookie took for a plain read, for the order of replicas (RD-2)."""
+        self._reads.note(bookie, status, elapsed_ns, self.reactor.now_ns())
+
+    def read_rank(self, bookie: BookieId) -> Rank:
+        """Reactor thread. metadata.md 5.7; as long as no bookie is known, none counts as unregistered."""
+        view = self._view
+        registered = bookie in view.writable or not view.writable
+        readonly = bookie in view.readonly
+        return self._reads.rank(bookie, self.reactor.now_ns(), readonly=readonly, registered=registered or readonly)
+
+    def close_with(self, closable: Closable) -> None:
+        """Close it before this session: somebody may be waiting in it for what would never come."""
+        self._closables.add(closable)
+
+    def _suspects(self) -> frozenset[BookieId]:
+        """Any thread: bookies in quarantine, and those whose connection is broken now."""
+        broken = {bookie for (bookie, _), link in tuple(self._links.items()) if link.failed_recently}
+        return self._quarantine.members() | broken
 
     def link(self, bookie: BookieId, kind: str) -> BookieLink:
         """Reactor thread. Kinds: data, batch (a connection that an old bookie may close), control (v3), and one of its own per recovery:
@@ -99,7 +182,11 @@ class Session:
         self.metadata_call(lambda: self.store.resolve(bookie), lambda address, error: then(address, str(error) if error else ""))
 
     def close(self) -> None:
+        for closable in tuple(self._closables):
+            closable.close()
         self._watch.cancel()
+        if self._racks is not None:
+            self._racks.close()
         done: Future[None] = Future()
 
         def shut() -> None:
@@ -170,7 +257,12 @@ class Driver:
     def _send_read(self, request: int, bookie: BookieId, message: Request, timeout_ns: int | None) -> None:
         link = self.session.link(bookie, self.session.link_kind(message))
 
+        plain = isinstance(message, (ReadRequest, BatchReadRequest)) and message.entry_id >= 0
+        sent_ns = self.session.reactor.now_ns()
+
         def answer(status: Status, response: Response | None) -> None:
+            if plain:
+                self.session.note_read(bookie, status, self.session.reactor.now_ns() - sent_ns)
             self.feed(ReadReply(request, bookie, status, response))
 
         link.request(message, timeout_ns or self.session.config.limits.read_timeout_ns, answer)
@@ -207,14 +299,17 @@ class Driver:
             self._timers[key] = self.session.reactor.call_later(after_ns, lambda: self.feed(TimerFired(key)))
 
     def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status) -> None:
+        self.session.note_answer(bookie, status)
         self.feed(AddReply(bookie, first_entry_id, count, status))
 
     def on_lost(self, bookie: BookieId, status: Status) -> None:
+        self.session.note_answer(bookie, status)
         self.feed(BookieLost(bookie, status))
 
     def close(self) -> None:
         """Stop timers and listeners; later events are dropped (L-11)."""
         self._closed = True
+        self.session.tell_of_bookies(self, False)
         for timer in self._timers.values():
             timer.cancel()
         for bookie in self._listening:

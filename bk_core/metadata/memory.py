@@ -12,9 +12,11 @@ from bk_core.errors import ClientClosedError, MetadataError, NodeExistsError, No
 from bk_core.metadata import paths
 from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
+from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState, UnderreplicationStore
 from bk_core.protocol.ledger.metadata import BookieId
 
 _BOOKIES = "bookies"  # key under which watches of the bookie list are kept
+_RACKS = "racks"
 
 
 @dataclass(slots=True)
@@ -27,6 +29,7 @@ class _World:
     watches: dict[str, list[_MemoryWatch]] = field(default_factory=dict)
     next_ledger_id: int = 0
     instance_id: str | None = None
+    underreplication: MemoryUnderreplicationState = field(default_factory=MemoryUnderreplicationState)
 
 
 _WORLDS: dict[str, _World] = {}
@@ -36,11 +39,12 @@ _WORLDS_LOCK = Lock()
 class MemoryStore:
     """All that is opened under one name sees the same nodes. Callbacks run on the thread that made the change, after it."""
 
-    __slots__ = ("_closed", "_mine", "_world")
+    __slots__ = ("_closed", "_mine", "_underreplication", "_world")
 
     def __init__(self, name: str) -> None:
         with _WORLDS_LOCK:
             self._world = _WORLDS.setdefault(name, _World())
+        self._underreplication = MemoryUnderreplication(self._world.underreplication)
         self._mine: list[_MemoryWatch | _MemoryRegistration] = []
         self._closed = False
 
@@ -131,6 +135,15 @@ class MemoryStore:
         _notify(self._world, _BOOKIES)
         return registration
 
+    def read_rack_map(self) -> Versioned:
+        return self._read(_RACKS)
+
+    def write_rack_map(self, data: bytes, version: Version | None) -> Version:
+        return self._create(_RACKS, data) if version is None else self._write(_RACKS, data, version)
+
+    def watch_rack_map(self, callback: Callable[[], None]) -> Watch:
+        return self._watch(_RACKS, callback)
+
     def instance_id(self) -> str | None:
         self._check_open()
         return self._world.instance_id
@@ -145,6 +158,10 @@ class MemoryStore:
     def delete_cookie(self, bookie_id: BookieId, version: Version) -> None:
         self._delete(_cookie(bookie_id), version)
 
+    def underreplication(self) -> UnderreplicationStore:
+        self._check_open()
+        return self._underreplication
+
     def initialize_cluster(self) -> str:
         self._check_open()
         with self._world.lock:
@@ -157,6 +174,7 @@ class MemoryStore:
         if self._closed:
             return
         self._closed = True
+        self._underreplication.release_all()
         for own in self._mine:
             own.cancel()
         self._mine.clear()

@@ -158,6 +158,11 @@ def default_log_root(root: str) -> str:
     return root.rpartition("/")[0] + "/bk-logs"
 
 
+def rack_map_path(root: str) -> str:
+    """Pulsar's node with the racks of the bookies: beside the ledgers root (metadata.md 1.5)."""
+    return root.rpartition("/")[0] + "/bookies"
+
+
 def check_log_root(log_root: str, root: str) -> str:
     check_root(log_root, "log root")
     if f"{log_root}/".startswith(f"{root}/"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from bk_core.metadata.underreplication import UnderreplicationStore
 from bk_core.protocol.ledger.metadata import BookieId
 
 Version = int  # opaque outside the stores: grows by every write
@@ -96,6 +97,17 @@ class MetadataStore(Protocol):
 
     def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration: ...
 
+    # racks: one value beside the ledgers root, written by whoever runs the bookies (racks.py, metadata.md 1.5) -------------------
+    def read_rack_map(self) -> Versioned:
+        """NoNodeError if the cluster has none."""
+
+    def write_rack_map(self, data: bytes, version: Version | None) -> Version:
+        """Create when ``version`` is None (NodeExistsError), else compare-and-set."""
+
+    def watch_rack_map(self, callback: Callable[[], None]) -> Watch:
+        """Call ``callback`` (from any thread) after each change or deletion, until cancelled."""
+
+    # the cluster -------------------------------------------------------------------------------------------------
     def instance_id(self) -> str | None: ...
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned:
@@ -105,6 +117,9 @@ class MetadataStore(Protocol):
         """Create when ``version`` is None (NodeExistsError), else compare-and-set."""
 
     def delete_cookie(self, bookie_id: BookieId, version: Version) -> None: ...
+
+    def underreplication(self) -> UnderreplicationStore:
+        """Marks and locks of re-replication (underreplication.py)."""
 
     def initialize_cluster(self) -> str:
         """Make root, LAYOUT, INSTANCEID, available if the root is absent; return the instance id. Existing cluster: its instance id."""

@@ -38,6 +38,8 @@ from bk_core.errors import (
 from bk_core.metadata import paths
 from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
+from bk_core.metadata.underreplication import UnderreplicationStore
+from bk_core.metadata.zookeeper_underreplication import ZooKeeperUnderreplication
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.metadata_codec import is_bookie_id
 
@@ -77,6 +79,7 @@ class ZooKeeperStore:
         prefix = paths.check_root(chroot, "chroot") if chroot else ""
         self._root = prefix + paths.check_root(root, "ledgers root")
         self._log_root = prefix + paths.check_log_root(log_root or paths.default_log_root(root), root)
+        self._rack_map = prefix + paths.rack_map_path(root)
         self._wanted_manager = manager
         self._layout: str | None = None
         self._timeout_s = timeout_s
@@ -88,6 +91,7 @@ class ZooKeeperStore:
         self._lock = Lock()
         self._link = _Link(hosts, session_timeout_s, self._on_connection)
         self._keeper = _Keeper()
+        self._underreplication = ZooKeeperUnderreplication(self, self._root)
         try:
             self._link.start(timeout_s)
             self._manager()
@@ -214,6 +218,15 @@ class ZooKeeperStore:
             raise
         return registration
 
+    def read_rack_map(self) -> Versioned:
+        return self._get(self._rack_map)
+
+    def write_rack_map(self, data: bytes, version: Version | None) -> Version:
+        return self._create_with_parents(self._rack_map, data) if version is None else self._set(self._rack_map, data, version)
+
+    def watch_rack_map(self, callback: Callable[[], None]) -> Watch:
+        return self._watch(self._rack_map, callback)
+
     def instance_id(self) -> str | None:
         try:
             return self._get(f"{self._root}/INSTANCEID").data.decode("ascii", "replace")
@@ -229,6 +242,9 @@ class ZooKeeperStore:
 
     def delete_cookie(self, bookie_id: BookieId, version: Version) -> None:
         self._remove(self._cookie(bookie_id), version)
+
+    def underreplication(self) -> UnderreplicationStore:
+        return self._underreplication
 
     def initialize_cluster(self) -> str:
         """One transaction makes root, available, available/readonly and INSTANCEID, then LAYOUT follows (metadata.md 1.2)."""

@@ -1,7 +1,8 @@
 """One TCP connection to one bookie: frames out, frames in, requests matched with answers, timeouts, reconnects with backoff.
 
 A link speaks v2 or v3 for its whole life (wire-protocol.md 2.2). Adds are not tracked one by one: the writer machine knows what it
-waits for; their answers are routed by ledger id. Everything else is matched by number, v2 single reads by (ledger, entry) in order (5.4).
+waits for; their answers are routed by ledger id. Everything else is matched by number and operation (9), v2 single reads by (ledger, entry)
+in order (5.4). An answer that nothing waits for is dropped.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import logging
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Protocol
 
 from bk_core import kernels
@@ -20,6 +22,7 @@ from bk_core.net.reactor import Reactor
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.run import AddRun
 from bk_core.protocol.wire import connection
+from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.messages import AddRequest, AddResponse, ReadRequest, Request, Response, Status
 
 log = logging.getLogger("bk_core.net")
@@ -32,6 +35,23 @@ CHECK_NS = 100_000_000
 CONNECT_TIMEOUT_NS = 5_000_000_000
 # A v3 or batch answer to an entry at the v2 limit is a little longer than the limit (wire-protocol.md 2.1).
 RECEIVE_SLACK_BYTES = 4096
+
+# SM-3: a number alone does not tell whose answer it is; the operation must be the request's too (wire-protocol.md 9).
+RESPONSES: Mapping[type[Request], type[Response]] = MappingProxyType(
+    {
+        m.AddRequest: m.AddResponse,
+        m.ReadRequest: m.ReadResponse,
+        m.BatchReadRequest: m.BatchReadResponse,
+        m.AuthRequest: m.AuthResponse,
+        m.WriteLacRequest: m.WriteLacResponse,
+        m.ReadLacRequest: m.ReadLacResponse,
+        m.ForceLedgerRequest: m.ForceLedgerResponse,
+        m.BookieInfoRequest: m.BookieInfoResponse,
+        m.EntryListRequest: m.EntryListResponse,
+        m.StartTlsRequest: m.StartTlsResponse,
+        m.UnservedRequest: m.UnservedResponse,
+    }
+)
 
 Answer = Callable[[Status, Response | None], None]
 Resolve = Callable[[BookieId, Callable[[tuple[str, int] | None, str], None]], None]
@@ -47,6 +67,7 @@ class AddListener(Protocol):
 @dataclass(slots=True, eq=False)
 class _Waiting:
     answer: Answer
+    response: type[Response]
     deadline_ns: int
     key: tuple[int, int] | None  # v2 single reads
 
@@ -100,7 +121,8 @@ class BookieLink:
             entry_id = run.first_entry_id + index
             self._adds[self._next_id] = (run.ledger_id, entry_id)
             key = bytes(run.frames[run.offsets[index] + 8 : run.offsets[index] + 28])
-            request = AddRequest(self._next_id, run.ledger_id, entry_id, key, bytes(run.body(index)), run.recovery, run.recovery)
+            body, flag = bytes(run.body(index)), run.recovery
+            request = AddRequest(self._next_id, run.ledger_id, entry_id, key, body, flag, flag, run.deferred_sync)
             buffers.append(memoryview(connection.encode_request(request, "v3")))
         self._send(buffers)
 
@@ -112,7 +134,7 @@ class BookieLink:
         self._next_id += 1
         number = self._next_id
         key = (message.ledger_id, message.entry_id) if self.protocol == "v2" and isinstance(message, ReadRequest) else None
-        self._waiting[number] = _Waiting(answer, self._reactor.now_ns() + timeout_ns, key)
+        self._waiting[number] = _Waiting(answer, RESPONSES[type(message)], self._reactor.now_ns() + timeout_ns, key)
         if key is not None:
             self._by_key.setdefault(key, deque()).append(number)
         self._send([memoryview(connection.encode_request(replace(message, request_id=number), self.protocol))])
@@ -212,12 +234,9 @@ class BookieLink:
             listener.on_add(self.bookie, first, count, status)
 
     def _answer(self, response: Response) -> None:
-        if self.protocol == "v3" and response.request_id in self._adds:
+        if self.protocol == "v3" and isinstance(response, AddResponse) and response.request_id in self._adds:
             ledger_id, entry_id = self._adds.pop(response.request_id)
             self._add_answer(ledger_id, entry_id, 1, response.status)
-            return
-        if isinstance(response, AddResponse):
-            self._add_answer(response.ledger_id, response.entry_id, 1, response.status)
             return
         number = response.request_id
         if self.protocol == "v2" and number == 0:
@@ -225,9 +244,11 @@ class BookieLink:
             if not queue:
                 return
             number = queue[0]
-        waiting = self._forget(number)
-        if waiting is not None:
-            waiting.answer(response.status, response)
+        found = self._waiting.get(number)
+        if found is None or not isinstance(response, found.response):
+            return
+        self._forget(number)
+        found.answer(response.status, response)
 
     def _forget(self, number: int) -> _Waiting | None:
         waiting = self._waiting.pop(number, None)

@@ -85,4 +85,9 @@ class MetadataChanged:
     version: int
 
 
-Event = AddReply | BookieLost | ReadReply | LedgerRead | LedgerWritten | TimerFired | MetadataChanged
+@dataclass(frozen=True, slots=True)
+class BookiesChanged:
+    """Bookies registered or left. A ledger that waits for a replacement looks again (G-10)."""
+
+
+Event = AddReply | BookieLost | ReadReply | LedgerRead | LedgerWritten | TimerFired | MetadataChanged | BookiesChanged

@@ -16,10 +16,21 @@ class Limits:
     add_timeout_ns: int = _limit(5_000_000_000, 1, 50_000_000)
     read_timeout_ns: int = _limit(5_000_000_000, 1, 50_000_000)
     speculative_read_ns: int = _limit(2_000_000_000, 1)
+    speculative_read_ns_max: int = _limit(60_000_000_000, 1)
+    # Tails (LC-5): how long a bookie may hold a poll, the least time between polls that bring nothing, and between looks at the metadata.
+    long_poll_ns: int = _limit(5_000_000_000, 1_000_000)
+    tail_pause_ns: int = _limit(200_000_000, 1)
+    tail_look_ns: int = _limit(5_000_000_000, 1)
+    # Entries that a bookie must be sent again (WR-6, EC-3, G-7): first pause, doubled up to the last; after so many it is staged out.
+    add_retry_ns: int = _limit(100_000_000, 1)
+    add_retry_ns_max: int = _limit(5_000_000_000, 1)
+    pinned_retries_max: int = _limit(3, 0, 1)
+    placement_retry_ns: int = _limit(1_000_000_000, 1)
     ensemble_changes_max: int = _limit(2**31 - 1, 0, 1, 2)
     recovery_window_entries: int = _limit(32, 1, 2)
     recovery_retries_max: int = _limit(8, 0, 1)
     recovery_retry_ns: int = _limit(300_000_000, 1)
+    recovery_lafr_wait_ns: int = _limit(100_000_000, 1)
     metadata_retry_ns: int = _limit(200_000_000, 1)
     explicit_lac_ns: int = _limit(200_000_000, 1)
     read_window_bytes: int = _limit(16 * 1024 * 1024, 1)
@@ -30,3 +41,7 @@ class Limits:
     unretired_bytes_max: int = _limit(64 * 1024 * 1024, 1)
     # An Apache bookie queues 10,000 adds a thread and refuses the next one (wire-protocol.md 8.2): a bookie that lags must not get there.
     unretired_entries_max: int = _limit(8000, 1)
+    # Re-replication: what one fragment's check or copy may hold in memory, and how stubborn it is before it reports (RR-8).
+    replication_bytes_in_flight: int = _limit(16 * 1024 * 1024, 1)
+    replication_retries_max: int = _limit(4, 0, 1)
+    replication_retry_ns: int = _limit(500_000_000, 1)

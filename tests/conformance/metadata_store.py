@@ -49,7 +49,9 @@ def check_metadata_store(open_store: OpenStore) -> None:
         _check_logs(one, two)
         _check_watches(one, two)
         _check_cookies(one, two)
+        _check_underreplication(one, two, open_store)
         _check_bookies(one, two, open_store)
+        _check_rack_map(one, two)
     _check_closed(open_store)
 
 
@@ -176,6 +178,37 @@ def _check_cookies(one: MetadataStore, two: MetadataStore) -> None:
         one.write_cookie("a/b", b"", None)
 
 
+def _check_underreplication(one: MetadataStore, two: MetadataStore, open_store: OpenStore) -> None:
+    """RR-11: marks merge and go only at the version that was read; a lock has one holder and ends with its session."""
+    mine, other = one.underreplication(), two.underreplication()
+    assert list(mine.marked_ledgers()) == [] and mine.mark_of(3) is None and mine.lock_holder(3) is None
+    mine.mark(3, ["bk1:3181"], 17)
+    mine.mark(2**40, ["bk1:3181"], 17)
+    assert list(other.marked_ledgers()) == [3, 2**40]
+    mark = other.mark_of(3)
+    assert mark is not None and (mark.ledger_id, mark.replicas, mark.created_ms) == (3, ("bk1:3181",), 17)
+    mine.mark(3, ["bk2:3181", "bk1:3181"], 18)
+    assert not other.unmark(mark)
+    mark = other.mark_of(3)
+    assert mark is not None and mark.replicas == ("bk1:3181", "bk2:3181")
+    assert other.unmark(mark) and other.mark_of(3) is None and list(mine.marked_ledgers()) == [2**40]
+    far = mine.mark_of(2**40)
+    assert far is not None and mine.unmark(far)
+    assert list(one.list_ledgers()) == []  # nothing of this counts as a ledger
+    lock = mine.lock(3, "host-1")
+    assert lock is not None and lock.is_held()
+    assert other.lock(3, "host-2") is None and mine.lock(3, "host-1") is None and other.lock_holder(3) == "host-1"
+    lock.release()
+    assert not lock.is_held()
+    with opened(open_store) as third:
+        assert third.underreplication().lock(3, "host-3") is not None
+        assert mine.lock(3, "host-1") is None
+    taken = mine.lock(3, "host-1")
+    assert taken is not None
+    taken.release()
+    assert not mine.is_disabled()
+
+
 def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore) -> None:
     views: list[BookieView] = []
     watch = two.watch_bookies(views.append)
@@ -203,6 +236,25 @@ def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore
     watch.cancel()
     assert two.resolve("h:3181") == ("h", 3181)
     eventually(lambda: _unresolvable(two, "bookie-a"))
+
+
+def _check_rack_map(one: MetadataStore, two: MetadataStore) -> None:
+    with pytest.raises(NoNodeError):
+        one.read_rack_map()
+    changes: list[int] = []
+    watch = two.watch_rack_map(lambda: changes.append(1))
+    version = one.write_rack_map(b"{}", None)
+    eventually(lambda: len(changes) == 1)
+    with pytest.raises(NodeExistsError):
+        two.write_rack_map(b"{}", None)
+    newer = two.write_rack_map(b'{"default": {}}', version)
+    eventually(lambda: len(changes) == 2)
+    with pytest.raises(VersionConflictError):
+        one.write_rack_map(b"", version)
+    assert (one.read_rack_map().data, one.read_rack_map().version) == (b'{"default": {}}', newer)
+    assert one.bookies() == BookieView((), ())  # it lies outside the ledgers root
+    assert list(one.list_ledgers()) == []
+    watch.cancel()
 
 
 def _unresolvable(store: MetadataStore, bookie_id: str) -> bool:

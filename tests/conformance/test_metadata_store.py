@@ -88,6 +88,37 @@ def test_a_new_cluster_holds_exactly_the_specified_nodes(zookeeper: ZooKeeperPro
     store.close()
 
 
+def test_underreplication_nodes_are_apaches(zookeeper: ZooKeeperProcess, root: str) -> None:
+    """metadata.md 1.4, and RR-11: an ephemeral lock, empty directories pruned, auto-recovery's switch seen, a lost session noticed."""
+    store = _open(zookeeper, root)
+    store.initialize_cluster()
+    marks, client = store.underreplication(), store._link.client
+    base = f"{root}/underreplication"
+    marks.mark(0xDEADBEEF, ["bk1:3181"], 5)
+    path = f"{base}/ledgers/0000/0000/dead/beef/urL3735928559"
+    assert client.get(path)[0] == b'replica: "bk1:3181"\nctime: 5\n'
+    mark = marks.mark_of(0xDEADBEEF)
+    assert mark is not None and marks.unmark(mark)
+    assert client.get_children(f"{base}/ledgers") == []
+    lock = marks.lock(12, "host-1")
+    assert lock is not None
+    data, stat = client.get(f"{base}/locks/urL0000000012")
+    assert data == b'bookieId: "host-1"\n' and stat.ephemeralOwner == store._session_id()
+    session = store._session_id()
+    _expire(store, zookeeper)
+    contract.eventually(lambda: store._session_id() not in (None, 0, session))
+    assert not lock.is_held()
+    lock.release()
+    other = _open(zookeeper, root)
+    assert other.underreplication().lock(12, "host-2") is not None
+    assert marks.lock(12, "host-1") is None and marks.lock_holder(12) == "host-2"
+    other.close()
+    assert not marks.is_disabled()
+    client.create(f"{base}/disable", b"")
+    assert marks.is_disabled()
+    store.close()
+
+
 def test_chroot_and_log_root(zookeeper: ZooKeeperProcess) -> None:
     uri = f"zk://{zookeeper.connect_string};{zookeeper.connect_string}/ledgers?chroot=/deep/down"
     store = open_store(uri, log_root="/elsewhere")

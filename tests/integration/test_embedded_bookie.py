@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.bookie.server import EmbeddedBookie, check_cookie, collectable
-from bk_core.errors import InvalidArgumentError, NoNodeError
-from bk_core.metadata.store import Versioned
+from bk_core.bookie.server import EmbeddedBookie
+from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.connection import decode_response, encode_request
 from bk_core.protocol.wire.messages import Status
@@ -229,9 +228,9 @@ time.sleep(600)
 """
 
 
-def spawn(directory: Path) -> tuple[subprocess.Popen[str], int]:
+def spawn(directory: Path, program: str = CHILD) -> tuple[subprocess.Popen[str], int]:
     environment = dict(os.environ, BK_DIE_WITH_PARENT="1")
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(directory)], stdout=subprocess.PIPE, text=True, env=environment)
+    child = subprocess.Popen([sys.executable, "-c", program, str(directory)], stdout=subprocess.PIPE, text=True, env=environment)
     assert child.stdout is not None
     with child.stdout:
         return child, int(child.stdout.readline())
@@ -286,89 +285,75 @@ def test_kill_9_keeps_everything_acknowledged(tmp_path: Path) -> None:
     child.wait()
 
 
-# --- the metadata store's side ------------------------------------------------------------------------------------
-
-
-class Registered:
-    def set_readonly(self, readonly: bool) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class SmallStore:
-    """As much of a metadata store as a bookie asks for."""
-
-    def __init__(self) -> None:
-        self.ledgers: dict[int, bytes] = {}
-        self.cookies: dict[str, bytes] = {}
-        self.registered: list[str] = []
-        self.hidden: set[int] = set()  # ledgers that a listing misses
-
-    def list_ledgers(self) -> Iterator[int]:
-        return iter(sorted(set(self.ledgers) - self.hidden))
-
-    def read_ledger(self, ledger_id: int) -> Versioned:
-        if ledger_id not in self.ledgers:
-            raise NoNodeError("no such ledger")
-        return Versioned(self.ledgers[ledger_id], 0)
-
-    def instance_id(self) -> str | None:
-        return "11111111-2222-3333-4444-555555555555"
-
-    def read_cookie(self, bookie_id: str) -> Versioned:
-        if bookie_id not in self.cookies:
-            raise NoNodeError("no such cookie")
-        return Versioned(self.cookies[bookie_id], 0)
-
-    def write_cookie(self, bookie_id: str, data: bytes, version: int | None) -> int:
-        self.cookies[bookie_id] = data
-        return 0
-
-    def register_bookie(self, bookie_id: str, host: str, port: int, readonly: bool = False) -> Registered:
-        assert bookie_id in self.cookies
-        self.registered.append(bookie_id)
-        return Registered()
-
-
-def moved(directory: Path) -> Path:
-    """Where VERSION of a copied bookie directory would be."""
-    (directory / "copy" / "current").mkdir(parents=True)
-    return directory / "copy" / "current" / "VERSION"
-
-
-def test_cookies_guard_the_directory(tmp_path: Path) -> None:
-    store = SmallStore()
-    check_cookie(store, "a:1", tmp_path)  # type: ignore[arg-type]
-    check_cookie(store, "a:1", tmp_path)  # type: ignore[arg-type]
-    assert store.cookies["a:1"] == (tmp_path / "current" / "VERSION").read_bytes()
-    with pytest.raises(InvalidArgumentError, match="another bookie id"):
-        check_cookie(store, "a:2", tmp_path)  # type: ignore[arg-type]
-    del store.cookies["a:1"]  # as after a crash between the two writes
-    check_cookie(store, "a:1", tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="another journal directories"):
-        check_cookie(store, "a:1", (tmp_path / "current" / "VERSION").rename(moved(tmp_path)).parent.parent)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="lost its data"):
-        check_cookie(store, "a:1", tmp_path)  # type: ignore[arg-type]
-
-
-def test_b12_only_ledgers_without_metadata_are_collected(tmp_path: Path) -> None:
-    store = SmallStore()
-    store.ledgers = {1: b"", 2: b"", 3: b""}
-    store.hidden = {2}
-    assert collectable([1, 2, 4], store) == [4]  # type: ignore[arg-type]
-    with EmbeddedBookie(tmp_path, store=store, collect_interval_s=0.1) as bookie:  # type: ignore[arg-type]
-        assert store.registered == [bookie.bookie_id]
-        peer = Peer(bookie.port)
-        for ledger_id in (1, 2, 3):
-            assert peer.request(m.AddRequest(0, ledger_id, 0, KEY, body(ledger_id, 0)), "v2").status is Status.OK
-        del store.ledgers[3]
-        deadline = time.monotonic() + 5
-        while peer.request(m.ReadRequest(0, 3, 0), "v2").status is Status.OK and time.monotonic() < deadline:
-            time.sleep(0.05)
-        statuses = [peer.request(m.ReadRequest(0, ledger_id, 0), "v2").status for ledger_id in (1, 2, 3)]
-        assert statuses == [Status.OK, Status.OK, Status.NO_LEDGER]
-        late = m.AddRequest(0, 3, 1, KEY, body(3, 1))
-        assert peer.request(late, "v2").status is Status.FENCED
+def test_kill_9_keeps_fences_that_answers_relied_on(tmp_path: Path) -> None:
+    """B-3, B-4, B-6 (R20, R21, R22; 14.1 item 3): once a fence read is answered, positive or negative, no restart opens the ledger."""
+    child, port = spawn(tmp_path)
+    peer = Peer(port)
+    assert peer.request(m.AddRequest(1, 1, 0, KEY, body(1, 0))).status is Status.OK
+    answers = [peer.request(m.ReadRequest(2, ledger_id, -1, fence=True, master_key=KEY)).status for ledger_id in (1, 2, 2)]
+    assert answers == [Status.OK, Status.NO_ENTRY, Status.NO_ENTRY]
+    child.kill()
+    child.wait()
+    peer.close()
+    for _ in range(2):
+        child, port = spawn(tmp_path)
+        peer = Peer(port)
+        for ledger_id in (1, 2):
+            assert peer.request(m.AddRequest(1, ledger_id, 1, KEY, body(ledger_id, 1))).status is Status.FENCED
+            assert peer.request(m.ReadRequest(2, ledger_id, 1)).status is Status.NO_ENTRY
+        child.kill()
+        child.wait()
         peer.close()
+
+
+COLLECTING_CHILD = """
+import sys, time
+from bk_core.bookie.collector import CollectorOptions
+from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
+from bk_core.bookie.server import die_with_parent
+from bk_core.metadata.memory import MemoryStore
+die_with_parent()
+store = MemoryStore("here")
+store.initialize_cluster()
+bookie = EmbeddedBookie(sys.argv[1], store=store, options=BookieOptions(accept_data_loss=True, collector=CollectorOptions(interval_s=0.05)))
+print(bookie.start().port, flush=True)
+time.sleep(600)
+"""
+
+
+def test_kill_9_keeps_tombstones(tmp_path: Path) -> None:
+    """B-6 (R22): a ledger without metadata is collected; what is left of it refuses every add after a kill, once anybody has seen it."""
+    child, port = spawn(tmp_path, COLLECTING_CHILD)
+    peer = Peer(port)
+    peer.request(m.AddRequest(1, 1, 0, KEY, body(1, 0)))
+    deadline = time.monotonic() + 10
+    while peer.request(m.ReadRequest(2, 1, 0)).status is not Status.NO_LEDGER:
+        assert time.monotonic() < deadline
+    assert peer.request(m.ReadRequest(3, 1, -1, fence=True, master_key=KEY)).status is Status.NO_LEDGER
+    child.kill()
+    child.wait()
+    peer.close()
+    child, port = spawn(tmp_path)
+    peer = Peer(port)
+    for recovery in (False, True):
+        assert peer.request(m.AddRequest(1, 1, 1, KEY, body(1, 1), recovery)).status is Status.FENCED
+    child.kill()
+    child.wait()
+    peer.close()
+
+
+def test_a_frozen_bookie_goes_on(tmp_path: Path) -> None:
+    """B-1: requests that arrive while the process is stopped are answered when it goes on, in order."""
+    child, port = spawn(tmp_path)
+    peer = Peer(port)
+    assert peer.request(m.AddRequest(1, 1, 0, KEY, body(1, 0))).status is Status.OK
+    os.kill(child.pid, signal.SIGSTOP)
+    frames = [encode_request(m.AddRequest(2, 1, 1, KEY, body(1, 1)), "v3")]
+    frames.append(encode_request(m.ReadRequest(3, 1, -1, fence=True, master_key=KEY), "v3"))
+    peer.sock.sendall(b"".join(frames))
+    os.kill(child.pid, signal.SIGCONT)
+    assert decode_response(peer.frame()[4:], "v3") == m.AddResponse(2, Status.OK, 1, 1)
+    assert decode_response(peer.frame()[4:], "v3") == m.ReadResponse(3, Status.OK, 1, -1, body(1, 1))
+    child.kill()
+    child.wait()
+    peer.close()

@@ -1,21 +1,25 @@
-"""The rules of one bookie (B-1..B-13), free of sockets, files and clocks."""
+"""The rules of one bookie (B-1..B-13), free of sockets, files and clocks.
+
+rules.py      each obligation as one small decision
+reads.py      answers that change nothing
+machine.py    requests in, effects out; data loss and garbage collection
+polls.py      long polls that wait
+loss.py       what a loss of data, and a look at the metadata, mean for each ledger
+records.py    what is kept of a ledger, and the effects
+answers.py    refusals
+memory.py     a storage that can crash
+"""
 
 from __future__ import annotations
 
-from bk_core.protocol.bookie.machine import (
-    BookieMachine,
-    BookieStorageView,
-    Effect,
-    LedgerRecord,
-    Persist,
-    Reply,
-    ReplyAfterSync,
-    WakeLater,
-    io_error,
-)
+from bk_core.protocol.bookie.answers import io_error
+from bk_core.protocol.bookie.loss import AfterLoss, after_loss, decided_entries, may_delete, may_leave_limbo
+from bk_core.protocol.bookie.machine import BookieMachine
 from bk_core.protocol.bookie.memory import MemoryBookieStorage
+from bk_core.protocol.bookie.records import BookieStorageView, Effect, LedgerRecord, Persist, Reply, ReplyAfterSync, WakeLater
 
 __all__ = [
+    "AfterLoss",
     "BookieMachine",
     "BookieStorageView",
     "Effect",
@@ -25,5 +29,9 @@ __all__ = [
     "Reply",
     "ReplyAfterSync",
     "WakeLater",
+    "after_loss",
+    "decided_entries",
     "io_error",
+    "may_delete",
+    "may_leave_limbo",
 ]

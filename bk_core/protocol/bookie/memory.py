@@ -1,8 +1,15 @@
-"""A bookie's storage in memory that knows what would survive a crash: for the simulator and for tests."""
+"""A bookie's storage in memory that knows what would survive a crash: for the simulator and for tests.
+
+Faults are methods to call (``crash``, ``wipe``, ``damage``, ``lose_fences``); what a correct bookie guarantees are small methods to
+override (``_visible``, ``_after_crash``, ``_read_body``).
+"""
 
 from __future__ import annotations
 
-from bk_core.protocol.bookie.machine import LedgerRecord, Persist
+from dataclasses import replace
+
+from bk_core.errors import BookieIOError
+from bk_core.protocol.bookie.records import LedgerRecord, Persist
 
 
 class _Contents:
@@ -19,6 +26,8 @@ class _Contents:
             self.entries.pop(ledger_id, None)
         if change.entry_id is not None:
             self.entries.setdefault(ledger_id, {})[change.entry_id] = change.body
+        if change.forget:
+            del self.records[ledger_id]
 
     def copy(self) -> _Contents:
         other = _Contents()
@@ -37,33 +46,59 @@ class MemoryBookieStorage:
         self._applied = _Contents()
         self._durable = _Contents()
         self._changes: list[Persist] = []
+        self._damaged: set[tuple[int, int]] = set()
         self._total_bytes = total_bytes
         self.position = 0
         self.durable_position = 0
+
+    # --- view -----------------------------------------------------------------------------------------------------
 
     def ledger(self, ledger_id: int) -> LedgerRecord | None:
         return self._applied.records.get(ledger_id)
 
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
-        return self._applied.entries.get(ledger_id, {}).get(entry_id)
+        body = self._visible().entries.get(ledger_id, {}).get(entry_id)
+        return None if body is None else self._read_body(ledger_id, entry_id, body)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
         """Ascending."""
-        return sorted(self._applied.entries.get(ledger_id, ()))
+        return sorted(self._visible().entries.get(ledger_id, ()))
+
+    def _visible(self) -> _Contents:
+        """B-5: what was applied is visible at once, durable or not."""
+        return self._applied
+
+    def _read_body(self, ledger_id: int, entry_id: int, body: bytes) -> bytes:
+        """B-7: an entry that the index knows and that cannot be read is an error."""
+        if (ledger_id, entry_id) in self._damaged:
+            raise BookieIOError("damaged entry", ledger_id=ledger_id, entry_id=entry_id)
+        return body
 
     def ledger_ids(self) -> list[int]:
         """Ledgers with a record, tombstones left out, ascending."""
         return sorted(ledger_id for ledger_id, record in self._applied.records.items() if not record.deleted)
 
+    def tombstone_ids(self) -> list[int]:
+        """Deleted ledgers that are not forgotten yet, ascending."""
+        return sorted(ledger_id for ledger_id, record in self._applied.records.items() if record.deleted)
+
+    def limbo_ids(self) -> list[int]:
+        """Ledgers in limbo, ascending."""
+        return sorted(ledger_id for ledger_id, record in self._applied.records.items() if record.limbo)
+
     def disk_bytes(self) -> tuple[int, int]:
         used = sum(len(body) for entries in self._applied.entries.values() for body in entries.values())
         return self._total_bytes, max(0, self._total_bytes - used)
 
+    # --- changes --------------------------------------------------------------------------------------------------
+
     def apply(self, change: Persist) -> None:
-        """Visible to reads at once, not yet durable (B-5)."""
+        """Visible to reads at once, not yet durable (B-5). A new copy of a damaged entry is sound."""
         self._applied.apply(change)
         self._changes.append(change)
         self.position += 1
+        if change.entry_id is not None:
+            self._damaged.discard((change.record.ledger_id, change.entry_id))
 
     def sync(self, changes: int | None = None) -> int:
         """Make the oldest ``changes`` pending ones durable (all, if None). Returns the new durable position."""
@@ -74,13 +109,30 @@ class MemoryBookieStorage:
         self.durable_position += count
         return self.durable_position
 
+    # --- faults ---------------------------------------------------------------------------------------------------
+
     def crash(self) -> None:
         """Lose everything that was not synced. Replies still waiting must never be sent by the host."""
+        self._durable = self._after_crash(self._durable)
         self._applied = self._durable.copy()
         self._changes.clear()
         self.position = self.durable_position
 
+    def _after_crash(self, durable: _Contents) -> _Contents:
+        """B-6: all of what was synced survives, fence marks included."""
+        return durable
+
     def wipe(self) -> None:
         """Lose everything, as a replaced disk does (B-10)."""
         self._durable = _Contents()
+        self._damaged.clear()
         self.crash()
+
+    def damage(self, ledger_id: int, entry_id: int) -> None:
+        """Have every later read of the entry fail, until it is stored again."""
+        self._damaged.add((ledger_id, entry_id))
+
+    def lose_fences(self) -> None:
+        """Break B-6: fence marks are gone and entries are not, as after a crash that lost unsynced index files."""
+        for contents in (self._applied, self._durable):
+            contents.records = {ledger_id: replace(record, fenced=False) for ledger_id, record in contents.records.items()}

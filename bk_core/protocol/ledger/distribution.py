@@ -1,14 +1,19 @@
-"""Which positions of an ensemble hold an entry, and how many answers are enough (Q-1..Q-7)."""
+"""Which positions of an ensemble hold an entry, and how many answers are enough (Q-1..Q-10).
+
+Two kinds of sets, both as bits of an int: a set of positions (bit p is position p) and, for a run of consecutive entries, a set of
+entries (bit i is the run's entry i). Work on a run is a handful of operations on such ints, however many entries it has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Round-robin striping of one ledger: E, Qw, Qa. Positions are sets of bits: bit p stands for position p."""
+    """Round-robin striping of one ledger: E, Qw, Qa."""
 
     ensemble_size: int
     write_quorum_size: int
@@ -17,10 +22,6 @@ class Distribution:
     @property
     def striped(self) -> bool:
         return self.ensemble_size != self.write_quorum_size
-
-    @property
-    def all_positions(self) -> int:
-        return (1 << self.ensemble_size) - 1
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """WS(e) in order, e mod E first and in 64 bits (SM-5)."""
@@ -36,15 +37,77 @@ class Distribution:
     def holds(self, position: int, entry_id: int) -> bool:
         return (position - entry_id) % self.ensemble_size < self.write_quorum_size
 
+    def write_sets(self, first_entry_id: int, count: int) -> WriteSet:
+        """The write sets of a run of entries."""
+        return _write_sets(self.ensemble_size, self.write_quorum_size, first_entry_id % self.ensemble_size, count)
+
     @property
     def denials_needed(self) -> int:
         """QC = Qw - Qa + 1 (Q-2): so many definite negatives in one write set and no ack quorum can exist."""
         return self.write_quorum_size - self.ack_quorum_size + 1
 
     def covered(self, heard: Iterable[int]) -> bool:
-        """RR coverage (Q-4): every window of Qw positions has fewer than Qa unheard ones."""
-        known = set(heard)
-        size = self.ensemble_size
-        return all(
-            sum((start + k) % size not in known for k in range(self.write_quorum_size)) < self.ack_quorum_size for start in range(size)
-        )
+        """RR coverage (Q-4) of these positions."""
+        coverage = QuorumCoverage(self)
+        for position in heard:
+            coverage.hear(position)
+        return coverage.covered
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSet:
+    """The write sets of consecutive entries: bit i of ``held[p]`` says that position p is in the write set of entry i.
+
+    ``entries`` is the set of all of them.
+    """
+
+    entries: int
+    held: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def _write_sets(ensemble_size: int, write_quorum_size: int, phase: int, count: int) -> WriteSet:
+    """Round robin repeats every E entries, so all runs of one length share E sets."""
+    periods = count // ensemble_size + 1
+    repeat = ((1 << ensemble_size * periods) - 1) // ((1 << ensemble_size) - 1)
+    everything = (1 << count) - 1
+    held = []
+    for position in range(ensemble_size):
+        period = sum(1 << i for i in range(ensemble_size) if (position - phase - i) % ensemble_size < write_quorum_size)
+        held.append(period * repeat & everything)
+    return WriteSet(everything, tuple(held))
+
+
+class QuorumCoverage:
+    """RR coverage (Q-4): every window of Qw positions has fewer than Qa that were not heard.
+
+    Exact per write set (Q-7); neither a count over the ensemble (Q-3, Q-8) nor one answer per window will do.
+    """
+
+    def __init__(self, distribution: Distribution) -> None:
+        self.heard = 0
+        self._unheard_allowed = distribution.ack_quorum_size - 1
+        self._windows = tuple(distribution.write_mask(start) for start in range(distribution.ensemble_size))
+
+    def hear(self, position: int) -> None:
+        self.heard |= 1 << position
+
+    @property
+    def covered(self) -> bool:
+        return all((window & ~self.heard).bit_count() <= self._unheard_allowed for window in self._windows)
+
+
+def in_at_least(needed: int, sets: Sequence[int]) -> int:
+    """The entries that are in at least ``needed`` (1 or more) of ``sets``."""
+    if needed == 2:  # what almost every ledger has
+        once = twice = 0
+        for members in sets:
+            twice |= once & members
+            once |= members
+        return twice
+    reached = [0] * needed  # reached[k]: in more than k of the sets seen so far
+    for members in sets:
+        for k in range(needed - 1, 0, -1):
+            reached[k] |= reached[k - 1] & members
+        reached[0] |= members
+    return reached[-1]

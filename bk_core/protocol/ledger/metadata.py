@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, IntEnum
 from types import MappingProxyType
+from typing import Any
 
 from bk_core.errors import InvalidArgumentError, MetadataFormatError
 
 BookieId = str  # stored and compared as text (metadata.md 4.2); an address only after resolution
+
+GWQ_MARK = "gwq"  # custom metadata, b"1" from create on: every entry below the end reaches all Qw bookies (G-0)
+GWQ_SEAL = "gwq.sealed"  # custom metadata, b"1" added by the closing compare-and-set of a client that kept the promise (G-13)
 
 
 class LedgerState(Enum):
@@ -30,10 +34,11 @@ class DigestType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Entries from ``first_entry_id`` up to the next fragment, all on one ensemble."""
+    """Entries from ``first_entry_id`` up to the next fragment, all on one ensemble. ``unknown_fields``: as in LedgerMetadata."""
 
     first_entry_id: int
     ensemble: tuple[BookieId, ...]
+    unknown_fields: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,12 @@ class LedgerMetadata:
     format_version: int = 3
     unknown_fields: bytes = field(default=b"", repr=False)
     has_password: bool = True
+    custom_unknown_fields: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)  # per key of ``custom`` (META-8)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A view of a dict does not pickle; its contents do."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return _rebuild, ({**values, "custom": dict(self.custom)},)
 
     def check(self) -> None:
         """META-2 and META-4. Raises MetadataFormatError. Duplicate bookies are tolerated when reading old ledgers (scenario 60)."""
@@ -83,6 +94,16 @@ class LedgerMetadata:
     def last_fragment(self) -> Fragment:
         return self.fragments[-1]
 
+    @property
+    def guaranteed(self) -> bool:
+        """G-0: writers and recoverers must keep section 9's rules. With Qw = Qa they hold anyway and the mark means nothing."""
+        return self.custom.get(GWQ_MARK) == b"1" and self.write_quorum_size > self.ack_quorum_size
+
+    @property
+    def sealed(self) -> bool:
+        """G-13, G-27: closed by a client that saw every entry on all Qw bookies, or filled up since."""
+        return self.custom.get(GWQ_SEAL) == b"1"
+
     def fragment_of(self, entry_id: int) -> Fragment:
         """META-5: the fragment with the greatest first entry <= entry_id."""
         index = bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id) - 1
@@ -96,7 +117,8 @@ class LedgerMetadata:
         if first_entry_id < last.first_entry_id:
             raise AssertionError(f"fragment at {first_entry_id} below the last one at {last.first_entry_id} (EC-6)")
         kept = self.fragments[:-1] if first_entry_id == last.first_entry_id else self.fragments
-        return replace(self, fragments=(*kept, Fragment(first_entry_id, ensemble)))
+        carried = last.unknown_fields if first_entry_id == last.first_entry_id else b""  # META-8
+        return replace(self, fragments=(*kept, Fragment(first_entry_id, ensemble, carried)))
 
     def in_recovery(self) -> LedgerMetadata:
         """RC-1."""
@@ -105,3 +127,11 @@ class LedgerMetadata:
     def closed(self, last_entry_id: int, length: int) -> LedgerMetadata:
         """CL-3, RC-17."""
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
+
+    def with_seal(self) -> LedgerMetadata:
+        """G-13: the one change of custom metadata after create (META-7), made by the closing compare-and-set."""
+        return replace(self, custom=MappingProxyType({**self.custom, GWQ_SEAL: b"1"}))
+
+
+def _rebuild(values: dict[str, Any]) -> LedgerMetadata:
+    return LedgerMetadata(**{**values, "custom": MappingProxyType(values["custom"])})

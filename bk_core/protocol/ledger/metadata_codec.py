@@ -13,7 +13,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from bk_core.errors import MetadataFormatError
@@ -29,7 +29,6 @@ _VERSION_DIGITS_MAX = 10
 _V1_IN_RECOVERY = -102
 _I32 = (-(2**31), 2**31 - 1)
 _I64 = (-(2**63), 2**63 - 1)
-_KNOWN_FIELDS = frozenset(LedgerMessage.DESCRIPTOR.fields_by_number)
 _MESSAGE_STATES = {
     LedgerState.OPEN: LedgerMessage.OPEN,
     LedgerState.IN_RECOVERY: LedgerMessage.IN_RECOVERY,
@@ -131,6 +130,11 @@ def _stores_digest(metadata: LedgerMetadata) -> bool:
     return metadata.has_password or metadata.digest_type is not _ABSENT_DIGEST
 
 
+def _carries_unknown_fields(metadata: LedgerMetadata) -> bool:
+    """Only version 3 has a place for them."""
+    return bool(metadata.unknown_fields or metadata.custom_unknown_fields or any(one.unknown_fields for one in metadata.fragments))
+
+
 @dataclass(slots=True)
 class _Raw:
     """The stored fields before they are judged; None is "absent"."""
@@ -146,6 +150,7 @@ class _Raw:
     ack_quorum_size: int | None = None
     ctime_ms: int | None = None
     custom: dict[str, bytes] = field(default_factory=dict)
+    custom_unknown_fields: dict[str, bytes] = field(default_factory=dict)
     creator_token: int | None = None
     unknown_fields: bytes = b""
 
@@ -173,6 +178,7 @@ class _Raw:
             format_version=format_version,
             unknown_fields=self.unknown_fields,
             has_password=self.password is not None,
+            custom_unknown_fields=tuple((key, data) for key, data in self.custom_unknown_fields.items() if data),
         )
 
 
@@ -195,6 +201,7 @@ def _encode_v3(metadata: LedgerMetadata) -> bytes:
         segment = message.segment.add()
         segment.ensemble_member.extend(bookie_id.encode() for bookie_id in fragment.ensemble)
         segment.first_entry_id = fragment.first_entry_id
+        segment.MergeFromString(fragment.unknown_fields)
     if _stores_digest(metadata):
         message.digest_type = _MESSAGE_DIGESTS[metadata.digest_type]
     if metadata.has_password:
@@ -202,8 +209,10 @@ def _encode_v3(metadata: LedgerMetadata) -> bytes:
     message.ack_quorum_size = metadata.ack_quorum_size
     if metadata.ctime_ms is not None:
         message.ctime = metadata.ctime_ms
+    unknown = dict(metadata.custom_unknown_fields)
     for key, value in metadata.custom.items():
-        message.custom_metadata.add(key=_to_utf8(key, "a key of the custom metadata"), value=value)
+        entry = message.custom_metadata.add(key=_to_utf8(key, "a key of the custom metadata"), value=value)
+        entry.MergeFromString(unknown.get(key, b""))
     if metadata.creator_token is not None:
         message.creator_token = metadata.creator_token
     body = message.SerializeToString() + metadata.unknown_fields
@@ -238,7 +247,7 @@ def _decode_v3(body: bytes) -> _Raw:
         message.ParseFromString(body[start : start + length])
     except DecodeError:
         raise MetadataFormatError("ledger metadata is not a protobuf message") from None
-    raw = _Raw(unknown_fields=_unknown_fields(message))
+    raw = _Raw(unknown_fields=_unknown_fields(message, "ledger metadata"))
     raw.write_quorum_size = message.quorum_size if message.HasField("quorum_size") else None
     raw.ensemble_size = message.ensemble_size if message.HasField("ensemble_size") else None
     raw.length = message.length if message.HasField("length") else None
@@ -249,7 +258,10 @@ def _decode_v3(body: bytes) -> _Raw:
     raw.password = message.password if message.HasField("password") else None
     raw.ack_quorum_size = message.ack_quorum_size if message.HasField("ack_quorum_size") else None
     raw.ctime_ms = message.ctime if message.HasField("ctime") else None
-    raw.custom = {_utf8(entry.key, "a key of the custom metadata"): entry.value for entry in message.custom_metadata}
+    for entry in message.custom_metadata:
+        key = _utf8(entry.key, "a key of the custom metadata")
+        raw.custom[key] = entry.value
+        raw.custom_unknown_fields[key] = _unknown_fields(entry, "custom metadata")
     raw.creator_token = message.creator_token if message.HasField("creator_token") else None
     return raw
 
@@ -257,23 +269,25 @@ def _decode_v3(body: bytes) -> _Raw:
 def _fragment_of(segment: LedgerMessage.Segment) -> Fragment:
     if not segment.HasField("first_entry_id"):
         raise MetadataFormatError("a segment lacks the required field firstEntryId")
-    return Fragment(segment.first_entry_id, tuple(_utf8(member, "a bookie id") for member in segment.ensemble_member))
+    ensemble = tuple(_utf8(member, "a bookie id") for member in segment.ensemble_member)
+    return Fragment(segment.first_entry_id, ensemble, _unknown_fields(segment, "a segment"))
 
 
-def _unknown_fields(message: LedgerMessage) -> bytes:
-    """Fields outside 1..12, byte for byte (META-8).
+def _unknown_fields(message: Message, what: str) -> bytes:
+    """The fields of ``message`` that its format does not have, byte for byte (META-8).
 
     A known number among them means a wrong wire type or an enum value from elsewhere: protobuf files both as unknown. Carrying one
-    along would write the field twice, so it is an error. Unknown fields inside a segment or a custom entry are not carried.
+    along would write the field twice, so it is an error.
     """
-    rest = LedgerMessage()
+    rest = type(message)()
     rest.CopyFrom(message)
-    for name in LedgerMessage.DESCRIPTOR.fields_by_name:
+    known = message.DESCRIPTOR.fields_by_name
+    for name in known:
         rest.ClearField(name)
     unknown = UnknownFieldSet(rest)
-    wrong = sorted({unknown[index].field_number for index in range(len(unknown))} & _KNOWN_FIELDS)
+    wrong = sorted({unknown[index].field_number for index in range(len(unknown))} & {one.number for one in known.values()})
     if wrong:
-        raise MetadataFormatError(f"ledger metadata fields {wrong} have an unknown value or a wrong wire type")
+        raise MetadataFormatError(f"fields {wrong} of {what} have an unknown value or a wrong wire type")
     return rest.SerializeToString()
 
 
@@ -304,7 +318,7 @@ def quote_text(data: bytes) -> str:
 
 
 def _encode_v2(metadata: LedgerMetadata) -> bytes:
-    if metadata.unknown_fields:
+    if _carries_unknown_fields(metadata):
         raise MetadataFormatError("metadata format version 2 cannot hold unknown fields")
     length, last_entry_id = _stored_end(metadata)
     lines = [
@@ -566,7 +580,7 @@ def _message(name: str, value: _TextValue) -> list[_TextField]:
 def _encode_v1(metadata: LedgerMetadata) -> bytes:
     if metadata.ack_quorum_size != metadata.write_quorum_size:
         raise MetadataFormatError("metadata format version 1 cannot hold an ack quorum unlike the write quorum")
-    if metadata.has_password or metadata.custom or metadata.ctime_ms is not None or metadata.unknown_fields:
+    if metadata.has_password or metadata.custom or metadata.ctime_ms is not None or _carries_unknown_fields(metadata):
         raise MetadataFormatError("metadata format version 1 cannot hold a password, a creation time or custom metadata")
     length, last_entry_id = _stored_end(metadata)
     lines = [f"{metadata.write_quorum_size}\n{metadata.ensemble_size}\n{length}\n"]

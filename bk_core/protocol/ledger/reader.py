@@ -1,50 +1,56 @@
-"""Reading a range of entries, and learning the LAC. Readers never send the fence flag and never write metadata (OP-5).
+"""Reading a range of entries. Readers never send the fence flag and never write metadata (OP-5).
 
 Theory of operation. A range is cut into chunks that stay inside one fragment (RD-10). Without striping a chunk is many entries and is asked
 of one replica at a time by batch read; with striping, or where the bookie has no batch read, a chunk is one entry and is asked by
 single reads, several in flight. A replica that fails, denies or shows a bad copy is passed over for the next one (RD-3, RD-8); a batch
 that brings only a prefix is good for that prefix. Chunks are delivered in order as EntryRuns.
+
+A chunk is asked in rounds: a round is over when at least one more entry of it is there, and nothing that belongs to an earlier round
+counts any more (RD-12).
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from bk_core import kernels
-from bk_core.errors import BkError, DigestError, NoSuchEntryError, ReadError, RemoteProtocolError, UnauthorizedError
-from bk_core.protocol.effects import Complete, Effect, Fail, Log, SendRead
+from bk_core.errors import BkError, DigestError, NoSuchEntryError, NoSuchLedgerError, RemoteProtocolError
+from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendRead, SetTimer
 from bk_core.protocol.entry import digests, layout
-from bk_core.protocol.events import ReadReply
+from bk_core.protocol.events import LedgerRead, MetadataChanged, Outcome, ReadReply, TimerFired
+from bk_core.protocol.ledger.answers import batch_run
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.metadata import LedgerMetadata
+from bk_core.protocol.ledger.lac_reader import LacReader
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.read_failures import Failure, failure_of, read_error
+from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
+from bk_core.protocol.ledger.replica_order import ReplicaOrder
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.limits import Limits
-from bk_core.protocol.wire.messages import (
-    BatchReadRequest,
-    BatchReadResponse,
-    ReadLacRequest,
-    ReadLacResponse,
-    ReadRequest,
-    ReadResponse,
-    Status,
-)
+from bk_core.protocol.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse, Status
 
-BATCH_PART_BYTES = 4  # u32 length before each body of a batch read
+__all__ = ["LacReader", "RangeReader"]
+
+SINGLE_READS_IN_FLIGHT = 256
+SPECULATE = "speculate"
+# What a bookie that has no batch read makes of one; an old one closes the connection (wire-protocol.md 8.5).
+_BATCH_REFUSALS = frozenset((Status.UNAVAILABLE, Status.BAD_REQUEST, Status.PROTOCOL_ERROR))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Chunk:
-    """Entries first..last, all in one fragment. ``runs`` are the verified parts so far; ``tried`` the replicas that failed."""
+    """Entries first..last, all in one fragment. ``runs`` are the verified parts not yet delivered; the rest is about this round."""
 
     first: int
     last: int
     next: int
-    tried: dict[int, str] = field(default_factory=dict)
-    position: int = -1
-    batch: bool = False
-    denied: int = 0
+    ensemble: tuple[BookieId, ...] = ()
+    tried: set[int] = field(default_factory=set)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    asked: dict[int, _Attempt] = field(default_factory=dict)
+    looked_again: bool = False
     runs: list[EntryRun] = field(default_factory=list)
 
     @property
@@ -52,29 +58,69 @@ class _Chunk:
         return self.next > self.last
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One request: entries up to ``last`` of one chunk at one position. ``probe``: a single read that tells whether the bookie is there
+    after a batch read failed."""
+
+    chunk: _Chunk
+    position: int
+    bookie: BookieId
+    last: int
+    batch: bool
+    probe: bool = False
+
+
 class RangeReader:
     """Machine: read entries first..last. The world checks the bound (RD-1) before it makes one.
 
-    Completed chunks leave through ``Complete("run", EntryRun)`` in order; the end is ``Complete("end")`` or ``Fail("end", error)``.
+    Effects for the world: ``Complete("run", EntryRun)`` in order, ``Complete("heard", lac)`` when an answer tells a higher LAC than was
+    asked for (RD-9), ``Complete("metadata", (metadata, version))`` when it found newer metadata; the end is ``Complete("end")`` or
+    ``Fail("end", error)``: NoSuchEntryError, ReadError (RD-6), NoSuchLedgerError.
+    ``order`` is shared by the reads of one handle; without it ``start`` is the sticky position. ``unconfirmed`` reads may meet entries that
+    are not there and say so without alarm (RD-11). Requests are numbered from ``first_request``.
     """
 
     def __init__(
-        self, ledger_id: int, metadata: LedgerMetadata, first: int, last: int, *, start: int, batch: bool, limits: Limits | None = None
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        *,
+        start: int | None = None,
+        batch: bool,
+        limits: Limits | None = None,
+        order: ReplicaOrder | None = None,
+        options: ReadOptions | None = None,
+        version: int = -1,
+        unconfirmed: bool = False,
+        first_request: int = 1,
     ) -> None:
         self.ledger_id = ledger_id
         self.batch_refused = False
-        self._metadata = metadata
+        self.next_request = first_request
+        self._metadata, self._version = metadata, version
         self._limits = limits or Limits()
+        self._options = options or ReadOptions()
         self._distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
         self._batch = batch and not self._distribution.striped
-        self._start = start  # rotates the replica order (RD-2, sticky without striping)
+        self._order = order or ReplicaOrder(self._distribution, start)
         self._hmac_key = digests.hmac_key(metadata.password)
+        self._unconfirmed = unconfirmed
         self._next, self._last = first, last
+        self._heard = -1 if unconfirmed else last
+        self._vanished: int | None = None  # first entry that a CLOSED ledger turned out not to have
         self._chunks: deque[_Chunk] = deque()
-        self._asked: dict[int, _Chunk] = {}
-        self._requests = 0
+        self._asked: dict[int, _Attempt] = {}
+        self._looking: dict[int, _Chunk] = {}
+        self._answered: set[BookieId] = set()
+        self._delay_ns = self._limits.speculative_read_ns
+        self._armed = False
         self._unconsumed = 0
         self._finished = False
+
+    # --- what the world calls --------------------------------------------------------------------------------------
 
     def start(self) -> list[Effect]:
         return self.resume()
@@ -87,119 +133,256 @@ class RangeReader:
     def resume(self) -> list[Effect]:
         """Fill the window of chunks in flight."""
         effects: list[Effect] = []
-        window = self._limits.read_chunks_in_flight if self._batch else 256
+        window = self._limits.read_chunks_in_flight if self._batch else SINGLE_READS_IN_FLIGHT
         while not self._finished and self._next <= self._last and len(self._chunks) + self._unconsumed < window:
             size = self._limits.read_chunk_entries if self._batch else 1
-            fragment_end = self._fragment_end(self._next)
-            chunk = _Chunk(self._next, min(self._next + size - 1, self._last, fragment_end), self._next)
+            chunk = _Chunk(self._next, min(self._next + size - 1, self._last, self._fragment_end(self._next)), self._next)
             self._next = chunk.last + 1
             self._chunks.append(chunk)
-            effects += self._ask(chunk)
+            effects += self._new_round(chunk)
         return effects + self._deliver()
 
+    def handle(self, event: object, now_ns: int) -> list[Effect]:
+        """RD-12: after the end nothing touches the operation again."""
+        if self._finished:
+            return []
+        match event:
+            case ReadReply():
+                return self._on_reply(event)
+            case TimerFired(key=key) if key == SPECULATE:
+                return self._speculate()
+            case LedgerRead():
+                return self._on_metadata_read(event)
+            case MetadataChanged(metadata=metadata, version=version):
+                self._adopt(metadata, version)
+                return self.resume()
+        return []
+
+    @property
+    def unconsumed(self) -> int:
+        """Runs handed out that the caller has not taken yet."""
+        return self._unconsumed
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
     def _fragment_end(self, entry_id: int) -> int:
+        """RD-10: a batch stays inside the fragment of its first entry."""
         for fragment in self._metadata.fragments:
             if fragment.first_entry_id > entry_id:
                 return fragment.first_entry_id - 1
         return self._last
 
-    def _replicas(self, entry_id: int) -> list[int]:
-        order = self._distribution.write_set(entry_id)
-        if self._distribution.striped:
-            return list(order)
-        size = self._distribution.ensemble_size
-        return [(self._start + k) % size for k in range(size)]
+    def _new_round(self, chunk: _Chunk) -> list[Effect]:
+        self._forget(chunk.asked)
+        chunk.asked.clear()
+        chunk.tried.clear()
+        chunk.failures.clear()
+        chunk.ensemble = self._metadata.fragment_of(chunk.next).ensemble
+        return self._ask(chunk)
+
+    def _forget(self, requests: Iterable[int]) -> None:
+        """RD-12: whatever they bring is not wanted any more."""
+        for request in requests:
+            self._asked.pop(request, None)
 
     def _ask(self, chunk: _Chunk) -> list[Effect]:
-        position = next((p for p in self._replicas(chunk.next) if p not in chunk.tried), None)
-        if position is None:
-            return self._failed(chunk)
-        self._requests += 1
-        request = self._requests
-        self._asked[request] = chunk
-        chunk.position = position
-        bookie = self._metadata.fragment_of(chunk.next).ensemble[position]
-        chunk.batch = self._batch and chunk.last > chunk.next
-        if not chunk.batch:
-            return [SendRead(request, bookie, ReadRequest(request, self.ledger_id, chunk.next))]
+        """RD-3: the next replica; RD-5: all of them."""
+        positions = self._untried(chunk)
+        if self._options.mode is ReadMode.SEQUENTIAL:
+            del positions[1:]
+        effects = [self._send(chunk, position) for position in positions]
+        if effects or chunk.asked:
+            return effects + self._arm()
+        return self._exhausted(chunk)
+
+    def _untried(self, chunk: _Chunk) -> list[int]:
+        return [p for p in self._order.positions(chunk.next, chunk.ensemble) if p not in chunk.tried]
+
+    def _send(self, chunk: _Chunk, position: int, *, probe: bool = False) -> Effect:
+        request, self.next_request = self.next_request, self.next_request + 1
+        batch = self._batch and chunk.last > chunk.next and not probe
+        attempt = _Attempt(chunk, position, chunk.ensemble[position], chunk.last if batch else chunk.next, batch, probe)
+        self._asked[request] = chunk.asked[request] = attempt
+        chunk.tried.add(position)
+        if not batch:
+            return SendRead(request, attempt.bookie, ReadRequest(request, self.ledger_id, chunk.next))
         count = chunk.last - chunk.next + 1
-        return [SendRead(request, bookie, BatchReadRequest(request, self.ledger_id, chunk.next, count, self._limits.read_batch_bytes))]
+        message = BatchReadRequest(request, self.ledger_id, chunk.next, count, self._limits.read_batch_bytes)
+        return SendRead(request, attempt.bookie, message)
 
-    def handle(self, event: object, now_ns: int) -> list[Effect]:
-        if not isinstance(event, ReadReply):
-            return []
-        chunk = self._asked.pop(event.request, None)
-        if chunk is None or self._finished:
-            return []
-        problem = self._take(chunk, event)
-        if problem is None:
-            effects: list[Effect] = [] if chunk.done else self._ask(chunk)
-            return effects + self._deliver() + self.resume()
-        if chunk.batch and event.status in (Status.UNAVAILABLE, Status.BAD_REQUEST, Status.PROTOCOL_ERROR):
-            self._batch, self.batch_refused = False, True  # an old bookie closes on a batch read (wire-protocol.md 8.5)
-            return self._ask(chunk)  # the same replicas again, one entry at a time
-        chunk.tried[chunk.position] = problem
-        line = f"ledger {self.ledger_id} entry {chunk.next}: {problem} at {event.bookie}; asking another replica"
-        return [Log("warning", line), *self._ask(chunk)]
+    # --- speculation -------------------------------------------------------------------------------------------------
 
-    def _take(self, chunk: _Chunk, event: ReadReply) -> str | None:
-        """Verify what came; None if at least one more entry of the chunk is there now."""
-        if event.status in (Status.NO_ENTRY, Status.NO_LEDGER):
-            chunk.denied += 1
-            return "no such entry"
-        if event.status is not Status.OK:
-            return event.status.name.lower().replace("_", " ")
-        try:
-            run = self._verify(chunk, event.response)
-        except DigestError as error:
-            return f"corrupt copy ({error.args[0]})"
-        except RemoteProtocolError as error:
-            return f"malformed answer ({error.args[0]})"
-        if run is None:
-            return "empty answer"
+    def _arm(self) -> list[Effect]:
+        """RD-4: one timer for the whole operation, while something is asked for."""
+        if self._armed or not self._may_speculate() or not self._asked:
+            return []
+        self._armed = True
+        return [SetTimer(SPECULATE, self._delay_ns)]
+
+    def _may_speculate(self) -> bool:
+        return self._options.speculative and self._options.mode is ReadMode.SEQUENTIAL and self._distribution.write_quorum_size > 1
+
+    def _speculate(self) -> list[Effect]:
+        """RD-4: first 2 s, then doubled up to a bound; what makes progress starts over."""
+        if not self._armed:
+            return []
+        self._armed = False
+        self._delay_ns = min(self._delay_ns * 2, self._limits.speculative_read_ns_max)
+        effects: list[Effect] = []
+        for chunk in self._chunks:
+            if chunk.asked and not self._heard_from(chunk):
+                effects += [self._send(chunk, position) for position in self._untried(chunk)[:1]]
+        return effects + self._arm()
+
+    def _heard_from(self, chunk: _Chunk) -> bool:
+        """RD-4: one of the replicas asked for it has answered well for any entry of this operation, so it is alive and will do so again."""
+        return any(attempt.bookie in self._answered for attempt in chunk.asked.values())
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _on_reply(self, reply: ReadReply) -> list[Effect]:
+        attempt = self._asked.pop(reply.request, None)
+        if attempt is None:
+            return []
+        chunk = attempt.chunk
+        del chunk.asked[reply.request]
+        run, failure = self._verified(attempt, reply)
+        if run is not None:
+            return self._progress(attempt, run, failure, reply)
+        assert failure is not None
+        if attempt.batch and reply.status in _BATCH_REFUSALS:
+            return [self._send(chunk, attempt.position, probe=True)]
+        return [*self._note(attempt, chunk.next, failure), *self._next_after_failure(chunk)]
+
+    def _next_after_failure(self, chunk: _Chunk) -> list[Effect]:
+        """RD-3: another replica is asked when nothing is outstanding."""
+        if chunk.asked:
+            return []
+        return self._ask(chunk)
+
+    def _note(self, attempt: _Attempt, entry_id: int, failure: Failure) -> list[Effect]:
+        attempt.chunk.failures[attempt.position] = failure
+        self._order.failed(attempt.position)
+        line = f"ledger {self.ledger_id} entry {entry_id}: {failure.text} at {attempt.bookie}; asking another replica"
+        return [Log("warning", line)]
+
+    def _progress(self, attempt: _Attempt, run: EntryRun, failure: Failure | None, reply: ReadReply) -> list[Effect]:
+        """RD-10: a verified prefix is a valid answer. ``failure`` is what came behind it: that replica is not asked for the rest."""
+        chunk = attempt.chunk
+        if attempt.probe:
+            self._batch, self.batch_refused = False, True
+        self._answered.add(attempt.bookie)
+        self._delay_ns = self._limits.speculative_read_ns
         chunk.runs.append(run)
         chunk.next = run.last_entry_id + 1
-        chunk.tried.clear()
-        chunk.denied = 0
-        return None
-
-    def _verify(self, chunk: _Chunk, response: object) -> EntryRun | None:
-        if isinstance(response, ReadResponse) and response.body is not None:
-            entry = layout.decode_body(response.body, self.ledger_id, chunk.next, self._metadata.digest_type, self._hmac_key)
-            payload = bytes(entry.payload)
-            return EntryRun(chunk.next, 1, payload, memoryview(array("q", (0, len(payload)))))
-        if not isinstance(response, BatchReadResponse) or not response.bodies:
-            return None
-        bodies = response.bodies
-        ids, offsets, values, _ = kernels.unpack_entries(bodies, 0, self.ledger_id, int(self._metadata.digest_type), self._hmac_key)
-        entry_ids = memoryview(ids).cast("q")
-        count = len(entry_ids)
-        wanted = array("q", range(chunk.next, chunk.next + count))
-        if entry_ids.tobytes() != wanted.tobytes() or chunk.next + count - 1 > chunk.last:
-            raise DigestError(
-                f"a batch read of ledger {self.ledger_id} from entry {chunk.next} brought other entries", ledger=self.ledger_id
-            )
-        return EntryRun(chunk.next, count, values, memoryview(offsets).cast("q"))
-
-    def _failed(self, chunk: _Chunk) -> list[Effect]:
-        """RD-6: NoSuchEntry only when every replica denies; the message names each replica and what it said."""
-        self._finished = True
-        ensemble = self._metadata.fragment_of(chunk.next).ensemble
-        answers = ", ".join(f"{ensemble[p]}: {why}" for p, why in sorted(chunk.tried.items()))
-        error: BkError
-        if chunk.denied >= self._distribution.write_quorum_size:
-            error = NoSuchEntryError(
-                f"entry {chunk.next} of ledger {self.ledger_id} is on none of its bookies ({answers})",
-                ledger=self.ledger_id,
-                entry=chunk.next,
-            )
+        chunk.looked_again = False
+        effects = self._heard_lac(reply)
+        if chunk.done:
+            self._forget(chunk.asked)
+            chunk.asked.clear()
         else:
-            error = ReadError(
-                f"entry {chunk.next} of ledger {self.ledger_id} cannot be read ({answers})", ledger=self.ledger_id, entry=chunk.next
-            )
-        return [Fail("end", error)]
+            effects += self._rest(attempt, failure)
+        return effects + self._deliver() + self.resume()
+
+    def _rest(self, attempt: _Attempt, failure: Failure | None) -> list[Effect]:
+        if failure is None:
+            return self._new_round(attempt.chunk)
+        noted = self._note(attempt, attempt.chunk.next, failure)
+        return noted + self._new_round(attempt.chunk)
+
+    def _heard_lac(self, reply: ReadReply) -> list[Effect]:
+        """RD-9. Only beside a verified entry; v2 answers carry none."""
+        lac = getattr(reply.response, "max_lac", None)
+        if lac is None or lac <= self._heard:
+            return []
+        self._heard = lac
+        return [Complete("heard", lac)]
+
+    def _verified(self, attempt: _Attempt, reply: ReadReply) -> tuple[EntryRun | None, Failure | None]:
+        """RD-8: the entries that are what was asked for, and what is wrong with the first that is not."""
+        if reply.status is not Status.OK:
+            return None, failure_of(reply.status)
+        try:
+            run, problem = self._unpack(attempt, reply.response)
+        except DigestError as error:
+            return None, Failure(None, f"corrupt copy ({error.args[0]})")
+        except RemoteProtocolError as error:
+            return None, Failure(None, f"malformed answer ({error.args[0]})")
+        if problem is not None:
+            return run, Failure(None, f"corrupt copy ({problem.args[0]})")
+        return run, None if run is not None else Failure(None, "empty answer")
+
+    def _unpack(self, attempt: _Attempt, response: object) -> tuple[EntryRun | None, DigestError | None]:
+        chunk, digest_type = attempt.chunk, self._metadata.digest_type
+        if isinstance(response, ReadResponse) and response.body is not None and not attempt.batch:
+            entry = layout.decode_body(response.body, self.ledger_id, chunk.next, digest_type, self._hmac_key)
+            return EntryRun(chunk.next, 1, entry.payload, memoryview(array("q", (0, len(entry.payload))))), None
+        if isinstance(response, BatchReadResponse) and response.bodies and attempt.batch:
+            run, problem = batch_run(response.bodies, self.ledger_id, chunk.next, attempt.last, digest_type, self._hmac_key)
+            return _first_of(run, chunk.last), problem
+        return None, None
+
+    # --- when no replica helps -----------------------------------------------------------------------------------------
+
+    def _exhausted(self, chunk: _Chunk) -> list[Effect]:
+        """RD-7: before an entry is given up, the metadata is read once more; its replicas may be others now."""
+        if chunk.looked_again:
+            return self._fail(self._error(chunk), alarm=True)
+        chunk.looked_again = True
+        request, self.next_request = self.next_request, self.next_request + 1
+        self._looking[request] = chunk
+        return [ReadLedger(request)]
+
+    def _on_metadata_read(self, read: LedgerRead) -> list[Effect]:
+        chunk = self._looking.pop(read.request, None)
+        if chunk is None:
+            return []
+        if read.outcome is Outcome.NO_SUCH_LEDGER:
+            return self._fail(NoSuchLedgerError(f"ledger {self.ledger_id} was deleted", ledger=self.ledger_id))
+        effects: list[Effect] = []
+        if read.outcome is Outcome.OK and read.metadata is not None and read.version > self._version:
+            effects.append(Complete("metadata", (read.metadata, read.version)))
+            self._adopt(read.metadata, read.version)
+        if chunk.done or chunk not in self._chunks:  # closed below it
+            return effects + self._deliver()
+        if self._metadata.fragment_of(chunk.next).ensemble == chunk.ensemble:
+            return effects + self._fail(self._error(chunk), alarm=True)
+        return effects + self._new_round(chunk)
+
+    def _adopt(self, metadata: LedgerMetadata, version: int) -> None:
+        """OP-6: later reads use the new fragments. A CLOSED ledger has no entries beyond its end, whatever was asked for."""
+        if version <= self._version:
+            return
+        self._metadata, self._version = metadata, version
+        if metadata.state is LedgerState.CLOSED and metadata.last_entry_id < self._last:
+            self._clip(metadata.last_entry_id)
+
+    def _clip(self, end: int) -> None:
+        self._vanished = end + 1
+        self._last = end
+        self._next = min(self._next, end + 1)
+        for chunk in [c for c in self._chunks if c.last > end]:
+            if chunk.first <= end:
+                chunk.last = end
+                chunk.runs = [run for run in (_first_of(run, end) for run in chunk.runs) if run is not None]
+            else:
+                self._chunks.remove(chunk)
+            if chunk.done or chunk.first > end:
+                self._forget(chunk.asked)
+                chunk.asked.clear()
+
+    def _error(self, chunk: _Chunk) -> BkError:
+        return read_error(self.ledger_id, chunk.next, chunk.ensemble, chunk.failures, self._distribution.write_quorum_size)
+
+    def _fail(self, error: BkError, *, alarm: bool = False) -> list[Effect]:
+        self._finished = True
+        effects: list[Effect] = [Fail("end", error)]
+        if alarm and isinstance(error, NoSuchEntryError) and not self._unconfirmed:  # RD-6: data was lost, or the metadata is wrong
+            effects.insert(0, Log("error", f"confirmed {error.args[0]}: data loss, or wrong metadata"))
+        return effects
 
     def _deliver(self) -> list[Effect]:
+        """RD-10: in the order of the ids."""
         effects: list[Effect] = []
         while self._chunks and not self._finished:
             chunk = self._chunks[0]
@@ -210,74 +393,23 @@ class RangeReader:
                 break
             self._chunks.popleft()
         if not self._finished and not self._chunks and self._next > self._last:
-            self._finished = True
-            effects.append(Complete("end"))
+            effects += self._end()
         return effects
 
+    def _end(self) -> list[Effect]:
+        if self._vanished is None:
+            self._finished = True
+            return [Complete("end")]
+        message = f"entry {self._vanished} is not part of ledger {self.ledger_id}: it was closed at entry {self._last}"
+        return self._fail(NoSuchEntryError(message, ledger=self.ledger_id, entry=self._vanished))
 
-class LacReader:
-    """Machine: the LAC of an unclosed ledger by asking all bookies of its last fragment without fencing (LC-1, OP-3).
 
-    ``explicit`` also asks for the explicit LAC (v3). Completes ``token`` with the LAC, floored at the entry before the last fragment (D5).
-    """
-
-    def __init__(self, ledger_id: int, metadata: LedgerMetadata, token: object) -> None:
-        self.ledger_id = ledger_id
-        self._metadata = metadata
-        self._token = token
-        self._distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
-        self._hmac_key = digests.hmac_key(metadata.password)
-        self._heard: dict[int, int] = {}
-        self._failed: dict[int, Status] = {}
-        self._finished = False
-
-    def start(self) -> list[Effect]:
-        ensemble = self._metadata.last_fragment.ensemble
-        return [SendRead(p, b, ReadLacRequest(p, self.ledger_id)) for p, b in enumerate(ensemble)]
-
-    def handle(self, event: object, now_ns: int) -> list[Effect]:
-        if not isinstance(event, ReadReply) or self._finished:
-            return []
-        value = self._value(event)
-        if value is None:
-            self._failed[event.request] = event.status
-        else:
-            self._heard[event.request] = value
-        everyone = self._distribution.ensemble_size
-        if len(self._heard) == everyone or (self._failed and self._distribution.covered(self._heard)):
-            return self._finish()
-        if len(self._heard) + len(self._failed) < everyone:
-            return []
-        self._finished = True
-        if Status.UNAUTHORIZED in self._failed.values():
-            return [
-                Fail(self._token, UnauthorizedError(f"a bookie refused to tell the LAC of ledger {self.ledger_id}", ledger=self.ledger_id))
-            ]
-        ensemble = self._metadata.last_fragment.ensemble
-        answers = ", ".join(f"{ensemble[p]}: {s.name.lower()}" for p, s in sorted(self._failed.items()))
-        message = f"the LAC of ledger {self.ledger_id} is not known: too few of its bookies answered ({answers})"
-        return [Fail(self._token, ReadError(message, ledger=self.ledger_id))]
-
-    def _finish(self) -> list[Effect]:
-        self._finished = True
-        floor = self._metadata.last_fragment.first_entry_id - 1
-        return [Complete(self._token, max([floor, *self._heard.values()]))]
-
-    def _value(self, event: ReadReply) -> int | None:
-        """The bodies count even beside EIO: a bookie with an explicit LAC and no entries answers so (wire-protocol.md 8.8)."""
-        if event.status in (Status.NO_ENTRY, Status.NO_LEDGER):
-            return -1
-        response = event.response
-        if not isinstance(response, ReadLacResponse):
-            return None
-        values: list[int] = []
-        digest_type = self._metadata.digest_type
-        try:
-            if response.lac_body:
-                values.append(layout.decode_lac_packet(response.lac_body, self.ledger_id, digest_type, self._hmac_key))
-            if response.last_entry_body:
-                entry = layout.decode_body(response.last_entry_body, self.ledger_id, None, digest_type, self._hmac_key)
-                values.append(entry.last_add_confirmed)
-        except (DigestError, RemoteProtocolError):
-            return None
-        return max(values) if values else None
+def _first_of(run: EntryRun | None, last: int) -> EntryRun | None:
+    """The entries of a run up to ``last``; None if there are none."""
+    if run is None or run.last_entry_id <= last:
+        return run
+    count = last - run.first_entry_id + 1
+    if count <= 0:
+        return None
+    offsets = run.offsets[: count + 1]
+    return EntryRun(run.first_entry_id, count, run.values[: offsets[count]], offsets)

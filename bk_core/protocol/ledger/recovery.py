@@ -4,37 +4,51 @@ Theory of operation. After the metadata says IN_RECOVERY (RC-1) the ensemble of 
 RC-2): every read of this run goes there. All of it is asked for its last entry with the fence flag; when every write set is covered (Q-4)
 the highest digest-checked LAC, but at least the entry before the last fragment, is the base (RC-6). From base + 1 each entry is read
 from its whole write set with the fence flag (RC-8). One good copy: it is written back (RC-13). Qw - Qa + 1 definite denials: the ledger
-ends before it (RC-10). Neither: recovery stops and the ledger stays IN_RECOVERY (RC-21). Decisions are taken in entry order. When all
-write-backs are committed one compare-and-set closes the ledger (RC-17); whoever wins it, everybody adopts the result (RC-18).
+ends before it (RC-10). Neither, after all patience: recovery stops and the ledger stays IN_RECOVERY (RC-21). Decisions are taken in entry
+order. When all write-backs are done one compare-and-set closes the ledger (RC-17); whoever wins it, everybody adopts the result (RC-18).
+
+Earlier fragments are left alone (RC-3): what is in them is committed. Several recoverers need no coordination (RC-22), and an old writer
+may go on for as long as it can (RC-23): what it can still acknowledge has Qa copies where this run reads.
+
+In a guaranteed ledger (section 9) the base is the LAFR instead of the LAC (G-12), an entry is done when it is on all of its write set, and
+the closing compare-and-set says so (G-13).
 """
 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
 from bk_core.errors import (
     BkError,
-    DigestError,
-    MetadataError,
+    MetadataConflictError,
     NoSuchLedgerError,
     RecoveryFailedError,
-    RemoteProtocolError,
-    UnauthorizedError,
 )
-from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendRead, SetTimer, WriteLedger
-from bk_core.protocol.entry import digests, layout
-from bk_core.protocol.events import AddReply, BookieLost, Event, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
+from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendRead, SetTimer, WriteLedger
+from bk_core.protocol.entry import layout
+from bk_core.protocol.events import Event, LedgerRead, LedgerWritten, MetadataChanged, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.distribution import Distribution
+from bk_core.protocol.ledger.end_phase import EndPhase, closing_metadata
+from bk_core.protocol.ledger.fence_phase import DENIALS, FencePhase
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.placement import RandomPlacement
+from bk_core.protocol.ledger.placement import Placement
+from bk_core.protocol.ledger.recovery_errors import key_refused, store_error, undecided
+from bk_core.protocol.ledger.recovery_options import RecoveryOptions
+from bk_core.protocol.ledger.recovery_questions import (
+    BarrierInquiry,
+    EntryInquiry,
+    FenceInquiry,
+    Inquiry,
+    LafrInquiry,
+    LengthInquiry,
+)
+from bk_core.protocol.ledger.recovery_requests import RecoveryRequests
 from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
+from bk_core.protocol.ledger.writer_options import WriterOptions
 from bk_core.protocol.limits import Limits
-from bk_core.protocol.wire.messages import LAST_ENTRY, ReadRequest, ReadResponse, Status
-
-DENIALS = frozenset({Status.NO_ENTRY, Status.NO_LEDGER})
+from bk_core.protocol.wire.messages import ReadResponse, Status
 
 
 class RecoveryState(Enum):
@@ -49,48 +63,55 @@ class RecoveryState(Enum):
     ABORTED = auto()
 
 
-@dataclass(slots=True)
-class _Question:
-    """The answers about one entry so far. ``retries`` counts repeats per position."""
-
-    entry_id: int
-    asked: set[int] = field(default_factory=set)
-    denied: set[int] = field(default_factory=set)
-    unknown: dict[int, Status] = field(default_factory=dict)
-    entry: layout.Entry | None = None
-    retries: int = 0
-
-
 class LedgerRecovery:
-    """Machine: one run of recovery (a new attempt is a new machine). Completes ``token`` with the CLOSED metadata."""
+    """Machine: recovers one ledger and completes ``token`` with its CLOSED metadata, never before that is definite (OP-4, RC-19).
 
-    def __init__(self, ledger_id: int, placement: RandomPlacement, token: Any, limits: Limits | None = None) -> None:
+    Fails it with RecoveryFailedError (RecoveryTimeoutError, UnauthorizedError) when the end cannot be decided now,
+    NotEnoughBookiesError when an entry cannot be written back: the ledger stays IN_RECOVERY, everything done so far is harmless, and a new
+    machine may try again (RC-21). NoSuchLedgerError, MetadataConflictError and store errors as they come.
+    """
+
+    def __init__(
+        self,
+        ledger_id: int,
+        placement: Placement,
+        token: Any,
+        limits: Limits | None = None,
+        *,
+        options: RecoveryOptions | None = None,
+    ) -> None:
         self.ledger_id = ledger_id
+        self.options = options or RecoveryOptions()
+        self._token = token
+        self._placement = placement
+        self._limits = limits or Limits()
+        self._requests = RecoveryRequests(ledger_id)
+        self._begun_again = False
+        self._new_run()
+
+    def _new_run(self) -> None:
+        """Everything one run knows, the private ensembles above all, dies with it (RC-21)."""
         self.state = RecoveryState.MARKING
         self.metadata: LedgerMetadata | None = None
         self.version = -1
         self.writer: LedgerWriter | None = None
-        self._token = token
-        self._placement = placement
-        self._limits = limits or Limits()
-        self._requests = 0
+        self.base = -1
+        self.frozen = -1
+        self._requests.forget()
         self._metadata_request = 0
-        self._asked: dict[int, tuple[int | None, int]] = {}  # request -> (entry or None for the fence read, position)
+        self._wanted: LedgerMetadata | None = None
+        self._found_in_recovery = False
         self._read_from: tuple[BookieId, ...] = ()
         self._first_of_last = 0
-        self._distribution: Distribution
-        self._heard: dict[int, int] = {}
-        self._fence_failed: dict[int, Status] = {}
-        self._fence_retries = 0
-        self._base = -1
-        self._questions: dict[int, _Question] = {}
+        self._distribution = Distribution(1, 1, 1)
+        self._phase: FencePhase | None = None
+        self._waiting_for_lafr = False
+        self._questions: dict[int, EntryInquiry] = {}
         self._next_to_ask = 0
         self._next_to_decide = 0
-        self._last: int | None = None
         self._length: int | None = None
-        self._wanted: LedgerMetadata | None = None
-        self._master_key = b""
-        self._hmac_key = b""
+        self._end: EndPhase | None = None
+        self._retry_set = False
 
     def start(self) -> list[Effect]:
         return [self._read_metadata()]
@@ -105,157 +126,182 @@ class LedgerRecovery:
                 return self._metadata_written(event)
             case ReadReply():
                 return self._answered(event, now_ns)
-            case AddReply() | BookieLost():
-                return self._write_back_event(event, now_ns)
-            case TimerFired("metadata"):
+            case TimerFired("recovery-metadata"):
                 return self._repeat_metadata()
-            case TimerFired("fence"):
-                return self._fence_again()
-            case TimerFired("retry"):
+            case TimerFired("recovery-retry"):
                 return self._ask_again()
-            case TimerFired("tick"):
-                return self._write_back_event(event, now_ns)
-            case _:
+            case TimerFired("recovery-lafr"):
+                return self._stop_waiting_for_lafr()
+            case MetadataChanged():
                 return []
+            case _:
+                return self._write_back_event(event, now_ns)
 
     # --- metadata ------------------------------------------------------------------------------------------------
 
-    def _request(self) -> int:
-        self._requests += 1
-        return self._requests
-
     def _read_metadata(self) -> Effect:
-        self._metadata_request = self._request()
+        self._metadata_request = self._requests.number()
         return ReadLedger(self._metadata_request)
 
     def _write_metadata(self, wanted: LedgerMetadata) -> Effect:
         self._wanted = wanted
-        self._metadata_request = self._request()
+        self._metadata_request = self._requests.number()
         return WriteLedger(self._metadata_request, wanted, self.version)
 
     def _repeat_metadata(self) -> list[Effect]:
-        """META-12 for a write; a read is simply asked again."""
+        """META-12: the byte-identical write at the same version; a read is simply asked again."""
         if self._wanted is not None:
             return [WriteLedger(self._metadata_request, self._wanted, self.version)]
         return [ReadLedger(self._metadata_request)]
 
+    def _metadata_later(self) -> list[Effect]:
+        return [SetTimer("recovery-metadata", self._limits.metadata_retry_ns)]
+
     def _metadata_read(self, event: LedgerRead) -> list[Effect]:
-        if event.request != self._metadata_request:
+        if event.request != self._metadata_request or self._wanted is not None:
             return []
         if event.outcome is Outcome.UNKNOWN:
-            return [SetTimer("metadata", self._limits.metadata_retry_ns)]
+            return self._metadata_later()
         if event.outcome is Outcome.NO_SUCH_LEDGER:
             return self._abort(NoSuchLedgerError(f"ledger {self.ledger_id} does not exist", ledger=self.ledger_id))
         if event.metadata is None:
-            return self._abort(_as_error(event.error, self.ledger_id))
-        stored = event.metadata
-        self.metadata, self.version = stored, event.version
-        if stored.state is LedgerState.CLOSED:
-            return self._done(stored)  # RC-1, RC-18: adopt whatever was decided
-        if self.state is RecoveryState.CLOSING:
-            return self._closing_conflict(stored)
+            return self._abort(store_error(self.ledger_id, event.error))
+        if self._stale(event.version):
+            return self._metadata_later()
+        self.metadata, self.version = event.metadata, event.version
+        if event.metadata.state is LedgerState.CLOSED:
+            return self._done(event.metadata)  # RC-1, RC-18: adopt what was decided, also where this run saw another end
+        return self._closing_conflict(event.metadata) if self.state is RecoveryState.CLOSING else self._mark(event.metadata)
+
+    def _stale(self, version: int) -> bool:
+        """META-11, scenario 46: after a conflict only something newer than what lost is an answer."""
+        return version <= self.version
+
+    def _mark(self, stored: LedgerMetadata) -> list[Effect]:
+        """RC-1. D3: nothing is written if the ledger is IN_RECOVERY already, unless the options say so."""
         if stored.state is LedgerState.OPEN:
             return [self._write_metadata(stored.in_recovery())]
-        return self._fence(stored)  # D3: already IN_RECOVERY, no write
+        self._found_in_recovery = True
+        return [self._write_metadata(stored)] if self.options.bump_version else self._start_fencing(stored)
 
     def _metadata_written(self, event: LedgerWritten) -> list[Effect]:
         if event.request != self._metadata_request or self._wanted is None:
             return []
-        wanted = self._wanted
+        if event.outcome is Outcome.UNKNOWN:
+            return self._metadata_later()
+        wanted, self._wanted = self._wanted, None
         match event.outcome:
             case Outcome.OK:
-                self._wanted = None
                 self.metadata, self.version = wanted, event.version
-                return self._done(wanted) if wanted.state is LedgerState.CLOSED else self._fence(wanted)
-            case Outcome.UNKNOWN:
-                return [SetTimer("metadata", self._limits.metadata_retry_ns)]
+                return self._done(wanted) if wanted.state is LedgerState.CLOSED else self._start_fencing(wanted)
             case Outcome.CONFLICT:
-                self._wanted = None
                 return [self._read_metadata()]
             case Outcome.NO_SUCH_LEDGER:
                 return self._abort(NoSuchLedgerError(f"ledger {self.ledger_id} was deleted during recovery", ledger=self.ledger_id))
-            case Outcome.REFUSED:
-                return self._abort(_as_error(event.error, self.ledger_id))
+            case _:
+                return self._abort(store_error(self.ledger_id, event.error))
+
+    # --- asking and hearing --------------------------------------------------------------------------------------
+
+    def _answered(self, event: ReadReply, now_ns: int) -> list[Effect]:
+        found = self._requests.take(event.request)
+        if found is None:
+            return []
+        inquiry, position = found
+        inquiry.answered(position)
+        match inquiry:
+            case FenceInquiry():
+                return self._fence_answer(position, event)
+            case LafrInquiry():
+                return self._lafr_answer(event)
+            case EntryInquiry():
+                return self._entry_answer(inquiry, position, event, now_ns)
+            case _:
+                assert isinstance(inquiry, LengthInquiry | BarrierInquiry)
+                return self._end_answer(inquiry, position, event)
+
+    def _arm_retry(self, inquiry: Inquiry) -> list[Effect]:
+        if self._retry_set or not inquiry.repeatable():
+            return []
+        self._retry_set = True
+        return [SetTimer("recovery-retry", self._limits.recovery_retry_ns)]
+
+    def _ask_again(self) -> list[Effect]:
+        """Unknown replicas get another chance, each within its own budget, while the others are still waited for (RC-5, RC-10)."""
+        self._retry_set = False
+        match self.state:
+            case RecoveryState.FENCING if self._phase is not None:
+                return self._phase.again()
+            case RecoveryState.READING if (question := self._questions.get(self._next_to_decide)) is not None:
+                return [self._ask(question, p) for p in question.again()]
+            case RecoveryState.DRAINING if self._end is not None:
+                return self._end.again()
+            case _:
+                return []
 
     # --- fencing -------------------------------------------------------------------------------------------------
 
-    def _fence(self, stored: LedgerMetadata) -> list[Effect]:
-        """RC-2, RC-4."""
+    def _start_fencing(self, stored: LedgerMetadata) -> list[Effect]:
+        """RC-2: from here on this run reads from this ensemble only, whatever becomes of the metadata or of its own write-backs."""
         self.state = RecoveryState.FENCING
         self._read_from = stored.last_fragment.ensemble
         self._first_of_last = stored.last_fragment.first_entry_id
         self._distribution = Distribution(stored.ensemble_size, stored.write_quorum_size, stored.ack_quorum_size)
-        self._master_key = digests.master_key(stored.password)
-        self._hmac_key = digests.hmac_key(stored.password)
-        return [self._ask(None, position) for position in range(stored.ensemble_size)]
+        self._requests.use_keys(stored)
+        self._phase = FencePhase(self._requests, stored, self.options, self._limits, self._found_in_recovery)
+        return self._phase.start()
 
-    def _ask(self, entry_id: int | None, position: int) -> Effect:
-        """RC-8: with the fence flag and the key. RC-4 asks for the last entry."""
-        request = self._request()
-        self._asked[request] = (entry_id, position)
-        wanted = LAST_ENTRY if entry_id is None else entry_id
-        message = ReadRequest(request, self.ledger_id, wanted, True, entry_id is not None, self._master_key)
-        return SendRead(request, self._read_from[position], message)
-
-    def _answered(self, event: ReadReply, now_ns: int) -> list[Effect]:
-        asked = self._asked.pop(event.request, None)
-        if asked is None:
-            return []
-        entry_id, position = asked
+    def _fence_answer(self, position: int, event: ReadReply) -> list[Effect]:
+        assert self._phase is not None
+        if self.state is not RecoveryState.FENCING:
+            return []  # RC-5: late
         if event.status is Status.UNAUTHORIZED:
-            error = UnauthorizedError(
-                f"bookie {event.bookie} refused the password of ledger {self.ledger_id}", ledger=self.ledger_id, bookie=event.bookie
-            )
-            return self._abort(error)
-        body = event.response.body if isinstance(event.response, ReadResponse) and event.status is Status.OK else None
-        if entry_id is None:
-            return self._fence_answer(position, event.status, body)
-        return self._entry_answer(entry_id, position, event.status, body, now_ns)
+            return self._abort(key_refused(self.ledger_id, event.bookie))
+        self._phase.heard(position, event)
+        return self._after_fence_answer(self._phase)
 
-    def _decode(self, body: bytes | None, entry_id: int | None) -> layout.Entry | None:
-        """RD-8: None if the copy is not what was asked for (RC-12: that is unknown, never absence)."""
-        assert self.metadata is not None
-        if body is None:
-            return None
-        try:
-            return layout.decode_body(body, self.ledger_id, entry_id, self.metadata.digest_type, self._hmac_key)
-        except (DigestError, RemoteProtocolError):
-            return None
-
-    def _fence_answer(self, position: int, status: Status, body: bytes | None) -> list[Effect]:
+    def _lafr_answer(self, event: ReadReply) -> list[Effect]:
+        assert self._phase is not None
         if self.state is not RecoveryState.FENCING:
             return []
-        if status is Status.OK:
-            entry = self._decode(body, None)
-            self._heard[position] = entry.last_add_confirmed if entry else -1  # scenario 35: fenced, but no LAC
-        elif status in DENIALS:
-            self._heard[position] = -1
-        else:
-            self._fence_failed[position] = status
-        if self._distribution.covered(self._heard):
-            return self._fenced()
-        if len(self._heard) + len(self._fence_failed) < self._distribution.ensemble_size:
-            return []
-        if self._fence_retries >= self._limits.recovery_retries_max:
-            missing = ", ".join(f"{self._read_from[p]} ({s.name})" for p, s in sorted(self._fence_failed.items()))
-            return self._abort(self._undecided(f"too few bookies of the last ensemble could be fenced; no answer from {missing}"))
-        self._fence_retries += 1
-        return [SetTimer("fence", self._limits.recovery_retry_ns)]
+        self._phase.heard_lafr(event)
+        return self._after_fence_answer(self._phase)
 
-    def _fence_again(self) -> list[Effect]:
-        if self.state is not RecoveryState.FENCING:
-            return []
-        again, self._fence_failed = sorted(self._fence_failed), {}
-        return [self._ask(None, position) for position in again]
+    def _after_fence_answer(self, phase: FencePhase) -> list[Effect]:
+        """RC-5."""
+        if phase.covered:
+            return self._wait_for_lafr() if phase.lafr.asked else self._fenced(phase)
+        if phase.inquiry.exhausted:
+            return self._abort(undecided(self.ledger_id, "too few bookies of the last ensemble could be fenced", phase.inquiry))
+        return self._arm_retry(phase.inquiry)
 
-    def _fenced(self) -> list[Effect]:
-        """RC-6, RC-7."""
+    def _wait_for_lafr(self) -> list[Effect]:
+        """G-12: the LAFR saves reading and nothing else. It is waited for once, briefly, and only while somebody may still name it."""
+        if self._waiting_for_lafr:
+            return []
+        self._waiting_for_lafr = True
+        return [SetTimer("recovery-lafr", self._limits.recovery_lafr_wait_ns)]
+
+    def _stop_waiting_for_lafr(self) -> list[Effect]:
+        if self.state is not RecoveryState.FENCING or not self._waiting_for_lafr or self._phase is None:
+            return []
+        return self._fenced(self._phase)
+
+    def _fenced(self, phase: FencePhase) -> list[Effect]:
+        """RC-6, RC-7, G-12."""
         assert self.metadata is not None
         self.state = RecoveryState.READING
-        self._base = max([*self._heard.values(), self._first_of_last - 1])
-        self._next_to_ask = self._next_to_decide = self._base + 1
+        self.base, self.frozen = phase.base, phase.frozen
+        self._next_to_ask = self._next_to_decide = self.base + 1
         self.writer = LedgerWriter(
-            self.ledger_id, self.metadata, self.version, self._placement, self._limits, frozen_lac=self._base, base=self._base
+            self.ledger_id,
+            self.metadata,
+            self.version,
+            self._placement,
+            self._limits,
+            options=WriterOptions(ensemble_change=self.options.ensemble_change),
+            frozen_lac=self.frozen,
+            base=self.base,
         )
         return self._ask_ahead()
 
@@ -263,28 +309,46 @@ class LedgerRecovery:
 
     def _ask_ahead(self) -> list[Effect]:
         effects: list[Effect] = []
-        while self._last is None and self._next_to_ask < self._next_to_decide + self._limits.recovery_window_entries:
+        while self._may_ask():
             entry_id = self._next_to_ask
             self._next_to_ask += 1
-            question = self._questions[entry_id] = _Question(entry_id)
-            for position in self._distribution.write_set(entry_id):
-                question.asked.add(position)
-                effects.append(self._ask(entry_id, position))
+            write_set = list(self._distribution.write_set(entry_id))
+            question = EntryInquiry(self._read_from, write_set, self._limits.recovery_retries_max, entry_id=entry_id)
+            self._questions[entry_id] = question
+            effects += self._ask_more(question)
         return effects
 
-    def _entry_answer(self, entry_id: int, position: int, status: Status, body: bytes | None, now_ns: int) -> list[Effect]:
-        question = self._questions.get(entry_id)
-        if question is None:
-            return self._length_answer(entry_id, position, body)
-        question.asked.discard(position)
-        entry = self._decode(body, entry_id) if status is Status.OK else None
+    def _may_ask(self) -> bool:
+        """RC-8: a window of entries in flight. WR-15: what is read must not pile up before slow bookies, but with nothing left to commit
+        it does not wait for a bookie that will perhaps never answer (RC-11)."""
+        assert self.writer is not None
+        in_window = self._next_to_ask < self._next_to_decide + self._limits.recovery_window_entries
+        return in_window and (self.writer.idle or self.writer.unretired_bytes < self._limits.unretired_bytes_max)
+
+    def _ask(self, question: EntryInquiry, position: int) -> SendRead:
+        """RC-8, RC-9: with the fence flag, so that whoever denies the entry will never take it from the old writer."""
+        return self._requests.fence_read(question, position, question.entry_id)
+
+    def _ask_more(self, question: EntryInquiry) -> list[Effect]:
+        """RC-8: the whole write set at once, or one replica after the other."""
+        if not self.options.sequential_reads:
+            return [self._ask(question, p) for p in question.take()]
+        wanted = not question.asked and not question.recoverable and not question.absent(self._denials_needed())
+        return [self._ask(question, p) for p in question.take(1)] if wanted else []
+
+    def _entry_answer(self, question: EntryInquiry, position: int, event: ReadReply, now_ns: int) -> list[Effect]:
+        if self._questions.get(question.entry_id) is not question:
+            return []  # decided, or beyond the end (RC-8): not even an error counts
+        response = event.response
+        body = response.body if isinstance(response, ReadResponse) and event.status is Status.OK else None
+        entry = self._requests.entry(body, question.entry_id)
         if entry is not None:
             question.entry = question.entry or entry
-        elif status in DENIALS:
+        elif self._denies(event.status):
             question.denied.add(position)
         else:
-            question.unknown[position] = status  # RC-11
-        return self._decide(now_ns)
+            question.unknown[position] = event.status  # RC-11, RC-12, RC-25
+        return self._ask_more(question) + self._decide(now_ns)
 
     def _decide(self, now_ns: int) -> list[Effect]:
         """RC-10, in entry order."""
@@ -294,125 +358,120 @@ class LedgerRecovery:
                 del self._questions[question.entry_id]
                 self._next_to_decide += 1
                 effects += self._write_back(question.entry, now_ns)
-            elif len(question.denied) >= self._distribution.denials_needed:
-                self._last = question.entry_id - 1
-                self._questions.clear()  # RC-8: answers beyond the end are ignored
-                self.state = RecoveryState.DRAINING
-            elif not question.asked and question.unknown:
-                return effects + self._unknown(question)
+            elif question.absent(self._denials_needed()):
+                effects += self._end_before(question)
+            elif question.exhausted:
+                why = f"entry {question.entry_id} can neither be read nor ruled out"
+                effects += self._abort(undecided(self.ledger_id, why, question))
             else:
+                effects += self._arm_retry(question)
                 break
-        if self.state is RecoveryState.READING:
-            return effects + self._ask_ahead()
-        return effects + self._maybe_close()
+        return effects + (self._ask_ahead() if self.state is RecoveryState.READING else self._maybe_close())
 
-    def _unknown(self, question: _Question) -> list[Effect]:
-        if question.retries < self._limits.recovery_retries_max:
-            return [SetTimer("retry", self._limits.recovery_retry_ns)]
-        answers = ", ".join(f"{self._read_from[p]} ({s.name})" for p, s in sorted(question.unknown.items()))
-        return self._abort(self._undecided(f"entry {question.entry_id} can neither be read nor ruled out; no good answer from {answers}"))
+    def _denies(self, status: Status) -> bool:
+        """RC-11."""
+        return status in DENIALS
 
-    def _ask_again(self) -> list[Effect]:
-        question = self._questions.get(self._next_to_decide)
-        if self.state is not RecoveryState.READING or question is None or question.asked:
-            return []
-        question.retries += 1
-        again, question.unknown = sorted(question.unknown), {}
-        question.asked.update(again)
-        return [self._ask(question.entry_id, position) for position in again]
+    def _denials_needed(self) -> int:
+        """QC (Q-2): fewer would leave room for an ack quorum that has the entry; more may never come (RC-11)."""
+        return self._distribution.denials_needed
 
     # --- writing back ------------------------------------------------------------------------------------------------
 
     def _write_back(self, entry: layout.Entry, now_ns: int) -> list[Effect]:
-        """RC-13: payload and running length as read."""
+        """RC-13: payload and running length as read, the frozen LAC, the recovery flag."""
         assert self.writer is not None
         if entry.entry_id != self.writer.last_add_pushed + 1:
-            raise AssertionError(f"write-back of entry {entry.entry_id} after {self.writer.last_add_pushed}")
+            raise AssertionError(f"write-back of entry {entry.entry_id} after {self.writer.last_add_pushed} (RC-13)")
         self._length = entry.length
         payload = bytes(entry.payload)
-        offsets = array("q", (0, len(payload)))
         before = entry.length - len(payload)
-        effects = self._filter(self.writer.append(payload, offsets, entry.entry_id, now_ns, length_before=before))
-        if self.writer.state is not WriterState.OPEN:
-            return effects + self._abort(self.writer.error or self._undecided("write-back failed"))
-        return effects
+        return self._of_writer(self.writer.append(payload, array("q", (0, len(payload))), entry.entry_id, now_ns, length_before=before))
 
     def _write_back_event(self, event: Event, now_ns: int) -> list[Effect]:
         if self.writer is None or self.state not in (RecoveryState.READING, RecoveryState.DRAINING):
             return []
-        effects = self._filter(self.writer.handle(event, now_ns))
-        if self.writer.state is not WriterState.OPEN:
-            return effects + self._abort(self.writer.error or self._undecided("write-back failed"))
-        return effects + self._maybe_close()
+        effects = self._of_writer(self.writer.handle(event, now_ns))
+        return effects + (self._ask_ahead() if self.state is RecoveryState.READING else self._maybe_close())
 
-    def _filter(self, effects: list[Effect]) -> list[Effect]:
-        """Write-backs complete into this machine, not into an application call (RC-14)."""
-        return [e for e in effects if isinstance(e, SendAdds | SetTimer | Log)]
+    def _of_writer(self, effects: list[Effect]) -> list[Effect]:
+        """RC-14: write-backs complete into this machine, no application hears of them. RC-15: without bookies for them, no close."""
+        assert self.writer is not None
+        passed: list[Effect] = [e for e in effects if not isinstance(e, Complete | Fail)]
+        if self.writer.state is WriterState.OPEN:
+            return passed
+        return passed + self._abort(self.writer.error or RecoveryFailedError(f"ledger {self.ledger_id}: write-back failed"))
 
-    # --- closing -----------------------------------------------------------------------------------------------------
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _end_before(self, question: EntryInquiry) -> list[Effect]:
+        """RC-10: the ledger ends before this entry. What else is in flight no longer matters (RC-8)."""
+        assert self.metadata is not None
+        self.state = RecoveryState.DRAINING
+        self._questions.clear()
+        barrier_lac = self._barrier_lac() if self.options.barrier else None
+        self._end = EndPhase(self._requests, self.metadata, self._limits, question, length=self._length, barrier_lac=barrier_lac)
+        return self._end.start()
+
+    def _barrier_lac(self) -> int:
+        """RC-11a: the slot means LAC, in a guaranteed ledger LAFR; nothing may be claimed there that is not so."""
+        assert self.metadata is not None
+        return self.base if self.metadata.guaranteed else self.frozen
+
+    def _end_answer(self, inquiry: LengthInquiry | BarrierInquiry, position: int, event: ReadReply) -> list[Effect]:
+        end = self._end
+        assert end is not None
+        if isinstance(inquiry, LengthInquiry):
+            end.heard_length(position, event)
+        else:
+            end.heard_barrier(position, event)
+        if (hopeless := end.hopeless) is not None:
+            return self._abort(undecided(self.ledger_id, *hopeless))
+        return self._maybe_close() if end.ready else self._arm_retry(inquiry)
 
     def _maybe_close(self) -> list[Effect]:
-        """RC-16, RC-17: all write-backs committed and the length known."""
-        if self.state is not RecoveryState.DRAINING or self.writer is None or not self.writer.idle:
+        """RC-17: every write-back is done (G-13: on its whole write set), the length is known, the barrier holds."""
+        if self.state is not RecoveryState.DRAINING or self.writer is None or self._end is None:
             return []
-        assert self._last is not None and self.metadata is not None
-        if self._length is None:
-            if self._last >= 0:
-                return self._ask_length()
-            self._length = 0
+        if not self._end.ready or not self.writer.idle:
+            return []
+        assert self.metadata is not None
         self.state = RecoveryState.CLOSING
         return [self._write_metadata(self._closing_metadata(self.metadata))]
 
-    def _ask_length(self) -> list[Effect]:
-        """Nothing was read in this run: the header of the last entry, which is committed, has the length (RC-16, D9)."""
-        assert self._last is not None and self.metadata is not None
-        ensemble = self.metadata.fragment_of(self._last).ensemble
-        effects: list[Effect] = []
-        for position in self._distribution.write_set(self._last):
-            request = self._request()
-            self._asked[request] = (self._last, position)
-            effects.append(SendRead(request, ensemble[position], ReadRequest(request, self.ledger_id, self._last)))
-        return effects
-
-    def _length_answer(self, entry_id: int, position: int, body: bytes | None) -> list[Effect]:
-        if self.state is not RecoveryState.DRAINING or entry_id != self._last or self._length is not None:
-            return []
-        entry = self._decode(body, entry_id)
-        if entry is not None:
-            self._length = entry.length
-            return self._maybe_close()
-        if any(e == entry_id for e, _ in self._asked.values()):
-            return []
-        return self._abort(self._undecided(f"entry {entry_id}, the last one, could not be read for the ledger's length"))
-
     def _closing_metadata(self, stored: LedgerMetadata) -> LedgerMetadata:
-        """RC-17: the fragments being replaced, then the private changes of this run; none beyond the end."""
-        assert self._last is not None and self._length is not None and self.writer is not None
-        for first, ensemble in sorted(self.writer.private_changes.items()):
-            if first <= self._last + 1:
-                stored = stored.with_ensemble(first, ensemble)
-        return stored.closed(self._last, self._length)
+        assert self._end is not None and self._end.length is not None and self.writer is not None
+        return closing_metadata(stored, self._end.last, self._end.length, self.writer.private_changes)
 
     def _closing_conflict(self, stored: LedgerMetadata) -> list[Effect]:
-        """RC-18."""
+        """RC-18, the rows that are not CLOSED."""
+        if stored.state is LedgerState.OPEN:
+            return self._abort(
+                MetadataConflictError(f"ledger {self.ledger_id} was opened again while it was being recovered", ledger=self.ledger_id)
+            )
         last = stored.last_fragment
-        unchanged = last.ensemble == self._read_from and last.first_entry_id == self._first_of_last
-        if stored.state is LedgerState.IN_RECOVERY and unchanged:
+        if last.ensemble == self._read_from and last.first_entry_id == self._first_of_last:
             return [self._write_metadata(self._closing_metadata(stored))]
-        return self._abort(self._undecided("another program changed the last fragment during recovery"))
+        return self._begin_again()
+
+    def _begin_again(self) -> list[Effect]:
+        """RC-18: the last fragment is not the one that was read, which only a foreign tool can do (RR-12). A new run, once."""
+        message = f"ledger {self.ledger_id}: another program changed the last fragment during recovery"
+        if self._begun_again:
+            return self._abort(MetadataConflictError(f"{message}, twice", ledger=self.ledger_id))
+        self._begun_again = True
+        self._new_run()
+        return [Log("warning", f"{message}; starting over"), *self.start()]
 
     def _done(self, closed: LedgerMetadata) -> list[Effect]:
-        self.state = RecoveryState.DONE
+        self._stop(RecoveryState.DONE)
         return [Complete(self._token, closed)]
-
-    def _undecided(self, why: str) -> RecoveryFailedError:
-        return RecoveryFailedError(f"ledger {self.ledger_id} stays IN_RECOVERY: {why}; try again when they are back", ledger=self.ledger_id)
 
     def _abort(self, error: BkError) -> list[Effect]:
         """RC-21."""
-        self.state = RecoveryState.ABORTED
+        self._stop(RecoveryState.ABORTED)
         return [Fail(self._token, error)]
 
-
-def _as_error(error: Exception | None, ledger_id: int) -> BkError:
-    return error if isinstance(error, BkError) else MetadataError(f"metadata of ledger {ledger_id}: {error}", ledger=ledger_id)
+    def _stop(self, state: RecoveryState) -> None:
+        self.state = state
+        self._requests.forget()

@@ -21,6 +21,7 @@ class AddRun:
     frames: bytes = field(repr=False)
     offsets: memoryview = field(repr=False)
     recovery: bool = False
+    deferred_sync: bool = False  # v3 only: the bookie may answer before it is durable (WR-17)
 
     @property
     def last_entry_id(self) -> int:

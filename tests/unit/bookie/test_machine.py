@@ -3,110 +3,15 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import pytest
 
 from bk_core.errors import BookieIOError
-from bk_core.protocol.bookie import (
-    BookieMachine,
-    LedgerRecord,
-    MemoryBookieStorage,
-    Persist,
-    Reply,
-    ReplyAfterSync,
-    WakeLater,
-    io_error,
-)
-from bk_core.protocol.bookie.machine import encode_entry_list
+from bk_core.protocol.bookie import LedgerRecord, MemoryBookieStorage, Persist, io_error
+from bk_core.protocol.bookie.answers import encode_entry_list
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.messages import Status
-
-KEY, OTHER = b"k" * 20, b"o" * 20
-L = 7
-
-
-def body(entry_id: int, lac: int = -1, payload: bytes = b"payload", ledger_id: int = L) -> bytes:
-    return struct.pack(">qqqq", ledger_id, entry_id, lac, len(payload)) + payload
-
-
-def lac_packet(lac: int, ledger_id: int = L) -> bytes:
-    return struct.pack(">qqI", ledger_id, lac, 0)
-
-
-def add(entry_id: int, lac: int = -1, **options: Any) -> m.AddRequest:
-    ledger_id, key = options.pop("ledger_id", L), options.pop("key", KEY)
-    data = options.pop("data", None)
-    return m.AddRequest(1, ledger_id, entry_id, key, body(entry_id, lac, ledger_id=ledger_id) if data is None else data, **options)
-
-
-def read(entry_id: int, ledger_id: int = L) -> m.ReadRequest:
-    return m.ReadRequest(1, ledger_id, entry_id)
-
-
-def fence(entry_id: int = -1, key: bytes = KEY, ledger_id: int = L) -> m.ReadRequest:
-    return m.ReadRequest(1, ledger_id, entry_id, fence=True, master_key=key)
-
-
-def write_lac(lac: int, key: bytes = KEY) -> m.WriteLacRequest:
-    return m.WriteLacRequest(1, L, lac, key, lac_packet(lac))
-
-
-def poll(previous: int, timeout_ms: int | None = 1000, entry_id: int = -1, piggyback: bool = True) -> m.ReadRequest:
-    return m.ReadRequest(1, L, entry_id, previous_lac=previous, timeout_ms=timeout_ms, piggyback=piggyback)
-
-
-class Bookie:
-    """A host: applies changes, keeps the answers that wait for a sync apart from those that may leave."""
-
-    def __init__(self) -> None:
-        self.storage = MemoryBookieStorage()
-        self.machine = BookieMachine(self.storage)
-        self.waiting: list[tuple[int, Any, m.Response]] = []
-        self.sent: dict[Any, Any] = {}
-        self.now = 1_000_000
-        self.number = 0
-
-    def send(self, request: m.Request) -> int:
-        self.number += 1
-        self.perform(self.machine.handle(self.number, request, self.now))
-        return self.number
-
-    def perform(self, effects: list[Any]) -> None:
-        for effect in effects:
-            match effect:
-                case Persist():
-                    self.storage.apply(effect)
-                case ReplyAfterSync():
-                    self.waiting.append((self.storage.position, effect.tag, effect.response))
-                case Reply():
-                    assert effect.tag not in self.sent
-                    self.sent[effect.tag] = effect.response
-                case WakeLater():
-                    assert effect.at_ms > self.now
-
-    def sync(self) -> None:
-        durable = self.storage.sync()
-        for position, tag, response in self.waiting:
-            assert position <= durable
-            self.sent[tag] = response
-        self.waiting.clear()
-
-    def ask(self, request: m.Request) -> Any:
-        tag = self.send(request)
-        self.sync()
-        return self.sent[tag]
-
-    def restart(self) -> None:
-        self.storage.crash()
-        self.machine = BookieMachine(self.storage)
-        self.waiting.clear()
-
-
-@pytest.fixture
-def bookie() -> Bookie:
-    return Bookie()
-
+from tests.unit.bookie.host import KEY, OTHER, Bookie, L, add, body, fence, lac_packet, poll, read, write_lac
 
 # --- adds ---------------------------------------------------------------------------------------------------------
 
@@ -116,13 +21,13 @@ def test_b1_add_is_answered_only_once_durable(bookie: Bookie) -> None:
     assert tag not in bookie.sent
     assert bookie.ask(read(0)).status is Status.OK
     assert bookie.sent[tag] == m.AddResponse(1, Status.OK, L, 0)
-    bookie.restart()
+    bookie.crash()
     assert bookie.ask(read(0)).body == body(0)
 
 
 def test_b1_unsynced_add_is_lost_and_never_answered(bookie: Bookie) -> None:
     tag = bookie.send(add(0))
-    bookie.restart()
+    bookie.crash()
     bookie.sync()
     assert tag not in bookie.sent
     assert bookie.ask(read(0)).status is Status.NO_LEDGER
@@ -158,7 +63,7 @@ def test_b9_lac_never_decreases_and_minus_one_is_the_highest(bookie: Bookie) -> 
     assert (answer.entry_id, answer.body, answer.max_lac) == (-1, body(9, 8), 8)
     bookie.ask(write_lac(2))
     assert bookie.ask(read(3)).max_lac == 8
-    bookie.restart()
+    bookie.crash()
     assert bookie.ask(read(3)).max_lac == 8
 
 
@@ -206,7 +111,7 @@ def test_b11_read_only(bookie: Bookie) -> None:
 def test_b3_fence_of_unknown_ledger_creates_it(bookie: Bookie) -> None:
     assert bookie.ask(fence(ledger_id=1)).status is Status.NO_ENTRY
     assert bookie.ask(read(0, ledger_id=1)).status is Status.NO_ENTRY
-    bookie.restart()
+    bookie.crash()
     assert bookie.ask(add(0, ledger_id=1)).status is Status.FENCED
     assert bookie.ask(add(0, ledger_id=1, key=OTHER)).status is Status.UNAUTHORIZED
 
@@ -248,11 +153,11 @@ def test_b5_fence_sees_adds_that_are_not_durable_yet(bookie: Bookie) -> None:
 def test_b6_fence_survives_restart_and_collection(bookie: Bookie) -> None:
     bookie.ask(add(0))
     bookie.ask(fence())
-    bookie.restart()
+    bookie.crash()
     assert bookie.ask(add(1)).status is Status.FENCED
     bookie.perform(bookie.machine.collect(L, bookie.now))
     bookie.sync()
-    bookie.restart()
+    bookie.crash()
     assert bookie.ask(add(1)).status is Status.FENCED
     assert bookie.ask(add(1, recovery=True)).status is Status.FENCED
     assert bookie.ask(fence()).status is Status.NO_LEDGER
@@ -267,7 +172,7 @@ def test_b6_fence_survives_restart_and_collection(bookie: Bookie) -> None:
 
 def test_b13_keys(bookie: Bookie) -> None:
     bookie.ask(add(0))
-    bookie.restart()
+    bookie.crash()
     position = bookie.storage.position
     for request in (add(1, key=OTHER), add(1, key=OTHER, recovery=True), fence(key=OTHER), fence(key=b""), write_lac(0, OTHER)):
         assert bookie.ask(request).status is Status.UNAUTHORIZED
@@ -289,9 +194,9 @@ def test_secrets_stay_out_of_reprs() -> None:
 
 def test_b10_limbo(bookie: Bookie) -> None:
     bookie.ask(add(0))
-    bookie.perform(bookie.machine.enter_limbo(L) + bookie.machine.enter_limbo(8))
+    bookie.perform(bookie.machine.enter_limbo([L, 8]))
     bookie.sync()
-    bookie.restart()
+    bookie.crash()
     assert bookie.ask(read(0)).status is Status.OK
     for request in (read(1), read(-1), fence(), fence(1), fence(ledger_id=8), m.ReadLacRequest(1, L), m.EntryListRequest(1, L)):
         assert bookie.ask(request).status is Status.UNKNOWN_LEDGER_STATE
@@ -318,9 +223,7 @@ def test_b7_damage_is_an_error_not_a_negative() -> None:
         def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
             raise BookieIOError("damaged entry")
 
-    bookie = Bookie()
-    bookie.storage = Damaged()
-    bookie.machine = BookieMachine(bookie.storage)
+    bookie = Bookie(Damaged())
     bookie.ask(add(0))
     for request in (read(0), read(-1), m.ReadLacRequest(1, L), fence(0), fence(), m.BatchReadRequest(1, L, 0, 1, 100)):
         assert bookie.ask(request).status is Status.IO_ERROR
@@ -370,7 +273,7 @@ def test_read_lac_table(bookie: Bookie) -> None:
     tag = bookie.send(write_lac(3))
     assert tag not in bookie.sent
     assert bookie.ask(ask) == m.ReadLacResponse(1, Status.IO_ERROR, L, lac_packet(3))
-    bookie.restart()
+    bookie.crash()
     assert bookie.ask(ask) == m.ReadLacResponse(1, Status.IO_ERROR, L, lac_packet(3))  # no entries, and yet it survives
     bookie.ask(add(0))
     assert bookie.ask(ask) == m.ReadLacResponse(1, Status.OK, L, lac_packet(3), body(0))
@@ -388,7 +291,7 @@ def test_read_lac_without_explicit_lac(bookie: Bookie) -> None:
 def test_poll_answers_at_once_when_the_lac_is_ahead(bookie: Bookie) -> None:
     bookie.ask(add(0))
     bookie.ask(add(1, lac=0))
-    bookie.restart()
+    bookie.crash()
     assert bookie.sent[bookie.send(poll(-1))] == m.ReadResponse(1, Status.OK, L, 0, body(0), 0)
     assert bookie.sent[bookie.send(poll(5, timeout_ms=None))] == m.ReadResponse(1, Status.OK, L, -1, None, 0)
     assert bookie.sent[bookie.send(poll(-1, entry_id=0))].status is Status.BAD_REQUEST
@@ -424,6 +327,7 @@ def test_poll_times_out(bookie: Bookie) -> None:
     bookie.perform(bookie.machine.wake(bookie.now))
     assert bookie.sent[early] == m.ReadResponse(1, Status.OK, L, -1, None, -1) and late not in bookie.sent
     bookie.machine.cancel(late)
+    bookie.machine.cancel(late)
     assert bookie.machine.next_wake_ms() is None
     assert bookie.machine.wake(bookie.now + 100) == []
 
@@ -450,7 +354,7 @@ def test_many_answered_polls_leave_nothing_behind(bookie: Bookie) -> None:
     for lac in range(300):
         bookie.send(poll(lac - 1, 10**9))
         bookie.send(write_lac(lac))
-    assert len(bookie.machine._deadlines) < 100
+    assert len(bookie.machine._polls._deadlines) < 100
     assert bookie.machine.next_wake_ms() is None
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ records = st.builds(
     last_add_confirmed=st.integers(-1, 2**63 - 1),
     last_entry_id=st.integers(-1, 2**63 - 1),
     explicit_lac=st.none() | st.binary(max_size=40),
+    deleted_at_ms=st.integers(0, 2**62),
 )
 
 
@@ -42,7 +44,7 @@ records = st.builds(
 def changes(draw: st.DrawFn) -> Persist:
     record = draw(records)
     if draw(st.integers(0, 9)) == 0:
-        return Persist(record, drop_entries=True)
+        return Persist(record, drop_entries=True, forget=draw(st.booleans()))
     if draw(st.booleans()):
         return Persist(record)
     entry_id = draw(st.sampled_from(ENTRIES))
@@ -59,6 +61,8 @@ def assert_same(left: Any, right: Any) -> None:
         for entry_id in ENTRIES:
             assert left.entry(ledger_id, entry_id) == right.entry(ledger_id, entry_id)
     assert left.ledger_ids() == right.ledger_ids()
+    assert left.tombstone_ids() == right.tombstone_ids()
+    assert left.limbo_ids() == right.limbo_ids()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -88,6 +92,17 @@ def test_same_as_memory(tmp_path_factory: pytest.TempPathFactory, script: list[A
 @given(records)
 def test_records_round_trip(record: LedgerRecord) -> None:
     assert decode_record(record.ledger_id, encode_record(record)) == record
+
+
+def test_records_of_the_first_format_are_read() -> None:
+    """They had no time of deletion."""
+    record = LedgerRecord(1, b"key", fenced=True, deleted=True, last_add_confirmed=3, last_entry_id=4, explicit_lac=b"packet")
+    head = struct.pack(">BBqqII", 1, 1 | 4 | 8 | 16, 3, 4, 3, 6)
+    value = head + b"key" + b"packet"
+    assert decode_record(1, struct.pack(">I", zlib.crc32(value)) + value) == record
+    for wrong in (head[:0] + b"\x03" + value[1:], value + b"x"):
+        with pytest.raises(BookieIOError, match="unknown format"):
+            decode_record(1, struct.pack(">I", zlib.crc32(wrong)) + wrong)
 
 
 @given(records, st.data())
@@ -193,6 +208,7 @@ def test_damaged_record_is_not_a_tombstone(tmp_path: Path) -> None:
             txn.put(struct.pack(">Q", 1), b"garbage")
     storage = LmdbBookieStorage(tmp_path)
     assert storage.ledger_ids() == [1]
+    assert storage.tombstone_ids() == [] and storage.limbo_ids() == []
     with pytest.raises(BookieIOError):
         storage.ledger(1)
     storage.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -111,6 +113,46 @@ def test_unknown_fields_are_carried_byte_for_byte() -> None:
     closed = encode(metadata.closed(9, 90))
     assert closed.endswith(unknown)
     assert decode(closed).unknown_fields == unknown
+
+
+def _nested(number: int, known: bytes, unknown: bytes) -> bytes:
+    return bytes((number << 3 | 2, len(known) + len(unknown))) + known + unknown
+
+
+def test_unknown_fields_of_fragments_and_custom_entries_are_carried() -> None:
+    """META-8: through closing, through a change of the ensemble, and beside fragments and entries without any."""
+    unknown = bytes.fromhex("18071a0178")  # field 3 twice, with two wire types
+    fragment = _nested(6, b"\x0a\x03c:3\x0a\x03d:4\x10\x05", unknown)
+    entry = _nested(11, b"\x0a\x01k\x12\x01v", unknown)
+    plain = _nested(11, b"\x0a\x01p\x12\x01w", b"")
+    metadata = decode(_v3(_body() + fragment + entry + plain))
+    assert metadata.fragments == (Fragment(0, ("a:1", "b:2")), Fragment(5, ("c:3", "d:4"), unknown))
+    assert (dict(metadata.custom), metadata.custom_unknown_fields) == ({"k": b"v", "p": b"w"}, (("k", unknown),))
+    again = decode(encode(metadata.closed(9, 90)))
+    assert (again.fragments, again.custom_unknown_fields) == (metadata.fragments, metadata.custom_unknown_fields)
+    assert encode(again).count(unknown) == 2
+    assert metadata.with_ensemble(5, ("e:5", "f:6")).last_fragment == Fragment(5, ("e:5", "f:6"), unknown)
+    assert metadata.with_ensemble(7, ("e:5", "f:6")).last_fragment == Fragment(7, ("e:5", "f:6"))
+    for version in (1, 2):
+        with pytest.raises(MetadataFormatError):
+            encode(replace(metadata, format_version=version))
+
+
+def test_a_known_field_of_the_wrong_type_is_an_error_inside_too() -> None:
+    """META-8: it would be written twice."""
+    with pytest.raises(MetadataFormatError, match="of a segment"):
+        decode(_v3(_body() + _nested(6, b"\x0a\x03c:3\x0a\x03d:4\x10\x05", b"\x08\x01")))
+    with pytest.raises(MetadataFormatError, match="of custom metadata"):
+        decode(_v3(_body() + _nested(11, b"\x0a\x01k", b"\x10\x01")))
+
+
+def test_metadata_can_be_sent_between_processes() -> None:
+    """META-1: a copy is equal, and as unchangeable as the original."""
+    metadata = decode(encode(replace(_OPEN, custom={"k": b"v"}, ctime_ms=7)))
+    for copied in (pickle.loads(pickle.dumps(metadata)), copy.deepcopy(metadata)):
+        assert copied == metadata
+        with pytest.raises(TypeError):
+            copied.custom["k"] = b"w"
 
 
 def test_trailing_bytes_are_ignored_in_version_3() -> None:

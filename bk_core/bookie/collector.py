@@ -1,0 +1,113 @@
+"""Garbage collection (B-12): ledgers that were deleted, closed ledgers that live elsewhere now, tombstones past their time (B-6)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from bk_core.bookie.loop import BookieServer
+from bk_core.bookie.refill import OnLoop, read_metadata
+from bk_core.errors import BookieIOError, NoNodeError
+from bk_core.metadata.store import MetadataStore
+from bk_core.protocol.bookie import Effect, may_delete
+from bk_core.protocol.ledger.metadata import BookieId
+
+log = logging.getLogger("bk_core.bookie")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorOptions:
+    """All in seconds. Looking for moved ledgers reads the metadata of every ledger here, so it is done seldom."""
+
+    interval_s: float = 60.0
+    moved_interval_s: float = 86_400.0
+    tombstone_keep_s: float = 30 * 86_400.0
+
+
+def collectable(local: Iterable[int], store: MetadataStore) -> list[int]:
+    """Those of ``local`` whose metadata is gone (B-12): not listed, and not there when asked for by id.
+
+    ``local`` must have been gathered before this call: metadata is created before a ledger's first add, so whatever was known here
+    by then and is missing from a listing made afterwards has been deleted.
+    """
+    listed = set(store.list_ledgers())
+    return [ledger_id for ledger_id in local if ledger_id not in listed and is_gone(ledger_id, store)]
+
+
+def is_gone(ledger_id: int, store: MetadataStore) -> bool:
+    try:
+        store.read_ledger(ledger_id)
+    except NoNodeError:
+        return True
+    return False
+
+
+class Collector:
+    """Use from the metadata thread; what is deleted is deleted on the loop."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookie_id: BookieId,
+        server: BookieServer,
+        on_loop: OnLoop,
+        options: CollectorOptions,
+    ) -> None:
+        self._store = store
+        self._bookie_id = bookie_id
+        self._server = server
+        self._on_loop = on_loop
+        self._options = options
+        self._moved_at = time.monotonic() + options.moved_interval_s
+
+    def run(self) -> None:
+        """One round. Errors of the metadata store end it early, with nothing deleted wrongly."""
+        self._collect_deleted()
+        self._forget_tombstones()
+        if time.monotonic() >= self._moved_at:
+            self._moved_at = time.monotonic() + self._options.moved_interval_s
+            self._collect_moved()
+
+    def _collect_deleted(self) -> None:
+        for ledger_id in collectable(self._server.storage.ledger_ids(), self._store):
+            if self._change(ledger_id, lambda number: self._server.machine.collect(number, self._server.now_ms())):
+                log.info("ledger %d is gone from the metadata store; its entries are dropped", ledger_id)
+
+    def _forget_tombstones(self) -> None:
+        keep_ms = int(self._options.tombstone_keep_s * 1000)
+        for ledger_id in self._server.storage.tombstone_ids():
+            self._change(ledger_id, lambda number: self._server.machine.forget_tombstone(number, self._server.now_ms(), keep_ms))
+
+    def _collect_moved(self) -> None:
+        """Ledgers that left this bookie. The first look, without the lock, is there to take few locks."""
+        for ledger_id in self._server.storage.ledger_ids():
+            if self._has_moved(ledger_id, lock_held=True):
+                self._collect_moved_one(ledger_id)
+
+    def _collect_moved_one(self, ledger_id: int) -> None:
+        lock = self._store.underreplication().lock(ledger_id, self._bookie_id)
+        if lock is None:
+            return  # somebody copies it, perhaps to here
+        try:
+            if self._has_moved(ledger_id, lock_held=lock.is_held()) and self._change(ledger_id, self._server.machine.collect_moved):
+                log.info("closed ledger %d names this bookie no more; its entries are dropped", ledger_id)
+        finally:
+            lock.release()
+
+    def _has_moved(self, ledger_id: int, *, lock_held: bool) -> bool:
+        """False as well for metadata that makes no sense, and for a ledger deleted since it was listed: the next round sees to that."""
+        try:
+            metadata = read_metadata(self._store, ledger_id)
+        except NoNodeError:
+            return False
+        return metadata is not None and may_delete(metadata, self._bookie_id, lock_held=lock_held)
+
+    def _change(self, ledger_id: int, decide: Callable[[int], list[Effect]]) -> bool:
+        """Whether anything was changed. A ledger that cannot be read here is left alone."""
+        try:
+            return self._on_loop(lambda: self._server.change(decide(ledger_id)))
+        except BookieIOError as error:
+            log.warning("ledger %d cannot be collected: %s", ledger_id, error)
+            return False

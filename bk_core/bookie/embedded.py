@@ -1,0 +1,253 @@
+"""A whole bookie in this process: identity, storage, loop, registration, and the thread that talks to the metadata store."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from bk_core.bookie.collector import Collector, CollectorOptions
+from bk_core.bookie.identity import Standing, begin_anew, examine, kept_address, sign, write_durably
+from bk_core.bookie.loop import DISK_RESERVE_BYTES, BookieServer
+from bk_core.bookie.refill import Refill, mark_losses
+from bk_core.bookie.replicas import ReplicaReader
+from bk_core.errors import BkError, BookieIOError, InvalidArgumentError
+from bk_core.metadata.store import MetadataStore, Registration
+
+log = logging.getLogger("bk_core.bookie")
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class BookieOptions:
+    """``accept_data_loss`` lets a bookie start that has lost its data, with every ledger it may matter to in limbo (B-10).
+
+    Times are in seconds. ``disk_reserve_bytes`` of free disk are kept for fences and recovery (B-11).
+    """
+
+    accept_data_loss: bool = False
+    collector: CollectorOptions = CollectorOptions()
+    refill_interval_s: float = 10.0
+    disk_reserve_bytes: int = DISK_RESERVE_BYTES
+
+
+class EmbeddedBookie:
+    """A bookie on a thread of its own. Without a ``store`` it is not registered, collects nothing and asks nobody about lost data.
+
+    ``port`` 0 takes the port the directory had before, or any free one. InvalidArgumentError if another bookie runs on the directory
+    or if host and port are not those that its ledgers know.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        store: MetadataStore | None = None,
+        options: BookieOptions | None = None,
+    ) -> None:
+        self._directory = Path(directory)
+        self._wanted = (host, port)
+        self._store = store
+        self._options = options or BookieOptions()
+        self._registration: Registration | None = None
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock_descriptor = -1
+        self._server: BookieServer | None = None
+        self.host = host
+        self.port = port
+        self.failed = threading.Event()  # set when the loop has ended, wanted or not
+
+    @property
+    def bookie_id(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> EmbeddedBookie:
+        """Bind, check the cookie, open the storage, mark what was lost, serve, register: in this order.
+
+        InvalidArgumentError if data was lost here and ``accept_data_loss`` is not set, or if the directory is another bookie's.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._lock()
+        try:
+            listener = self._bind()
+            self._server = self._open(listener)
+            self._run_thread("bookie-loop", self._serve)
+            if self._store is not None:
+                self._register(self._store)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _open(self, listener: socket.socket) -> BookieServer:
+        """The server on its storage, nothing served yet, every loss marked durably (B-10)."""
+        server: BookieServer | None = None
+        try:
+            lost = self._store is not None and self._has_lost_data(self._store)
+            if lost:
+                begin_anew(self._directory)
+            server = BookieServer(listener, self._directory / "current", disk_reserve_bytes=self._options.disk_reserve_bytes)
+            if self._store is not None:
+                if lost:
+                    mark_losses(server, self._store, self.bookie_id)
+                sign(self._store, self.bookie_id, self._directory)
+            server.check_disk()
+            return server
+        except BaseException:
+            listener.close()
+            if server is not None:
+                server.close()
+            raise
+
+    def _has_lost_data(self, store: MetadataStore) -> bool:
+        """InvalidArgumentError if it has and nobody said that this is known: the disk may only be mounted elsewhere."""
+        finding = examine(store, self.bookie_id, self._directory)
+        if finding.standing is not Standing.LOST:
+            return False
+        if not self._options.accept_data_loss:
+            raise InvalidArgumentError(
+                f"bookie {self.bookie_id} has lost its data: {finding.reason}. If the data cannot be brought back, start it with "
+                "--accept-data-loss: it then asks the other replicas for what it lost"
+            )
+        log.warning("bookie %s has lost its data: %s", self.bookie_id, finding.reason)
+        return True
+
+    def close(self) -> None:
+        """Unregister, answer what was accepted, stop. Safe to call twice."""
+        if self._registration is not None:
+            registration, self._registration = self._registration, None
+            try:
+                registration.close()
+            except BkError as error:
+                log.warning("unregistering failed: %s", error)
+        if self._server is not None:
+            self._server.stop()
+        self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        self._server = None
+        if self._lock_descriptor >= 0:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = -1
+
+    def __enter__(self) -> EmbeddedBookie:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run_thread(self, name: str, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self) -> None:
+        assert self._server is not None
+        try:
+            self._server.run()
+        except Exception:
+            log.exception("the bookie's loop has failed")
+        finally:
+            self.failed.set()
+
+    def _lock(self) -> None:
+        self._lock_descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = -1
+            raise InvalidArgumentError(f"another bookie runs on {self._directory}") from error
+
+    def _bind(self) -> socket.socket:
+        host, port = self._wanted
+        kept = kept_address(self._directory)
+        if kept is not None:
+            if host != kept[0] or port not in (0, kept[1]):
+                raise InvalidArgumentError(f"the bookie of {self._directory} is {kept[0]}:{kept[1]}, not {host}:{port}")
+            port = kept[1]
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(512)
+            listener.setblocking(False)
+        except OSError as error:
+            listener.close()
+            raise InvalidArgumentError(f"cannot listen on {host}:{port}: {error}") from error
+        self.host, self.port = host, listener.getsockname()[1]
+        if kept is None:
+            write_durably(self._directory / "address", f"{self.bookie_id}\n".encode())
+        return listener
+
+    # --- the metadata store, on a thread of its own because its calls block ------------------------------------------
+
+    def _register(self, store: MetadataStore) -> None:
+        assert self._server is not None
+        self._registration = store.register_bookie(self.bookie_id, self.host, self.port, self._server.machine.read_only)
+        self._server.on_read_only = lambda read_only: self._jobs.put(lambda: self._announce(read_only))
+        self._run_thread("bookie-metadata", self._metadata_loop)
+
+    def _announce(self, read_only: bool) -> None:
+        if self._registration is not None:
+            self._registration.set_readonly(read_only)
+
+    def _metadata_loop(self) -> None:
+        server, store = self._server, self._store
+        assert server is not None and store is not None
+        reader = ReplicaReader(store.resolve)
+        refill = Refill(store, self.bookie_id, self._directory, server, self._on_loop, reader)
+        collector = Collector(store, self.bookie_id, server, self._on_loop, self._options.collector)
+        work = [_Periodic(self._options.refill_interval_s, refill.run), _Periodic(self._options.collector.interval_s, collector.run)]
+        work[0].at = 0.0  # what was lost is missed now
+        try:
+            while (job := self._next_job(work)) is not None:
+                try:
+                    job()
+                except (BkError, OSError) as error:
+                    log.warning("%s", error)
+        finally:
+            reader.close()
+
+    def _next_job(self, work: list[_Periodic]) -> Callable[[], object] | None:
+        """What was asked for, or else the periodic work that is due next; None to end."""
+        due = min(work, key=lambda one: one.at)
+        try:
+            return self._jobs.get(timeout=max(0.0, due.at - time.monotonic()))
+        except queue.Empty:
+            due.at = time.monotonic() + due.interval_s
+            return due.run
+
+    def _on_loop(self, function: Callable[[], _T]) -> _T:
+        if self._server is None:
+            raise BookieIOError("the bookie has stopped")
+        future = self._server.call(function)
+        while not self.failed.is_set():
+            try:
+                return future.result(0.2)
+            except FutureTimeoutError:
+                continue
+        raise BookieIOError("the bookie has stopped")
+
+
+@dataclass(slots=True)
+class _Periodic:
+    interval_s: float
+    run: Callable[[], object]
+    at: float = 0.0  # monotonic seconds
+
+    def __post_init__(self) -> None:
+        self.at = time.monotonic() + self.interval_s

@@ -1,0 +1,128 @@
+"""Whose directory this is, and whether it still holds what it once held (metadata.md 4.5, 4.6; B-10)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from bk_core.bookie.storage import Condition, condition_of, move_aside
+from bk_core.errors import InvalidArgumentError, NoNodeError
+from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
+from bk_core.metadata.store import MetadataStore
+
+
+class Standing(Enum):
+    NEW = "new"  # never held anything
+    SAME = "same"
+    LOST = "lost"  # something that was here may be gone
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``reason`` says what made the standing LOST."""
+
+    standing: Standing
+    reason: str = ""
+
+
+def cookie_of(bookie_id: str, directory: Path, instance_id: str | None) -> Cookie:
+    """One directory holds journal, ledgers and indexes."""
+    place = str(directory.resolve())
+    return Cookie(bookie_id, (place,), (place,), instance_id)
+
+
+def version_file(directory: Path) -> Path:
+    return directory / "current" / "VERSION"
+
+
+def loss_file(directory: Path) -> Path:
+    """There while lost entries are being fetched again (RC-27)."""
+    return directory / "current" / "LOST"
+
+
+def examine(store: MetadataStore, bookie_id: str, directory: Path) -> Finding:
+    """Compare the cookies and the storage, changing nothing.
+
+    InvalidArgumentError if this is not the directory that belongs to ``bookie_id``: serving from another one would deny entries that
+    were acknowledged, and no wish of an operator makes it right. MetadataFormatError if a cookie cannot be read.
+    """
+    wanted = cookie_of(bookie_id, directory, store.instance_id())
+    path = version_file(directory)
+    local = path.read_bytes() if path.exists() else None
+    try:
+        stored: bytes | None = store.read_cookie(bookie_id).data
+    except NoNodeError:
+        stored = None
+    for owner, data in ((path, local), (f"the metadata store's cookie of {bookie_id}", stored)):
+        if data is not None and (differences := wanted.differences(decode_cookie(data))):
+            raise InvalidArgumentError(
+                f"{directory} is not the directory of bookie {bookie_id}: {owner} has another {', '.join(differences)}"
+            )
+    return _judge(local is not None, stored is not None, condition_of(directory / "current"), path)
+
+
+def _judge(local: bool, stored: bool, condition: Condition, path: Path) -> Finding:
+    """A first start that was killed half-way leaves no ledger behind, so it is told from a loss by that."""
+    if condition is Condition.DAMAGED:
+        return Finding(Standing.LOST, f"the storage in {path.parent} is damaged")
+    if stored and not local:
+        return Finding(Standing.LOST, f"the metadata store knows it, but {path} is missing")
+    if local and condition is Condition.ABSENT:
+        return Finding(Standing.LOST, f"there is {path}, but no storage beside it")
+    if condition is Condition.USED and not stored:
+        return Finding(Standing.LOST, "there are ledgers here, but the metadata store has no cookie of it")
+    return Finding(Standing.SAME if local and stored else Standing.NEW)
+
+
+def begin_anew(directory: Path) -> None:
+    """Prepare a directory for life after a loss. VERSION goes first: a crash from here on leaves a loss that is seen again."""
+    version_file(directory).unlink(missing_ok=True)
+    write_durably(loss_file(directory), b"entries that were lost here are being fetched from other replicas\n")
+    if condition_of(directory / "current") is Condition.DAMAGED:
+        move_aside(directory / "current")
+    sync_directory(directory / "current")
+
+
+def sign(store: MetadataStore, bookie_id: str, directory: Path) -> None:
+    """Write the cookies that are missing, the local one first (metadata.md 4.6). The storage must be what it is to be by then."""
+    data = encode_cookie(cookie_of(bookie_id, directory, store.instance_id()))
+    if not version_file(directory).exists():
+        write_durably(version_file(directory), data)
+    try:
+        store.read_cookie(bookie_id)
+    except NoNodeError:
+        store.write_cookie(bookie_id, data, None)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file so that after a crash either the old or the new content is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".new")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make names that were added to or removed from ``directory`` durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def kept_address(directory: Path) -> tuple[str, int] | None:
+    """The address this directory's bookie had before. InvalidArgumentError if the file makes no sense."""
+    path = directory / "address"
+    if not path.exists():
+        return None
+    host, _, port = path.read_text().strip().rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidArgumentError(f"{path} does not hold host:port")
+    return host, int(port)

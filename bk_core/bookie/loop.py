@@ -1,0 +1,388 @@
+"""One selector loop around the bookie's machine: all connections, all changes of the storage, all answers."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
+
+from bk_core.bookie.storage import LmdbBookieStorage
+from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
+from bk_core.protocol.bookie import BookieMachine, Effect, Persist, Reply, ReplyAfterSync, WakeLater, io_error
+from bk_core.protocol.wire.connection import ReplyTo, ServerProtocol
+from bk_core.protocol.wire.messages import BatchReadResponse, ReadResponse, Request, Response
+
+log = logging.getLogger("bk_core.bookie")
+
+RECEIVE_BYTES = 256 << 10
+SEND_BUFFERS_MAX = 256  # below IOV_MAX
+UNSENT_BYTES_MAX = 8 << 20  # per connection: above, its requests wait until the peer reads
+UNCOMMITTED_BYTES_MAX = 64 << 20  # above, all requests wait for the next commit
+DISK_RESERVE_BYTES = 64 << 20  # below, the bookie is read-only; below half of it, it takes no recovery adds either (B-11)
+HOUSEKEEPING_S = 1.0
+STOP_TIMEOUT_S = 5.0
+
+_T = TypeVar("_T")
+
+
+class _Tag:
+    """One request that is to be answered; equal only to itself."""
+
+    __slots__ = ("connection", "context")
+
+    def __init__(self, connection: _Connection, context: ReplyTo) -> None:
+        self.connection = connection
+        self.context = context
+
+
+class _Connection:
+    __slots__ = ("events", "inbox", "open", "outbox", "peer", "polls", "protocol", "sock", "unsent_bytes")
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self.sock = sock
+        self.peer = peer
+        self.protocol = ServerProtocol()
+        self.inbox: deque[tuple[Request, ReplyTo]] = deque()
+        self.outbox: deque[memoryview] = deque()
+        self.unsent_bytes = 0  # encoded, or held by an answer that waits for a commit
+        self.polls: set[_Tag] = set()
+        self.events = 0
+        self.open = True
+
+
+class _Clock:
+    """Unix milliseconds that never go backwards."""
+
+    def __init__(self) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+
+    def __call__(self) -> int:
+        return (time.monotonic_ns() + self._offset_ns) // 1_000_000
+
+
+class BookieServer:
+    """Connections around one machine and its storage. ``run`` blocks; ``stop``, ``submit`` and ``call`` may be used from any thread."""
+
+    def __init__(self, listener: socket.socket, directory: Path, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES) -> None:
+        self._listener = listener
+        self._completions: deque[tuple[int, BaseException | None]] = deque()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self.storage = LmdbBookieStorage(directory, self._commit_completed)
+        self.machine = BookieMachine(self.storage)
+        self.on_read_only: Callable[[bool], None] = lambda read_only: None
+        self._disk_reserve_bytes = disk_reserve_bytes
+        self._commit_failed = False
+        self._clock = _Clock()
+        self._selector = selectors.DefaultSelector()
+        self._connections: set[_Connection] = set()
+        self._blocked: set[_Connection] = set()  # requests wait for room
+        self._dirty: set[_Connection] = set()  # something to send
+        self._waiting: deque[tuple[int, _Tag, Response]] = deque()  # answers that wait for a commit, oldest first
+        self._sync_wanted = False
+        self._housekeeping_at = 0.0
+        self._stopping = False
+
+    # --- from other threads ---------------------------------------------------------------------------------------
+
+    def submit(self, command: Callable[[], None]) -> None:
+        """Run ``command`` on the loop."""
+        self._commands.append(command)
+        self._wake()
+
+    def call(self, function: Callable[[], _T]) -> Future[_T]:
+        """Run ``function`` on the loop; the future has its outcome. Never done if the loop has ended meanwhile."""
+        future: Future[_T] = Future()
+
+        def command() -> None:
+            try:
+                future.set_result(function())
+            except Exception as error:  # it belongs to the caller
+                future.set_exception(error)
+
+        self.submit(command)
+        return future
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake()
+
+    def _commit_completed(self, position: int, error: BaseException | None) -> None:
+        self._completions.append((position, error))
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self._wake_in.send(b"\0")
+        except (BlockingIOError, OSError):
+            pass  # full: the loop is about to wake anyway; closed: it is gone
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._wake_out, selectors.EVENT_READ, self._drain_wakes)
+        try:
+            while not self._stopping:
+                self._turn(self._pause_s())
+            self._drain()
+        finally:
+            self.close()
+
+    def _turn(self, pause_s: float) -> None:
+        for key, mask in self._selector.select(pause_s):
+            if isinstance(key.data, _Connection):
+                self._serve(key.data, mask)
+            else:
+                key.data()
+        while self._commands:
+            self._commands.popleft()()
+        self._finish_commits()
+        self._perform(self.machine.wake(self._clock()))
+        self._housekeeping()
+        self._flush_all()
+        for connection in tuple(self._blocked):
+            self._pump(connection)
+        if self._sync_wanted:
+            self._sync_wanted = False
+            self.storage.request_sync()
+        self._flush_all()
+
+    def _pause_s(self) -> float:
+        next_ms = self.machine.next_wake_ms()
+        if next_ms is None:
+            return HOUSEKEEPING_S
+        return min(HOUSEKEEPING_S, max(0, next_ms - self._clock()) / 1000 + 0.0005)
+
+    def _drain(self) -> None:
+        """Let what was accepted be committed and answered, for a bounded time."""
+        self._selector.unregister(self._listener)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while (self._waiting or any(c.outbox for c in self._connections)) and time.monotonic() < deadline:
+            self._sync_wanted = bool(self._waiting)
+            self._turn(0.05)
+
+    def close(self) -> None:
+        for connection in tuple(self._connections):
+            self._drop(connection, None)
+        self._listener.close()
+        self.storage.close()
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def _drain_wakes(self) -> None:
+        try:
+            while self._wake_out.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _housekeeping(self) -> None:
+        now = time.monotonic()
+        if now < self._housekeeping_at:
+            return
+        self._housekeeping_at = now + HOUSEKEEPING_S
+        self.check_disk()
+        if self._commit_failed:
+            self.storage.request_sync()
+
+    def check_disk(self) -> None:
+        """B-11: read-only while the disk is nearly full or commits fail. On the loop, or before it runs."""
+        try:
+            free = self.storage.disk_bytes()[1]
+        except BookieIOError:
+            free = 0
+        self.machine.accept_recovery_adds = free > self._disk_reserve_bytes // 2 and not self._commit_failed
+        self._set_read_only(self._commit_failed or free < self._disk_reserve_bytes)
+
+    def _set_read_only(self, read_only: bool) -> None:
+        if read_only != self.machine.read_only:
+            self.machine.read_only = read_only
+            log.warning("bookie is %s", "read-only" if read_only else "writable again")
+            self.on_read_only(read_only)
+
+    # --- connections ----------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            try:
+                sock, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.warning("cannot accept a connection: %s", error)
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = _Connection(sock, f"{address[0]}:{address[1]}")
+            self._connections.add(connection)
+            self._selector.register(sock, selectors.EVENT_READ, connection)
+            connection.events = selectors.EVENT_READ
+
+    def _serve(self, connection: _Connection, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE and connection.open:
+            self._flush(connection)
+        if mask & selectors.EVENT_READ and connection.open and connection not in self._blocked:
+            self._receive(connection)
+
+    def _receive(self, connection: _Connection) -> None:
+        try:
+            data = connection.sock.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            return self._drop(connection, f"receiving failed: {error}")
+        if not data:
+            return self._drop(connection, None)
+        try:
+            connection.inbox.extend(connection.protocol.feed(data))
+        except RemoteProtocolError as error:
+            return self._drop(connection, f"malformed input: {error}")
+        self._pump(connection)
+
+    def _pump(self, connection: _Connection) -> None:
+        """Serve requests in the order they came, as long as there is room for answers and changes."""
+        while connection.inbox and connection.open:
+            if not self._has_room(connection):
+                self._blocked.add(connection)
+                return self._choose_events(connection)
+            request, context = connection.inbox.popleft()
+            self._perform(self.machine.handle(_Tag(connection, context), request, self._clock()))
+        if connection in self._blocked:
+            self._blocked.discard(connection)
+            self._choose_events(connection)
+
+    def _has_room(self, connection: _Connection) -> bool:
+        if connection.unsent_bytes >= UNSENT_BYTES_MAX:
+            return False
+        return self.machine.read_only or self.storage.uncommitted_bytes < UNCOMMITTED_BYTES_MAX
+
+    def _drop(self, connection: _Connection, reason: str | None) -> None:
+        """Close one connection; a ``reason`` is for the log."""
+        if not connection.open:
+            return
+        if reason is not None:
+            log.warning("connection from %s closed: %s", connection.peer, reason)
+        connection.open = False
+        for tag in connection.polls:
+            self.machine.cancel(tag)
+        connection.polls.clear()
+        connection.inbox.clear()
+        connection.outbox.clear()
+        for group in (self._connections, self._blocked, self._dirty):
+            group.discard(connection)
+        if connection.events:
+            self._selector.unregister(connection.sock)
+            connection.events = 0
+        connection.sock.close()
+
+    def _choose_events(self, connection: _Connection) -> None:
+        if not connection.open:
+            return
+        events = 0 if connection in self._blocked else selectors.EVENT_READ
+        if connection.outbox:
+            events |= selectors.EVENT_WRITE
+        if events == connection.events:
+            return
+        if not events:
+            self._selector.unregister(connection.sock)
+        elif not connection.events:
+            self._selector.register(connection.sock, events, connection)
+        else:
+            self._selector.modify(connection.sock, events, connection)
+        connection.events = events
+
+    # --- effects --------------------------------------------------------------------------------------------------
+
+    def change(self, effects: Iterable[Effect]) -> bool:
+        """Carry out effects that no connection asked for; whether there were any. On the loop, or before it runs."""
+        listed = list(effects)
+        self._perform(listed)
+        self._sync_wanted = self._sync_wanted or bool(listed)
+        return bool(listed)
+
+    def now_ms(self) -> int:
+        """Unix milliseconds that never go backwards."""
+        return self._clock()
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        """Carry out effects in order. A position above the durable one makes an answer wait for the commit."""
+        for effect in effects:
+            match effect:
+                case Persist():
+                    self.storage.apply(effect)
+                case ReplyAfterSync(tag=_Tag() as tag, response=response):
+                    if self.storage.position <= self.storage.durable_position:
+                        self._answer(tag, response)
+                    else:
+                        tag.connection.unsent_bytes += _content_bytes(response)
+                        self._waiting.append((self.storage.position, tag, response))
+                        self._sync_wanted = True
+                case Reply(tag=_Tag() as tag, response=response):
+                    self._answer(tag, response)
+                case WakeLater(tag=_Tag() as tag):
+                    tag.connection.polls.add(tag)
+
+    def _finish_commits(self) -> None:
+        while self._completions:
+            position, error = self._completions.popleft()
+            if error is not None and not self._commit_failed:
+                log.error("commit failed: %s", error)
+            if self._commit_failed != (error is not None):
+                self._commit_failed = error is not None
+                self._housekeeping_at = 0.0
+            while self._waiting and self._waiting[0][0] <= position:
+                _, tag, response = self._waiting.popleft()
+                tag.connection.unsent_bytes -= _content_bytes(response)
+                self._answer(tag, response if error is None else io_error(response))
+
+    def _answer(self, tag: _Tag, response: Response) -> None:
+        connection = tag.connection
+        connection.polls.discard(tag)
+        if not connection.open:
+            return
+        try:
+            frame = connection.protocol.encode(response, tag.context)
+        except InvalidArgumentError as error:
+            return self._drop(connection, f"no way to say so on this connection: {error}")
+        connection.outbox.append(memoryview(frame))
+        connection.unsent_bytes += len(frame)
+        self._dirty.add(connection)
+
+    def _flush_all(self) -> None:
+        dirty, self._dirty = self._dirty, set()
+        for connection in dirty:
+            self._flush(connection)
+
+    def _flush(self, connection: _Connection) -> None:
+        outbox = connection.outbox
+        try:
+            while outbox:
+                head = [outbox[index] for index in range(min(len(outbox), SEND_BUFFERS_MAX))]
+                sent = connection.sock.sendmsg(head)
+                connection.unsent_bytes -= sent
+                while outbox and sent >= len(outbox[0]):
+                    sent -= len(outbox.popleft())
+                if sent:
+                    outbox[0] = outbox[0][sent:]
+                    break  # the socket is full
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            return self._drop(connection, f"sending failed: {error}")
+        self._choose_events(connection)
+
+
+def _content_bytes(response: Response) -> int:
+    if isinstance(response, ReadResponse):
+        return len(response.body or b"")
+    return len(response.bodies) if isinstance(response, BatchReadResponse) else 0

@@ -1,0 +1,205 @@
+"""Life after a loss of data: limbo before anything is served (B-10, RC-26), then fetching entries back and leaving limbo (RC-27)."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from bk_core.bookie.identity import loss_file, sync_directory
+from bk_core.bookie.loop import UNCOMMITTED_BYTES_MAX, BookieServer
+from bk_core.bookie.replicas import ReplicaReader
+from bk_core.errors import BookieIOError, DigestError, MetadataFormatError, NoNodeError
+from bk_core.metadata.store import MetadataStore
+from bk_core.protocol.bookie import AfterLoss, after_loss, decided_entries, may_leave_limbo
+from bk_core.protocol.entry.digests import hmac_key, master_key
+from bk_core.protocol.entry.layout import decode_body
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.metadata_codec import decode
+
+log = logging.getLogger("bk_core.bookie")
+
+CHUNK_ENTRIES = 128
+
+_IDS = struct.Struct(">qq")
+
+_T = TypeVar("_T")
+
+
+class OnLoop(Protocol):
+    """Runs a function on the bookie's loop and returns its outcome. BookieIOError if the loop has ended."""
+
+    def __call__(self, function: Callable[[], _T]) -> _T: ...
+
+
+def mark_losses(server: BookieServer, store: MetadataStore, bookie_id: BookieId) -> int:
+    """Before the loop runs: have every ledger that may have lost something here fenced or in limbo, durably (RC-26).
+
+    Returns how many ledgers are in limbo. Errors of the metadata store mean that the bookie must not serve.
+    """
+    limbo: list[int] = []
+    closed: list[int] = []
+    keys: dict[int, bytes] = {}
+    for ledger_id in store.list_ledgers():
+        try:
+            metadata = read_metadata(store, ledger_id)
+        except NoNodeError:
+            continue  # deleted since it was listed
+        if metadata is not None and metadata.has_password:
+            keys[ledger_id] = master_key(metadata.password)
+        match after_loss(metadata, bookie_id):
+            case AfterLoss.LIMBO:
+                limbo.append(ledger_id)
+            case AfterLoss.FENCE:
+                closed.append(ledger_id)
+            case AfterLoss.NOTHING:
+                pass
+    server.change(server.machine.enter_limbo(limbo, keys))
+    server.change(server.machine.fence_closed(closed, keys))
+    server.storage.sync()
+    log.warning("data was lost: %d ledgers are in limbo until they are recovered; %d closed ones are fenced", len(limbo), len(closed))
+    return len(limbo)
+
+
+def read_metadata(store: MetadataStore, ledger_id: int) -> LedgerMetadata | None:
+    """None if the bytes make no sense; NoNodeError if there are none."""
+    data = store.read_ledger(ledger_id).data
+    try:
+        return decode(data)
+    except MetadataFormatError as error:
+        log.warning("metadata of ledger %d: %s", ledger_id, error)
+        return None
+
+
+class Refill:
+    """Fetches what this bookie should hold and does not, from the other replicas; use from the metadata thread.
+
+    After a loss it goes through all ledgers; ``LOST`` in the directory stays until everything decided is here and no ledger is in
+    limbo, so a restart goes on with it. Each ``run`` is one attempt at all that is left.
+    """
+
+    def __init__(
+        self, store: MetadataStore, bookie_id: BookieId, directory: Path, server: BookieServer, on_loop: OnLoop, reader: ReplicaReader
+    ) -> None:
+        self._store = store
+        self._bookie_id = bookie_id
+        self._directory = directory
+        self._server = server
+        self._on_loop = on_loop
+        self._reader = reader
+        self._left: set[int] | None = None  # ledgers to try again; None before the first attempt, which is at all there are
+        self._told: set[int] = set()  # in limbo and not closed, logged already
+
+    @property
+    def wanted(self) -> bool:
+        return loss_file(self._directory).exists()
+
+    def run(self) -> bool:
+        """Whether nothing is left to do."""
+        if not self.wanted:
+            return True
+        limbo = set(self._server.storage.limbo_ids())
+        ledger_ids = {*limbo, *(self._store.list_ledgers() if self._left is None else self._left)}
+        self._left = {ledger_id for ledger_id in sorted(ledger_ids) if not self._try(ledger_id, ledger_id in limbo)}
+        if not self._left:
+            self._server.storage.sync()
+            loss_file(self._directory).unlink(missing_ok=True)
+            sync_directory(self._directory / "current")
+            log.info("everything that was lost and can be named is here again")
+        return not self._left
+
+    def _try(self, ledger_id: int, in_limbo: bool) -> bool:
+        try:
+            return self._refill(ledger_id, in_limbo)
+        except BookieIOError as error:
+            log.warning("ledger %d cannot be completed now: %s", ledger_id, error)
+            return False
+
+    def _refill(self, ledger_id: int, in_limbo: bool) -> bool:
+        """One ledger; whether nothing is left to do for it."""
+        try:
+            metadata = read_metadata(self._store, ledger_id)
+        except NoNodeError:
+            self._leave(ledger_id, in_limbo)
+            return True
+        if metadata is None or not self._fetch_all(ledger_id, metadata):
+            return False
+        if may_leave_limbo(metadata):
+            self._leave(ledger_id, in_limbo)
+            return True
+        if in_limbo and ledger_id not in self._told:
+            self._told.add(ledger_id)
+            log.warning("ledger %d stays in limbo until it is recovered, by whoever opens it", ledger_id)
+        return not in_limbo
+
+    def _leave(self, ledger_id: int, in_limbo: bool) -> None:
+        machine = self._server.machine
+        if in_limbo and self._on_loop(lambda: self._server.change(machine.leave_limbo(ledger_id))):
+            log.info("ledger %d has left limbo", ledger_id)
+
+    def _fetch_all(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
+        """Whether every decided entry is here now."""
+        complete = True
+        decided = decided_entries(metadata, self._bookie_id)
+        for chunk in _chunks(decided, CHUNK_ENTRIES):
+            replicas = dict(chunk)
+            missing = self._missing(ledger_id, replicas)
+            bodies = self._fetch(ledger_id, metadata, {entry_id: replicas[entry_id] for entry_id in missing})
+            self._store_bodies(ledger_id, metadata, bodies)
+            if len(bodies) < len(missing):
+                log.warning("ledger %d: %d of %d lost entries found nowhere yet", ledger_id, len(missing) - len(bodies), len(missing))
+                complete = False
+        return complete
+
+    def _missing(self, ledger_id: int, entry_ids: Iterable[int]) -> list[int]:
+        return self._on_loop(lambda: self._server.machine.missing(ledger_id, entry_ids))
+
+    def _fetch(self, ledger_id: int, metadata: LedgerMetadata, replicas: dict[int, tuple[BookieId, ...]]) -> dict[int, bytes]:
+        """Sound bodies of as many of the entries as can be had: from the first other replica, the rest from the next, and so on."""
+        bodies: dict[int, bytes] = {}
+        for choice in range(max(map(len, replicas.values()), default=0)):
+            by_bookie: dict[BookieId, list[int]] = {}
+            for entry_id, others in replicas.items():
+                if entry_id not in bodies and choice < len(others):
+                    by_bookie.setdefault(others[choice], []).append(entry_id)
+            for bookie, entry_ids in by_bookie.items():
+                found = self._reader.read(bookie, ledger_id, entry_ids)
+                bodies.update({entry_id: body for entry_id, body in found.items() if is_sound(body, ledger_id, entry_id, metadata)})
+        return bodies
+
+    def _store_bodies(self, ledger_id: int, metadata: LedgerMetadata, bodies: dict[int, bytes]) -> None:
+        if not bodies:
+            return
+        server = self._server
+        key = master_key(metadata.password) if metadata.has_password else None
+
+        def restore() -> None:
+            for entry_id, body in sorted(bodies.items()):
+                server.change(server.machine.restore(ledger_id, entry_id, body, key))
+
+        self._on_loop(restore)
+        if server.storage.uncommitted_bytes > UNCOMMITTED_BYTES_MAX // 4:
+            server.storage.sync()
+
+
+def is_sound(body: bytes, ledger_id: int, entry_id: int, metadata: LedgerMetadata) -> bool:
+    """Whether a replica's body is the entry: a damaged copy must not be multiplied.
+
+    Ledgers from before digests were recorded in the metadata can only be compared by their ids.
+    """
+    if not metadata.has_password:
+        return body[: _IDS.size] == _IDS.pack(ledger_id, entry_id)
+    with suppress(DigestError):
+        decode_body(body, ledger_id, entry_id, metadata.digest_type, hmac_key(metadata.password))
+        return True
+    return False
+
+
+def _chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

@@ -1,0 +1,400 @@
+"""``bk ledger check``, ``bk ledger repair`` and ``bk bookie decommission``: replicas that are missing or bad, and what is done about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as ProgressBar
+
+from bk_core.cli.output import cluster_options, connected, say_json, say_table
+from bk_core.errors import InvalidArgumentError, MetadataFormatError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.ledger.replication import EntryRanges, FragmentSpan, ReplicaReport
+
+if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
+    from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, Progress, RepairReport
+
+_RANGES_SHOWN = 4
+_MEGA = 1_000_000
+
+
+def _rate_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Read at most so many MB a second.")(command)
+
+
+def _tail_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How far a repair may go with a ledger whose writer has not closed it (RR-3)."""
+    command = click.option(
+        "--grace",
+        type=click.FloatRange(min=0),
+        default=30.0,
+        show_default=True,
+        help="With --recover-open: seconds in which the writer may replace the lost bookie itself.",
+    )(command)
+    return click.option(
+        "--recover-open", is_flag=True, help="Recover unclosed ledgers whose last fragment names a lost bookie. This stops a live writer."
+    )(command)
+
+
+def _bytes_per_second(rate: float | None) -> int | None:
+    return None if rate is None else max(1, int(rate * _MEGA))
+
+
+def _size(count: int) -> str:
+    return f"{count / 1000:,.1f} kB" if count < _MEGA else f"{count / _MEGA:,.1f} MB"
+
+
+def _chosen(client: BookKeeper, ledger_id: int | None, everything: bool) -> list[int]:
+    if (ledger_id is None) != everything:
+        raise click.UsageError("name one ledger, or give --all")
+    return list(client.list_ledgers()) if ledger_id is None else [ledger_id]
+
+
+@contextmanager
+def _watched() -> Iterator[OnProgress]:
+    """A line on standard error that shows what is being read or copied, if that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
+    with ProgressBar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=None, done="")
+
+        def show(progress: Progress) -> None:
+            done = f"{progress.entries:,} entries, {_size(progress.bytes)}"
+            text = f"ledger {progress.ledger_id}: {progress.step}"
+            bar.update(task, description=text, total=progress.entries_total, completed=progress.entries, done=done)
+
+        yield show
+
+
+# --- check --------------------------------------------------------------------------------------------------------------
+
+
+@click.command("check")
+@click.argument("ledger_id", type=int, required=False)
+@click.option("--all", "everything", is_flag=True, help="Every ledger; only replicas that are not good are listed.")
+@click.option("--full", is_flag=True, help="Every entry of every replica instead of the first and the last one.")
+@_rate_option
+@cluster_options
+def check(ledger_id: int | None, everything: bool, full: bool, rate: float | None, uri: str, protocol: str, as_json: bool) -> int:
+    """Which replica of which entry is missing or corrupt. Reads only; never fences. Exit status 1 if anything is not good.
+
+    A fragment that is still being written (the last one of an unclosed ledger) is not judged entry by entry.
+    """
+
+    reports: list[LedgerReport] = []
+    failed = 0
+    with connected(uri, protocol) as client, _watched() as show:
+        for chosen in _chosen(client, ledger_id, everything):
+            try:
+                report = client.check_ledger(chosen, full=full, bytes_per_second=_bytes_per_second(rate), on_progress=show)
+            except NoSuchLedgerError:  # deleted since it was listed
+                if not everything:
+                    raise
+                continue
+            except (MetadataFormatError, OperationTimeoutError) as error:  # the others can be checked nevertheless
+                if not everything:
+                    raise
+                failed += 1
+                click.echo(f"ledger {chosen}: {error}", err=True)
+                continue
+            reports.append(report)
+            if as_json:
+                say_json(_check_json(report))
+    bad = failed + sum(not report.is_good for report in reports)
+    if not as_json:
+        _say_checks(reports, everything)
+        how = "every entry of every replica" if full else "first and last entry of every replica"
+        click.echo(f"{len(reports):,} {'ledger' if len(reports) == 1 else 'ledgers'} checked ({how}): {bad:,} in need of repair")
+    return 1 if bad else 0
+
+
+def _say_checks(reports: list[LedgerReport], only_bad: bool) -> None:
+    rows = [
+        _replica_row(report.ledger_id, fragment.span, replica)
+        for report in reports
+        for fragment in report.fragments
+        for replica in fragment.replicas
+        if not (only_bad and replica.is_good)
+    ]
+    if rows:
+        say_table(["#ledger", "entries", "#pos", "bookie", "#checked", "missing", "corrupt", "unreadable", "state"], rows)
+        click.echo()
+    for report in reports:
+        for note in _notes(report):
+            click.echo(f"ledger {report.ledger_id}: {note}")
+
+
+def _replica_row(ledger_id: int, span: FragmentSpan, replica: ReplicaReport) -> list[object]:
+    entries = str(EntryRanges(((span.first_entry_id, span.last_entry_id),)))
+    found = [_shown(ranges) for ranges in (replica.missing, replica.corrupt, replica.unreadable)]
+    return [str(ledger_id), entries, replica.position, replica.bookie, replica.checked, *found, _state(replica)]
+
+
+def _shown(ranges: EntryRanges) -> str | None:
+    if not ranges:
+        return None
+    more = len(ranges.ranges) - _RANGES_SHOWN
+    return str(EntryRanges(ranges.ranges[:_RANGES_SHOWN])) + (f" and {more:,} more ranges" if more > 0 else "")
+
+
+def _state(replica: ReplicaReport) -> str:
+    if not replica.registered:
+        return "bookie is gone"
+    if replica.silent is not None:
+        return f"no answer ({replica.silent.name.lower().replace('_', ' ')})"
+    if not replica.is_good:
+        return "damaged"
+    return "good" if replica.first_stored is not None else "good (stores nothing here)"
+
+
+def _notes(report: LedgerReport) -> Iterator[str]:
+    if report.metadata.state is not LedgerState.CLOSED:
+        first = report.metadata.last_fragment.first_entry_id
+        yield f"{report.metadata.state.name}, entries from {first} on are not decided and were not checked"
+    if report.open_tail_lost:
+        yield f"its undecided last fragment names bookies that are gone: {', '.join(report.open_tail_lost)}"
+    if report.needs_filling:
+        yield "its write quorum was guaranteed, but nobody has sealed it yet; repair fills it in and seals it"
+
+
+def _check_json(report: LedgerReport) -> dict[str, Any]:
+    return {
+        "ledger": report.ledger_id,
+        "good": report.is_good,
+        "full": report.full,
+        "state": report.metadata.state.name,
+        "openTailLost": list(report.open_tail_lost),
+        "unsealed": report.needs_filling,
+        "fragments": [
+            {
+                "firstEntry": fragment.span.first_entry_id,
+                "lastEntry": fragment.span.last_entry_id,
+                "replicas": [_replica_json(replica) for replica in fragment.replicas],
+            }
+            for fragment in report.fragments
+        ],
+    }
+
+
+def _replica_json(replica: ReplicaReport) -> dict[str, Any]:
+    return {
+        "position": replica.position,
+        "bookie": replica.bookie,
+        "registered": replica.registered,
+        "good": replica.is_good,
+        "checked": replica.checked,
+        "missing": replica.missing.ranges,
+        "corrupt": replica.corrupt.ranges,
+        "unreadable": replica.unreadable.ranges,
+        "noAnswer": replica.silent.name if replica.silent is not None else None,
+    }
+
+
+# --- repair -------------------------------------------------------------------------------------------------------------
+
+
+@click.command("repair")
+@click.argument("ledger_id", type=int, required=False)
+@click.option("--all", "everything", is_flag=True, help="Every ledger, one after the other.")
+@click.option("--full", is_flag=True, help="Look at every entry of every replica, not only at the first and the last one.")
+@click.option("--lost", multiple=True, metavar="BOOKIE", help="Take this bookie for gone although it is registered. May be repeated.")
+@click.option("--lock-wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for another replicator.")
+@_tail_options
+@_rate_option
+@cluster_options
+def repair(
+    ledger_id: int | None,
+    everything: bool,
+    full: bool,
+    lost: tuple[str, ...],
+    lock_wait: float,
+    recover_open: bool,
+    grace: float,
+    rate: float | None,
+    uri: str,
+    protocol: str,
+    as_json: bool,
+) -> int:
+    """Copy what is missing or corrupt, and replace bookies that are gone. Exit status 1 if something could not be repaired.
+
+    Works beside live writers and readers, and beside Apache's auto-recovery, whose lock per ledger it takes and respects; it does so also
+    where auto-recovery is disabled, since it runs only when somebody calls it.
+    """
+    options = {
+        "full": full,
+        "lost": lost,
+        "lock_wait_s": lock_wait,
+        "recover_open": recover_open,
+        "grace_s": grace,
+        "bytes_per_second": _bytes_per_second(rate),
+    }
+    reports: list[RepairReport] = []
+    with connected(uri, protocol) as client, _watched() as show:
+        chosen = _chosen(client, ledger_id, everything)
+        _note_disabled(client, as_json)
+        for one in chosen:
+            report = client.repair_ledger(one, on_progress=show, **options)
+            if report.deleted and not everything:
+                raise NoSuchLedgerError(f"ledger {one} does not exist", ledger=one)
+            reports.append(report)
+            if as_json:
+                say_json(_repair_json(report))
+    incomplete = sum(not report.is_complete for report in reports)
+    if not as_json:
+        _say_repairs(reports)
+        changed = sum(report.changed for report in reports)
+        entries, size = sum(report.entries_copied for report in reports), sum(report.bytes_copied for report in reports)
+        click.echo(
+            f"{len(reports):,} {'ledger' if len(reports) == 1 else 'ledgers'} looked at, {changed:,} changed, {entries:,} entries "
+            f"({_size(size)}) copied, {incomplete:,} not fully repaired"
+        )
+    return 1 if incomplete else 0
+
+
+def _note_disabled(client: BookKeeper, as_json: bool) -> None:
+    if not as_json and client.store.underreplication().is_disabled():
+        click.echo("note: Apache's auto-recovery is disabled on this cluster; this command works nevertheless", err=True)
+
+
+def _say_repairs(reports: list[RepairReport]) -> None:
+    rows: list[list[object]] = []
+    for report in reports:
+        ledger = str(report.ledger_id)
+        rows += [[ledger, str(m.first_entry_id), m.position, "moved", m.old, m.new, m.entries] for m in report.moved]
+        rows += [[ledger, str(r.first_entry_id), r.position, "filled in", None, r.bookie, r.entries] for r in report.refilled]
+    if rows:
+        say_table(["#ledger", "#fragment", "#pos", "what", "from", "to", "#entries"], rows)
+        click.echo()
+    for report in reports:
+        for line in _repair_notes(report):
+            click.echo(f"ledger {report.ledger_id}: {line}")
+
+
+def _repair_notes(report: RepairReport) -> Iterator[str]:
+    if report.recovered:
+        yield "was recovered and is CLOSED now"
+    if report.sealed:
+        yield "filled in and sealed"
+    if report.deleted:
+        yield "was deleted meanwhile"
+    if report.locked_by:
+        yield f"left alone: {report.locked_by} is replicating it"
+    if report.open_tail_lost:
+        gone = ", ".join(report.open_tail_lost)
+        yield f"its undecided last fragment names {gone}; its writer may replace them, or --recover-open closes the ledger"
+    yield from report.problems
+
+
+def _repair_json(report: RepairReport) -> dict[str, Any]:
+    return {
+        "ledger": report.ledger_id,
+        "complete": report.is_complete,
+        "moved": [
+            {"firstEntry": m.first_entry_id, "position": m.position, "from": m.old, "to": m.new, "entries": m.entries} for m in report.moved
+        ],
+        "filledIn": [
+            {"firstEntry": r.first_entry_id, "position": r.position, "bookie": r.bookie, "entries": r.entries} for r in report.refilled
+        ],
+        "recovered": report.recovered,
+        "sealed": report.sealed,
+        "lockedBy": report.locked_by,
+        "openTailLost": list(report.open_tail_lost),
+        "problems": report.problems,
+        "entriesCopied": report.entries_copied,
+        "bytesCopied": report.bytes_copied,
+    }
+
+
+# --- decommission -------------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def bookie() -> None:
+    """Bookies."""
+
+
+@bookie.command("decommission")
+@click.argument("bookie_id")
+@click.option("--wait", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Seconds to wait for writers to move on.")
+@click.option("--delete-cookie", is_flag=True, help="When nothing names the bookie any more and it is down, forget it for good.")
+@_tail_options
+@_rate_option
+@cluster_options
+def decommission(
+    bookie_id: str,
+    wait: float,
+    delete_cookie: bool,
+    recover_open: bool,
+    grace: float,
+    rate: float | None,
+    uri: str,
+    protocol: str,
+    as_json: bool,
+) -> int:
+    """Move everything off a bookie, alive or dead, until no fragment of any ledger names it. Exit status 1 if some still do.
+
+    Live writers go on. A ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open
+    closes it.
+    """
+    with connected(uri, protocol) as client, _watched() as show:
+        _note_disabled(client, as_json)
+
+        def announce(number: int, of: int, ledger_id: int) -> None:
+            if not as_json and not sys.stderr.isatty():
+                click.echo(f"ledger {ledger_id} ({number:,} of {of:,} that name the bookie)", err=True)
+
+        report = client.decommission_bookie(
+            bookie_id,
+            wait_s=wait,
+            delete_cookie=delete_cookie,
+            on_ledger=announce,
+            recover_open=recover_open,
+            grace_s=grace,
+            bytes_per_second=_bytes_per_second(rate),
+            on_progress=show,
+        )
+        if not report.repairs and not report.cookie_deleted:
+            _check_known(client, report)
+    if as_json:
+        for repaired in report.repairs:
+            say_json(_repair_json(repaired))
+        done = {"complete": report.is_complete, "registered": report.registered, "cookieDeleted": report.cookie_deleted}
+        say_json({"bookie": report.bookie, **done, "namedBy": report.named_by})
+        return 0 if report.is_complete else 1
+    _say_repairs(report.repairs)
+    if not report.is_complete:
+        named = ", ".join(map(str, report.named_by[:20])) + (", ..." if len(report.named_by) > 20 else "")
+        ledgers = "ledger" if len(report.named_by) == 1 else "ledgers"
+        click.echo(f"{bookie_id} is still named by {len(report.named_by):,} {ledgers}: {named}")
+        return 1
+    click.echo(f"no fragment of any ledger names {bookie_id} any more")
+    click.echo(_what_next(bookie_id, report.registered, delete_cookie, report.cookie_deleted))
+    return 0
+
+
+def _check_known(client: BookKeeper, report: DecommissionReport) -> None:
+    """A mistyped id would otherwise look like a finished job."""
+    if report.registered or report.named_by:
+        return
+    try:
+        client.store.read_cookie(report.bookie)
+    except NoNodeError:
+        text = f"there is no bookie {report.bookie}: no ledger names it, it is not registered and has no cookie"
+        raise InvalidArgumentError(text) from None
+
+
+def _what_next(bookie_id: str, registered: bool, delete_cookie: bool, deleted: bool) -> str:
+    if deleted:
+        return "its cookie is deleted: it cannot start again on its old data"
+    if registered:
+        again = f"bk bookie decommission {bookie_id} --delete-cookie"
+        return f"it is still registered, so new ledgers may be placed on it: stop it now, then run `{again}`"
+    if delete_cookie:
+        return "it had no cookie"
+    return "if it is not to come back, run this again with --delete-cookie"

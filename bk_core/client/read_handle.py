@@ -1,0 +1,308 @@
+"""The reader's handle of one ledger: blocking calls over the reactor. It may be used from several threads."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Self
+
+from bk_core.client.operations import run_machine
+from bk_core.client.read_stream import RunStream, StreamMachine
+from bk_core.client.session import Session
+from bk_core.errors import BkError, ClientClosedError, NoNodeError, NoSuchLedgerError, OperationTimeoutError, ReadError
+from bk_core.metadata.store import Watch
+from bk_core.protocol.events import MetadataChanged
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.distribution import Distribution
+from bk_core.protocol.ledger.lac_reader import LacReader, TryLacReader
+from bk_core.protocol.ledger.metadata import LedgerMetadata
+from bk_core.protocol.ledger.read_options import ReadOptions
+from bk_core.protocol.ledger.reader import RangeReader
+from bk_core.protocol.ledger.replica_order import ReplicaOrder
+from bk_core.protocol.ledger.run import EntryRun
+from bk_core.protocol.ledger.tail import Tail
+from bk_core.protocol.ledger.view import LedgerView
+
+log = logging.getLogger("bk_core.client")
+
+
+class ReadHandle:
+    """A reader of one ledger. Never fences, never writes metadata (OP-5). ``open`` makes one that follows the ledger's metadata."""
+
+    def __init__(
+        self, session: Session, ledger_id: int, metadata: LedgerMetadata, version: int, options: ReadOptions | None = None
+    ) -> None:
+        self.ledger_id = ledger_id
+        self._session = session
+        self._options = options or session.config.reads
+        self._view = LedgerView(ledger_id, metadata, version, hold_back=self._options.hold_back_in_recovery)
+        start = session.rng.randrange(metadata.ensemble_size) if self._options.sticky else None
+        distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+        self._order = ReplicaOrder(distribution, start, session.read_rank)
+        self._batch = session.config.protocol == "v2"
+        self._lock = threading.RLock()
+        self._streams: set[RunStream] = set()
+        self._watch: Watch | None = None
+        self._closed = False
+        session.close_with(self)
+
+    @classmethod
+    def open(
+        cls, session: Session, ledger_id: int, metadata: LedgerMetadata, version: int, options: ReadOptions | None = None
+    ) -> ReadHandle:
+        """OP-2: a CLOSED ledger is ready as it is. OP-3: else subscribe to its metadata first, then learn the LAC from its bookies.
+
+        Raises what ``read_last_add_confirmed`` raises; nothing stays subscribed then.
+        """
+        handle = cls(session, ledger_id, metadata, version, options)
+        try:
+            if not handle.is_closed or handle._options.watch_closed:
+                handle._watch = session.store.watch_ledger(ledger_id, handle._look)
+                handle.refresh()
+            handle._ask_lac()
+        except BaseException:
+            handle.close()
+            raise
+        return handle
+
+    # --- metadata ----------------------------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._view.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger is CLOSED, as far as this handle knows; not whether the handle is."""
+        return self._view.is_closed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The highest entry that may be read; CLOSED: the last entry of the ledger."""
+        return self._view.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of a CLOSED ledger, as its metadata says (META-10); 0 before."""
+        return self._view.metadata.length
+
+    def refresh(self) -> None:
+        """Read the metadata again (OP-6). NoSuchLedgerError if the ledger was deleted."""
+        try:
+            self._adopt(*self._read_metadata())
+        except NoNodeError:
+            raise self._deleted() from None
+
+    def _read_metadata(self) -> tuple[LedgerMetadata, int]:
+        found = self._session.store.read_ledger(self.ledger_id)
+        return metadata_codec.decode(found.data), found.version
+
+    def _deleted(self) -> NoSuchLedgerError:
+        return NoSuchLedgerError(f"ledger {self.ledger_id} was deleted", ledger=self.ledger_id)
+
+    def _look(self) -> None:
+        """From the watch, any thread: the metadata changed."""
+        if not self._closed:
+            self._session.metadata_call(self._read_metadata, self._looked)
+
+    def _looked(self, result: Any, error: Exception | None) -> None:
+        if self._closed:
+            return
+        if error is None:
+            self._adopt(*result)
+        elif isinstance(error, NoNodeError):
+            self._stop_streams(self._deleted())
+        else:
+            log.warning("ledger %d: its metadata changed but cannot be read (%s); trying again", self.ledger_id, error)
+            self._session.reactor.call_later(self._session.config.limits.metadata_retry_ns, self._look)
+
+    def _adopt(self, metadata: LedgerMetadata, version: int) -> None:
+        """OP-6. The machines at work learn it too (LC-7)."""
+        with self._lock:
+            if version <= self._view.version:
+                return
+            for line in self._view.adopt(metadata, version):
+                log.error("%s", line.message)
+            for stream in self._streams:
+                stream.feed(MetadataChanged(metadata, version))
+
+    def _heard(self, lac: int) -> None:
+        """RD-9, LC-2."""
+        with self._lock:
+            self._view.heard(lac)
+
+    # --- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self, first: int, last: int) -> list[bytes]:
+        """Payloads of entries first..last. InvalidArgumentError beyond the LAC (RD-1); ReadError, NoSuchEntryError (RD-6)."""
+        return [payload for run in self.read_runs(first, last) for payload in run.payloads()]
+
+    def read_unconfirmed(self, first: int, last: int) -> list[bytes]:
+        """RD-11: payloads of entries first..last whatever the LAC. They carry no promise: the ledger may be closed below them."""
+        self._view.check_range(first, last)
+        return [payload for run in self._runs(first, last, unconfirmed=True) for payload in run.payloads()]
+
+    def read_runs(self, first: int, last: int, bytes_max: int = 8 << 20, *, unchecked_bound: bool = False) -> Iterator[EntryRun]:
+        """Entries first..last in order, in runs. ``unchecked_bound`` reads past the handle's LAC: only for entries known to be
+        acknowledged from elsewhere (RD-11). A handle whose LAC is too low asks the bookies for it before it refuses (RD-1)."""
+        if first <= last and self._view.last_add_confirmed < last and not self.is_closed and not unchecked_bound:
+            self.read_last_add_confirmed()
+        if unchecked_bound:
+            self._view.check_range(first, last)
+        else:
+            self._view.check_bound(first, last)
+        yield from self._runs(first, last)
+
+    def _runs(self, first: int, last: int, *, unconfirmed: bool = False) -> Iterator[EntryRun]:
+        with self._lock:
+            machine = RangeReader(
+                self.ledger_id,
+                self._view.metadata,
+                first,
+                last,
+                batch=self._batch,
+                limits=self._session.config.limits,
+                order=self._order,
+                options=self._options,
+                version=self._view.version,
+                unconfirmed=unconfirmed,
+            )
+            stream = self._stream(machine)
+        try:
+            while (run := stream.next(self._session.config.operation_timeout_s)) is not None:
+                yield run
+        except queue.Empty:
+            raise OperationTimeoutError(f"a read of ledger {self.ledger_id} did not finish in time") from None
+        finally:
+            self._end(stream)
+            self._batch = self._batch and not machine.batch_refused
+
+    def tail(self, first: int = 0, *, timeout_s: float | None = None) -> Iterator[EntryRun]:
+        """Entries from ``first`` on as they are confirmed, in order, in runs, until the ledger is CLOSED and all were given (LC-8).
+
+        Waits for as long as it takes; with ``timeout_s`` it stops after so many seconds without an entry, which is not the end of the
+        ledger (ask ``is_closed``). Raises what reading an entry raises (RD-6), NoSuchLedgerError when the ledger is deleted,
+        ClientClosedError when the handle is closed meanwhile.
+        """
+        stream = self._tail(first, deliver=True)
+        try:
+            while (run := stream.next(timeout_s)) is not None:
+                yield run
+        except queue.Empty:
+            return
+        finally:
+            self._end(stream)
+
+    def _tail(self, first: int, *, deliver: bool) -> RunStream:
+        with self._lock:
+            machine = Tail(
+                self.ledger_id,
+                self._view.metadata,
+                self._view.version,
+                first,
+                known=self._view.last_add_confirmed,
+                batch=self._batch,
+                deliver=deliver,
+                limits=self._session.config.limits,
+                options=self._options,
+                order=self._order,
+            )
+            return self._stream(machine)
+
+    # --- the LAC -------------------------------------------------------------------------------------------------------
+
+    def read_last_add_confirmed(self) -> int:
+        """Ask the bookies of the last fragment for the LAC (LC-1); for a CLOSED ledger its last entry (LC-4).
+
+        UnauthorizedError, ReadTimeoutError, ReadError.
+        """
+        if not self.is_closed:
+            self.refresh()
+        return self._ask_lac()
+
+    def try_read_last_add_confirmed(self) -> int:
+        """The first LAC that is higher than the handle's, or the handle's when no bookie knows a higher one (LC-3)."""
+        if not self.is_closed:
+            machine = TryLacReader(self.ledger_id, self._view.metadata, None, self._view.last_add_confirmed, version=self._view.version)
+            self._heard(int(run_machine(self._session, self.ledger_id, machine, machine.start)))
+        return self._view.last_add_confirmed
+
+    def _ask_lac(self) -> int:
+        """LC-1, once more when its bookies were replaced meanwhile (R29)."""
+        while not self.is_closed:
+            with self._lock:
+                machine = LacReader(self.ledger_id, self._view.metadata, None, version=self._view.version)
+            asked = machine.ensemble
+            try:
+                self._heard(int(run_machine(self._session, self.ledger_id, machine, machine.start)))
+                break
+            except ReadError:
+                self.refresh()
+                if self._view.metadata.last_fragment.ensemble == asked and not self.is_closed:
+                    raise
+        return self._view.last_add_confirmed
+
+    def wait_for(self, entry_id: int, timeout_s: float) -> bool:
+        """Wait until ``entry_id`` may be read: True; False when the time is up or the ledger is CLOSED below it (LC-5, LC-7)."""
+        if entry_id > self._view.last_add_confirmed and not self.is_closed:
+            self._wait_until(entry_id, time.monotonic() + timeout_s)
+        return entry_id <= self._view.last_add_confirmed
+
+    def _wait_until(self, entry_id: int, deadline: float) -> None:
+        stream = self._tail(entry_id, deliver=False)
+        try:
+            stream.next(max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return
+        finally:
+            self._end(stream)
+
+    # --- life ----------------------------------------------------------------------------------------------------------
+
+    def _stream(self, machine: StreamMachine) -> RunStream:
+        """Under the lock since the machine was made, so that it misses no change of the metadata."""
+        if self._closed:
+            raise self._closed_error()
+        stream = RunStream(self._session, self.ledger_id, machine, self._told)
+        self._streams.add(stream)
+        return stream
+
+    def _told(self, token: Any, value: Any) -> None:
+        if token == "heard":
+            self._heard(value)
+        elif token == "metadata":
+            self._adopt(*value)
+
+    def _end(self, stream: RunStream) -> None:
+        with self._lock:
+            self._streams.discard(stream)
+        stream.close()
+
+    def _stop_streams(self, error: BkError) -> None:
+        with self._lock:
+            for stream in self._streams:
+                stream.stop(error)
+
+    def _closed_error(self) -> ClientClosedError:
+        return ClientClosedError(f"the reader of ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
+
+    def close(self) -> None:
+        """Stop following the ledger; whoever waits in ``tail`` or ``wait_for`` gets ClientClosedError. Idempotent."""
+        with self._lock:
+            self._closed = True
+            watch, self._watch = self._watch, None
+            self._stop_streams(self._closed_error())
+        if watch is not None:
+            watch.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ReadHandle ledger {self.ledger_id} {self._view.metadata.state.name} last add confirmed {self._view.last_add_confirmed}>"

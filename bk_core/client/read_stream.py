@@ -1,0 +1,70 @@
+"""What a reading machine hands out, taken from the reactor thread to the caller's."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Any, Protocol, Self
+
+from bk_core.client.session import Driver, Session
+from bk_core.protocol.effects import Effect
+from bk_core.protocol.events import Event
+from bk_core.protocol.ledger.run import EntryRun
+
+
+class StreamMachine(Protocol):
+    """RangeReader and Tail."""
+
+    def start(self) -> list[Effect]: ...
+    def consumed(self) -> list[Effect]: ...
+    def handle(self, event: Event, now_ns: int) -> list[Effect]: ...
+
+
+class RunStream:
+    """Runs of one machine, through a queue that the machine's own window bounds. ``told`` gets everything else that it completes, on the
+    reactor thread. ``close`` it, or use it with ``with``."""
+
+    def __init__(self, session: Session, ledger_id: int, machine: StreamMachine, told: Callable[[Any, Any], None]) -> None:
+        self._session = session
+        self._machine = machine
+        self._queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._told = told
+        self._driver = Driver(session, ledger_id)
+        self._driver.machine = machine
+        self._driver.on_complete = self._completed
+        self._driver.on_fail = lambda token, error: self.stop(error)
+        session.reactor.post(lambda: self._driver.perform(machine.start()))
+
+    def _completed(self, token: Any, value: Any) -> None:
+        if token in ("run", "end"):
+            self._queue.put((token, value))
+        else:
+            self._told(token, value)
+
+    def feed(self, event: Event) -> None:
+        """Any thread."""
+        self._session.reactor.post(lambda: self._driver.feed(event))
+
+    def stop(self, error: Exception) -> None:
+        """Any thread: whoever waits here gets ``error``, after the runs that are there already."""
+        self._queue.put(("error", error))
+
+    def next(self, timeout_s: float | None) -> EntryRun | None:
+        """The next run, None at the end. Raises what the machine failed with, queue.Empty when the time is up."""
+        kind, value = self._queue.get(timeout=timeout_s)
+        if kind == "error":
+            raise value
+        if kind == "end":
+            return None
+        self._session.reactor.post(lambda: self._driver.perform(self._machine.consumed()))
+        assert isinstance(value, EntryRun)
+        return value
+
+    def close(self) -> None:
+        self._session.reactor.post(self._driver.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

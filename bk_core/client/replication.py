@@ -1,0 +1,420 @@
+"""Checking ledgers, repairing them and moving a bookie's entries away: the blocking side of ``bk_core.protocol.ledger.replication``.
+
+A repair holds the ledger's replication lock, Apache's own, from before the first copy until its compare-and-set is definite (RR-11), so
+that it and Apache's auto-recovery never copy one ledger at the same time. The lock is looked at again right before each compare-and-set.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bk_core.client.replication_report import (
+    DecommissionReport,
+    LedgerReport,
+    Moved,
+    OnProgress,
+    Progress,
+    Refilled,
+    RepairOptions,
+    RepairReport,
+)
+from bk_core.client.session import Driver, outcome_of
+from bk_core.errors import BkError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError, ReplicationError
+from bk_core.metadata.store import Version
+from bk_core.metadata.underreplication import ReplicationLock
+from bk_core.protocol.events import LedgerWritten, Outcome
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.replication import (
+    EntryRanges,
+    FragmentCheck,
+    FragmentRepair,
+    FragmentReport,
+    FragmentSpan,
+    MetadataChange,
+    eligible_fragments,
+    guaranteed,
+    open_tail_without,
+)
+
+if TYPE_CHECKING:
+    from bk_core.client.client import BookKeeper
+
+POLL_S = 0.2
+TARGETS_TRIED_MAX = 3  # a bookie that takes no copies is passed over for another one
+LOCK_POLL_S = 0.5
+
+
+def check_ledger(
+    client: BookKeeper,
+    ledger_id: int,
+    *,
+    full: bool = False,
+    password: bytes | None = None,
+    bytes_per_second: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> LedgerReport:
+    """RR-4. Neither fences nor writes. NoSuchLedgerError."""
+    options = RepairOptions(full, password=password, bytes_per_second=bytes_per_second, on_progress=on_progress)
+    return _Job(client, ledger_id, options).check()
+
+
+def repair_ledger(client: BookKeeper, ledger_id: int, options: RepairOptions) -> RepairReport:
+    """RR-1..RR-8, G-27. What cannot be done now is in the report; raises only when the metadata store or the ledger is in the way."""
+    return _Job(client, ledger_id, options).repair()
+
+
+def decommission_bookie(
+    client: BookKeeper,
+    bookie: BookieId,
+    options: RepairOptions,
+    *,
+    wait_s: float = 0.0,
+    delete_cookie: bool = False,
+    on_ledger: Callable[[int, int, int], None] | None = None,
+) -> DecommissionReport:
+    """Repair every ledger that names ``bookie`` away from it, again and again until none does, nothing changes any more or ``wait_s`` is
+    over. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie goes only if nothing names the bookie and it is down.
+    """
+    options = replace(options, lost=options.lost | {bookie}, only_lost=True)
+    report = DecommissionReport(bookie)
+    deadline = time.monotonic() + wait_s
+    while True:
+        named = [ledger_id for ledger_id in client.list_ledgers() if _names(client, ledger_id, bookie)]
+        repairs = []
+        for number, ledger_id in enumerate(named, 1):
+            if on_ledger is not None:
+                on_ledger(number, len(named), ledger_id)
+            repairs.append(repair_ledger(client, ledger_id, options))
+        report.repairs += [repair for repair in repairs if repair.changed or not repair.is_complete]
+        report.named_by = [ledger_id for ledger_id in named if _names(client, ledger_id, bookie)]
+        again = any(repair.changed for repair in repairs)
+        if not named or (not again and time.monotonic() >= deadline):
+            break
+        if not again:
+            time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+    view = client.bookies()
+    report.registered = bookie in view.writable or bookie in view.readonly
+    if delete_cookie and report.is_complete and not report.registered:
+        report.cookie_deleted = client.delete_cookie(bookie)
+    return report
+
+
+def _names(client: BookKeeper, ledger_id: int, bookie: BookieId) -> bool:
+    try:
+        metadata = client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        return False
+    return any(bookie in fragment.ensemble for fragment in metadata.fragments)
+
+
+class _Job:
+    """One check or repair of one ledger."""
+
+    def __init__(self, client: BookKeeper, ledger_id: int, options: RepairOptions) -> None:
+        self._client = client
+        self._session = client._session
+        self._limits = client.config.limits
+        self.ledger_id = ledger_id
+        self._options = options
+        self._lock: ReplicationLock | None = None
+        self._metadata: LedgerMetadata
+        self._version: Version = -1
+        self._registered: frozenset[BookieId] = frozenset()
+        self._avoid: set[BookieId] = set()
+        self._report = RepairReport(ledger_id)
+
+    # --- checking ----------------------------------------------------------------------------------------------------
+
+    def check(self) -> LedgerReport:
+        self._load()
+        fragments = tuple(self._check(span, full=self._options.full) for span in eligible_fragments(self._metadata))
+        tail = open_tail_without(self._metadata, self._registered)
+        return LedgerReport(self.ledger_id, self._metadata, self._options.full, fragments, tail)
+
+    def _load(self) -> None:
+        """Metadata and the registry as they are now. Bookies named as lost count as gone."""
+        self._metadata, self._version = self._client._load(self.ledger_id)
+        self._session.refresh_bookies()
+        view = self._session.bookies()
+        self._registered = frozenset({*view.writable, *view.readonly} - self._options.lost)
+
+    def _check(self, span: FragmentSpan, *, full: bool, positions: Collection[int] | None = None) -> FragmentReport:
+        machine = FragmentCheck(
+            self.ledger_id,
+            self._metadata,
+            span,
+            None,
+            registered=self._registered,
+            full=full,
+            batch=self._session.config.protocol == "v2",
+            positions=positions,
+            password=self._options.password,
+            bytes_per_second=self._options.bytes_per_second,
+            limits=self._limits,
+        )
+        total = (span.last_entry_id - span.first_entry_id + 1) * self._metadata.write_quorum_size if full and positions is None else None
+        report: FragmentReport = self._run(
+            machine, lambda: Progress(self.ledger_id, "check", machine.entries_checked, total, machine.bytes_read)
+        )
+        return report
+
+    # --- repairing ---------------------------------------------------------------------------------------------------
+
+    def repair(self) -> RepairReport:
+        marks = self._session.store.underreplication()
+        with self._locked() as locked:
+            if not locked:
+                return self._report
+            mark = marks.mark_of(self.ledger_id)
+            try:
+                self._load()
+                self._repair_tail()
+                self._repair_fragments()
+                self._fill()
+            except NoSuchLedgerError:
+                self._report.deleted = True
+            except (LedgerError, MetadataFormatError, OperationTimeoutError) as error:
+                self._report.problems.append(str(error.args[0]))
+            if mark is not None and self._report.is_complete and not self._options.only_lost:
+                marks.unmark(mark)
+        return self._report
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """RR-11: the ledger's replication lock; False if somebody else keeps it longer than we care to wait."""
+        store = self._session.store.underreplication()
+        deadline = time.monotonic() + self._options.lock_wait_s
+        while (lock := store.lock(self.ledger_id, socket.gethostname())) is None:
+            if time.monotonic() >= deadline:
+                self._report.locked_by = store.lock_holder(self.ledger_id) or "another replicator"
+                yield False
+                return
+            self._say(Progress(self.ledger_id, "wait"))
+            time.sleep(min(LOCK_POLL_S, max(0.0, deadline - time.monotonic())))
+        self._lock = lock
+        try:
+            yield True
+        finally:
+            self._lock = None
+            lock.release()
+
+    def _repair_tail(self) -> None:
+        """RR-3: leave the writer time to replace the bookies itself, look again, then recover. Only if that was asked for."""
+        lost = self._lost_from_tail()
+        if lost and self._options.recover_open:
+            lost = self._after_grace()
+            if lost:
+                self._say(Progress(self.ledger_id, "recover"))
+                self._recover()
+                self._load()
+        elif lost:
+            self._report.open_tail_lost = lost
+
+    def _lost_from_tail(self) -> tuple[BookieId, ...]:
+        lost = open_tail_without(self._metadata, self._registered)
+        return tuple(bookie for bookie in lost if bookie in self._options.lost) if self._options.only_lost else lost
+
+    def _after_grace(self) -> tuple[BookieId, ...]:
+        """What is still lost when the grace period is over, or nothing as soon as the writer has helped itself."""
+        changed = threading.Event()
+        watch = self._session.store.watch_ledger(self.ledger_id, changed.set)
+        try:
+            deadline = time.monotonic() + self._options.grace_s
+            while True:
+                changed.clear()
+                self._load()
+                lost = self._lost_from_tail()
+                left_s = deadline - time.monotonic()
+                if not lost or left_s <= 0:
+                    return lost
+                self._say(Progress(self.ledger_id, "wait"))
+                changed.wait(min(1.0, left_s))
+        finally:
+            watch.cancel()
+
+    def _recover(self) -> None:
+        password = self._metadata.password if self._options.password is None else self._options.password
+        self._client.recover_ledger(self.ledger_id, password=password).close()
+        self._report.recovered = True
+
+    def _repair_fragments(self) -> None:
+        for key in [span.first_entry_id for span in eligible_fragments(self._metadata, with_empty=self._options.only_lost)]:
+            spans = eligible_fragments(self._metadata, with_empty=self._options.only_lost)  # bookies may have been exchanged meanwhile
+            span = next(span for span in spans if span.first_entry_id == key)
+            lost = [position for position, bookie in enumerate(span.ensemble) if bookie not in self._registered]
+            if self._options.only_lost:
+                lost = [position for position in lost if span.ensemble[position] in self._options.lost]
+                refill: dict[int, EntryRanges] = {}
+            else:
+                refill = self._find_damage(span, lost)
+            if lost or refill:
+                self._repair_fragment(span, lost, refill)
+
+    def _find_damage(self, span: FragmentSpan, lost: Collection[int]) -> dict[int, EntryRanges]:
+        """Which entries the bookies that are there have no good copy of. A quick look that finds something is followed by a full one."""
+        positions = [position for position in range(len(span.ensemble)) if position not in lost]
+        report = self._check(span, full=self._options.full, positions=positions)
+        bad = [replica.position for replica in report.replicas if not replica.is_good and replica.silent is None]
+        if bad and not self._options.full:
+            silent = [replica for replica in report.replicas if replica.silent is not None]
+            thorough = self._check(span, full=True, positions=bad)
+            report = FragmentReport(span, (*thorough.replicas, *silent))
+        for replica in report.replicas:
+            if replica.silent is not None:
+                why = replica.silent.name.lower().replace("_", " ")
+                text = f"{replica.bookie} is registered but gives no answer ({why})"
+                self._report.problems.append(f"{text}; its replica of fragment {span.first_entry_id} is not judged")
+        found = {replica.position: replica.damaged | replica.unreadable for replica in report.replicas if replica.silent is None}
+        return {position: ranges for position, ranges in found.items() if ranges}
+
+    def _repair_fragment(self, span: FragmentSpan, lost: list[int], refill: Mapping[int, EntryRanges]) -> None:
+        """RR-6, RR-7. A target that takes no copies gives way to another one; anything else that fails is reported (RR-8)."""
+        for _ in range(TARGETS_TRIED_MAX):
+            targets = self._targets(span, lost)
+            if lost and len(targets) < len(lost):
+                without = ", ".join(span.ensemble[position] for position in lost if position not in targets)
+                self._report.problems.append(f"no writable bookie can take the place of {without} in fragment {span.first_entry_id}")
+            if not targets and not refill:
+                return
+            machine = FragmentRepair(
+                self.ledger_id, self._metadata, self._version, span, None, targets=targets, refill=refill, **self._how()
+            )
+            try:
+                self._copy(machine, span)
+            except NoSuchLedgerError:
+                raise
+            except BkError as error:
+                failed = set(machine.failed_bookies) & set(targets.values())
+                if failed:
+                    self._avoid |= failed
+                    continue
+                self._report.problems.append(str(error.args[0]))
+                return
+            self._note(machine, span)
+            return
+        self._report.problems.append(f"no bookie took the copies of fragment {span.first_entry_id}: tried {', '.join(sorted(self._avoid))}")
+
+    def _targets(self, span: FragmentSpan, lost: list[int]) -> dict[int, BookieId]:
+        """RR-6: by the placement policy, not in the fragment, not lost, not one that has failed us."""
+        avoid = {*self._avoid, *self._options.lost}
+        return self._session.placement.replace(span.ensemble, lost, avoid) if lost else {}
+
+    def _how(self) -> dict[str, Any]:
+        return {
+            "batch": self._session.config.protocol == "v2",
+            "password": self._options.password,
+            "bytes_per_second": self._options.bytes_per_second,
+            "limits": self._limits,
+        }
+
+    def _copy(self, machine: FragmentRepair, span: FragmentSpan) -> None:
+        total = span.last_entry_id - span.first_entry_id + 1 if machine.targets else None
+        try:
+            self._run(machine, lambda: Progress(self.ledger_id, "copy", machine.entries_copied, total, machine.bytes_copied))
+        finally:
+            self._report.entries_copied += machine.entries_copied
+            self._report.bytes_copied += machine.bytes_copied
+            self._metadata, self._version = machine.metadata, machine.version
+
+    def _note(self, machine: FragmentRepair, span: FragmentSpan) -> None:
+        first, distribution = span.first_entry_id, machine.distribution
+        whole = EntryRanges(((first, span.last_entry_id),)) if not span.is_empty else EntryRanges()
+        for position, old, new in machine.exchanged_positions:
+            self._report.moved.append(Moved(first, position, old, new, whole.count(distribution, position)))
+        for position, ranges in machine.refill.items():
+            self._report.refilled.append(Refilled(first, position, span.ensemble[position], ranges.count(distribution, position)))
+
+    def _fill(self) -> None:
+        """G-27. Older fragments are checked entry by entry first: a plain client that recovered the ledger may have added several."""
+        if self._options.only_lost or not guaranteed.needs_filling(self._metadata) or self._report.problems:
+            return
+        filled = self._metadata.fragments
+        last = guaranteed.spans_to_fill(self._metadata)
+        for span in eligible_fragments(self._metadata):
+            if span not in last:
+                damage = self._check(span, full=True)
+                refill = {replica.position: replica.damaged | replica.unreadable for replica in damage.replicas if not replica.is_good}
+            else:
+                refill = guaranteed.everything(self._metadata, span)
+            if refill:
+                self._repair_fragment(span, [], refill)
+        if len(self._report.problems) > 0:
+            return
+        change = MetadataChange(
+            self.ledger_id, self._metadata, self._version, lambda stored: guaranteed.sealed(stored, filled), None, self._limits
+        )
+        try:
+            self._run(change, lambda: Progress(self.ledger_id, "copy"))
+        except ReplicationError as error:
+            self._report.problems.append(str(error.args[0]))
+            return
+        self._report.sealed = True
+
+    # --- running machines --------------------------------------------------------------------------------------------
+
+    def _say(self, progress: Progress) -> None:
+        if self._options.on_progress is not None:
+            self._options.on_progress(progress)
+
+    def _run(self, machine: Any, look: Callable[[], Progress]) -> Any:
+        """Drive a machine to its completion. OperationTimeoutError when nothing moves for the operation timeout."""
+        future: Future[Any] = Future()
+        driver = _ReplicationDriver(self._session, self.ledger_id, self._lock)
+        driver.machine = machine
+        driver.set_quorums(self._metadata)
+        driver.on_complete = lambda token, value: None if future.done() else future.set_result(value)
+        driver.on_fail = lambda token, error: None if future.done() else future.set_exception(error)
+        self._session.reactor.post(lambda: driver.perform(machine.start()))
+        try:
+            return self._wait(future, look)
+        finally:
+            self._session.reactor.post(driver.close)
+
+    def _wait(self, future: Future[Any], look: Callable[[], Progress]) -> Any:
+        seen, since = look(), time.monotonic()
+        while True:
+            try:
+                return future.result(timeout=POLL_S)
+            except FutureTimeoutError:
+                if future.done():
+                    raise
+            now = look()
+            self._say(now)
+            if now != seen:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > self._session.config.operation_timeout_s:
+                raise OperationTimeoutError(f"nothing moved in ledger {self.ledger_id} for {self._session.config.operation_timeout_s:g} s")
+
+
+class _ReplicationDriver(Driver):
+    """Own connections for its adds, so that no writer of this client takes the answers for its own; no write without the lock (RR-11)."""
+
+    def __init__(self, session: Any, ledger_id: int, lock: ReplicationLock | None) -> None:
+        super().__init__(session, ledger_id, add_kind=f"replication-{random.getrandbits(32)}")
+        self._lock = lock
+
+    def _write_ledger(self, request: int, metadata: LedgerMetadata, version: int) -> None:
+        data = metadata_codec.encode(metadata)
+
+        def write() -> Version:
+            if self._lock is None or not self._lock.is_held():
+                raise ReplicationError(f"the replication lock of ledger {self.ledger_id} was lost; repair it again", ledger=self.ledger_id)
+            return self.session.store.write_ledger(self.ledger_id, data, version)
+
+        def then(result: Any, error: Exception | None) -> None:
+            if error is None:
+                self.feed(LedgerWritten(request, Outcome.OK, result))
+            else:
+                self.feed(LedgerWritten(request, outcome_of(error), error=error))
+
+        self.session.metadata_call(write, then)

@@ -1,0 +1,120 @@
+"""What checks, repairs and decommissions are asked for, and what they report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.replication import FragmentReport, guaranteed
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One look at a job under way. ``step`` is check, copy, wait or recover; ``entries_total`` None if not known."""
+
+    ledger_id: int
+    step: str
+    entries: int = 0
+    entries_total: int | None = None
+    bytes: int = 0
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerReport:
+    """What a check found. ``open_tail_lost`` are bookies of the undecided last fragment that are gone; its entries are not judged."""
+
+    ledger_id: int
+    metadata: LedgerMetadata
+    full: bool
+    fragments: tuple[FragmentReport, ...]
+    open_tail_lost: tuple[BookieId, ...] = ()
+
+    @property
+    def needs_filling(self) -> bool:
+        """G-27: a guaranteed write quorum was promised and nobody has vouched for it yet."""
+        return guaranteed.needs_filling(self.metadata)
+
+    @property
+    def is_good(self) -> bool:
+        return all(fragment.is_good for fragment in self.fragments) and not self.open_tail_lost and not self.needs_filling
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A replica that has a new home: ``entries`` of fragment ``first_entry_id`` were copied from the others to ``new``."""
+
+    first_entry_id: int
+    position: int
+    old: BookieId
+    new: BookieId
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refilled:
+    """Entries that were written again to the bookie that should have had them all along."""
+
+    first_entry_id: int
+    position: int
+    bookie: BookieId
+    entries: int
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What a repair did. ``problems`` say what it could not do; the same call may do it later (RR-8)."""
+
+    ledger_id: int
+    moved: list[Moved] = field(default_factory=list)
+    refilled: list[Refilled] = field(default_factory=list)
+    recovered: bool = False
+    sealed: bool = False
+    locked_by: str | None = None
+    deleted: bool = False
+    open_tail_lost: tuple[BookieId, ...] = ()
+    problems: list[str] = field(default_factory=list)
+    entries_copied: int = 0
+    bytes_copied: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return not (self.problems or self.open_tail_lost or self.locked_by)
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.moved or self.refilled or self.recovered or self.sealed)
+
+
+@dataclass(slots=True)
+class DecommissionReport:
+    """``named_by``: ledgers that still name the bookie. Empty: nothing is read from it any more."""
+
+    bookie: BookieId
+    repairs: list[RepairReport] = field(default_factory=list)
+    named_by: list[int] = field(default_factory=list)
+    registered: bool = False
+    cookie_deleted: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.named_by
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOptions:
+    """``lost`` are taken for gone even if they are registered. ``only_lost``: look at nothing but their replicas, and move them out of
+    fragments that store nothing too. ``recover_open`` allows RR-3, which stops a live writer, after ``grace_s`` seconds."""
+
+    full: bool = False
+    lost: frozenset[BookieId] = frozenset()
+    only_lost: bool = False
+    recover_open: bool = False
+    grace_s: float = 30.0
+    lock_wait_s: float = 30.0
+    password: bytes | None = None
+    bytes_per_second: int | None = None
+    on_progress: OnProgress | None = None

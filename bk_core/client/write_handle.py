@@ -1,0 +1,283 @@
+"""The writer's handle of one ledger: blocking calls and futures over the reactor. It may be used from several threads."""
+
+from __future__ import annotations
+
+import operator
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from bk_core.client.operations import wait
+from bk_core.client.session import Driver, Session
+from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
+from bk_core.protocol.effects import Effect
+from bk_core.protocol.entry import layout
+from bk_core.protocol.ledger.metadata import LedgerMetadata
+from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
+from bk_core.protocol.ledger.writer import LedgerWriter
+from bk_core.protocol.ledger.writer_options import WriterOptions
+
+RUN_ENTRIES_MAX = 1024
+ROOM_POLL_S = 1.0  # every acknowledgement wakes a waiting append; this is only a safety net
+
+
+class WriteHandle:
+    """The writer of one ledger. Appends are acknowledged in order.
+
+    After an error the outcome of what was pending is unknown until the ledger is CLOSED; then an entry exists if it is not above the
+    last one. If this handle closed the ledger, an entry that failed does not exist (WR-13).
+    """
+
+    def __init__(
+        self, session: Session, ledger_id: int, metadata: LedgerMetadata, version: int, options: WriterOptions | None = None
+    ) -> None:
+        self.ledger_id = ledger_id
+        self._session = session
+        self._limits = session.config.limits
+        self._options = options or session.writer_options()
+        self._machine = LedgerWriter(ledger_id, metadata, version, session.placement, self._limits, options=self._options)
+        # Only v3 can say that an add may be answered before it is durable (wire-protocol.md 6).
+        self._driver = Driver(session, ledger_id, add_kind="control" if self._options.deferred_sync else "data")
+        self._driver.machine = self._machine
+        self._driver.set_quorums(metadata)
+        self._driver.on_complete = self._completed
+        self._driver.on_fail = self._failed
+        self._order = threading.Lock()  # a run's entries are consecutive, whoever else appends
+        self._lock = threading.Condition()
+        self._in_flight_bytes = 0
+        self._in_flight_runs = 0
+        self._handed_over = 0
+        self._highest_entry_id = -1  # handed in with ids of the caller's
+        self._waiting = False
+        self._driver.on_step = self._stepped
+        self._closed = False
+        session.reactor.post(lambda: session.tell_of_bookies(self._driver, True))
+        self._payload_bytes_max = self._limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - layout.body_overhead(metadata.digest_type)
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._machine.metadata
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self._machine.last_add_confirmed
+
+    @property
+    def last_add_fully_replicated(self) -> int:
+        """LAFR: the last entry that is, like all before it, on every bookie of its write set (G-1)."""
+        return self._machine.last_add_fully_replicated
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all entries handed in so far."""
+        return self._machine.length
+
+    def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
+        """Append one entry and wait for its acknowledgement; its id. ``entry_id``: see append_run."""
+        future = self.append_future(payload, entry_id=entry_id)
+        return int(wait(future, self._session.config.operation_timeout_s, f"append to ledger {self.ledger_id}"))
+
+    def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Future[int]:
+        """Append one entry; the future has its id once it is acknowledged. ``entry_id``: see append_run."""
+        return self.append_run(payload, array("q", (0, len(payload))), entry_id=entry_id)
+
+    def append_many(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> Future[int]:
+        """Append entries as one run; the future has the last one's id. ``entry_id``: see append_run."""
+        offsets = array("q", [0])
+        for payload in payloads:
+            offsets.append(offsets[-1] + len(payload))
+        return self.append_run(b"".join(payloads), offsets, entry_id=entry_id)
+
+    def append_run(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> Future[int]:
+        """Append ``len(offsets) - 1`` entries; entry i is ``payloads[offsets[i]:offsets[i + 1]]`` (int64 offsets).
+
+        The future has the id of the run's last entry once the whole run is acknowledged. Blocks while more than
+        ``pending_bytes_max`` are in flight. Raises InvalidArgumentError for a payload over the frame limit, before anything is sent.
+
+        ``entry_id`` is the id of the first entry of the run in a ledger created with ``caller_ids`` (WR-2), and must be left out in others.
+        Ids may come in any order, each once (DuplicateEntryIdError in the future); an acknowledgement waits for all lower ids.
+        """
+        if (entry_id is not None) != self._options.caller_ids:
+            how = "needs entry_id: it was created with caller_ids" if self._options.caller_ids else "numbers its entries itself"
+            raise InvalidArgumentError(f"ledger {self.ledger_id} {how}", ledger=self.ledger_id)
+        bounds = memoryview(memoryview(offsets).tobytes()).cast("q")
+        if len(bounds) < 2:
+            raise InvalidArgumentError("an empty run cannot be appended")
+        if not isinstance(payloads, bytes):
+            payloads = bytes(payloads)  # packaged later, on the reactor thread: the caller's buffer may have changed by then
+        self._check_sizes(bounds, len(payloads))
+        future: Future[int] = Future()
+        with self._order, self._lock:
+            # Long runs go in pieces, so that the reactor can take acknowledgements in between.
+            for start in range(0, len(bounds) - 1, RUN_ENTRIES_MAX):
+                piece = bounds[start : start + RUN_ENTRIES_MAX + 1]
+                last = start + RUN_ENTRIES_MAX >= len(bounds) - 1
+                self._admit(payloads, piece, future if last else None, None if entry_id is None else entry_id + start)
+        return future
+
+    def _admit(self, payloads: bytes, bounds: memoryview, future: Future[int] | None, first: int | None) -> None:
+        size, count = bounds[-1] - bounds[0], len(bounds) - 1
+        # What fills a gap below entries already handed in must not wait for room that only it can make.
+        if first is None or first > self._highest_entry_id:
+            self._wait_for_room(size, count)
+        self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
+        self._in_flight_bytes += size
+        self._in_flight_runs += 1
+        self._handed_over += count  # until the reactor has taken it, then it counts as unretired
+
+        def hand_over() -> list[Effect]:
+            with self._lock:
+                self._handed_over -= count
+            now_ns = self._session.reactor.now_ns()
+            return self._machine.append(payloads, bounds, (future, size), now_ns, first_entry_id=first)
+
+        self._post(hand_over)
+
+    def _check_sizes(self, bounds: memoryview, total: int) -> None:
+        edges = bounds.tolist()
+        sizes = list(map(operator.sub, edges[1:], edges))
+        if edges[0] < 0 or min(sizes) < 0 or edges[-1] > total:
+            raise InvalidArgumentError(f"offsets of a run must rise within the {total} bytes of its payloads")
+        largest = max(sizes)
+        if largest > self._payload_bytes_max:
+            raise InvalidArgumentError(
+                f"a payload of {largest} bytes is too large for ledger {self.ledger_id}: "
+                f"at most {self._payload_bytes_max} bytes fit into one frame",
+                ledger=self.ledger_id,
+            )
+
+    def _wait_for_room(self, size: int, count: int) -> None:
+        deadline = time.monotonic() + self._session.config.operation_timeout_s
+        while not self._closed and self._is_full(size, count):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise OperationTimeoutError(
+                    f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged, {self._machine.unretired_bytes} not "
+                    "yet on all bookies; the rest of this run was not appended"
+                )
+            self._waiting = True
+            self._lock.wait(timeout=min(left, ROOM_POLL_S))
+        self._waiting = False
+        if self._closed:
+            raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
+
+    def _is_full(self, size: int, count: int) -> bool:
+        """WR-15: bytes that nobody acknowledged, and bytes and entries that a slow bookie still has to take."""
+        if self._in_flight_bytes and self._in_flight_bytes + size > self._limits.pending_bytes_max:
+            return True
+        entries = self._machine.unretired_entries + self._handed_over
+        if entries and entries + count > self._limits.unretired_entries_max:
+            return True
+        return self._machine.unretired_bytes > self._limits.unretired_bytes_max
+
+    def _stepped(self) -> None:
+        if self._waiting:
+            with self._lock:
+                self._lock.notify_all()
+
+    def _post(self, function: Callable[[], list[Effect]]) -> None:
+        self._session.reactor.post(lambda: self._driver.perform(function()))
+
+    def _completed(self, token: Any, value: Any) -> None:
+        future, size = token
+        self._release(size)
+        if future is not None:
+            future.set_result(value)
+
+    def _failed(self, token: Any, error: Exception) -> None:
+        future, size = token
+        self._release(size)
+        if future is not None:
+            future.set_exception(error)
+
+    def _release(self, size: int) -> None:
+        with self._lock:
+            self._in_flight_bytes -= size
+            self._in_flight_runs -= 1
+            self._lock.notify_all()
+
+    def flush(self) -> None:
+        """Wait until everything appended so far is acknowledged; its error if that fails."""
+        deadline = time.monotonic() + self._session.config.operation_timeout_s
+        with self._lock:
+            while self._in_flight_runs:
+                if not self._lock.wait(timeout=max(0.0, deadline - time.monotonic())):
+                    raise OperationTimeoutError(f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged")
+        if self._machine.error is not None:
+            raise self._machine.error
+
+    def force(self) -> int:
+        """Make everything acknowledged so far durable on all bookies of the ensemble; the new LAC (WR-17, ``deferred_sync``)."""
+        return int(wait(self.force_future(), self._session.config.operation_timeout_s, f"forcing ledger {self.ledger_id}"))
+
+    def force_future(self) -> Future[int]:
+        """See ``force``."""
+        future: Future[int] = Future()
+        with self._lock:
+            if self._closed:
+                raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
+            self._in_flight_runs += 1
+        self._post(lambda: self._machine.force((future, 0), self._session.reactor.now_ns()))
+        return future
+
+    def close(self, *, forced: bool = False) -> LedgerMetadata:
+        """Wait for what was appended (and with ``deferred_sync`` force it), then close the ledger at its last entry. Idempotent.
+
+        A ledger with guaranteed write quorum is closed once every entry is on all of its write set, which takes a bookie for every
+        position: OperationTimeoutError when that lasts too long, and the close goes on. ``forced`` gives up entries that are not
+        acknowledged (G-11); ``abandon`` gives up the close and leaves the ledger to a recovery (G-10).
+        """
+        if not self._closed and not forced and self._machine.error is None:
+            self.flush()
+            if self._options.deferred_sync:
+                self.force()
+        return self._close(forced)
+
+    def _close(self, forced: bool = False) -> LedgerMetadata:
+        future: Future[LedgerMetadata] = Future()
+        with self._lock:
+            self._closed = True
+            self._in_flight_runs += 1
+            self._lock.notify_all()
+        self._post(lambda: self._machine.close((future, 0), self._session.reactor.now_ns(), forced=forced))
+        try:
+            metadata = wait(future, self._session.config.operation_timeout_s, f"closing ledger {self.ledger_id}")
+        except OperationTimeoutError:
+            raise  # it is still being tried (CL-5: a later call waits for the same result)
+        except BaseException:
+            self._session.reactor.post(self._driver.close)
+            raise
+        self._session.reactor.post(self._driver.close)
+        assert isinstance(metadata, LedgerMetadata)
+        return metadata
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger: somebody will have to recover it. What is in flight fails, and may or may not be in it."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+
+        def stop() -> None:
+            self._driver.perform(self._machine.abandon(self._session.reactor.now_ns()))
+            self._driver.close()
+
+        self._session.reactor.post(stop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            self._close()
+        except BkError:
+            pass  # the error on its way out is the one to see
+
+    def __repr__(self) -> str:
+        return f"<WriteHandle ledger {self.ledger_id} {self._machine.state.name} last add confirmed {self.last_add_confirmed}>"

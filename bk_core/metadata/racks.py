@@ -1,0 +1,101 @@
+"""Where the bookies of a cluster stand: a fixed mapping, or Pulsar's ``/bookies`` node followed as it changes (metadata.md 1.5, 5.1)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from threading import Lock
+
+from bk_core.errors import BkError, MetadataFormatError, NoNodeError
+from bk_core.metadata.store import MetadataStore, Watch
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.ledger.placement import Topology
+
+_LOG = logging.getLogger(__name__)
+
+
+def parse_rack_map(data: bytes) -> dict[str, str]:
+    """Name (bookie id, ``host:port`` or host) -> location as written, from ``{group: {name: {"rack": ..., "hostname": ...}}}``.
+
+    A name in several groups: the last one counts. A name whose ``rack`` is absent or null has no mapping. MetadataFormatError.
+    """
+    try:
+        groups = json.loads(data.decode() or "{}")
+        racks = {name: info.get("rack") for group in groups.values() for name, info in group.items()}
+    except (ValueError, AttributeError) as error:
+        raise MetadataFormatError(f"the rack map is not JSON of the form {{group: {{bookie: {{rack}}}}}}: {error}") from None
+    wrong = sorted(name for name, rack in racks.items() if not (rack is None or isinstance(rack, str)))
+    if wrong:
+        raise MetadataFormatError(f"the rack of {wrong[0]!r} in the rack map is not text")
+    return {name: rack for name, rack in racks.items() if rack is not None}
+
+
+class RackMap:
+    """``topology`` is the newest known; any thread. With ``fixed`` the store's own mapping is not looked at.
+
+    A mapping that cannot be read or understood is reported in the log and the last good one stays: a typing error in it must not move
+    ledgers. A bookie that cannot be resolved keeps its last known host.
+    """
+
+    def __init__(self, store: MetadataStore, fixed: Mapping[str, str] | None = None) -> None:
+        self._store = store
+        self._lock = Lock()
+        self._racks: Mapping[str, str] = dict(fixed or {})
+        self._hosts: dict[BookieId, str] = {}
+        self._bookies: frozenset[BookieId] = frozenset()
+        self._unresolved: set[BookieId] = set()
+        self._stale = fixed is None  # the store's mapping may have changed since it was read
+        self._topology = Topology()
+        self._watch: Watch | None = None
+        if fixed is None:
+            self._watch = store.watch_rack_map(self._rack_map_changed)
+        self._refresh()
+
+    def topology(self) -> Topology:
+        return self._topology
+
+    def bookies_changed(self, bookies: Collection[BookieId]) -> None:
+        """Registered bookies now. Hosts of those that came are looked up, so that a mapping by host or address finds custom ids too."""
+        with self._lock:
+            self._unresolved = (self._unresolved | (set(bookies) - self._bookies)) & set(bookies)
+            self._bookies = frozenset(bookies)
+        self._refresh()
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _rack_map_changed(self) -> None:
+        self._stale = True
+        self._refresh()
+
+    def _refresh(self) -> None:
+        with self._lock:
+            if self._stale:
+                self._stale = False  # before the read: a change during it must count
+                self._read()
+            if self._racks:
+                for bookie in sorted(self._unresolved):
+                    self._resolve(bookie)
+            before, self._topology = self._topology, Topology(self._racks, dict(self._hosts))
+        if self._topology.misplaced != before.misplaced:
+            _LOG.warning("bookies left out, their locations have another depth than most: %s", ", ".join(self._topology.misplaced))
+
+    def _read(self) -> None:
+        try:
+            self._racks = parse_rack_map(self._store.read_rack_map().data)
+        except NoNodeError:
+            self._racks = {}
+        except MetadataFormatError as error:
+            _LOG.warning("%s; the last good rack map stays", error)
+        except BkError as error:
+            self._stale = True
+            _LOG.warning("the rack map cannot be read now: %s", error)
+
+    def _resolve(self, bookie: BookieId) -> None:
+        try:
+            self._hosts[bookie] = self._store.resolve(bookie)[0]
+            self._unresolved.discard(bookie)
+        except BkError as error:
+            _LOG.debug("no host of bookie %s for its rack: %s", bookie, error)

@@ -1,0 +1,237 @@
+"""Apache's ``underreplication`` subtree: marked ledgers, replication locks and the switch (metadata.md 1.4). Paths and text; no store.
+
+    ledgers/hhhh/hhhh/hhhh/hhhh/urL%010d   a ledger to be repaired: which bookies are said to be missing, and since when
+    locks/urL%010d                         ephemeral: somebody copies this ledger right now
+    disable                                exists: Apache's auto-recovery is switched off
+
+A lock only keeps replicators and bookies' garbage collectors from each other's way; the guard of the metadata is compare-and-set.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from bk_core.errors import MetadataFormatError
+from bk_core.protocol.ledger.metadata import BookieId
+
+NAME = "underreplication"
+LEDGERS, LOCKS, DISABLE = f"{NAME}/ledgers", f"{NAME}/locks", f"{NAME}/disable"
+LEVELS = 4  # directories of four hexadecimal digits above a mark
+
+_LEVEL = re.compile(r"[0-9a-f]{4}")
+_LEAF = re.compile(r"urL([0-9]{10,19})")
+_STRING = re.compile(r'^\s*(\w+)\s*:\s*"((?:[^"\\]|\\.)*)"\s*$', re.ASCII)
+_NUMBER = re.compile(r"^\s*(\w+)\s*:\s*(-?[0-9]+)\s*$", re.ASCII)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A ledger marked as under-replicated. ``version`` is what deleting it must name."""
+
+    ledger_id: int
+    replicas: tuple[BookieId, ...]
+    created_ms: int | None
+    version: int
+
+
+class ReplicationLock(Protocol):
+    """A held lock; it also goes with the session that made it."""
+
+    def is_held(self) -> bool:
+        """Whether it is still this process's: a lost session loses it."""
+
+    def release(self) -> None: ...
+
+
+class UnderreplicationStore(Protocol):
+    """What a metadata store offers to replicators. Errors as in bk_core/metadata/store.py."""
+
+    def mark_of(self, ledger_id: int) -> Mark | None: ...
+
+    def marked_ledgers(self) -> Iterator[int]:
+        """Ids of marked ledgers, ascending."""
+
+    def mark(self, ledger_id: int, replicas: Iterable[BookieId], created_ms: int) -> None:
+        """Ask replicators to repair a ledger. An existing mark gets the bookies it did not name."""
+
+    def unmark(self, mark: Mark) -> bool:
+        """The ledger is repaired. False if somebody marked it again meanwhile; then the mark stays."""
+
+    def lock(self, ledger_id: int, owner: str) -> ReplicationLock | None:
+        """None if somebody else holds it. ``owner`` is for people who look."""
+
+    def lock_holder(self, ledger_id: int) -> str | None:
+        """Who holds the lock, as it says itself; None if nobody."""
+
+    def is_disabled(self) -> bool:
+        """Whether the operator switched Apache's auto-recovery off."""
+
+
+# --- paths and text -----------------------------------------------------------------------------------------------------
+
+
+def leaf(ledger_id: int) -> str:
+    return f"urL{ledger_id:010d}"
+
+
+def mark_path(ledger_id: int) -> str:
+    """Below the ledgers root, without a leading slash: directories in hexadecimal, the leaf in decimal."""
+    digits = f"{ledger_id & (1 << 64) - 1:016x}"
+    return "/".join((LEDGERS, *(digits[at : at + 4] for at in range(0, 16, 4)), leaf(ledger_id)))
+
+
+def lock_path(ledger_id: int) -> str:
+    return f"{LOCKS}/{leaf(ledger_id)}"
+
+
+def ledger_of_leaf(name: str) -> int | None:
+    match = _LEAF.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def is_level(name: str) -> bool:
+    return _LEVEL.fullmatch(name) is not None
+
+
+def encode_mark(replicas: Iterable[BookieId], created_ms: int | None) -> bytes:
+    """UnderreplicatedLedgerFormat in protobuf's text format."""
+    lines = [f'replica: "{_escaped(bookie)}"\n' for bookie in replicas]
+    if created_ms is not None:
+        lines.append(f"ctime: {created_ms}\n")
+    return "".join(lines).encode()
+
+
+def decode_mark(data: bytes, ledger_id: int, version: int) -> Mark:
+    """MetadataFormatError for what is not such a text."""
+    replicas: list[BookieId] = []
+    created_ms: int | None = None
+    for line in data.decode("utf-8", "replace").splitlines():
+        if not line.strip():
+            continue
+        text, number = _STRING.match(line), _NUMBER.match(line)
+        if text and text[1] == "replica":
+            replicas.append(_unescaped(text[2]))
+        elif number and number[1] == "ctime":
+            created_ms = int(number[2])
+        elif not text and not number:
+            raise MetadataFormatError(f"the mark of ledger {ledger_id} is no list of replicas", ledger=ledger_id)
+    return Mark(ledger_id, tuple(replicas), created_ms, version)
+
+
+def encode_lock(owner: str) -> bytes:
+    """LockDataFormat in protobuf's text format."""
+    return f'bookieId: "{_escaped(owner)}"\n'.encode()
+
+
+def decode_lock(data: bytes) -> str:
+    """The holder's name; whatever else is there as it is, because it is only shown."""
+    text = data.decode("utf-8", "replace").strip()
+    match = _STRING.match(text)
+    return _unescaped(match[2]) if match and match[1] == "bookieId" else text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), text)
+
+
+def merged(known: Iterable[BookieId], more: Iterable[BookieId]) -> tuple[BookieId, ...]:
+    return tuple(dict.fromkeys((*known, *more)))
+
+
+# --- in memory ----------------------------------------------------------------------------------------------------------
+
+
+class MemoryUnderreplication:
+    """UnderreplicationStore in this process. Everything that shares one ``MemoryUnderreplicationState`` sees the same."""
+
+    def __init__(self, state: MemoryUnderreplicationState) -> None:
+        self._state = state
+        self._mine: set[int] = set()
+
+    def mark_of(self, ledger_id: int) -> Mark | None:
+        with self._state.guard:
+            return self._state.marks.get(ledger_id)
+
+    def marked_ledgers(self) -> Iterator[int]:
+        with self._state.guard:
+            return iter(sorted(self._state.marks))
+
+    def mark(self, ledger_id: int, replicas: Iterable[BookieId], created_ms: int) -> None:
+        with self._state.guard:
+            old = self._state.marks.get(ledger_id)
+            known, version = (old.replicas, old.version + 1) if old else ((), 0)
+            self._state.marks[ledger_id] = Mark(ledger_id, merged(known, replicas), created_ms, version)
+
+    def unmark(self, mark: Mark) -> bool:
+        with self._state.guard:
+            stored = self._state.marks.get(mark.ledger_id)
+            if stored is not None and stored.version != mark.version:
+                return False
+            self._state.marks.pop(mark.ledger_id, None)
+            return True
+
+    def lock(self, ledger_id: int, owner: str) -> ReplicationLock | None:
+        with self._state.guard:
+            if ledger_id in self._state.locks:
+                return None
+            self._state.locks[ledger_id] = owner
+            self._mine.add(ledger_id)
+        return _MemoryLock(self, ledger_id)
+
+    def lock_holder(self, ledger_id: int) -> str | None:
+        with self._state.guard:
+            return self._state.locks.get(ledger_id)
+
+    def is_disabled(self) -> bool:
+        return self._state.disabled
+
+    def holds(self, ledger_id: int) -> bool:
+        return ledger_id in self._mine
+
+    def release(self, ledger_id: int) -> None:
+        with self._state.guard:
+            if ledger_id in self._mine:
+                self._mine.remove(ledger_id)
+                del self._state.locks[ledger_id]
+
+    def release_all(self) -> None:
+        """What the end of a session does."""
+        for ledger_id in sorted(self._mine):
+            self.release(ledger_id)
+
+
+class MemoryUnderreplicationState:
+    __slots__ = ("disabled", "guard", "locks", "marks")
+
+    def __init__(self) -> None:
+        self.guard = threading.Lock()
+        self.marks: dict[int, Mark] = {}
+        self.locks: dict[int, str] = {}
+        self.disabled = False
+
+
+class _MemoryLock:
+    def __init__(self, owner: MemoryUnderreplication, ledger_id: int) -> None:
+        self._owner, self._ledger_id = owner, ledger_id
+
+    def is_held(self) -> bool:
+        return self._owner.holds(self._ledger_id)
+
+    def release(self) -> None:
+        self._owner.release(self._ledger_id)
+
+
+class NoUnderreplication(MemoryUnderreplication):
+    """For stores without such a subtree: locks exclude only this process's own repairs, nothing is ever marked."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryUnderreplicationState())

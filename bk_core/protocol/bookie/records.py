@@ -1,0 +1,91 @@
+"""What a bookie keeps of a ledger, how the machine sees it, and what the machine asks of its host."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bk_core.protocol.wire.messages import Response
+
+NO_LAC = -1
+NO_ENTRIES = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """What a bookie knows about one ledger besides its entries. All of it survives a restart.
+
+    ``key`` is None only for a ledger marked after a loss that nobody has presented a key for; the next key is then pinned.
+    ``deleted`` is the tombstone left by garbage collection, so that an old writer stays locked out (B-6); ``deleted_at_ms`` is Unix time.
+    """
+
+    ledger_id: int
+    key: bytes | None = field(default=None, repr=False)
+    fenced: bool = False
+    limbo: bool = False
+    deleted: bool = False
+    last_add_confirmed: int = NO_LAC  # the greatest LAC seen in adds and explicit LACs (B-9)
+    last_entry_id: int = NO_ENTRIES  # the highest id held here
+    explicit_lac: bytes | None = field(default=None, repr=False)  # the last packet, byte for byte
+    deleted_at_ms: int = 0
+
+    @property
+    def has_entries(self) -> bool:
+        return self.last_entry_id != NO_ENTRIES
+
+
+class BookieStorageView(Protocol):
+    """The machine's eyes. Everything applied before is visible, durable or not (B-5). Any method may raise BookieIOError."""
+
+    def ledger(self, ledger_id: int) -> LedgerRecord | None: ...
+
+    def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """None only if the index proves absence (B-7)."""
+
+    def entry_ids(self, ledger_id: int) -> Iterable[int]:
+        """Ascending."""
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """Total and free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send now."""
+
+    tag: Hashable
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyAfterSync:
+    """Send once every change made so far is durable; if that fails, send ``io_error(response)`` instead."""
+
+    tag: Hashable
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Keep ``record`` and, if ``entry_id`` is given, ``body``: both or neither. ``drop_entries`` removes the ledger's entries first.
+
+    ``forget`` removes the record too: the ledger was never heard of afterwards.
+    """
+
+    record: LedgerRecord
+    entry_id: int | None = None
+    body: bytes = field(default=b"", repr=False)
+    drop_entries: bool = False
+    forget: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WakeLater:
+    """The request ``tag`` waits: call ``wake`` at ``at_ms``. It may be answered before by another input."""
+
+    tag: Hashable
+    at_ms: int
+
+
+Effect = Reply | ReplyAfterSync | Persist | WakeLater

@@ -1,0 +1,190 @@
+"""Ensemble changes: decide, store, install (section 4).
+
+Decided in one step from the failures recorded so far; one at a time (EC-4). From the decision until the compare-and-set is definite the
+window is open: adds go to the old ensemble, acknowledgements are recorded, and what may be committed is ``_positions_to_exclude``'s and
+``_window_blocks``'s business (EC-8). Installation has three phases inside one input step (EC-10): un-ack, send, commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bk_core.errors import LedgerClosedError, NotEnoughBookiesError, WriteFailedError
+from bk_core.protocol.effects import Effect, Log, ReadLedger, SetTimer, WriteLedger
+from bk_core.protocol.events import LedgerRead, LedgerWritten, Outcome
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.writer_base import Change, WriterState
+from bk_core.protocol.ledger.writer_failures import FailingWriter
+
+
+class ChangingWriter(FailingWriter):
+    """EC-4..EC-16, META-11..META-14."""
+
+    # --- decision ----------------------------------------------------------------------------------------------------
+
+    def _start_change(self, now_ns: int) -> list[Effect]:
+        """EC-6."""
+        failures = self._next_round()
+        if not failures:
+            return []
+        if self._changes >= self._limits.ensemble_changes_max:  # EC-5
+            message = f"ledger {self.ledger_id} changed its ensemble {self._changes} times, the limit"
+            return self._fatal(WriteFailedError(message, ledger=self.ledger_id))
+        removable = self._removable_part(failures)
+        if not removable or (self._look_again_ns is not None and self._pins()):
+            return self._pinned_wait(failures, now_ns)
+        chosen = self._replacements(removable, now_ns)
+        if not chosen:
+            return self._without_candidate(failures, now_ns)
+        self._changes += 1
+        effects = self._propose(failures, chosen, now_ns)
+        if self._pins():
+            effects += self._pinned_wait({p: b for p, b in failures.items() if p not in chosen}, now_ns)
+        return effects
+
+    def _replacements(self, positions: Sequence[int], now_ns: int) -> dict[int, BookieId]:
+        """EC-6: as many as can be found; a position without a candidate stays as it is. G-7: staged ones have theirs."""
+        chosen = {p: self._staging[p].candidate for p in positions if self._staged_ready(p)}
+        ensemble = [chosen.get(p, bookie) for p, bookie in enumerate(self._ensemble)]
+        others = [p for p in positions if p not in chosen]
+        return chosen | (self._placement.replace(ensemble, others, self._bookies_to_avoid(now_ns)) if others else {})
+
+    def _without_candidate(self, failures: Mapping[int, BookieId], now_ns: int) -> list[Effect]:
+        """EC-6: the ledger is closed at LAC, which needs no bookie. RC-15: a recovery stops. G-10: wait."""
+        if self._pins():
+            return self._wait_for_bookies(now_ns) + self._pinned_wait(failures, now_ns)
+        gone = ", ".join(failures.values())
+        end = "it stays IN_RECOVERY" if self.recovering else f"it ends at entry {self.last_add_confirmed}"
+        message = f"ledger {self.ledger_id}: no writable bookie can replace {gone}; {end}"
+        return self._fatal(NotEnoughBookiesError(message, ledger=self.ledger_id, bookies=tuple(failures.values())))
+
+    def _propose(self, failures: dict[int, BookieId], chosen: Mapping[int, BookieId], now_ns: int) -> list[Effect]:
+        """EC-7; in a recovery the change stays in this run until the closing compare-and-set (RC-15)."""
+        ensemble = tuple(chosen.get(p, bookie) for p, bookie in enumerate(self._ensemble))
+        first = self._first_entry_of_change()
+        if self.recovering:
+            self.private_changes[first] = ensemble
+            return self._install(ensemble, first, failures, now_ns)
+        wanted = self.metadata.with_ensemble(first, ensemble)
+        removed = {p: failures[p] for p in chosen}
+        self._change = Change(failures, removed, ensemble, first, wanted, self._request())
+        return [WriteLedger(self._change.request, wanted, self.version)]
+
+    # --- installation ------------------------------------------------------------------------------------------------
+
+    def _install(self, ensemble: Sequence[BookieId], first: int, settled: Iterable[int], now_ns: int) -> list[Effect]:
+        """EC-10: all of the first phase before any of the second, all of that before the third.
+
+        ``settled`` are the failed positions of this round: one that found no replacement is simply sent to again (EC-11).
+        """
+        if not self._pins():
+            for position in settled:
+                self._failures.pop(position, None)
+        self._take_back(ensemble, first)
+        return self._send_all_missing(now_ns) + self._close_window(now_ns)
+
+    def _take_back(self, ensemble: Sequence[BookieId], first: int) -> None:
+        """EC-10 (1), EC-12, G-9: entries from ``first`` on lose what bookies have that no longer hold their position.
+
+        EC-14: some may thereby fall below Qa that had reached it; they were never acknowledged. What was staged is credited (G-7).
+        """
+        changed = [p for p, bookie in enumerate(ensemble) if bookie != self._ensemble[p]]
+        self._set_ensemble(ensemble)
+        for position in changed:
+            self._failures.pop(position, None)
+            self._retries.pop(position, None)
+            self._progress.pop(position, None)
+            staging = self._staging.pop(position, None)
+            credit = staging.acked if staging is not None and staging.candidate == ensemble[position] else {}
+            for pending in self._pending:
+                entries = pending.after(first - 1)
+                pending.acks.move(position, entries)
+                pending.acks.acknowledge(position, credit.get(pending.first, 0) & entries)
+        for position, staging in list(self._staging.items()):
+            if staging.candidate in self._position:  # somebody else put it into the ensemble
+                del self._staging[position]
+
+    def _send_all_missing(self, now_ns: int) -> list[Effect]:
+        """EC-10 (2), EC-11: by what is missing, not by what changed. G-7: bookies that failed are sent to again after their pause."""
+        positions = [p for p in range(len(self._ensemble)) if not (self._pins() and p in self._failures)]
+        effects: list[Effect] = []
+        for pending in self._pending:
+            for position in positions:
+                self._send_missing(pending, position, now_ns, effects)
+        return effects
+
+    def _close_window(self, now_ns: int) -> list[Effect]:
+        """EC-10 (3), then the next round if failures came in meanwhile (EC-15)."""
+        self._change = None
+        effects = self._advance()
+        self._retire()
+        if self._next_round_is_urgent():
+            effects += self._start_change(now_ns)
+        return effects + self._close_if_drained()
+
+    def _next_round_is_urgent(self) -> bool:
+        """Late failures alone wait for the next add (WR-10, EC-16)."""
+        done = self.last_add_fully_replicated if self._guaranteed else self.acknowledged_head
+        return any(pending.acks.failed[p] & pending.after(done) for p in self._next_round() for pending in self._pending.after(done))
+
+    # --- answers of the store ----------------------------------------------------------------------------------------
+
+    def _change_written(self, change: Change, event: LedgerWritten, now_ns: int) -> list[Effect]:
+        """EC-9."""
+        match event.outcome:
+            case Outcome.OK:
+                self.metadata, self.version = change.wanted, event.version
+                line = f"ledger {self.ledger_id}: entries from {change.first_entry_id} on {', '.join(change.ensemble)}"
+                return [Log("info", line), *self._install(change.ensemble, change.first_entry_id, change.round, now_ns)]
+            case Outcome.UNKNOWN:
+                return self._after_unknown()
+            case Outcome.CONFLICT:
+                change.reading = True
+                return [ReadLedger(change.request)]
+            case Outcome.NO_SUCH_LEDGER:
+                return self._stop(WriterState.FAILED, self._deleted())
+            case _:  # REFUSED
+                return self._fatal(self._store_error(event.error))
+
+    def _after_unknown(self) -> list[Effect]:
+        """META-12: the identical request again, never a look at what is stored."""
+        return [SetTimer("metadata", self._limits.metadata_retry_ns)]
+
+    def _change_reread(self, change: Change, event: LedgerRead, now_ns: int) -> list[Effect]:
+        """EC-9 after a conflict. META-13: what is read now is what became of every earlier attempt at the old version."""
+        if event.outcome is Outcome.NO_SUCH_LEDGER:
+            return self._stop(WriterState.FAILED, self._deleted())
+        if event.outcome is Outcome.UNKNOWN or (event.metadata is not None and self._stale(event.version)):
+            return [SetTimer("metadata", self._limits.metadata_retry_ns)]
+        if event.metadata is None:
+            return self._fatal(self._store_error(event.error))
+        self.metadata, self.version = event.metadata, event.version
+        match event.metadata.state:
+            case LedgerState.IN_RECOVERY:
+                return self._fenced()
+            case LedgerState.CLOSED:
+                last = event.metadata.last_entry_id
+                message = f"ledger {self.ledger_id} was closed at entry {last} by another client"
+                return self._stop(WriterState.FAILED, LedgerClosedError(message, ledger=self.ledger_id, entry=last))
+            case _:
+                return self._adopt(change, event.metadata, now_ns)
+
+    def _stale(self, version: int) -> bool:
+        """META-11, scenario 46: a follower may answer with what was there before."""
+        return version <= self.version
+
+    def _adopt(self, change: Change, stored: LedgerMetadata, now_ns: int) -> list[Effect]:
+        """META-14: decide again from what is stored now. A failed bookie that is still there: the window stays open over a new decision.
+
+        None is: somebody, perhaps an earlier attempt of ours, replaced them all; that is as good as done.
+        """
+        ensemble = stored.last_fragment.ensemble
+        held = any(ensemble[p] == bookie for p, bookie in change.removed.items())
+        if not held:
+            return self._install(ensemble, change.first_entry_id, change.round, now_ns)
+        self._take_back(ensemble, change.first_entry_id)
+        self._change = None
+        effects = self._start_change(now_ns)
+        if self._change is not None or self.state is not WriterState.OPEN:
+            return effects
+        return effects + self._send_all_missing(now_ns) + self._close_window(now_ns)

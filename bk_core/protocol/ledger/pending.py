@@ -1,0 +1,230 @@
+"""What is known about entries on their way: who has them, who was sent them, who failed, run by run.
+
+No object per entry: a run of 500 adds is one PendingRun whose AckSet keeps, per position, sets of entries as bits of an int
+(``distribution``). An answer for a run of entries is one or-operation, an ack quorum a threshold over E such ints, the committed prefix the
+trailing ones of the result.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
+from operator import and_, invert
+from typing import Any
+
+from bk_core.protocol.ledger.distribution import WriteSet, in_at_least
+from bk_core.protocol.ledger.run import AddRun
+
+
+def trailing_ones(entries: int) -> int:
+    """How many entries from the first one on are in the set without a gap."""
+    return (~entries & (entries + 1)).bit_length() - 1
+
+
+class AckSet:
+    """What every position did with the entries of one run; each list has one set of entries per position.
+
+    ``acked``        answered OK by the bookie that holds the position (its ack leaves with it: EC-12)
+    ``wanted``       in the position's write set and still of interest; given up after a late failure (WR-10) or in an older fragment
+    ``outstanding``  sent to the bookie at the position and not answered
+    ``failed``       failed there and not answered OK since
+    """
+
+    __slots__ = ("acked", "failed", "outstanding", "wanted", "write_set")
+
+    def __init__(self, write_set: WriteSet) -> None:
+        size = len(write_set.held)
+        self.write_set = write_set
+        self.wanted = list(write_set.held)
+        self.acked = [0] * size
+        self.outstanding = [0] * size
+        self.failed = [0] * size
+
+    def acknowledge(self, position: int, entries: int) -> None:
+        self.acked[position] |= entries & self.write_set.held[position]
+        self.outstanding[position] &= ~entries
+        self.failed[position] &= ~entries
+
+    def fail(self, position: int, entries: int) -> None:
+        self.outstanding[position] &= ~entries
+        self.failed[position] |= entries
+
+    def give_up(self, position: int, entries: int) -> None:
+        """WR-10: these entries do very well without this position."""
+        self.wanted[position] &= ~entries
+        self.failed[position] &= ~entries
+
+    def missing(self, position: int) -> int:
+        return self.wanted[position] & ~self.acked[position]
+
+    def unsent(self, position: int) -> int:
+        """EC-11: missing there, and nothing is on its way."""
+        return self.wanted[position] & ~(self.acked[position] | self.outstanding[position])
+
+    def in_quorum(self, needed: int, excluded: Collection[int]) -> int:
+        """Entries that ``needed`` positions acknowledged, not counting ``excluded`` ones (WR-7)."""
+        if not excluded:
+            return in_at_least(needed, self.acked)
+        return in_at_least(needed, [acked for p, acked in enumerate(self.acked) if p not in excluded])
+
+    def everywhere(self, excluded: Collection[int]) -> int:
+        """Entries acknowledged at every position of their write set; an ``excluded`` position has acknowledged nothing (G-1, G-6)."""
+        entries = self.write_set.entries
+        for position, held in enumerate(self.write_set.held):
+            entries &= ~held if position in excluded else ~held | self.acked[position]
+        return entries
+
+    @property
+    def settled(self) -> bool:
+        """Nobody is waited for any more (WR-9)."""
+        return not any(map(and_, self.wanted, map(invert, self.acked)))
+
+    def move(self, position: int, entries: int) -> None:
+        """Another bookie holds the position: it has acknowledged nothing of ``entries``; the other ones belong to an older fragment."""
+        self.acked[position] &= ~entries
+        self.outstanding[position] = 0
+        self.failed[position] = 0
+        self.wanted[position] = self.write_set.held[position] & entries
+
+    def forget(self, entries: int) -> None:
+        """These entries are no longer pending (G-11)."""
+        for position in range(len(self.wanted)):
+            self.wanted[position] &= ~entries
+            self.failed[position] &= ~entries
+            self.outstanding[position] &= ~entries
+
+
+class PendingRun:
+    """One run in flight. ``bounds`` are its payload offsets, ``token`` is the application's until it is answered."""
+
+    __slots__ = ("acks", "bounds", "first", "first_sent_ns", "last", "payload_bytes", "run", "sent_ns", "token", "waiting")
+
+    def __init__(self, run: AddRun, acks: AckSet, bounds: memoryview, token: Any, now_ns: int) -> None:
+        self.run = run
+        self.acks = acks
+        self.bounds = bounds
+        self.token = token
+        self.waiting = True  # the token was not answered yet
+        self.first = run.first_entry_id
+        self.last = run.last_entry_id
+        self.payload_bytes = bounds[run.count] - bounds[0]
+        self.first_sent_ns = now_ns  # WR-14: not restarted when something is sent again
+        self.sent_ns = [now_ns] * len(acks.wanted)
+
+    def between(self, first: int, last: int) -> int:
+        """The set of those entries of the run that lie in ``first``..``last``."""
+        if first <= self.first and last >= self.last:
+            return self.acks.write_set.entries
+        low = first - self.first if first > self.first else 0
+        high = (last if last < self.last else self.last) + 1 - self.first
+        return (1 << high) - (1 << low) if low < high else 0
+
+    def after(self, entry_id: int) -> int:
+        return self.between(entry_id + 1, self.last)
+
+    def bytes_after(self, entry_id: int) -> int:
+        keep = min(max(0, entry_id + 1 - self.first), self.run.count)
+        return self.bounds[self.run.count] - self.bounds[keep]
+
+
+class PendingWindow:
+    """The runs that are not done with, by entry id. ``payload_bytes`` and ``entries`` are what they hold (WR-15, G-16)."""
+
+    def __init__(self) -> None:
+        self.payload_bytes = 0
+        self.entries = 0
+        self._runs: list[PendingRun] = []
+        self._firsts: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[PendingRun]:
+        return iter(self._runs)
+
+    def add(self, pending: PendingRun) -> None:
+        """WR-2: kept in the order of ids."""
+        index = bisect_left(self._firsts, pending.first)
+        self._runs.insert(index, pending)
+        self._firsts.insert(index, pending.first)
+        self.payload_bytes += pending.payload_bytes
+        self.entries += pending.run.count
+
+    def _index(self, entry_id: int) -> int:
+        """The first run that ends at or after ``entry_id``."""
+        index = bisect_right(self._firsts, entry_id) - 1
+        return index if index >= 0 and self._runs[index].last >= entry_id else index + 1
+
+    def after(self, entry_id: int) -> Iterator[PendingRun]:
+        """The runs with entries above ``entry_id``."""
+        return islice(self._runs, self._index(entry_id + 1), None)
+
+    def overlapping(self, first: int, count: int) -> list[tuple[PendingRun, int]]:
+        """The runs with entries ``first``..``first + count - 1``, each with the set of them."""
+        last = first + count - 1
+        found: list[tuple[PendingRun, int]] = []
+        runs = self._runs
+        for index in range(self._index(first), len(runs)):
+            pending = runs[index]
+            if pending.first > last:
+                break
+            found.append((pending, pending.between(first, last)))
+        return found
+
+    def acknowledge(self, position: int, first: int, count: int, now_ns: int) -> None:
+        """``position`` has entries ``first``..``first + count - 1``. A long run that moves is not late: its clock starts again."""
+        last = first + count - 1
+        runs = self._runs
+        for index in range(self._index(first), len(runs)):
+            pending = runs[index]
+            if pending.first > last:
+                break
+            pending.acks.acknowledge(position, pending.between(first, last))
+            pending.sent_ns[position] = now_ns
+
+    def prefix(self, reached: int, good: Callable[[PendingRun], int]) -> int:
+        """The highest id that is reached from ``reached`` over entries in the set ``good(run)`` only, without a gap."""
+        runs = self._runs
+        for index in range(self._index(reached + 1), len(runs)):
+            pending = runs[index]
+            if pending.first > reached + 1:
+                break
+            entries = good(pending)
+            if pending.first == reached + 1 and entries == pending.acks.write_set.entries:
+                reached = pending.last
+                continue
+            reached += trailing_ones(entries >> reached + 1 - pending.first)
+            if reached < pending.last:
+                break
+        return reached
+
+    def drop_settled(self, up_to: int) -> Sequence[PendingRun]:
+        """Drop, from the front, runs that end at ``up_to`` or before and wait for nobody (WR-9)."""
+        end, runs = 0, self._runs
+        while end < len(runs) and runs[end].last <= up_to and runs[end].acks.settled:
+            self.payload_bytes -= runs[end].payload_bytes
+            self.entries -= runs[end].run.count
+            end += 1
+        if not end:
+            return ()
+        dropped = runs[:end]
+        del runs[:end], self._firsts[:end]
+        return dropped
+
+    def cut(self, last: int) -> list[PendingRun]:
+        """G-11: forget every entry above ``last``. The runs it touched, in order."""
+        touched = list(self.after(last))
+        for pending in touched:
+            pending.acks.forget(pending.after(last))
+            if pending.first > last:
+                self.payload_bytes -= pending.payload_bytes
+                self.entries -= pending.run.count
+        index = bisect_left(self._firsts, last + 1)
+        del self._runs[index:], self._firsts[index:]
+        return touched
+
+    def clear(self) -> None:
+        self._runs.clear()
+        self._firsts.clear()
+        self.payload_bytes = self.entries = 0

@@ -1,0 +1,78 @@
+"""What every placement policy can do, and what they share: one order of preference per choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bk_core.errors import NotEnoughBookiesError
+from bk_core.protocol.ledger.metadata import BookieId
+
+
+class Placement(Protocol):
+    """A policy. Read-only bookies never count as writable, so they are never chosen."""
+
+    def new_ensemble(self, size: int, write_quorum_size: int | None = None) -> tuple[BookieId, ...]:
+        """CR-2: ``size`` distinct bookies for write sets of ``write_quorum_size`` positions (None: of all). NotEnoughBookiesError."""
+        ...
+
+    def replace(self, ensemble: Sequence[BookieId], positions: Sequence[int], avoid: Collection[BookieId] = ()) -> dict[int, BookieId]:
+        """EC-6, RR-6: position -> replacement, for as many of ``positions`` as possible; none is in ``ensemble`` or in ``avoid``."""
+        ...
+
+    def domain_of(self, bookie: BookieId) -> str:
+        """Fault domain: bookies of one domain are expected to fail together (WR-7's optional predicate)."""
+        ...
+
+
+@dataclass(slots=True)
+class Shuffle:
+    """Writable bookies in a fresh random order. ``suspect`` bookies failed lately (metadata.md 5.6)."""
+
+    writable: Callable[[], Sequence[BookieId]]
+    random: Callable[[], float]
+    suspect: Callable[[], Collection[BookieId]]
+
+    def candidates(self, excluded: Collection[BookieId] = ()) -> tuple[list[BookieId], list[BookieId]]:
+        """(those to prefer, quarantined ones), without ``excluded``. Sorted before chance is asked, so that a seed decides alone."""
+        keyed = sorted((self.random(), bookie) for bookie in sorted(set(self.writable()) - set(excluded)))
+        suspects = set(self.suspect())
+        return [b for _, b in keyed if b not in suspects], [b for _, b in keyed if b in suspects]
+
+
+def fill(
+    ensemble: Iterable[BookieId], positions: Sequence[int], choose: Callable[[int, list[BookieId]], BookieId | None]
+) -> dict[int, BookieId]:
+    """EC-6: replace one position after the other, each seeing the result of those before. A position without a candidate stays.
+
+    ``choose`` gets the position and the partly replaced ensemble.
+    """
+    current = list(ensemble)
+    chosen: dict[int, BookieId] = {}
+    for position in positions:
+        bookie = choose(position, current)
+        if bookie is not None:
+            current[position] = chosen[position] = bookie
+    return chosen
+
+
+def not_enough(size: int, registered: int, why: str = "") -> NotEnoughBookiesError:
+    return NotEnoughBookiesError(
+        f"a ledger with ensemble size {size} needs {size} writable bookies, {registered} are registered{why}; "
+        "start more bookies or lower the ensemble size"
+    )
+
+
+def new_ensemble_striped(placement: Placement, size: int, write_quorum_size: int) -> tuple[BookieId, ...]:
+    """CR-2, opportunistic striping: on shortage lower E step by step, never below Qw. The length of the result is the E to record.
+
+    NotEnoughBookiesError, about the E that was asked for, when there are not even Qw bookies.
+    """
+    shortage: NotEnoughBookiesError | None = None
+    for smaller in range(size, write_quorum_size - 1, -1):
+        try:
+            return placement.new_ensemble(smaller, write_quorum_size)
+        except NotEnoughBookiesError as error:
+            shortage = shortage or error
+    raise shortage or not_enough(size, 0)

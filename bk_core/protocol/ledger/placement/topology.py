@@ -1,0 +1,77 @@
+"""Which rack a bookie stands in (metadata.md 1.5, 5.1).
+
+A *location* is an absolute path such as ``/rack-a``, or ``/region/rack`` in clusters of two levels. Locations are given for names; a name
+is a bookie id, a host name or an address. All locations of one cluster have the same depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from bk_core.protocol.ledger.metadata import BookieId
+
+DEFAULT_RACK = "/default-rack"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def location(text: str) -> str | None:
+    """Normal form of a written location: one leading slash, none at the end. None for "no mapping" (empty, or only slashes)."""
+    names = [name for name in text.split("/") if name]
+    return "/" + "/".join(names) if names else None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """``racks``: name -> location as written. ``hosts``: bookie id -> host it was resolved to, where it was.
+
+    A bookie without a mapping is in the default rack. One whose location has another depth than most is *left out* (metadata.md 5.1):
+    comparing ``/rack`` with ``/region/rack`` says nothing about what fails together.
+    """
+
+    racks: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    hosts: Mapping[BookieId, str] = field(default_factory=lambda: _NOTHING)
+    _located: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    _depth: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        located = {name: place for name, text in self.racks.items() if (place := location(text)) is not None}
+        object.__setattr__(self, "_located", located)
+        object.__setattr__(self, "_depth", _usual_depth(located))
+
+    @property
+    def default_rack(self) -> str:
+        """``/default-rack``, or ``/default-region/default-rack`` where locations have two levels, and so on."""
+        return "/default-region" * (self._depth - 1) + DEFAULT_RACK
+
+    @property
+    def misplaced(self) -> tuple[str, ...]:
+        """Names whose location has another depth than most, sorted."""
+        return tuple(sorted(name for name, place in self._located.items() if place.count("/") != self._depth))
+
+    def rack_of(self, bookie: BookieId) -> str | None:
+        """Location of a bookie, looked up by id, then by host; None if it is left out."""
+        place = self._lookup(bookie)
+        if place is None:
+            return self.default_rack
+        return place if place.count("/") == self._depth else None
+
+    def _lookup(self, bookie: BookieId) -> str | None:
+        for name in (bookie, self.hosts.get(bookie, ""), host_of(bookie)):
+            if name in self._located:
+                return self._located[name]
+        return None
+
+
+def host_of(bookie: BookieId) -> str:
+    """Host of a classic id ``host:port``; a custom id without a colon is its own name (metadata.md 4.2)."""
+    return bookie.rpartition(":")[0] or bookie
+
+
+def _usual_depth(located: Mapping[str, str]) -> int:
+    """The depth that most locations have; of several the smallest. 1 without any."""
+    counts: dict[int, int] = {}
+    for place in located.values():
+        counts[place.count("/")] = counts.get(place.count("/"), 0) + 1
+    return min(counts, key=lambda depth: (-counts[depth], depth), default=1)

@@ -1,0 +1,28 @@
+"""What a recovery that has to stop reports (RC-21)."""
+
+from __future__ import annotations
+
+from bk_core.errors import BkError, MetadataError, RecoveryFailedError, RecoveryTimeoutError, UnauthorizedError
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.ledger.recovery_questions import Inquiry
+from bk_core.protocol.wire.messages import Status
+
+
+def undecided(ledger_id: int, why: str, inquiry: Inquiry) -> BkError:
+    """Nothing but silence is reported as a timeout, a refused key as a refused key, everything else as a failed recovery."""
+    unknown = sorted(inquiry.unknown.items())
+    for position, status in unknown:
+        if status is Status.UNAUTHORIZED:
+            return key_refused(ledger_id, inquiry.ensemble[position])
+    silent = bool(unknown) and all(status is Status.TIMEOUT for _, status in unknown)
+    kind = RecoveryTimeoutError if silent else RecoveryFailedError
+    message = f"ledger {ledger_id} stays IN_RECOVERY: {why}; no good answer from {inquiry.unknown_text()}; try again when they are back"
+    return kind(message, ledger=ledger_id)
+
+
+def key_refused(ledger_id: int, bookie: BookieId) -> UnauthorizedError:
+    return UnauthorizedError(f"bookie {bookie} refused the password of ledger {ledger_id}", ledger=ledger_id, bookie=bookie)
+
+
+def store_error(ledger_id: int, error: Exception | None) -> BkError:
+    return error if isinstance(error, BkError) else MetadataError(f"metadata of ledger {ledger_id}: {error}", ledger=ledger_id)

@@ -1,0 +1,107 @@
+"""What a recovery asks bookies, and what the answers so far amount to. Bookkeeping only: nothing here sends or decides to close.
+
+An inquiry is the same request put to several positions of one ensemble. An answer is good, a denial (RC-10), or unknown (RC-11). A position
+with an unknown answer may be asked again, ``repeats_max`` times each, while others are still silent: a bookie that hangs must not use
+up the patience meant for one that was busy (RC-5, RC-10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bk_core.protocol.entry import layout
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.wire.messages import Status
+
+
+@dataclass(slots=True, eq=False)
+class Inquiry:
+    """``ensemble`` is asked by position; ``left`` are the positions not asked yet, in the order in which they will be."""
+
+    ensemble: tuple[BookieId, ...]
+    left: list[int]
+    repeats_max: int
+    asked: set[int] = field(default_factory=set)
+    unknown: dict[int, Status] = field(default_factory=dict)
+    repeats: dict[int, int] = field(default_factory=dict)
+
+    def take(self, count: int | None = None) -> list[int]:
+        """The next ``count`` positions to ask (all, if None); they count as asked from now on."""
+        end = len(self.left) if count is None else count
+        taken, self.left = self.left[:end], self.left[end:]
+        self.asked.update(taken)
+        return taken
+
+    def answered(self, position: int) -> None:
+        """The one answer of ``position`` is here; what it means is for the caller to add."""
+        self.asked.discard(position)
+
+    def repeatable(self) -> list[int]:
+        return sorted(p for p in self.unknown if self.repeats.get(p, 0) < self.repeats_max)
+
+    def again(self) -> list[int]:
+        """The unknown positions whose turn it is to be asked again; they count as asked from now on."""
+        positions = self.repeatable()
+        for position in positions:
+            del self.unknown[position]
+            self.repeats[position] = self.repeats.get(position, 0) + 1
+        self.asked.update(positions)
+        return positions
+
+    @property
+    def exhausted(self) -> bool:
+        """True when no further answer can come."""
+        return not self.asked and not self.left and not self.repeatable()
+
+    def unknown_text(self) -> str:
+        return ", ".join(f"{self.ensemble[p]} ({status.name})" for p, status in sorted(self.unknown.items())) or "nobody"
+
+
+@dataclass(slots=True, eq=False)
+class FenceInquiry(Inquiry):
+    """RC-4. ``heard`` maps each position known to be fenced to the LAC it gave, -1 if it gave none (Q-4: OK and denials are heard)."""
+
+    heard: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def highest_lac(self) -> int:
+        return max(self.heard.values(), default=-1)
+
+
+@dataclass(slots=True, eq=False)
+class LafrInquiry(Inquiry):
+    """G-12, G-22: the explicit-LAC slots of a guaranteed ledger. Best effort: never repeated, never needed."""
+
+    highest: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class EntryInquiry(Inquiry):
+    """RC-8, RC-10: one entry in its write set."""
+
+    entry_id: int = -1
+    denied: set[int] = field(default_factory=set)
+    entry: layout.Entry | None = None
+
+    @property
+    def recoverable(self) -> bool:
+        """RC-10, D2: one verified copy is enough."""
+        return self.entry is not None
+
+    def absent(self, denials_needed: int) -> bool:
+        """RC-10: so many promised never to take it that no ack quorum can exist any more. Unknown answers are not among them (RC-11)."""
+        return len(self.denied) >= denials_needed
+
+
+@dataclass(slots=True, eq=False)
+class LengthInquiry(Inquiry):
+    """RC-16: the header of the last entry, which is committed."""
+
+    entry_id: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class BarrierInquiry(Inquiry):
+    """RC-11a: who has proved by a journaled request that its fence mark is durable."""
+
+    confirmed: set[int] = field(default_factory=set)

@@ -1,0 +1,106 @@
+"""In which order the replicas of an entry are asked (RD-2), and the figures that put slow and failing bookies last (metadata.md 5.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from bk_core.protocol.ledger.distribution import Distribution
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.wire.messages import Status
+
+RECENT_NS = 60_000_000_000
+
+
+class Standing(IntEnum):
+    """Better ones are asked first."""
+
+    HEALTHY = 0
+    FAILED = 1
+    READ_ONLY = 2
+    SLOW = 3
+    UNREGISTERED = 4
+
+
+class Rank(NamedTuple):
+    """Sort key of a bookie: its standing, and among those that failed the time of the last failure, the earlier the better."""
+
+    standing: Standing
+    failed_at_ns: int = 0
+
+
+def everybody_healthy(bookie: BookieId) -> Rank:
+    """The rank without any figures: plain write-set order."""
+    return Rank(Standing.HEALTHY)
+
+
+class ReplicaOrder:
+    """RD-2 for one handle. ``start`` is the sticky position, drawn at random by the caller; None, or striping: not sticky.
+
+    ``rank`` is asked anew for each entry. Machines of one handle share one order, so that all of them move on from a bookie that failed.
+    """
+
+    def __init__(self, distribution: Distribution, start: int | None = None, rank: Callable[[BookieId], Rank] = everybody_healthy) -> None:
+        self._distribution = distribution
+        sticky = start is not None and not distribution.striped
+        self._sticky = start % distribution.ensemble_size if sticky and start is not None else None
+        self._rank = rank
+
+    @property
+    def sticky(self) -> int | None:
+        """The position asked first, or None."""
+        return self._sticky
+
+    def positions(self, entry_id: int, ensemble: Sequence[BookieId]) -> list[int]:
+        """The write set of ``entry_id``, best replica first. Positions, never bookies: a bookie may stand twice in an old ensemble
+        (scenario 60)."""
+        order = self._natural(entry_id)
+        ranks = {position: self._rank(ensemble[position]) for position in order}
+        return sorted(order, key=ranks.__getitem__)  # stable: equals keep their place
+
+    def _natural(self, entry_id: int) -> list[int]:
+        if self._sticky is None:
+            return list(self._distribution.write_set(entry_id))
+        size = self._distribution.ensemble_size
+        return [(self._sticky + k) % size for k in range(size)]
+
+    def failed(self, position: int) -> None:
+        """RD-2: any read error moves the sticky position behind the one that failed, so two errors of one bookie move it once."""
+        if self._sticky is not None:
+            self._sticky = (position + 1) % self._distribution.ensemble_size
+
+
+class ReadHistory:
+    """What reads met at each bookie lately. The world feeds it and tells the time (SM-4)."""
+
+    def __init__(self, slow_ns: int, recent_ns: int = RECENT_NS) -> None:
+        self._slow_ns = slow_ns
+        self._recent_ns = recent_ns
+        self._failed: dict[BookieId, int] = {}
+        self._slow: dict[BookieId, int] = {}
+
+    def note(self, bookie: BookieId, status: Status, elapsed_ns: int, now_ns: int) -> None:
+        """One read was answered, or given up. Denials are good answers here: a striped or late bookie has nothing to be ashamed of."""
+        if status is Status.TIMEOUT or elapsed_ns >= self._slow_ns:
+            self._slow[bookie] = now_ns
+        elif status in (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER):
+            self._slow.pop(bookie, None)
+            self._failed.pop(bookie, None)
+        else:
+            self._failed[bookie] = now_ns
+
+    def rank(self, bookie: BookieId, now_ns: int, *, readonly: bool = False, registered: bool = True) -> Rank:
+        if not registered:
+            return Rank(Standing.UNREGISTERED)
+        if self._is_recent(self._slow.get(bookie), now_ns):
+            return Rank(Standing.SLOW)
+        if readonly:
+            return Rank(Standing.READ_ONLY)
+        failed_at = self._failed.get(bookie)
+        if failed_at is not None and self._is_recent(failed_at, now_ns):
+            return Rank(Standing.FAILED, failed_at)
+        return Rank(Standing.HEALTHY)
+
+    def _is_recent(self, at_ns: int | None, now_ns: int) -> bool:
+        return at_ns is not None and now_ns - at_ns < self._recent_ns

@@ -1,0 +1,176 @@
+"""Which fragments may be checked and copied, which entries a position stores, and how a fragment's bookies are exchanged. No state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from bk_core.errors import ReplicationError
+from bk_core.protocol.ledger.distribution import Distribution
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentSpan:
+    """The decided entries ``first_entry_id..last_entry_id`` of one fragment; none if the last is below the first."""
+
+    first_entry_id: int
+    last_entry_id: int
+    ensemble: tuple[BookieId, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return self.last_entry_id < self.first_entry_id
+
+
+def distribution_of(metadata: LedgerMetadata) -> Distribution:
+    return Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+
+
+def known_last_entry(metadata: LedgerMetadata) -> int:
+    """The highest entry that is decided: ``last_entry_id`` of a CLOSED ledger, else the entry before the last fragment.
+
+    D5: the floor makes every fragment but the last eligible even where no bookie tells a LAC that high (R18).
+    """
+    if metadata.state is LedgerState.CLOSED:
+        return metadata.last_entry_id
+    return metadata.last_fragment.first_entry_id - 1
+
+
+def eligible_fragments(metadata: LedgerMetadata, *, with_empty: bool = False) -> tuple[FragmentSpan, ...]:
+    """RR-2: all fragments of a CLOSED ledger, clipped to its end; of any other ledger all but the last, never the last (RR-12, R15).
+
+    RR-4: a fragment of a CLOSED ledger beyond the last entry stores nothing and is left out (R17), unless ``with_empty``: then it comes
+    with an empty span, for those who want a bookie's name to vanish.
+    """
+    end = known_last_entry(metadata)
+    closed = metadata.state is LedgerState.CLOSED
+    candidates = metadata.fragments if closed else metadata.fragments[:-1]
+    spans: list[FragmentSpan] = []
+    for index, fragment in enumerate(candidates):
+        following = metadata.fragments[index + 1].first_entry_id - 1 if index + 1 < len(metadata.fragments) else end
+        span = FragmentSpan(fragment.first_entry_id, min(following, end), fragment.ensemble)
+        if with_empty or not span.is_empty:
+            spans.append(span)
+    return tuple(spans)
+
+
+def is_eligible(metadata: LedgerMetadata, first_entry_id: int) -> bool:
+    """RR-2 for the fragment with this key."""
+    return any(span.first_entry_id == first_entry_id for span in eligible_fragments(metadata, with_empty=True))
+
+
+def open_tail_without(metadata: LedgerMetadata, available: Collection[BookieId]) -> tuple[BookieId, ...]:
+    """RR-3: bookies of the undecided last fragment that are not in ``available``, whether or not anything was written (R16)."""
+    if metadata.state is LedgerState.CLOSED:
+        return ()
+    return tuple(bookie for bookie in metadata.last_fragment.ensemble if bookie not in available)
+
+
+# --- what a position stores -------------------------------------------------------------------------------------------
+
+
+def stripe(distribution: Distribution, position: int, first: int, last: int) -> Iterator[int]:
+    """Ids in ``first..last`` whose write set has ``position``, ascending."""
+    return (entry_id for entry_id in range(first, last + 1) if distribution.holds(position, entry_id))
+
+
+def stored_bounds(distribution: Distribution, position: int, first: int, last: int) -> tuple[int, int] | None:
+    """First and last id that ``position`` stores of ``first..last``; None if it stores none.
+
+    RR-4: computed over the stripe, not the range (R36): with E > Qw the ends of the range may belong to other positions.
+    """
+    size = distribution.ensemble_size
+    low = next(stripe(distribution, position, first, min(first + size - 1, last)), None)
+    if low is None:
+        return None
+    high = next(entry_id for entry_id in range(last, last - size, -1) if distribution.holds(position, entry_id))
+    return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRanges:
+    """Ids of one position as inclusive ranges over its stripe: ``(3, 9)`` means every id from 3 to 9 that the position stores."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def over_stripe(cls, distribution: Distribution, position: int, ids: Iterable[int]) -> EntryRanges:
+        """Ids in any order, put together where the stripe has nothing in between."""
+        ranges: list[list[int]] = []
+        for entry_id in sorted(ids):
+            if ranges and next(stripe(distribution, position, ranges[-1][1] + 1, entry_id), entry_id) == entry_id:
+                ranges[-1][1] = entry_id
+            else:
+                ranges.append([entry_id, entry_id])
+        return cls(tuple((low, high) for low, high in ranges))
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def __contains__(self, entry_id: object) -> bool:
+        return isinstance(entry_id, int) and any(low <= entry_id <= high for low, high in self.ranges)
+
+    def __or__(self, other: EntryRanges) -> EntryRanges:
+        """Ids of both, overlapping ranges joined."""
+        joined: list[list[int]] = []
+        for low, high in sorted((*self.ranges, *other.ranges)):
+            if joined and low <= joined[-1][1] + 1:
+                joined[-1][1] = max(joined[-1][1], high)
+            else:
+                joined.append([low, high])
+        return EntryRanges(tuple((low, high) for low, high in joined))
+
+    def count(self, distribution: Distribution, position: int) -> int:
+        """How many ids, each period of the stripe counted at once."""
+        size, held = distribution.ensemble_size, distribution.write_quorum_size
+        total = 0
+        for low, high in self.ranges:
+            periods, rest = divmod(high - low + 1, size)
+            total += periods * held + sum(1 for _ in stripe(distribution, position, high - rest + 1, high))
+        return total
+
+    def __str__(self) -> str:
+        return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in self.ranges)
+
+
+# --- changes of metadata ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """``old`` gives way to ``new`` at one position of one fragment."""
+
+    position: int
+    old: BookieId
+    new: BookieId
+
+
+def exchanged(metadata: LedgerMetadata, first_entry_id: int, exchanges: Iterable[Exchange]) -> LedgerMetadata | None:
+    """RR-7: the fragment with that key, each ``old`` replaced by ``new`` at the same position; everything else untouched.
+
+    None if every exchange is there already (one's own write whose answer was lost, scenario 18). ReplicationError if a position names
+    neither ``old`` nor ``new``, if ``new`` meanwhile stands elsewhere in the ensemble, or if the fragment is gone or undecided (RR-2).
+    """
+    if not is_eligible(metadata, first_entry_id):
+        raise ReplicationError(f"fragment {first_entry_id} is gone or not decided; its bookies stay")
+    fragments = list(metadata.fragments)
+    index = next(i for i, fragment in enumerate(fragments) if fragment.first_entry_id == first_entry_id)
+    ensemble = list(fragments[index].ensemble)
+    for exchange in exchanges:
+        present = ensemble[exchange.position]
+        if present == exchange.new:
+            continue
+        if present != exchange.old:
+            raise ReplicationError(f"another program put {present} where {exchange.old} was in fragment {first_entry_id}")
+        if exchange.new in ensemble:
+            raise ReplicationError(f"another program put {exchange.new} into fragment {first_entry_id} meanwhile")
+        ensemble[exchange.position] = exchange.new
+    if tuple(ensemble) == fragments[index].ensemble:
+        return None
+    fragments[index] = replace(fragments[index], ensemble=tuple(ensemble))
+    return replace(metadata, fragments=tuple(fragments))
+
+
+def exchanges_of(span: FragmentSpan, targets: Mapping[int, BookieId]) -> tuple[Exchange, ...]:
+    return tuple(Exchange(position, span.ensemble[position], new) for position, new in sorted(targets.items()))

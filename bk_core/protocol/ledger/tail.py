@@ -1,0 +1,265 @@
+"""Following a ledger that is being written (LC-5..LC-8).
+
+Theory of operation. The machine is always at one of four things: reading what is known to be confirmed, polling for more, pausing, or
+waiting for a recovery to end. Whatever the bookies say or do not say, only CLOSED metadata ends it (LC-8); the world feeds it
+``MetadataChanged`` from a watch (LC-7), and where a watch could have been missed it reads the metadata itself.
+"""
+
+from __future__ import annotations
+
+from bk_core.errors import NoSuchLedgerError, UnauthorizedError
+from bk_core.protocol.effects import Complete, Effect, Fail, ReadLedger, SetTimer
+from bk_core.protocol.events import LedgerRead, MetadataChanged, Outcome, TimerFired
+from bk_core.protocol.ledger.distribution import Distribution
+from bk_core.protocol.ledger.long_poll import LongPoll, PollResult
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.read_options import ReadOptions
+from bk_core.protocol.ledger.reader import SINGLE_READS_IN_FLIGHT, RangeReader
+from bk_core.protocol.ledger.replica_order import ReplicaOrder
+from bk_core.protocol.ledger.view import LedgerView
+from bk_core.protocol.limits import Limits
+
+PAUSE = "tail-pause"
+LOOK = "tail-look"
+
+
+class Tail:
+    """Machine: entries from ``first`` on, as they are confirmed, until the ledger is CLOSED and all are there.
+
+    Effects for the world as those of RangeReader: ``Complete("run", EntryRun)`` in order, ``Complete("heard", lac)``,
+    ``Complete("metadata", (metadata, version))``; the end is ``Complete("end")``, or ``Fail("end", error)``: what reading a confirmed entry
+    fails with, UnauthorizedError, NoSuchLedgerError. With ``deliver`` False it reads nothing and only tells the LAC once it has reached
+    ``first``. ``known`` is the LAC to start from.
+    """
+
+    def __init__(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        first: int,
+        *,
+        known: int = -1,
+        batch: bool = False,
+        deliver: bool = True,
+        limits: Limits | None = None,
+        options: ReadOptions | None = None,
+        order: ReplicaOrder | None = None,
+    ) -> None:
+        self._limits = limits or Limits()
+        self._options = options or ReadOptions()
+        distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+        self._order = order or ReplicaOrder(distribution)
+        self._view = LedgerView(ledger_id, metadata, version, hold_back=self._options.hold_back_in_recovery)
+        self._known(known)
+        self._next = first
+        self._batch = batch
+        self._deliver = deliver
+        self._reader: RangeReader | None = None
+        self._poll: LongPoll | None = None
+        self._primed: set[BookieId] = set()
+        self._next_request = 1
+        self._look: int | None = None
+        self._looked_lately = False
+        self._pausing = False  # the pause since the last poll began is not over
+        self._unconsumed = 0  # runs handed out that no live reader counts
+        self._finished = False
+
+    def _known(self, lac: int) -> None:
+        """What the handle learned before counts even during a recovery."""
+        if not self._view.is_closed:
+            self._view.last_add_confirmed = max(self._view.last_add_confirmed, lac)
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self._view.last_add_confirmed
+
+    # --- what the world calls --------------------------------------------------------------------------------------
+
+    def start(self) -> list[Effect]:
+        return self._step()
+
+    def consumed(self) -> list[Effect]:
+        """The caller took one run."""
+        if self._unconsumed:
+            self._unconsumed -= 1
+            return self._step()
+        return self._take(self._reader.consumed()) if self._reader is not None else []
+
+    def handle(self, event: object, now_ns: int) -> list[Effect]:
+        if self._finished:
+            return []
+        match event:
+            case MetadataChanged(metadata=metadata, version=version):
+                return self._on_metadata(metadata, version, event, now_ns)
+            case LedgerRead(request=request) if request == self._look:
+                return self._on_look(event, now_ns)
+            case TimerFired(key=key) if key == PAUSE:
+                self._pausing = False
+                return self._step()
+            case TimerFired(key=key) if key == LOOK:
+                self._looked_lately = False
+                return self._step()
+        if self._poll is not None:
+            return self._take(self._poll.handle(event, now_ns))
+        if self._reader is not None:
+            return self._take(self._reader.handle(event, now_ns))
+        return []
+
+    # --- what to do next -----------------------------------------------------------------------------------------------
+
+    def _step(self) -> list[Effect]:
+        if self._finished or self._reader is not None or self._poll is not None:
+            return []
+        if self._next <= self._view.last_add_confirmed:
+            return self._read() if self._deliver else self._finish()
+        if self._view.is_closed:
+            return self._finish()
+        if self._view.held_back:
+            return self._look_again()
+        if self._pausing or self._unconsumed >= SINGLE_READS_IN_FLIGHT:
+            return []
+        return self._ask()
+
+    def _finish(self) -> list[Effect]:
+        """LC-8: CLOSED and the last entry handed out; without delivery, the entry waited for."""
+        self._finished = True
+        return [Complete("end")]
+
+    def _read(self) -> list[Effect]:
+        view = self._view
+        self._reader = RangeReader(
+            view.ledger_id,
+            view.metadata,
+            self._next,
+            view.last_add_confirmed,
+            batch=self._batch,
+            limits=self._limits,
+            order=self._order,
+            options=self._options,
+            version=view.version,
+            first_request=self._next_request,
+        )
+        return self._take(self._reader.start())
+
+    def _ask(self) -> list[Effect]:
+        """LC-5. Polls that bring nothing come at most once a pause, whatever makes bookies answer at once (R30)."""
+        view = self._view
+        self._poll = LongPoll(
+            view.ledger_id,
+            view.metadata,
+            self._polled_from(),
+            "poll",
+            limits=self._limits,
+            options=self._options,
+            order=self._order,
+            primed=self._primed,
+            first_request=self._next_request,
+        )
+        self._pausing = True
+        return [SetTimer(PAUSE, self._limits.tail_pause_ns), *self._take(self._poll.start())]
+
+    def _polled_from(self) -> int:
+        """LC-5: n - 1, for the n that is wanted; it lies above the LAC."""
+        return self._next - 1
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _take(self, effects: list[Effect]) -> list[Effect]:
+        """Effects of the poll or reader at work: what is meant for this machine is dealt with, the rest goes on."""
+        out: list[Effect] = []
+        for effect in effects:
+            match effect:
+                case Complete(token="poll", value=result):
+                    out += self._on_poll(result)
+                case Fail(token="poll", error=error):
+                    out += self._on_poll_failed(error)
+                case Complete(token="run", value=run):
+                    self._next = run.last_entry_id + 1
+                    out.append(effect)
+                case Complete(token="heard", value=lac):
+                    out += [effect] if self._view.heard(lac) else []
+                case Complete(token="metadata", value=(metadata, version)):
+                    out += [effect, *self._view.adopt(metadata, version)]
+                case Complete(token="end"):
+                    out += self._on_read()
+                case Fail() if self._is_past_the_end():
+                    out += self._on_read()
+                case Fail():
+                    self._finished = True
+                    out.append(effect)
+                case _:
+                    out.append(effect)
+        return out
+
+    def _is_past_the_end(self) -> bool:
+        """What could not be read was cut off by the close of the ledger; the alarm has been raised (OP-6)."""
+        return self._view.is_closed and self._next > self._view.last_add_confirmed
+
+    def _on_read(self) -> list[Effect]:
+        assert self._reader is not None
+        self._unconsumed += self._reader.unconsumed
+        self._batch = self._batch and not self._reader.batch_refused
+        self._next_request = self._reader.next_request
+        self._reader = None
+        return self._step()
+
+    def _drop_poll(self) -> None:
+        """LC-7: its answers are not known any more."""
+        if self._poll is not None:
+            self._next_request = self._poll.next_request
+            self._poll = None
+
+    def _on_poll(self, result: PollResult) -> list[Effect]:
+        """LC-6: the piggybacked entry is as good as one that was read."""
+        self._drop_poll()
+        effects: list[Effect] = []
+        if result.lac is not None and self._view.heard(result.lac):
+            self._pausing = False
+            effects.append(Complete("heard", result.lac))
+        run = result.run
+        if run is not None and self._deliver and run.first_entry_id == self._next <= self._view.last_add_confirmed:
+            self._next += 1
+            self._unconsumed += 1
+            effects.append(Complete("run", run))
+        return effects + self._step()
+
+    def _on_poll_failed(self, error: Exception) -> list[Effect]:
+        """LC-8: bookies that fail or deny are no end. They may have left the ensemble, so the metadata is read again (R29)."""
+        self._drop_poll()
+        if isinstance(error, UnauthorizedError):
+            self._finished = True
+            return [Fail("end", error)]
+        return self._look_again() + self._step()
+
+    # --- metadata ----------------------------------------------------------------------------------------------------
+
+    def _look_again(self) -> list[Effect]:
+        """Read the metadata, but not more often than every ``tail_look_ns``."""
+        if self._looked_lately:
+            return []
+        self._looked_lately = True
+        self._look, self._next_request = self._next_request, self._next_request + 1
+        return [ReadLedger(self._look), SetTimer(LOOK, self._limits.tail_look_ns)]
+
+    def _on_look(self, read: LedgerRead, now_ns: int) -> list[Effect]:
+        self._look = None
+        if read.outcome is Outcome.NO_SUCH_LEDGER:
+            self._finished = True
+            error = NoSuchLedgerError(f"ledger {self._view.ledger_id} was deleted", ledger=self._view.ledger_id)
+            return [Fail("end", error)]
+        if read.outcome is not Outcome.OK or read.metadata is None or read.version <= self._view.version:
+            return []
+        changed = MetadataChanged(read.metadata, read.version)
+        return [Complete("metadata", (read.metadata, read.version)), *self._on_metadata(read.metadata, read.version, changed, now_ns)]
+
+    def _on_metadata(self, metadata: LedgerMetadata, version: int, event: MetadataChanged, now_ns: int) -> list[Effect]:
+        """OP-6, LC-7: a poll is bound to the ensemble and the state it was sent under."""
+        if version <= self._view.version:
+            return []
+        effects: list[Effect] = [*self._view.adopt(metadata, version)]
+        self._drop_poll()
+        self._pausing = False
+        if self._reader is not None:
+            effects += self._take(self._reader.handle(event, now_ns))
+        return effects + self._step()

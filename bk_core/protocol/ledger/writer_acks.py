@@ -1,0 +1,121 @@
+"""Acknowledgements: when an entry is committed, fully replicated, done with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bk_core.protocol.effects import Complete, Effect
+from bk_core.protocol.ledger.distribution import in_at_least
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.ledger.pending import PendingRun
+from bk_core.protocol.ledger.writer_base import WriterBase, WriterState
+
+
+class CountingWriter(WriterBase):
+    """WR-7, WR-8, WR-9 and G-1, G-2."""
+
+    def _acknowledged(self, bookie: BookieId, first: int, count: int, now_ns: int) -> list[Effect]:
+        """SM-3: a late OK counts as long as its bookie holds the position: it is simply true that it has the entry."""
+        if self.state is not WriterState.OPEN:
+            return []
+        position = self._position.get(bookie)
+        if position is None:
+            return self._staged_acknowledged(bookie, first, count, now_ns)
+        self._pending.acknowledge(position, first, count, now_ns)
+        self._progress[position] = (first + count - 1, now_ns)
+        effects = self._advance() if self._may_advance(first, count) else []
+        self._retire()
+        if self._failures or self._retries:
+            self._clear_failure(position)
+        if self._guaranteed:
+            effects += self._reconsider(now_ns) + self._close_if_drained()
+        return effects
+
+    def _staged_acknowledged(self, bookie: BookieId, first: int, count: int, now_ns: int) -> list[Effect]:
+        """G-7: counts for nothing before the compare-and-set, except as the reason to make it."""
+        for staging in self._staging.values():
+            if staging.candidate == bookie:
+                for pending, entries in self._pending.overlapping(first, count):
+                    staging.acked[pending.first] = staging.acked.get(pending.first, 0) | entries
+                staging.progress_ns = now_ns
+                return self._reconsider(now_ns)
+        return []
+
+    def _quorum_complete(self, pending: PendingRun, excluded: Collection[int]) -> int:
+        """WR-7: the entries of a run that enough positions have, as those are held now."""
+        complete = pending.acks.in_quorum(self._distribution.ack_quorum_size, excluded)
+        if self.options.fault_domains_min > 1 and complete:
+            complete &= self._across_domains(pending, excluded)
+        return complete
+
+    def _across_domains(self, pending: PendingRun, excluded: Collection[int]) -> int:
+        domains: dict[str, int] = {}
+        for position, acked in enumerate(pending.acks.acked):
+            if position not in excluded:
+                domain = self._placement.domain_of(self._ensemble[position])
+                domains[domain] = domains.get(domain, 0) | acked
+        return in_at_least(self.options.fault_domains_min, list(domains.values()))
+
+    def _may_commit(self) -> bool:
+        """Only an OPEN handle commits (SM-6), nothing that a close has drained (CL-1), nothing inside a blocked window (EC-8)."""
+        return self.state is WriterState.OPEN and not self._cut and not self._window_blocks()
+
+    def _may_advance(self, first: int, count: int) -> bool:
+        """An answer moves the commit only if it is about the entry after the head; most are not."""
+        return self._guaranteed or first <= self.acknowledged_head + 1 < first + count
+
+    def _advance(self) -> list[Effect]:
+        effects: list[Effect] = []
+        if self._may_commit():
+            excluded = self._positions_to_exclude()
+            head = self._pending.prefix(self.acknowledged_head, lambda pending: self._quorum_complete(pending, excluded))
+            if head > self.acknowledged_head:
+                self._commit(head, effects)
+        if self._guaranteed and self.state is WriterState.OPEN and not self._window_blocks():
+            self._advance_full(effects)
+        return effects
+
+    def _commit(self, head: int, effects: list[Effect]) -> None:
+        """WR-8: in order, each callback once. The writer's LAC moves here and nowhere else, or with deferred sync by force only."""
+        for pending in self._pending.after(self.acknowledged_head):
+            if pending.last > head:
+                break
+            pending.waiting = False
+            self.pending_bytes -= pending.payload_bytes
+            effects.append(Complete(pending.token, pending.last))
+        self.acknowledged_head = head
+        if not self._deferred:
+            self.last_add_confirmed = head
+        self._arm_explicit_lac(effects)
+
+    def _advance_full(self, effects: list[Effect]) -> None:
+        """G-1: the LAFR moves after the LAC. G-6: what departing bookies have does not count."""
+        excluded = self._positions_to_exclude()
+        reached = self._pending.prefix(self.last_add_fully_replicated, lambda pending: pending.acks.everywhere(excluded))
+        reached = min(reached, self.last_add_confirmed)
+        if reached > self.last_add_fully_replicated:
+            self.last_add_fully_replicated = reached
+            self._arm_explicit_lac(effects)
+
+    def _settled_up_to(self) -> int:
+        """WR-9: done with at the commit; EC-8: entries of a fragment on its way are kept for its new bookies; G-2: at the LAFR."""
+        if self._guaranteed:
+            return self.last_add_fully_replicated
+        if self._change is not None:
+            return min(self.acknowledged_head, self._change.first_entry_id - 1)
+        return self.acknowledged_head
+
+    def _retire(self) -> None:
+        for pending in self._pending.drop_settled(self._settled_up_to()):
+            for staging in self._staging.values():
+                staging.acked.pop(pending.first, None)
+
+    def _clear_failure(self, position: int) -> None:
+        """EC-3, G-7, G-8: the bookie took after all what it had failed to take."""
+        if any(pending.acks.failed[position] or pending.acks.unsent(position) for pending in self._pending):
+            return
+        self._retries.pop(position, None)
+        if self._failures_clear():
+            self._failures.pop(position, None)
+            if self._change is None:
+                self._staging.pop(position, None)

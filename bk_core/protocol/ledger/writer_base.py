@@ -1,0 +1,264 @@
+"""What the parts of the writer share: its state, and the questions that more than one part asks. ``writer`` has the theory of operation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from bk_core.errors import BkError, LedgerClosedError, MetadataError, NoSuchLedgerError
+from bk_core.protocol.effects import Effect, Fail, SendAdds, SetTimer
+from bk_core.protocol.entry import digests
+from bk_core.protocol.ledger.distribution import Distribution
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.pending import PendingRun, PendingWindow
+from bk_core.protocol.ledger.placement import Placement
+from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode, WriterOptions
+from bk_core.protocol.limits import Limits
+
+Hits = Sequence[tuple[PendingRun, int]]  # runs, each with the set of its entries that something happened to
+
+
+class WriterState(Enum):
+    """SM-6."""
+
+    OPEN = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+    CLOSE_FAILED = auto()
+    FENCED = auto()
+    FAILED = auto()
+
+
+@dataclass(slots=True)
+class Change:
+    """One ensemble change in flight (EC-6, EC-7): the failures it was decided on, the bookies it removes, what is to be stored."""
+
+    round: dict[int, BookieId]
+    removed: dict[int, BookieId]
+    ensemble: tuple[BookieId, ...]
+    first_entry_id: int
+    wanted: LedgerMetadata
+    request: int
+    reading: bool = False  # after a conflict: the stored metadata is being read
+
+
+@dataclass(slots=True)
+class Retry:
+    """Entries that the bookie of a position is to be sent again, with a growing pause (WR-6, EC-3, G-7)."""
+
+    delay_ns: int
+    due_ns: int | None = None  # None: sent, not refused yet
+    tries: int = 0
+
+
+@dataclass(slots=True)
+class Staging:
+    """G-7: a candidate that gets copies before it is named by the metadata. ``acked``: per run, what it has acknowledged."""
+
+    candidate: BookieId
+    departing: BookieId
+    progress_ns: int
+    acked: dict[int, int] = field(default_factory=dict)
+
+
+class WriterBase(ABC):
+    """State of one writer. The abstract methods are the doors between the parts."""
+
+    def __init__(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        placement: Placement,
+        limits: Limits | None = None,
+        *,
+        options: WriterOptions | None = None,
+        frozen_lac: int | None = None,
+        base: int = -1,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.metadata = metadata
+        self.version = version
+        self.options = options or WriterOptions()
+        self.state = WriterState.OPEN
+        self.error: BkError | None = None
+        self.last_add_pushed = base
+        self.acknowledged_head = base
+        self.last_add_confirmed = base
+        self.last_add_fully_replicated = base
+        self.length = 0
+        self.pending_bytes = 0
+        self.private_changes: dict[int, tuple[BookieId, ...]] = {}
+        self._placement = placement
+        self._limits = limits or Limits()
+        self._frozen_lac = frozen_lac
+        self._distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+        self._master_key = digests.master_key(metadata.password)
+        self._hmac_key = digests.hmac_key(metadata.password)
+        self._guaranteed = metadata.guaranteed
+        self._deferred = self.options.deferred_sync and frozen_lac is None
+        self._while_changing = self.options.window or (ChangeWindow.SURVIVORS if self._guaranteed else ChangeWindow.BLOCK)
+        self._ensemble: list[BookieId] = []
+        self._position: dict[BookieId, int] = {}
+        self._set_ensemble(metadata.last_fragment.ensemble)
+        self._pending = PendingWindow()
+        self._progress: dict[int, tuple[int, int]] = {}  # position -> (last entry acknowledged, when)
+        self._failures: dict[int, BookieId] = {}
+        self._failed_at: dict[BookieId, int] = {}
+        self._retries: dict[int, Retry] = {}
+        self._staging: dict[int, Staging] = {}
+        self._look_again_ns: int | None = None  # no bookie could be found (G-10): when to look again
+        self._change: Change | None = None
+        self._changes = 0
+        self._requests = 0
+        self._draining = False
+        self._cut = False
+        self._told_lac = base
+        self._tick_at: int | None = None
+        self._explicit_set = False
+
+    # --- what callers may look at --------------------------------------------------------------------------------
+
+    @property
+    def recovering(self) -> bool:
+        return self._frozen_lac is not None
+
+    @property
+    def ensemble(self) -> tuple[BookieId, ...]:
+        return tuple(self._ensemble)
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing is left to commit (G-2: to replicate fully) and no change is in flight."""
+        done = self.last_add_fully_replicated if self._guaranteed else self.acknowledged_head
+        return done == self.last_add_pushed and self._change is None
+
+    @property
+    def unretired_bytes(self) -> int:
+        """WR-15, G-16: payload bytes held for bookies that may still be sent them."""
+        return self._pending.payload_bytes
+
+    @property
+    def unretired_entries(self) -> int:
+        return self._pending.entries
+
+    # --- shared decisions ------------------------------------------------------------------------------------------
+
+    def _positions_to_exclude(self) -> Collection[int]:
+        """EC-8 b, G-6: inside the window the departing bookies do not count."""
+        return self._change.removed if self._change is not None else ()
+
+    def _window_blocks(self) -> bool:
+        """EC-8 a."""
+        return self._change is not None and self._while_changing is ChangeWindow.BLOCK
+
+    def _first_entry_of_change(self) -> int:
+        """EC-13: everything above LAC is still in the queue, hence can be sent to the new ensemble. G-3: here that begins above LAFR."""
+        return (self.last_add_fully_replicated if self._guaranteed else self.last_add_confirmed) + 1
+
+    def _is_delayed(self) -> bool:
+        """EC-3. With guaranteed write quorum the whole write set is needed, so there is nothing to wait for."""
+        return self.options.ensemble_change is EnsembleChangeMode.DELAYED and not self._guaranteed
+
+    def _failures_clear(self) -> bool:
+        """EC-3, G-8: whether a later OK takes a failure back. Where a failed bookie is replaced at once it stands."""
+        return self._guaranteed or self._is_delayed()
+
+    def _next_round(self) -> dict[int, BookieId]:
+        """R of EC-6: the recorded failures that are still valid (EC-1), in the order they came."""
+        valid = {p: bookie for p, bookie in self._failures.items() if self._ensemble[p] == bookie}
+        if not self._failures_clear():
+            return valid
+        return {p: bookie for p, bookie in valid.items() if any(pending.acks.failed[p] for pending in self._pending)}
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def _set_ensemble(self, ensemble: Iterable[BookieId]) -> None:
+        self._ensemble = list(ensemble)
+        self._position = {bookie: position for position, bookie in enumerate(self._ensemble)}
+
+    def _request(self) -> int:
+        self._requests += 1
+        return self._requests
+
+    def _send_missing(self, pending: PendingRun, position: int, now_ns: int, effects: list[Effect]) -> None:
+        """EC-11: what the position lacks and is not on its way. One send, from the first such entry on."""
+        unsent = pending.acks.unsent(position)
+        if unsent:
+            start = (unsent & -unsent).bit_length() - 1
+            pending.acks.outstanding[position] |= pending.acks.missing(position) >> start << start
+            pending.sent_ns[position] = now_ns
+            effects.append(SendAdds(self._ensemble[position], position, pending.run, start))
+
+    def _arm_tick(self, now_ns: int, at_ns: int, effects: list[Effect]) -> None:
+        """One timer for everything that waits: bookies, entries, pauses. It is set for the earliest."""
+        if self._tick_at is None or at_ns < self._tick_at:
+            self._tick_at = at_ns
+            effects.append(SetTimer("tick", max(1, at_ns - now_ns)))
+
+    def _fail_waiting(self, runs: Iterable[PendingRun], error: BkError) -> list[Effect]:
+        """Each add completes exactly once, in the order of ids."""
+        effects: list[Effect] = []
+        for pending in runs:
+            if pending.waiting:
+                pending.waiting = False
+                effects.append(Fail(pending.token, error))
+        return effects
+
+    def _refusal(self) -> BkError:
+        if self.error is not None:
+            return self.error
+        state = "being closed" if self._draining else self.state.name.lower()
+        return LedgerClosedError(f"ledger {self.ledger_id} is {state}: no more entries", ledger=self.ledger_id)
+
+    def _deleted(self) -> BkError:
+        return NoSuchLedgerError(f"ledger {self.ledger_id} was deleted while being written", ledger=self.ledger_id)
+
+    def _store_error(self, error: Exception | None) -> BkError:
+        if isinstance(error, BkError):
+            return error
+        return MetadataError(f"the metadata of ledger {self.ledger_id} could not be written: {error}", ledger=self.ledger_id)
+
+    # --- doors -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _advance(self) -> list[Effect]:
+        """Commit what can be committed (WR-8), then look how far full replication reaches (G-1)."""
+
+    @abstractmethod
+    def _retire(self) -> None:
+        """Forget runs that nobody waits for (WR-9, G-2)."""
+
+    @abstractmethod
+    def _start_change(self, now_ns: int) -> list[Effect]:
+        """Decide an ensemble change from the recorded failures (EC-6); nothing if there are none."""
+
+    @abstractmethod
+    def _reconsider(self, now_ns: int) -> list[Effect]:
+        """Guaranteed write quorum: whether a bookie that was pinned can be replaced now (G-7)."""
+
+    @abstractmethod
+    def _schedule_resend(self, position: int, now_ns: int) -> list[Effect]:
+        """Send again what the position lacks, after a pause that grows."""
+
+    @abstractmethod
+    def _arm_explicit_lac(self, effects: list[Effect]) -> None:
+        """WR-16, G-22."""
+
+    @abstractmethod
+    def _fenced(self) -> list[Effect]:
+        """WR-11."""
+
+    @abstractmethod
+    def _fatal(self, error: BkError) -> list[Effect]:
+        """WR-12."""
+
+    @abstractmethod
+    def _stop(self, state: WriterState, error: BkError) -> list[Effect]:
+        """Fail everything; write no metadata."""
+
+    @abstractmethod
+    def _close_if_drained(self) -> list[Effect]:
+        """G-11."""

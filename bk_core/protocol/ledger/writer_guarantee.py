@@ -1,0 +1,160 @@
+"""Guaranteed write quorum: which failed bookies may be replaced, and what happens to those that may not (section 9).
+
+Entries above the LAFR move into the next fragment, committed ones among them. A committed entry must keep an ack quorum of copies at
+unchanged positions, else a recoverer that looks at the new ensemble only could rule it out. So a failed bookie that such an entry needs is
+pinned (G-4): it is sent again what it lacks, and if that stays hopeless a candidate gets copies first and takes its place then (G-7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bk_core.protocol.effects import Effect, Log, SendAdds
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.ledger.pending import PendingRun
+from bk_core.protocol.ledger.writer_acks import CountingWriter
+from bk_core.protocol.ledger.writer_base import Staging, WriterState
+
+
+class GuaranteeingWriter(CountingWriter):
+    """G-4..G-10. A recovery pins nothing, because nothing of it is visible before it closes the ledger (G-13)."""
+
+    def _pins(self) -> bool:
+        return self._guaranteed and not self.recovering
+
+    def _next_round(self) -> dict[int, BookieId]:
+        """G-7: a bookie that is being sent again what it failed to take keeps its place until that fails too, or its successor is ready."""
+        failures = super()._next_round()
+        if not self._pins():
+            return failures
+        return {p: b for p, b in failures.items() if self._failed_again(p) or self._staged_ready(p)}
+
+    def _failed_again(self, position: int) -> bool:
+        return any(pending.acks.failed[position] & pending.acks.unsent(position) for pending in self._pending)
+
+    # --- pinning -----------------------------------------------------------------------------------------------------
+
+    def _removable(self, positions: Sequence[int]) -> bool:
+        """G-4 in its sharper form G-5, for a set of positions: without it every entry from LAFR + 1 to LAC still has an ack quorum.
+
+        A candidate that has all of those entries stands in for the bookie it replaces (G-7).
+        """
+        lost = [p for p in positions if not self._staged_ready(p)]
+        needed = self._distribution.ack_quorum_size
+        kept = self._pending.prefix(self.last_add_fully_replicated, lambda pending: pending.acks.in_quorum(needed, lost))
+        return kept >= self.last_add_confirmed
+
+    def _removable_part(self, failures: Iterable[int]) -> list[int]:
+        """As many of the failed positions as may go together."""
+        positions = list(failures)
+        if not self._pins() or self._removable(positions):
+            return positions
+        part: list[int] = []
+        for position in positions:
+            if self._removable([*part, position]):
+                part.append(position)
+        return part
+
+    def _pinned_wait(self, failures: Mapping[int, BookieId], now_ns: int) -> list[Effect]:
+        """G-7: these positions stay for now; their bookies are sent again what they lack."""
+        effects: list[Effect] = []
+        for position in failures:
+            effects += self._schedule_resend(position, now_ns)
+        return effects
+
+    def _reconsider(self, now_ns: int) -> list[Effect]:
+        """G-7: pins are evaluated anew after every acknowledgement (G-6: at decision time), unless no bookie could be found."""
+        waiting = self._change is not None or self._look_again_ns is not None or self.state is not WriterState.OPEN
+        if waiting or not self._failures or not self._pins():
+            return []
+        return self._start_change(now_ns) if self._removable_part(self._next_round()) else []
+
+    # --- no bookies --------------------------------------------------------------------------------------------------
+
+    def _wait_for_bookies(self, now_ns: int) -> list[Effect]:
+        """G-10: never close, never fail what is committed; look again when the registry changes and from time to time."""
+        self._look_again_ns = now_ns + self._limits.placement_retry_ns
+        effects: list[Effect] = [
+            Log("warning", f"ledger {self.ledger_id}: no writable bookie to replace a failed one with; waiting for one")
+        ]
+        self._arm_tick(now_ns, self._look_again_ns, effects)
+        return effects
+
+    def _look_again_due(self, now_ns: int) -> list[Effect]:
+        return self._look_again(now_ns) if self._look_again_ns is not None and now_ns >= self._look_again_ns else []
+
+    def _look_again(self, now_ns: int) -> list[Effect]:
+        """G-10: bookies came or went, or time has passed."""
+        if self._look_again_ns is None or self.state is not WriterState.OPEN:
+            return []
+        self._look_again_ns = None
+        effects = self._reconsider(now_ns)
+        for position in list(self._retries):
+            effects += self._stage_if_hopeless(position, now_ns)
+        return effects
+
+    # --- staging -----------------------------------------------------------------------------------------------------
+
+    def _stage_if_hopeless(self, position: int, now_ns: int) -> list[Effect]:
+        """G-7: pinned, and sent to again in vain more often than the limit."""
+        hopeless = self._retries[position].tries > self._limits.pinned_retries_max
+        settled = self._change is not None or position in self._staging or self._look_again_ns is not None
+        if not hopeless or settled or not self._pins() or position not in self._failures or self._removable([position]):
+            return []
+        candidate = self._placement.replace(self._ensemble, [position], self._bookies_to_avoid(now_ns)).get(position)
+        if candidate is None:
+            return self._wait_for_bookies(now_ns)
+        departing = self._ensemble[position]
+        self._staging[position] = Staging(candidate, departing, now_ns)
+        effects: list[Effect] = [Log("info", f"ledger {self.ledger_id}: copying to {candidate}, which is to replace {departing}")]
+        for pending in self._pending:
+            self._send_to_staged(pending, [position], effects)
+        return effects
+
+    def _send_to_staged(self, pending: PendingRun, positions: Iterable[int], effects: list[Effect]) -> None:
+        """Regular adds of everything above the LAFR that the position holds and the candidate lacks."""
+        for position in positions:
+            staging = self._staging[position]
+            wanted = pending.acks.write_set.held[position] & pending.after(self.last_add_fully_replicated)
+            wanted &= ~staging.acked.get(pending.first, 0)
+            if wanted:
+                effects.append(SendAdds(staging.candidate, position, pending.run, (wanted & -wanted).bit_length() - 1))
+
+    def _staged_position(self, bookie: BookieId) -> int | None:
+        return next((p for p, staging in self._staging.items() if staging.candidate == bookie), None)
+
+    def _staged_ready(self, position: int) -> bool:
+        """G-7: the candidate has every committed entry of the position that is not fully replicated."""
+        staging = self._staging.get(position)
+        if staging is None or staging.departing != self._ensemble[position]:
+            return False
+        for pending in self._pending:
+            entries = pending.between(self.last_add_fully_replicated + 1, self.last_add_confirmed)
+            if pending.acks.write_set.held[position] & entries & ~staging.acked.get(pending.first, 0):
+                return False
+        return True
+
+    def _staging_failed(self, position: int, now_ns: int) -> list[Effect]:
+        """Another candidate after the next pause; one that the metadata is about to name is dealt with once it is named."""
+        if self._change is not None and position in self._change.removed:
+            return []
+        candidate = self._staging.pop(position).candidate
+        self._failed_at[candidate] = now_ns
+        return [
+            Log("info", f"ledger {self.ledger_id}: bookie {candidate} failed before it was used"),
+            *self._schedule_resend(position, now_ns),
+        ]
+
+    def _staging_timeouts(self, now_ns: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for position, staging in list(self._staging.items()):
+            if now_ns - staging.progress_ns >= self._limits.add_timeout_ns and not self._staged_ready(position):
+                effects += self._staging_failed(position, now_ns)
+        return effects
+
+    # --- candidates --------------------------------------------------------------------------------------------------
+
+    def _bookies_to_avoid(self, now_ns: int) -> list[BookieId]:
+        """R37: a bookie that failed a moment ago is no candidate, else two dead ones are swapped for one another for ever."""
+        failed = [b for b, at in self._failed_at.items() if now_ns - at < self._limits.add_timeout_ns]
+        return [*failed, *(staging.candidate for staging in self._staging.values())]

@@ -1,0 +1,226 @@
+"""What the machines of a log ask of their world, and what can happen to them (replication-protocol.md section 10).
+
+These stand one level above the effects of a ledger: creating, recovering, closing a ledger and appending to it are whole operations
+here, each run by a ledger machine of its own. Every request has a number of its own and gets exactly one answer with that number (SM-3),
+possibly after the machine has lost interest. ``SetTimer``, ``Complete`` and ``Fail`` are the ones all machines use.
+
+What the outcomes of an answer mean (META-12):
+
+=================  ==============================================================================================================
+OK                 done
+CONFLICT           the list: another version is stored; a ledger: somebody else fenced or closed it
+NO_SUCH_LEDGER     the list, or the ledger, does not exist
+UNKNOWN            the list: may be applied now, later or never; recovering: not decidable now; closing, creating: not known to be done;
+                   appending: the ledger failed, and nobody knows which of the entries are in it
+REFUSED            definitely not done, and asking again would not help
+=================  ==============================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bk_core.protocol.effects import Complete, Fail, SetTimer
+from bk_core.protocol.events import Outcome, TimerFired
+
+# --- effects --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadList:
+    """Read the newest list there is: with a store whose reads may lag behind, synchronise first. Answered by ListRead."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteList:
+    """Compare-and-set of the whole list against ``version``. Answered by ListWritten."""
+
+    request: int
+    ledgers: tuple[int, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLeadership:
+    """Ask the election, if there is one, whether this process still leads. Answered by LeadershipChecked."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLedger:
+    """An OPEN ledger that nothing lists yet, with ``tags`` as custom metadata (LOG-9). Answered by LedgerCreated."""
+
+    request: int
+    tags: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverLedger:
+    """Open with recovery: fence, recover, close. Answered by LedgerEnded."""
+
+    request: int
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLedger:
+    """Close as its writer. Answered by LedgerEnded."""
+
+    request: int
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLedger:
+    """Delete a ledger's metadata; absent is success. Answered by LedgerDeleted, which nobody waits for if ``request`` is negative."""
+
+    request: int
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTo:
+    """Append ``payloads`` as entries ``first_entry_id`` and following, as the ledger's writer. Answered by Appended."""
+
+    request: int
+    ledger_id: int
+    first_entry_id: int
+    payloads: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLedger:
+    """Open for reading, without recovery: a plain reader never fences (LOG-17, OP-3). Answered by LedgerOpened."""
+
+    request: int
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Entries ``first_entry_id .. last_entry_id`` (inclusive) are next in the log: read them and hand them on, in this order."""
+
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitLedger:
+    """Wait until the ledger is CLOSED or gone, or its LAC is above ``last_entry_id`` (LC-5: watch and long poll). Answered by Changed."""
+
+    request: int
+    ledger_id: int
+    last_entry_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitList:
+    """Wait until the list has another version than ``version`` (LOG-16). Answered by Changed."""
+
+    request: int
+    version: int
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ListRead:
+    """``ledgers`` and ``version`` were read together (META-11)."""
+
+    request: int
+    outcome: Outcome
+    ledgers: tuple[int, ...] = ()
+    version: int = -1
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListWritten:
+    request: int
+    outcome: Outcome
+    version: int = -1
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipChecked:
+    request: int
+    leading: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCreated:
+    request: int
+    outcome: Outcome
+    ledger_id: int = -1
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEnded:
+    """OK: the ledger is CLOSED at ``last_entry_id`` (-1: empty)."""
+
+    request: int
+    outcome: Outcome
+    last_entry_id: int = -1
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerDeleted:
+    request: int
+    outcome: Outcome
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """OK: all entries of the request are acknowledged."""
+
+    request: int
+    outcome: Outcome
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOpened:
+    """OK: ``last_entry_id`` is the end if ``closed``, else the LAC, floored as every reader floors it."""
+
+    request: int
+    outcome: Outcome
+    closed: bool = False
+    last_entry_id: int = -1
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    request: int
+
+
+LogEffect = (
+    ReadList
+    | WriteList
+    | CheckLeadership
+    | CreateLedger
+    | RecoverLedger
+    | CloseLedger
+    | DeleteLedger
+    | AppendTo
+    | OpenLedger
+    | Deliver
+    | AwaitLedger
+    | AwaitList
+    | SetTimer
+    | Complete
+    | Fail
+)
+LogAnswer = ListRead | ListWritten | LeadershipChecked | LedgerCreated | LedgerEnded | LedgerDeleted | Appended | LedgerOpened | Changed
+LogEvent = LogAnswer | TimerFired

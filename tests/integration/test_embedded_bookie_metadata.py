@@ -1,0 +1,345 @@
+"""The embedded bookie and its metadata store: cookies, garbage collection, a full disk, and what it does after a loss of data."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bk_core.bookie.collector import CollectorOptions, collectable
+from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
+from bk_core.bookie.identity import Standing, begin_anew, examine, loss_file, sign, version_file
+from bk_core.bookie.storage import LmdbBookieStorage
+from bk_core.errors import BookieIOError, InvalidArgumentError
+from bk_core.metadata.memory import MemoryStore
+from bk_core.protocol.bookie import LedgerRecord, Persist
+from bk_core.protocol.ledger.metadata_codec import encode
+from bk_core.protocol.wire import messages as m
+from bk_core.protocol.wire.messages import Status
+from tests.integration.embedded import KEY, NEVER, REFILL, add, body, change, eventually, fence, fill, metadata, peer_of, read
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    store = MemoryStore(uuid.uuid4().hex)
+    store.initialize_cluster()
+    yield store
+    store.close()
+
+
+# --- cookies (metadata.md 4.5) --------------------------------------------------------------------------------------
+
+
+def used_storage(directory: Path) -> None:
+    storage = LmdbBookieStorage(directory / "current")
+    storage.apply(Persist(LedgerRecord(1, KEY)))
+    storage.sync()
+    storage.close()
+
+
+def test_cookies_guard_the_directory(store: MemoryStore, tmp_path: Path) -> None:
+    """Another bookie's directory is never served from, whatever the operator says (B-10)."""
+    used_storage(tmp_path)
+    sign(store, "a:1", tmp_path)
+    sign(store, "a:1", tmp_path)
+    assert store.read_cookie("a:1").data == version_file(tmp_path).read_bytes()
+    assert examine(store, "a:1", tmp_path).standing is Standing.SAME
+    with pytest.raises(InvalidArgumentError, match="another bookie id"):
+        examine(store, "a:2", tmp_path)
+    moved = tmp_path / "copy"
+    shutil.copytree(tmp_path / "current", moved / "current")
+    with pytest.raises(InvalidArgumentError, match="another journal directories"):
+        examine(store, "a:1", moved)
+
+
+def _fresh(directory: Path, store: MemoryStore) -> None:
+    pass
+
+
+def _killed_before_the_cookie(directory: Path, store: MemoryStore) -> None:
+    LmdbBookieStorage(directory / "current").close()
+
+
+def _killed_between_the_cookies(directory: Path, store: MemoryStore) -> None:
+    _killed_before_the_cookie(directory, store)
+    sign(store, "a:1", directory)
+    store.delete_cookie("a:1", store.read_cookie("a:1").version)
+
+
+def _intact(directory: Path, store: MemoryStore) -> None:
+    used_storage(directory)
+    sign(store, "a:1", directory)
+
+
+def _wiped(directory: Path, store: MemoryStore) -> None:
+    _intact(directory, store)
+    shutil.rmtree(directory / "current")
+
+
+def _without_local_cookie(directory: Path, store: MemoryStore) -> None:
+    _intact(directory, store)
+    version_file(directory).unlink()
+
+
+def _without_stored_cookie(directory: Path, store: MemoryStore) -> None:
+    _intact(directory, store)
+    store.delete_cookie("a:1", store.read_cookie("a:1").version)
+
+
+def _without_storage(directory: Path, store: MemoryStore) -> None:
+    _intact(directory, store)
+    (directory / "current" / "data.mdb").unlink()
+
+
+def _emptied_storage(directory: Path, store: MemoryStore) -> None:
+    _intact(directory, store)
+    (directory / "current" / "data.mdb").write_bytes(b"")
+
+
+def _garbled_storage(directory: Path, store: MemoryStore) -> None:
+    _intact(directory, store)
+    (directory / "current" / "data.mdb").write_bytes(b"garbage" * 10_000)
+
+
+def _killed_while_marking(directory: Path, store: MemoryStore) -> None:
+    _without_storage(directory, store)
+    begin_anew(directory)
+    _killed_before_the_cookie(directory, store)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "standing"),
+    [
+        (_fresh, Standing.NEW),
+        (_killed_before_the_cookie, Standing.NEW),
+        (_killed_between_the_cookies, Standing.NEW),
+        (_intact, Standing.SAME),
+        (_wiped, Standing.LOST),
+        (_without_local_cookie, Standing.LOST),
+        (_without_stored_cookie, Standing.LOST),
+        (_without_storage, Standing.LOST),
+        (_emptied_storage, Standing.LOST),
+        (_garbled_storage, Standing.LOST),
+        (_killed_while_marking, Standing.LOST),
+    ],
+)
+def test_b10_losses_are_told_from_first_starts(
+    store: MemoryStore, tmp_path: Path, prepare: Callable[[Path, MemoryStore], None], standing: Standing
+) -> None:
+    """B-10: every way to miss data that was there is found out before anything is served."""
+    prepare(tmp_path, store)
+    finding = examine(store, "a:1", tmp_path)
+    assert finding.standing is standing
+    assert bool(finding.reason) is (standing is Standing.LOST)
+
+
+def test_damaged_storage_is_kept_for_inspection(store: MemoryStore, tmp_path: Path) -> None:
+    for number in (1, 2):
+        version_file(tmp_path).parent.mkdir(exist_ok=True)
+        (tmp_path / "current" / "data.mdb").write_bytes(b"garbage" * 10_000)
+        with pytest.raises(BookieIOError, match="cannot be opened"):
+            LmdbBookieStorage(tmp_path / "current")
+        begin_anew(tmp_path)
+        assert (tmp_path / "current" / f"data.mdb.lost-{number}").exists()
+        LmdbBookieStorage(tmp_path / "current").close()
+
+
+# --- losses (B-10, RC-25, RC-26, RC-27) -------------------------------------------------------------------------------
+
+
+def lose(directory: Path) -> None:
+    shutil.rmtree(directory / "current")
+
+
+def test_b10_a_bookie_without_its_data_does_not_start(store: MemoryStore, tmp_path: Path) -> None:
+    """B-10."""
+    with EmbeddedBookie(tmp_path, store=store) as bookie:
+        fill(bookie, 1, [0])
+    lose(tmp_path)
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="has lost its data.*--accept-data-loss"):
+            EmbeddedBookie(tmp_path, store=store).start()
+    assert store.bookies().writable == ()
+
+
+def test_b10_limbo_until_closed_and_fetched(store: MemoryStore, tmp_path: Path) -> None:
+    """B-10, RC-25, RC-26, RC-27: fenced and unknowing before it serves; whole again once somebody has closed the ledger."""
+    entries = range(300)
+    with EmbeddedBookie(tmp_path / "b", store=store, options=REFILL) as other:
+        with EmbeddedBookie(tmp_path / "a", store=store) as bookie:
+            mine, theirs = bookie.bookie_id, other.bookie_id
+            opened = metadata((0, (mine, theirs)))
+            for ledger_id in (1, 2, 3):
+                store.create_ledger(ledger_id, encode(opened))
+            for ledger_id in (1, 2):
+                fill(bookie, ledger_id, entries)
+                fill(other, ledger_id, entries)
+            change(store, 2, opened.closed(299, 2100))
+        lose(tmp_path / "a")
+        with EmbeddedBookie(tmp_path / "a", store=store, options=REFILL) as bookie, peer_of(bookie) as peer:
+            assert bookie.bookie_id == mine
+            for ledger_id in (1, 3):
+                stranger = replace(fence(ledger_id), master_key=b"another key")
+                assert peer.status(stranger) is Status.UNAUTHORIZED  # B-13: the metadata tells the key
+                assert peer.status(add(ledger_id, 300)) is Status.FENCED
+                assert peer.status(fence(ledger_id)) is Status.UNKNOWN_LEDGER_STATE
+            unknown = (read(1, 0), read(1, 300), read(1, -1), m.ReadLacRequest(1, 1), m.EntryListRequest(1, 1))
+            assert {peer.status(request) for request in unknown} == {Status.UNKNOWN_LEDGER_STATE}
+            assert peer.status(add(2, 300)) is Status.FENCED  # closed, and fenced all the same
+            assert eventually(lambda: peer.status(read(2, 299)) is Status.OK)
+            assert peer.ask(read(2, 7)).body == body(2, 7)  # type: ignore[union-attr]
+            assert loss_file(tmp_path / "a").exists()
+        with EmbeddedBookie(tmp_path / "a", store=store, options=replace(REFILL, accept_data_loss=False)) as bookie:
+            with peer_of(bookie) as peer:
+                assert peer.status(read(1, 0)) is Status.UNKNOWN_LEDGER_STATE  # limbo outlasts a restart
+                assert peer.status(add(1, 300, recovery=True)) is Status.OK
+                change(store, 1, opened.closed(300, 2107))
+                assert eventually(lambda: peer.status(read(1, 301)) is Status.NO_ENTRY)
+                assert [peer.ask(read(1, i)).body for i in entries] == [body(1, i) for i in entries]  # type: ignore[union-attr]
+                assert peer.status(add(1, 301)) is Status.FENCED
+                change(store, 3, opened.closed(-1, 0))
+                assert eventually(lambda: peer.status(read(3, 0)) is Status.NO_ENTRY)
+                assert eventually(lambda: not loss_file(tmp_path / "a").exists())
+
+
+def test_rc27_what_is_found_nowhere_keeps_the_ledger_in_limbo(store: MemoryStore, tmp_path: Path) -> None:
+    """RC-27, and no damaged copy is taken: replicas are asked in turn, each answer is checked."""
+    with EmbeddedBookie(tmp_path / "b", store=store) as second, EmbeddedBookie(tmp_path / "c", store=store) as third:
+        with EmbeddedBookie(tmp_path / "a", store=store) as bookie:
+            ensemble = (bookie.bookie_id, second.bookie_id, third.bookie_id)
+        lose(tmp_path / "a")
+        store.create_ledger(1, encode(metadata((0, ensemble))))
+        damaged = replace(add(1, 0), body=body(1, 0)[:-1] + b"?")
+        with peer_of(second) as peer:
+            assert peer.status(damaged) is Status.OK
+        fill(third, 1, [0])
+        with EmbeddedBookie(tmp_path / "a", store=store, options=REFILL) as bookie, peer_of(bookie) as peer:
+            change(store, 1, metadata((0, ensemble)).closed(1, 14))
+            assert eventually(lambda: peer.status(read(1, 0)) is Status.OK)
+            assert peer.ask(read(1, 0)).body == body(1, 0)  # type: ignore[union-attr]
+            assert peer.status(read(1, 1)) is Status.UNKNOWN_LEDGER_STATE
+            fill(second, 1, [1])
+            assert eventually(lambda: peer.status(read(1, 2)) is Status.NO_ENTRY)
+            assert peer.ask(read(1, 1)).body == body(1, 1)  # type: ignore[union-attr]
+
+
+def test_rc27_stripes_and_older_fragments(store: MemoryStore, tmp_path: Path) -> None:
+    """RC-27: only ids of its own write sets are fetched; of an open ledger those below the last fragment, without any mark."""
+    with EmbeddedBookie(tmp_path / "b", store=store) as other:
+        with EmbeddedBookie(tmp_path / "a", store=store) as bookie:
+            mine, theirs = bookie.bookie_id, other.bookie_id
+        lose(tmp_path / "a")
+        striped = metadata((0, (mine, theirs, "127.0.0.1:1")), (6, ("127.0.0.1:1", "127.0.0.1:2", theirs)), quorum=2)
+        store.create_ledger(1, encode(striped))
+        store.create_ledger(2, b"this is no metadata")
+        fill(other, 1, range(7))
+        with EmbeddedBookie(tmp_path / "a", store=store, options=REFILL) as bookie, peer_of(bookie) as peer:
+            assert eventually(lambda: peer.status(read(1, 3)) is Status.OK)
+            # of the fragment at 0 it shares 0 and 3 with the other bookie, 2 and 5 with one that does not answer, and has no 1 and 4
+            assert [i for i in range(7) if peer.status(read(1, i)) is Status.OK] == [0, 3]
+            assert peer.status(read(2, 0)) is Status.UNKNOWN_LEDGER_STATE  # the worst is assumed
+            assert peer.status(add(1, 9)) is Status.OK  # its writer may use this bookie again
+            store.delete_ledger(2)
+            assert eventually(lambda: peer.status(read(2, 0)) is Status.NO_ENTRY)
+
+
+# --- garbage collection (B-12) ----------------------------------------------------------------------------------------
+
+
+class ForgetfulStore(MemoryStore):
+    """A listing misses the ledgers in ``hidden``."""
+
+    hidden: frozenset[int] = frozenset()
+
+    def list_ledgers(self) -> Iterator[int]:
+        return iter([ledger_id for ledger_id in super().list_ledgers() if ledger_id not in self.hidden])
+
+
+def test_b12_ledgers_without_metadata_are_collected(tmp_path: Path) -> None:
+    """B-12, first case; B-6: the tombstone refuses an old writer until it expires, across a restart."""
+    store = ForgetfulStore(uuid.uuid4().hex)
+    store.hidden = frozenset({2})
+    for ledger_id in (1, 2, 3):
+        store.create_ledger(ledger_id, b"")
+    assert collectable([1, 2, 4], store) == [4]
+    often = BookieOptions(collector=CollectorOptions(interval_s=0.05))
+    with EmbeddedBookie(tmp_path, store=store, options=often) as bookie:
+        assert store.bookies().writable == (bookie.bookie_id,)
+        for ledger_id in (1, 2, 3):
+            fill(bookie, ledger_id, [0])
+        store.delete_ledger(3)
+        with peer_of(bookie) as peer:
+            assert eventually(lambda: peer.status(read(3, 0)) is Status.NO_LEDGER)
+            assert {peer.status(read(ledger_id, 0)) for ledger_id in (1, 2)} == {Status.OK}
+            assert peer.status(add(3, 1)) is Status.FENCED
+    keep_no_longer = BookieOptions(collector=CollectorOptions(interval_s=0.05, tombstone_keep_s=0.0))
+    with EmbeddedBookie(tmp_path, store=store, options=NEVER_COLLECT) as bookie, peer_of(bookie) as peer:
+        assert peer.status(add(3, 1)) is Status.FENCED
+    with EmbeddedBookie(tmp_path, store=store, options=keep_no_longer) as bookie, peer_of(bookie) as peer:
+        assert eventually(lambda: peer.status(fence(3)) is Status.NO_ENTRY)  # NO_LEDGER is a tombstone's answer
+    store.close()
+
+
+NEVER_COLLECT = BookieOptions(collector=NEVER)
+
+
+def test_b12_closed_ledgers_that_moved_are_collected_under_the_replication_lock(store: MemoryStore, tmp_path: Path) -> None:
+    """B-12, second case: never one that is open, never one that is being re-replicated, never one that names the bookie."""
+    elsewhere = metadata((0, ("x:1", "y:1")))
+    often = BookieOptions(collector=CollectorOptions(interval_s=0.02, moved_interval_s=0.0))
+    locks = store.underreplication()
+    with EmbeddedBookie(tmp_path, store=store, options=NEVER_COLLECT) as bookie:
+        here = metadata((0, (bookie.bookie_id, "y:1")))
+        for ledger_id, content in {1: elsewhere.closed(0, 7), 2: elsewhere, 3: here.closed(0, 7), 4: elsewhere.closed(0, 7)}.items():
+            store.create_ledger(ledger_id, encode(content))
+            fill(bookie, ledger_id, [0])
+        store.create_ledger(5, b"this is no metadata")
+        fill(bookie, 5, [0])
+    lock = locks.lock(4, "a replicator")
+    assert lock is not None
+    with EmbeddedBookie(tmp_path, store=store, options=often) as bookie, peer_of(bookie) as peer:
+        assert eventually(lambda: peer.status(read(1, 0)) is Status.NO_ENTRY)
+        time.sleep(0.2)  # some rounds more
+        assert {peer.status(read(ledger_id, 0)) for ledger_id in (2, 3, 4, 5)} == {Status.OK}
+        assert locks.lock_holder(1) is None
+        assert peer.status(add(1, 0)) is Status.FENCED
+        lock.release()
+        assert eventually(lambda: peer.status(read(4, 0)) is Status.NO_ENTRY)
+        assert peer.status(add(4, 0, recovery=True)) is Status.OK  # re-replication may choose this bookie again (R19)
+
+
+# --- a full disk (B-11) -----------------------------------------------------------------------------------------------
+
+
+def test_b11_a_nearly_full_disk_makes_it_read_only(store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B-11, B-3: registered as read-only from the start, fences and recovery go on until the reserve is half gone, and back again."""
+    free = 10_000
+    monkeypatch.setattr(LmdbBookieStorage, "disk_bytes", lambda self: (1 << 20, free))
+    monkeypatch.setattr("bk_core.bookie.loop.HOUSEKEEPING_S", 0.02)
+    with EmbeddedBookie(tmp_path, store=store, options=BookieOptions(disk_reserve_bytes=16_000)) as bookie, peer_of(bookie) as peer:
+        view = store.bookies()
+        assert (view.writable, view.readonly) == ((), (bookie.bookie_id,))
+        assert peer.status(add(1, 0)) is Status.READ_ONLY
+        assert peer.status(add(1, 0, recovery=True, high_priority=True)) is Status.OK
+        free = 5_000
+        assert eventually(lambda: peer.status(add(1, 1, recovery=True, high_priority=True)) is Status.READ_ONLY)
+        assert peer.status(fence(2)) is Status.NO_ENTRY
+        free = 20_000
+        assert eventually(lambda: store.bookies().writable == (bookie.bookie_id,))
+        assert peer.status(add(2, 0)) is Status.FENCED
+        assert peer.status(add(3, 0)) is Status.OK
+
+
+def test_force_after_deferred_sync_adds(tmp_path: Path) -> None:
+    """B-1 with deferred sync: what was answered is durable already, and a force confirms no more than that."""
+    with EmbeddedBookie(tmp_path) as bookie, peer_of(bookie) as peer:
+        assert peer.status(replace(add(1, 0), deferred_sync=True)) is Status.OK
+        assert peer.ask(m.ForceLedgerRequest(7, 1)) == m.ForceLedgerResponse(7, Status.OK, 1)
+    storage = LmdbBookieStorage(tmp_path / "current")
+    assert storage.entry(1, 0) == body(1, 0)
+    storage.close()

@@ -1,0 +1,93 @@
+"""Safety of logs, 10.5: one function per invariant.
+
+| id | function |
+|---|---|
+| I-L1 | acknowledged_ledgers_are_listed |
+| I-L2 | earlier_ledgers_are_closed |
+| I-L3 | only_the_last_two_are_open |
+| I-L4 | late_acknowledgements_were_seen |
+| I-L5 | the_list_only_grows_and_is_cut |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bk_core.protocol.ledger.metadata import LedgerState
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.logs import LogTruth
+
+Finding = str | None
+Check = Callable[["Cluster", "LogTruth"], Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class LogInvariant:
+    rule: str
+    check: Check
+
+
+LOG_INVARIANTS: list[LogInvariant] = []
+
+
+def log_invariant(rule: str) -> Callable[[Check], Check]:
+    def register(check: Check) -> Check:
+        LOG_INVARIANTS.append(LogInvariant(rule, check))
+        return check
+
+    return register
+
+
+@log_invariant("I-L1")
+def acknowledged_ledgers_are_listed(cluster: Cluster, log: LogTruth) -> Finding:
+    for ledger_id, entry_id in log.new_acks:
+        if ledger_id not in log.ever:
+            return f"entry {entry_id} of ledger {ledger_id} is acknowledged; the ledger was never listed"
+    return None
+
+
+@log_invariant("I-L2")
+def earlier_ledgers_are_closed(cluster: Cluster, log: LogTruth) -> Finding:
+    for ledger_id in log.new_stored:
+        if ledger_id not in log.ledgers:
+            if ledger_id not in log.ever:
+                return f"an entry is stored in ledger {ledger_id}, which is not listed"
+            continue
+        for before in log.ledgers[: log.ledgers.index(ledger_id)]:
+            if not log.closed(before):
+                return f"an entry is stored in ledger {ledger_id} while ledger {before} before it is not closed"
+    return None
+
+
+@log_invariant("I-L3")
+def only_the_last_two_are_open(cluster: Cluster, log: LogTruth) -> Finding:
+    still_open = [ledger_id for ledger_id in log.ledgers[:-2] if not log.closed(ledger_id)]
+    return f"ledgers {still_open} are not closed and not among the last two of {log.ledgers}" if still_open else None
+
+
+@log_invariant("I-L4")
+def late_acknowledgements_were_seen(cluster: Cluster, log: LogTruth) -> Finding:
+    """Behind a ledger of another leader on the list, an acknowledgement is of an entry that this leader has found."""
+    for ledger_id, entry_id in log.new_acks:
+        if ledger_id not in log.ledgers:
+            continue
+        following = log.ledgers[log.ledgers.index(ledger_id) + 1 :]
+        if any(log.owner[other] != log.owner[ledger_id] for other in following):
+            md = cluster.truths[ledger_id].metadata
+            if md.state is not LedgerState.CLOSED or entry_id > md.last_entry_id:
+                return f"entry {entry_id} of ledger {ledger_id} is acknowledged after another leader's ledger was listed behind it"
+    return None
+
+
+@log_invariant("I-L5")
+def the_list_only_grows_and_is_cut(cluster: Cluster, log: LogTruth) -> Finding:
+    if len(log.history) < 2:
+        return None
+    before, after = log.history[-2], log.history[-1]
+    grown = after[: len(before)] == before and len(after) > len(before)
+    cut = len(after) < len(before) and before[len(before) - len(after) :] == after
+    return None if grown or cut else f"the list went from {before} to {after}"

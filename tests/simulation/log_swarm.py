@@ -1,0 +1,123 @@
+"""The second kind of run: leaders that take a log from one another, roll it and cut it, in the same storms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bk_core.protocol.ledger.recovery import RecoveryState
+from bk_core.protocol.ledger.writer import WriterState
+from bk_core.protocol.log.leader import LeaderState
+from tests.simulation.clients import Recoverer, Writer
+from tests.simulation.cluster import Cluster
+from tests.simulation.logs import Leader, LogTruth, truncation
+from tests.simulation.options import draw
+from tests.simulation.swarm import Run
+from tests.simulation.world import MS
+
+
+class LogRun(Run):
+    """No bookie loses data here: what that does to a ledger is the other runs' business."""
+
+    def __init__(self, seed: int, forced: dict[str, Any] | None = None, *, verbose: bool = False) -> None:
+        options = draw(seed, {"gwq": False, **(forced or {})})
+        self.options = replace(options, damage=0.0, wipes=0, recoverer_dies=0.0, replicators=0, limits=options.limits)
+        self.cluster = Cluster(seed, replace(options.weather), options.bookies, options.limits, verbose=verbose)
+        self.world = self.cluster.world
+        self.log = LogTruth(self.cluster)
+        self.leaders: list[Leader] = []
+        self.calm = False
+        self.recoverers, self.readers, self.replicators = [], [], []
+        self._wipeable, self._damaged = [], []
+        world = self.world
+        for index in range(1 + int(world.random() * 3)):
+            world.at(1 + index * int(options.storm_ms * MS * world.random() / 2), lambda i=index: self.lead(f"l{i}"))  # type: ignore[misc]
+        for _ in range(int(world.random() * 3)):
+            world.at(int(options.storm_ms * MS * world.random()), self._truncate)
+        world.at(MS, self._weather)
+
+    def lead(self, name: str) -> Leader:
+        leader = Leader(self.cluster, name, self.log, self.options.quorums)
+        self.leaders.append(leader)
+        leader.open()
+        self._go_on(leader)
+        return leader
+
+    def _go_on(self, leader: Leader) -> None:
+        """Append and roll, now and then, until it leads no more."""
+        if self.calm or not leader.alive or leader.state in (LeaderState.ABDICATED, LeaderState.FAILED, LeaderState.CLOSED):
+            return
+        chance, world = self.world.random(), self.world
+        if chance < 0.75:
+            leader.soon(lambda: leader.append(1 + int(world.random() * 3)))
+        elif chance < 0.9:
+            leader.soon(leader.roll)
+        elif chance < 0.93:
+            world.stats["leaders killed"] += 1
+            leader.kill()
+        world.at(int(self.options.append_every_ms * MS * 2 * world.random()), lambda: self._go_on(leader))
+
+    def _truncate(self) -> None:
+        ledgers = self.log.ledgers
+        if ledgers:
+            keep = ledgers[int(self.world.random() * len(ledgers))]
+            truncation(self.cluster, f"cut{len(self.cluster.clients)}", self.log, keep, self._truncated)
+
+    def _truncated(self, value: Any) -> None:
+        if not isinstance(value, Exception) and value:
+            self.world.stats["ledgers truncated"] += len(value)
+
+    def play(self) -> None:
+        step, world = self.cluster.step, self.world
+        while not self.calm and step():
+            pass
+        self._heal()
+        self._run_until(lambda: not any(one.alive and one.state is LeaderState.TAKING_OVER for one in self.leaders))
+        last = self.lead("last")
+        last.append(2)
+        self._run_until(lambda: ("append", 1) in last.results)
+        self._expect(not isinstance(last.results.get(("append", 1), ValueError()), Exception), "L-8", f"{last.name} is {last.state.name}")
+        self._wake_the_deposed(last)
+        last.close()
+        self._run_until(lambda: "close" in last.results)
+        self._expect(not isinstance(last.results.get("close", ValueError()), Exception), "L-5", f"closing: {last.results.get('close')}")
+        self._linger()
+        self._check_end()
+        stats = world.stats
+        stats["leaders"] += len(self.leaders)
+        stats["leaders that served"] += len(self.log.serving)
+        stats["ledgers listed"] += len(self.log.ever)
+        stats["ledgers orphaned"] += sum(1 for i in self.cluster.truths if i not in self.log.ever)
+        if len(self.log.serving) > 2:
+            world.probes["three leaders served a log"] += 1
+        if any(len(a) < len(b) for b, a in zip(self.log.history, self.log.history[1:], strict=False)):
+            world.probes["a log was truncated"] += 1
+
+    def _wake_the_deposed(self, last: Leader) -> None:
+        """A leader notices that it was taken over when it writes."""
+        deposed = [one for one in self.leaders if one is not last and one.alive and one.state is LeaderState.SERVING]
+        for leader in deposed:
+            leader.append(1)
+        self._run_until(lambda: all(("append", one.appends) in one.results for one in deposed))
+
+    def _check_end(self) -> None:
+        for leader in self.leaders:
+            if leader.alive:
+                waiting = [n for n in range(1, leader.appends + 1) if ("append", n) not in leader.results]
+                stopped = leader.state in (LeaderState.ABDICATED, LeaderState.FAILED, LeaderState.CLOSED)
+                self._expect(not (stopped and waiting), "L-1", f"{leader.name} never answered appends {waiting}")
+                self._expect(stopped, "L-8", f"{leader.name} is still {leader.state.name}")
+        for ledger_id in self.log.ledgers:
+            self._expect(self.log.closed(ledger_id), "L-4", f"listed ledger {ledger_id} is not closed")
+        for client in self.cluster.clients:
+            self._expect(not client.leaks, "L-11", f"{client.name} still acts after its end: {client.leaks[:1]}")
+            if isinstance(client, Writer) and client.alive and client.machine.state is not WriterState.OPEN:
+                self._expect(len(client.adds.done) == len(client.adds.pushed), "L-1", f"{client.name} did not complete all appends")
+            if isinstance(client, Recoverer) and client.alive:
+                ended = client.machine.state in (RecoveryState.DONE, RecoveryState.ABORTED)
+                self._expect(ended, "L-8", f"{client.name} never ends")
+
+    def _expect(self, good: bool, rule: str, detail: str) -> None:
+        self.cluster.checker.evaluated[rule] += 1
+        if not good:
+            self.cluster.checker.fail(rule, detail)

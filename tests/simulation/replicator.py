@@ -1,0 +1,111 @@
+"""A re-replicator: looks at fragments whose contents are decided, fills in what is missing, moves data off bookies (RR-1..RR-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bk_core.errors import BkError
+from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.replication import FragmentCheck, FragmentRepair, FragmentReport, FragmentSpan, eligible_fragments
+from tests.simulation.clients import Client
+from tests.simulation.store import Answer
+from tests.simulation.truth import Truth
+from tests.simulation.world import MS
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+PAUSE_NS = 30 * MS
+
+
+class Replicator(Client):
+    """Goes round and round. ``move`` is the chance that it moves a healthy replica elsewhere; ``lost`` are bookies to be left for good."""
+
+    role = "replicator"
+
+    def __init__(self, cluster: Cluster, name: str, truth: Truth, *, move: float = 0.0, lost: tuple[str, ...] = ()) -> None:
+        super().__init__(cluster, name, truth)
+        self.move, self.lost_bookies = move, lost
+        self.content = False  # a whole round over a CLOSED ledger found nothing to do
+        self.results: list[Any] = []
+        self.rounds = 0
+        self._metadata: LedgerMetadata | None = None
+        self._version = -1
+        self._spans: list[FragmentSpan] = []
+        self._found_something = False
+        self.on_done = self._done
+
+    @property
+    def busy(self) -> bool:
+        """B-12: it holds the ledger's replication lock."""
+        return isinstance(self.machine, FragmentRepair)
+
+    def start(self) -> None:
+        self.content, self._found_something = False, False
+        self.cluster.store.read(self.name, self.truth, lambda found: self.soon(lambda: self._opened(found)))
+
+    def _opened(self, found: Answer) -> None:
+        if found.value is None:
+            self._later(self.start)
+            return
+        self._metadata, self._version = found.value, found.version
+        self._spans = list(eligible_fragments(found.value))
+        self.rounds += 1
+        self._next()
+
+    def _next(self) -> None:
+        md = self._metadata
+        assert md is not None
+        if not self._spans:
+            self.content = md.state is LedgerState.CLOSED and not self._found_something
+            self.change_machine(None)
+            if not self.content:
+                self._later(self.start)
+            return
+        span = self._spans.pop(0)
+        registered = [n for n, b in self.cluster.bookies.items() if b.up and n not in self.lost_bookies]
+        limits, ledger_id = self.cluster.limits, self.truth.ledger_id
+        self.change_machine(FragmentCheck(ledger_id, md, span, "check", registered=registered, full=True, limits=limits))
+        self.act(self.machine.start(self.now))
+
+    def _done(self, token: Any, value: Any) -> None:
+        if token == "check":
+            self._repair(value)
+            return
+        self.results.append(value)
+        if isinstance(value, Exception):
+            self.world.note(f"{self.name}: {value}")
+            self.world.stats["repairs failed"] += 1
+        else:
+            self.world.stats["repairs"] += 1
+        self.change_machine(None)
+        self._later(self.start)
+
+    def _repair(self, report: FragmentReport) -> None:
+        md = self._metadata
+        assert md is not None
+        spare = [n for n in self.cluster.writable() if n not in report.span.ensemble and n not in self.lost_bookies]
+        targets: dict[int, str] = {}
+        for replica in report.replicas:
+            gone = not replica.registered or (self.move and self.world.random() < self.move)
+            if gone and spare:
+                targets[replica.position] = spare.pop(0)
+        refill = {r.position: r.damaged for r in report.replicas if r.damaged and r.registered and r.position not in targets}
+        if not targets and not refill:
+            self._found_something = self._found_something or any(not r.registered or r.silent for r in report.replicas)
+            self._next()
+            return
+        self._found_something = True
+        try:
+            machine = FragmentRepair(
+                self.truth.ledger_id, md, self._version, report.span, "repair", targets=targets, refill=refill, limits=self.cluster.limits
+            )
+        except BkError as error:
+            self._done("repair", error)
+            return
+        self.change_machine(machine)
+        self.act(machine.start(self.now))
+
+    def _later(self, function: Callable[[], None]) -> None:
+        self.world.timer(PAUSE_NS, lambda: self.soon(function))

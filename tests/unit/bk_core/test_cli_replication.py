@@ -1,0 +1,179 @@
+"""``bk ledger check``, ``bk ledger repair``, ``bk bookie decommission``: what is printed and with which exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bk_core import cli
+from bk_core.cli import output, replication
+from bk_core.client.replication_report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport
+from bk_core.errors import NoNodeError, NoSuchLedgerError
+from bk_core.metadata.underreplication import NoUnderreplication
+from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.replication import EntryRanges, FragmentReport, FragmentSpan, ReplicaReport
+from bk_core.protocol.wire.messages import Status
+
+URI = "zk://127.0.0.1:1/ledgers"
+ABC = ("a:1", "b:1", "c:1")
+CLOSED = LedgerMetadata(3, 3, 2, LedgerState.OPEN, (Fragment(0, ABC),)).closed(9, 10)
+OPEN = LedgerMetadata(3, 3, 2, LedgerState.OPEN, (Fragment(0, ABC), Fragment(4, ABC)))
+
+
+def report(ledger_id: int, *replicas: ReplicaReport, metadata: LedgerMetadata = CLOSED, **more: Any) -> LedgerReport:
+    return LedgerReport(ledger_id, metadata, False, (FragmentReport(FragmentSpan(0, 9, ABC), replicas),), **more)
+
+
+GOOD = ReplicaReport(0, "a:1", True, 0, 9, 2)
+DAMAGED = ReplicaReport(1, "b:1", True, 0, 9, 10, EntryRanges(((0, 0), (2, 2), (4, 4), (6, 6), (8, 8))), EntryRanges(((9, 9),)))
+GONE = ReplicaReport(2, "c:1", False, 0, 9)
+SILENT = ReplicaReport(2, "c:1", True, 0, 9, silent=Status.TOO_MANY_REQUESTS)
+EMPTY = ReplicaReport(1, "b:1", True)
+
+
+class Client:
+    def __init__(self) -> None:
+        self.reports: dict[int, LedgerReport] = {4: report(4, GOOD, EMPTY), 9: report(9, GOOD, DAMAGED, GONE)}
+        self.repairs: dict[int, RepairReport] = {4: RepairReport(4), 9: RepairReport(9)}
+        self.decommission = DecommissionReport("c:1", registered=True)
+        self.options: dict[str, Any] = {}
+        self.store = SimpleNamespace(underreplication=NoUnderreplication, read_cookie=self._no_cookie)
+
+    def _no_cookie(self, bookie: str) -> None:
+        raise NoNodeError("no cookie")
+
+    def list_ledgers(self) -> list[int]:
+        return [*sorted(self.reports), 77]
+
+    def check_ledger(self, ledger_id: int, **options: Any) -> LedgerReport:
+        self.options = options
+        if ledger_id not in self.reports:
+            raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+        return self.reports[ledger_id]
+
+    def repair_ledger(self, ledger_id: int, **options: Any) -> RepairReport:
+        self.options = options
+        return self.repairs.get(ledger_id, RepairReport(ledger_id, deleted=True))
+
+    def decommission_bookie(self, bookie: str, **options: Any) -> DecommissionReport:
+        self.options = options
+        options["on_ledger"](1, 2, 9)
+        return self.decommission
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    made = Client()
+
+    @contextmanager
+    def connected(uri: str, protocol: str) -> Iterator[Client]:
+        assert (uri, protocol) == (URI, "v2")
+        yield made
+
+    monkeypatch.setattr(replication, "connected", connected)
+    monkeypatch.setenv(output.URI_VARIABLE, URI)
+    return made
+
+
+def test_check_of_one_ledger_lists_every_replica(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["ledger", "check", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "a:1" in text and "good (stores nothing here)" in text and "0 in need of repair" in text
+    assert client.options["full"] is False and client.options["bytes_per_second"] is None
+    assert cli.run(["ledger", "check", "9", "--full", "--rate", "1.5"]) == 1
+    text = capsys.readouterr().out
+    assert "0, 2, 4, 6 and 1 more ranges" in text and "damaged" in text and "bookie is gone" in text and "1 in need of repair" in text
+    assert client.options["full"] is True and client.options["bytes_per_second"] == 1_500_000
+
+
+def test_check_of_all_lists_only_what_is_bad(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.reports[12] = report(12, GOOD, SILENT, metadata=OPEN, open_tail_lost=("c:1",))
+    assert cli.run(["ledger", "check", "--all"]) == 1
+    text = capsys.readouterr().out
+    assert "a:1" not in text and "no answer (too many requests)" in text
+    assert "ledger 12: OPEN, entries from 4 on are not decided" in text and "names bookies that are gone: c:1" in text
+    assert "3 ledgers checked" in text and "2 in need of repair" in text  # 77 was deleted since it was listed
+
+
+def test_check_as_json(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["ledger", "check", "9", "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["ledger"], shown["good"], shown["unsealed"]) == (9, False, False)
+    first, second, third = shown["fragments"][0]["replicas"]
+    assert first["good"] and second["corrupt"] == [[9, 9]] and not third["registered"] and third["noAnswer"] is None
+
+
+def test_an_unsealed_guaranteed_ledger_is_in_need_of_repair(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    """G-27."""
+    marked = LedgerMetadata(3, 3, 2, LedgerState.OPEN, (Fragment(0, ABC),), custom={"gwq": b"1"}).closed(9, 10)
+    client.reports[4] = report(4, GOOD, metadata=marked)
+    assert cli.run(["ledger", "check", "4"]) == 1
+    assert "nobody has sealed it yet" in capsys.readouterr().out
+
+
+def test_a_ledger_or_all(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["ledger", "check"]) == 2
+    assert cli.run(["ledger", "repair", "4", "--all"]) == 2
+    assert cli.run(["ledger", "check", "77"]) == 1
+    assert cli.run(["ledger", "repair", "77"]) == 1
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_repair_says_what_it_did_and_what_it_could_not(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    moved, refilled = Moved(0, 2, "c:1", "x:1", 10), Refilled(0, 1, "b:1", 6)
+    client.repairs[4] = RepairReport(4, [moved], [refilled], recovered=True, sealed=True, entries_copied=16, bytes_copied=2_500_000)
+    assert cli.run(["ledger", "repair", "4", "--lost", "c:1", "--recover-open", "--grace", "2"]) == 0
+    text = capsys.readouterr().out
+    for wanted in ("moved", "x:1", "filled in", "was recovered", "sealed", "1 changed, 16 entries (2.5 MB) copied, 0 not fully"):
+        assert wanted in text
+    assert (client.options["lost"], client.options["recover_open"], client.options["grace_s"]) == (("c:1",), True, 2.0)
+    client.repairs[9] = RepairReport(9, locked_by="worker-7", open_tail_lost=("c:1",), problems=["entry 3 is readable nowhere"])
+    assert cli.run(["ledger", "repair", "--all"]) == 1
+    text = capsys.readouterr().out
+    assert "worker-7 is replicating it" in text and "--recover-open" in text and "readable nowhere" in text and "was deleted" in text
+    assert "1 not fully repaired" in text
+
+
+def test_repair_as_json(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.repairs[4] = RepairReport(4, [Moved(0, 2, "c:1", "x:1", 10)])
+    assert cli.run(["ledger", "repair", "--all", "--json"]) == 0
+    first, *_ = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["moved"] == [{"firstEntry": 0, "position": 2, "from": "c:1", "to": "x:1", "entries": 10}]
+    assert first["complete"] and first["lockedBy"] is None
+
+
+def test_disabled_auto_recovery_is_said(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.store.underreplication = lambda: SimpleNamespace(is_disabled=lambda: True)
+    assert cli.run(["ledger", "repair", "4"]) == 0
+    assert "auto-recovery is disabled" in capsys.readouterr().err
+
+
+def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.decommission.repairs.append(RepairReport(9, [Moved(0, 2, "c:1", "x:1", 10)]))
+    assert cli.run(["bookie", "decommission", "c:1"]) == 0
+    shown = capsys.readouterr()
+    assert "no fragment of any ledger names c:1" in shown.out and "stop it now" in shown.out and "x:1" in shown.out
+    assert "ledger 9 (1 of 2" in shown.err
+    client.decommission.registered, client.decommission.cookie_deleted = False, True
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--wait", "3"]) == 0
+    assert "cannot start again" in capsys.readouterr().out
+    assert client.options["delete_cookie"] is True and client.options["wait_s"] == 3.0
+    client.decommission.cookie_deleted = False
+    assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie"]) == 0
+    assert "it had no cookie" in capsys.readouterr().out
+    client.decommission.named_by = [9, 12]
+    assert cli.run(["bookie", "decommission", "c:1"]) == 1
+    assert "still named by 2 ledgers: 9, 12" in capsys.readouterr().out
+    assert cli.run(["bookie", "decommission", "c:1", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["namedBy"] == [9, 12]
+
+
+def test_a_bookie_nobody_knows_is_an_error(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.decommission = DecommissionReport("z:1")
+    assert cli.run(["bookie", "decommission", "z:1"]) == 1
+    assert "there is no bookie z:1" in capsys.readouterr().err

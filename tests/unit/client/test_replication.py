@@ -1,0 +1,245 @@
+"""What the blocking side of re-replication adds to its machines: the lock looked at before each compare-and-set (RR-11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bk_core.client.client import BookKeeper, _repair_options, connect
+from bk_core.client.replication import _ReplicationDriver
+from bk_core.client.replication_report import Progress, RepairReport
+from bk_core.config import ClientConfig
+from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, RecoveryFailedError, ReplicationError
+from bk_core.metadata import open_store
+from bk_core.protocol.events import LedgerWritten, Outcome
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+
+METADATA = LedgerMetadata(1, 1, 1, LedgerState.OPEN, (Fragment(0, ("a",)),)).closed(0, 1)
+
+
+class Lock:
+    def __init__(self, held: bool | Exception) -> None:
+        self.held = held
+
+    def is_held(self) -> bool:
+        if isinstance(self.held, Exception):
+            raise self.held
+        return self.held
+
+    def release(self) -> None:
+        self.held = False
+
+
+class Session:
+    """Runs metadata calls at once."""
+
+    def __init__(self) -> None:
+        self.config = ClientConfig("memory://x")
+        self.written: list[int] = []
+        self.store = SimpleNamespace(write_ledger=self._write)
+        self.reactor = SimpleNamespace(now_ns=lambda: 0)
+
+    def _write(self, ledger_id: int, data: bytes, version: int) -> int:
+        self.written.append(version)
+        return version + 1
+
+    def metadata_call(self, function: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
+        try:
+            result = function()
+        except Exception as error:
+            then(None, error)
+        else:
+            then(result, None)
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def handle(self, event: Any, now_ns: int) -> list[Any]:
+        self.events.append(event)
+        return []
+
+
+@pytest.mark.parametrize(
+    ("held", "outcome", "writes"),
+    [
+        (True, Outcome.OK, 1),
+        (False, Outcome.REFUSED, 0),
+        (MetadataUnavailableError("no answer"), Outcome.UNKNOWN, 0),
+    ],
+)
+def test_rr11_without_the_lock_nothing_is_written(held: bool | Exception, outcome: Outcome, writes: int) -> None:
+    """RR-11: a lock that went with its session refuses the write for good; if nobody can tell, it is asked again."""
+    session, machine = Session(), Machine()
+    driver = _ReplicationDriver(session, 7, Lock(held))
+    driver.machine = machine
+    driver._write_ledger(1, METADATA, 4)
+    (event,) = machine.events
+    assert isinstance(event, LedgerWritten) and event.outcome is outcome
+    assert len(session.written) == writes
+    if held is False:
+        assert isinstance(event.error, ReplicationError) and "lock" in str(event.error)
+
+
+def test_options() -> None:
+    assert _repair_options({"lost": ["a", "a"]}).lost == frozenset({"a"})
+    with pytest.raises(InvalidArgumentError):
+        _repair_options({"fast": True})
+
+
+def test_a_report_is_complete_only_without_anything_left() -> None:
+    """RR-3, RR-8, RR-11."""
+    assert RepairReport(1).is_complete and not RepairReport(1).changed
+    assert not RepairReport(1, problems=["x"]).is_complete
+    assert not RepairReport(1, locked_by="w").is_complete
+    assert not RepairReport(1, open_tail_lost=("a",)).is_complete
+    assert RepairReport(1, recovered=True).changed
+
+
+# --- whole jobs over a store in memory; nothing here needs a bookie that answers ------------------------------------------
+
+ABC = ("a:1", "b:1", "c:1")
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest) -> Iterator[BookKeeper]:
+    with connect(f"memory://{request.node.name}") as made:
+        for bookie in (*ABC, "x:1"):
+            made.store.register_bookie(bookie, "127.0.0.1", 1)
+        yield made
+
+
+def store_ledger(client: BookKeeper, metadata: LedgerMetadata) -> int:
+    ledger_id = client.store.new_ledger_id()
+    client.store.create_ledger(ledger_id, metadata_codec.encode(metadata))
+    return ledger_id
+
+
+def change(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata) -> None:
+    version = client.store.read_ledger(ledger_id).version
+    client.store.write_ledger(ledger_id, metadata_codec.encode(metadata), version)
+
+
+def opened(ensemble: tuple[str, ...]) -> LedgerMetadata:
+    return LedgerMetadata(3, 3, 2, LedgerState.OPEN, (Fragment(0, ensemble),), password=b"pw")
+
+
+def test_rr3_an_open_tail_is_left_alone_unless_asked_for(client: BookKeeper) -> None:
+    """RR-3, R16: recovery stops a live writer, so it takes a word; the lock is free again afterwards (RR-11)."""
+    ledger_id = store_ledger(client, opened(("a:1", "gone:1", "c:1")))
+    report = client.repair_ledger(ledger_id)
+    assert report.open_tail_lost == ("gone:1",) and not report.is_complete and not report.changed
+    assert client.store.underreplication().lock_holder(ledger_id) is None
+    assert not client.check_ledger(ledger_id).is_good
+
+
+def test_rr3_recovery_comes_when_the_grace_period_is_over(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RR-3: then the ledger is CLOSED and its fragments may be repaired (RR-2)."""
+    ledger_id = store_ledger(client, opened(("a:1", "gone:1", "c:1")))
+    recovered: list[bytes] = []
+
+    def recover(self: BookKeeper, number: int, *, password: bytes) -> Any:
+        recovered.append(password)
+        change(self, number, self.ledger_metadata(number).closed(-1, 0))
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(BookKeeper, "recover_ledger", recover)
+    report = client.repair_ledger(ledger_id, recover_open=True, grace_s=0.0)
+    assert recovered == [b"pw"] and report.recovered and report.is_complete
+    assert client.check_ledger(ledger_id).is_good  # empty and CLOSED: nobody misses the bookie (R17)
+
+
+def test_rr3_a_writer_that_helps_itself_in_time_is_not_stopped(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RR-3: looked at again before anything is fenced."""
+    ledger_id = store_ledger(client, opened(("a:1", "gone:1", "c:1")))
+    monkeypatch.setattr(BookKeeper, "recover_ledger", lambda *_arguments, **_options: pytest.fail("the writer was stopped"))
+    steps: list[str] = []
+
+    def writer(progress: Progress) -> None:
+        if not steps:
+            change(client, ledger_id, opened(("a:1", "x:1", "c:1")))
+        steps.append(progress.step)
+
+    report = client.repair_ledger(ledger_id, recover_open=True, grace_s=30.0, on_progress=writer)
+    assert steps == ["wait"] and report.is_complete and not report.recovered
+
+
+def test_rr8_a_recovery_that_fails_is_reported(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RR-8: the other ledgers of a run are not given up for it."""
+    ledger_id = store_ledger(client, opened(("a:1", "gone:1", "c:1")))
+
+    def recover(self: BookKeeper, number: int, *, password: bytes) -> Any:
+        raise RecoveryFailedError("too few bookies")
+
+    monkeypatch.setattr(BookKeeper, "recover_ledger", recover)
+    report = client.repair_ledger(ledger_id, recover_open=True, grace_s=0.0)
+    assert report.problems == ["too few bookies"] and not report.recovered
+
+
+def test_rr11_another_replicators_ledger_is_left_alone(client: BookKeeper) -> None:
+    """RR-11: for as long as we care to wait; the moment it is free we go on."""
+    ledger_id = store_ledger(client, opened(ABC).closed(-1, 0))
+    other = open_store(client.config.uri)
+    lock = other.underreplication().lock(ledger_id, "worker-7")
+    assert lock is not None
+    report = client.repair_ledger(ledger_id, lost=["a:1"], only_lost=True, lock_wait_s=0.0)
+    assert report.locked_by == "worker-7" and not report.is_complete
+    assert client.ledger_metadata(ledger_id).fragments[0].ensemble == ABC
+    report = client.repair_ledger(ledger_id, lost=["a:1"], only_lost=True, on_progress=lambda _: lock.release())
+    assert report.is_complete and report.moved[0].new == "x:1"
+    other.close()
+
+
+def test_rr6_without_a_spare_bookie_the_name_stays(client: BookKeeper) -> None:
+    """RR-6: targets are neither lost nor in the fragment; with none left that is said and nothing is changed."""
+    ledger_id = store_ledger(client, opened(ABC).closed(-1, 0))
+    report = client.repair_ledger(ledger_id, lost=["a:1", "x:1"], only_lost=True)
+    assert len(report.problems) == 1 and "a:1 in fragment 0" in report.problems[0]
+    assert client.ledger_metadata(ledger_id).fragments[0].ensemble == ABC
+
+
+def test_marks_go_when_nothing_is_missing(client: BookKeeper) -> None:
+    """metadata.md 1.4: at the version that was read; ledgers that are gone lose theirs too."""
+    marks = client.store.underreplication()
+    whole, gone = store_ledger(client, opened(ABC).closed(-1, 0)), 4711
+    tail = store_ledger(client, opened(("a:1", "gone:1", "c:1")))
+    for ledger_id in (whole, gone, tail):
+        marks.mark(ledger_id, ["gone:1"], 1)
+    assert client.repair_ledger(whole).is_complete and client.repair_ledger(gone).deleted
+    client.repair_ledger(tail)
+    assert list(marks.marked_ledgers()) == [tail]
+
+
+def test_decommission_ends_when_no_fragment_names_the_bookie(client: BookKeeper) -> None:
+    """RR-7: fragments that store nothing exchange the name as well; the cookie stays while the bookie is up."""
+    empty = store_ledger(client, opened(ABC).closed(-1, 0))
+    other = store_ledger(client, opened(("b:1", "c:1", "x:1")).closed(-1, 0))
+    tail = store_ledger(client, opened(ABC))
+    client.store.write_cookie("a:1", b"5\n", None)
+    looked: list[tuple[int, int, int]] = []
+    report = client.decommission_bookie("a:1", delete_cookie=True, on_ledger=lambda *step: looked.append(step))
+    assert report.named_by == [tail] and not report.is_complete and not report.cookie_deleted
+    assert looked[:2] == [(1, 2, empty), (2, 2, tail)]
+    assert client.ledger_metadata(empty).fragments[0].ensemble == ("x:1", "b:1", "c:1")
+    change(client, tail, client.ledger_metadata(tail).closed(-1, 0))
+    report = client.decommission_bookie("a:1", delete_cookie=True)
+    assert report.is_complete and report.registered and not report.cookie_deleted
+    assert client.ledger_metadata(other).fragments[0].ensemble == ("b:1", "c:1", "x:1")
+    report = client.decommission_bookie("never:1", delete_cookie=True)
+    assert report.is_complete and not report.cookie_deleted and report.repairs == []
+    client.store.write_cookie("dead:1", b"5\n", None)
+    assert client.decommission_bookie("dead:1", delete_cookie=True).cookie_deleted
+
+
+def test_decommission_waits_for_writers_to_move_on(client: BookKeeper) -> None:
+    tail = store_ledger(client, opened(ABC))
+
+    def writer(number: int, of: int, ledger_id: int) -> None:
+        change(client, tail, opened(("x:1", "b:1", "c:1")))
+
+    assert client.decommission_bookie("a:1", wait_s=20.0, on_ledger=writer).is_complete

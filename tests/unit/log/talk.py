@@ -1,0 +1,76 @@
+"""A conversation with one machine of a log: what it has asked for and not yet been told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bk_core.protocol.effects import Complete, Fail, SetTimer
+from bk_core.protocol.events import Outcome, TimerFired
+from bk_core.protocol.log import effects as fx
+from bk_core.protocol.log.machine import LogMachine
+
+ANSWERS: dict[type, type] = {
+    fx.ReadList: fx.ListRead,
+    fx.WriteList: fx.ListWritten,
+    fx.CreateLedger: fx.LedgerCreated,
+    fx.RecoverLedger: fx.LedgerEnded,
+    fx.CloseLedger: fx.LedgerEnded,
+    fx.DeleteLedger: fx.LedgerDeleted,
+    fx.AppendTo: fx.Appended,
+    fx.OpenLedger: fx.LedgerOpened,
+}
+
+
+class Talk:
+    def __init__(self, machine: LogMachine) -> None:
+        self.machine = machine
+        self.pending: list[Any] = []
+        self.done: dict[Any, Any] = {}
+        self.failed: dict[Any, Exception] = {}
+        self.timers: dict[str, int] = {}
+        self.delivered: list[tuple[int, int, int]] = []
+        self.deleted: list[int] = []
+
+    def take(self, effects: list[Any]) -> Talk:
+        for effect in effects:
+            match effect:
+                case Complete(token, value):
+                    assert token not in self.done and token not in self.failed
+                    self.done[token] = value
+                case Fail(token, error):
+                    assert token not in self.done and token not in self.failed
+                    self.failed[token] = error
+                case SetTimer(key, after_ns):
+                    self.timers[key] = after_ns
+                case fx.Deliver(ledger_id, first, last):
+                    self.delivered.append((ledger_id, first, last))
+                case _:
+                    if isinstance(effect, fx.DeleteLedger):
+                        self.deleted.append(effect.ledger_id)
+                    self.pending.append(effect)
+        return self
+
+    def find(self, kind: type, **fields: Any) -> Any:
+        found = [p for p in self.pending if isinstance(p, kind) and all(getattr(p, k) == v for k, v in fields.items())]
+        assert found, f"no {kind.__name__} {fields} in {self.pending}"
+        return found[0]
+
+    def asks(self, kind: type) -> bool:
+        return any(isinstance(pending, kind) for pending in self.pending)
+
+    def reply(self, kind: type, outcome: Outcome = Outcome.OK, **fields: Any) -> Any:
+        """Answer the oldest request of ``kind``; returns the request."""
+        request = self.find(kind)
+        self.pending.remove(request)
+        if kind is fx.CheckLeadership:
+            event: Any = fx.LeadershipChecked(request.request, fields["leading"])
+        elif kind in (fx.AwaitLedger, fx.AwaitList):
+            event = fx.Changed(request.request)
+        else:
+            event = ANSWERS[kind](request.request, outcome, **fields)
+        self.take(self.machine.handle(event, 0))
+        return request
+
+    def fire(self, key: str) -> None:
+        del self.timers[key]
+        self.take(self.machine.handle(TimerFired(key), 0))

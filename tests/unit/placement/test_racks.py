@@ -1,0 +1,105 @@
+"""Pulsar's rack map: its text, and how a client follows it (metadata.md 1.5)."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+import pytest
+
+from bk_core.errors import MetadataFormatError, MetadataUnavailableError
+from bk_core.metadata import Versioned
+from bk_core.metadata.memory import MemoryStore
+from bk_core.metadata.racks import RackMap, parse_rack_map
+
+MAP = b'{"default": {"bookie-a:3181": {"rack": "/rack-a", "hostname": "bk1.example"}, "h2": {"rack": "rack-b"}}}'
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(uuid.uuid4().hex)
+
+
+def test_the_map_is_read_group_by_group() -> None:
+    assert parse_rack_map(MAP) == {"bookie-a:3181": "/rack-a", "h2": "rack-b"}
+    assert parse_rack_map(b"") == parse_rack_map(b"{}") == {}
+    assert parse_rack_map(b'{"g1": {"a": {"rack": "/x"}, "b": {}}, "g2": {"a": {"rack": "/y"}, "c": {"rack": null}}}') == {"a": "/y"}
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"g": []}', b'{"g": {"a": 1}}', b'{"g": {"a": {"rack": 7}}}', b"\xff"])
+def test_anything_else_is_refused(data: bytes) -> None:
+    with pytest.raises(MetadataFormatError):
+        parse_rack_map(data)
+
+
+def test_a_client_follows_the_map(store: MemoryStore) -> None:
+    racks = RackMap(store)
+    assert racks.topology().rack_of("bookie-a:3181") == "/default-rack"
+    version = store.write_rack_map(MAP, None)
+    assert racks.topology().rack_of("bookie-a:3181") == "/rack-a"
+    version = store.write_rack_map(MAP.replace(b"rack-a", b"rack-c"), version)
+    assert racks.topology().rack_of("bookie-a:3181") == "/rack-c"
+    racks.close()
+    store.write_rack_map(b"{}", version)
+    assert racks.topology().rack_of("bookie-a:3181") == "/rack-c"
+
+
+def test_a_typing_error_moves_no_bookie(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    version = store.write_rack_map(MAP, None)
+    racks = RackMap(store)
+    with caplog.at_level(logging.WARNING):
+        store.write_rack_map(b"{oops", version)
+    assert racks.topology().rack_of("h2:3181") == "/rack-b"
+    assert "the last good rack map stays" in caplog.text
+
+
+def test_bookies_with_custom_ids_are_found_by_the_host_they_registered(store: MemoryStore) -> None:
+    store.register_bookie("bookie-b", "h2", 3181)
+    racks = RackMap(store)
+    racks.bookies_changed(["bookie-b", "bookie-x"])  # one of them has gone again
+    assert racks.topology().rack_of("bookie-b") == "/default-rack"
+    store.write_rack_map(MAP, None)
+    assert racks.topology().rack_of("bookie-b") == "/rack-b"
+    racks.bookies_changed(["bookie-x"])
+    assert racks.topology().rack_of("bookie-b") == "/rack-b"  # its last known rack
+    store.register_bookie("bookie-x", "h2", 3182)
+    racks.bookies_changed(["bookie-b", "bookie-x"])
+    assert racks.topology().rack_of("bookie-x") == "/rack-b"
+
+
+def test_a_fixed_mapping_leaves_the_store_alone(store: MemoryStore) -> None:
+    store.write_rack_map(MAP, None)
+    racks = RackMap(store, {"h2": "/mine"})
+    racks.bookies_changed(["h2:3181"])
+    assert racks.topology().rack_of("h2:3181") == "/mine"
+    assert racks.topology().rack_of("bookie-a:3181") == "/default-rack"
+    racks.close()
+
+
+def test_names_left_out_are_reported_once(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        racks = RackMap(store, {"a": "/r", "b": "/r", "c": "/region/r"})
+        racks.bookies_changed(["a"])
+    assert racks.topology().misplaced == ("c",)
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["c"]
+
+
+class _Flaky(MemoryStore):
+    away = False
+
+    def read_rack_map(self) -> Versioned:
+        if self.away:
+            raise MetadataUnavailableError("no connection")
+        return super().read_rack_map()
+
+
+def test_a_map_that_could_not_be_read_is_read_again_with_the_next_change() -> None:
+    store = _Flaky(uuid.uuid4().hex)
+    version = store.write_rack_map(b"{}", None)
+    racks = RackMap(store)
+    store.away = True
+    store.write_rack_map(MAP, version)
+    assert racks.topology().rack_of("h2:3181") == "/default-rack"
+    store.away = False
+    racks.bookies_changed(["h2:3181"])
+    assert racks.topology().rack_of("h2:3181") == "/rack-b"
