@@ -18,7 +18,7 @@ class Limits:
     speculative_read_ns: int = _limit(2_000_000_000, 1)
     speculative_read_ns_max: int = _limit(60_000_000_000, 1)
     # Tails (LC-5): how long a bookie may hold a poll, the least time between polls that bring nothing, and between looks at the metadata.
-    long_poll_ns: int = _limit(5_000_000_000, 1_000_000)
+    long_poll_ns: int = _limit(2_000_000_000, 1_000_000)
     tail_pause_ns: int = _limit(200_000_000, 1)
     tail_look_ns: int = _limit(5_000_000_000, 1)
     # Entries that a bookie must be sent again (WR-6, EC-3, G-7): first pause, doubled up to the last; after so many it is staged out.

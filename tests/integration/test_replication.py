@@ -176,6 +176,7 @@ def test_a_corrupt_copy_is_written_again(bookies: LocalCluster, capsys: pytest.C
         assert run(bookies, "ledger", "check", str(ledger_id), "--full") == 0
 
 
+@pytest.mark.slow
 def test_check_finds_a_replica_that_was_never_written(bookies: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """RR-4, RR-5: a bookie frozen while 3/3/2 is written and closed, then killed: what had only reached its socket is lost."""
     with bk_core.connect(bookies.uri) as bk:
@@ -245,6 +246,7 @@ def test_decommission_of_a_live_bookie_beside_a_live_writer(bookies: LocalCluste
             assert reader.read(0, 61) == [payload(n) for n in range(62)]
 
 
+@pytest.mark.slow
 def test_a_bookie_dies_for_good(bookies: LocalCluster, java_client: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """RR-3, RR-5..RR-7: closed ledgers, striped and not, one left open by a dead writer, and one that is empty (R16, R17)."""
     with bk_core.connect(bookies.uri) as bk:

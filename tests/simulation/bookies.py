@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,7 @@ class Call:
     request: Any
     kind: str
     answer: Callable[[Any], None]
+    decides: bool = False
 
 
 class SimStorage(MemoryBookieStorage):
@@ -114,6 +116,7 @@ class SimBookie:
         self.wiped = False
         self.life = 0
         self.read_only = False
+        self.sync_ns = 0  # how long a sync takes here; 0: as the weather is
         self.machine = bookie_machine.BookieMachine(self.storage)
 
     # --- requests --------------------------------------------------------------------------------------------------
@@ -121,6 +124,7 @@ class SimBookie:
     def receive(self, call: Call) -> None:
         if not self.up:
             return
+        call = copy(call)  # a request that comes twice is two requests here
         for effect in self.machine.handle(call, call.request, self.world.now // MS):
             self._perform(effect, call)
 
@@ -153,19 +157,19 @@ class SimBookie:
                 self.storage.sync(behind)
             self._reply(tag, response)
 
-        delay = world.delay()
+        delay = self.sync_ns or world.delay()
         if world.weather.slow_disk and world.random() < world.weather.slow_disk:
             delay *= 100
         world.at(delay, sync)
 
     def _reply(self, call: Call, response: Any) -> None:
         request = call.request
+        if call.decides and response.status in DENIALS:
+            self.cluster.truths[request.ledger_id].denied[self.index, request.entry_id] = None
         if getattr(request, "fence", False):
             truth = self.cluster.truths.get(request.ledger_id)
             if truth is not None and response.status in PROMISES:
                 truth.promised |= self.bit
-                if request.entry_id >= 0 and response.status in DENIALS:
-                    truth.denied[self.index, request.entry_id] = None
             if response.status is Status.UNKNOWN_LEDGER_STATE:
                 self.world.probes["a bookie in limbo was asked by a recoverer"] += 1
         self.world.send(

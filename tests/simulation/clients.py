@@ -9,18 +9,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
-from bk_core.protocol.events import AddReply, BookieLost, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
+from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.reader import LacReader, RangeReader
 from bk_core.protocol.ledger.recovery import LedgerRecovery, RecoveryState
-from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
-from bk_core.protocol.wire.messages import AddRequest, Request, Status
+from bk_core.protocol.wire.messages import AddRequest, ReadRequest, Request, Status
 from tests.simulation.bookies import Call, kind_of
 from tests.simulation.store import Answer
-from tests.simulation.truth import CALLBACK, FENCED, OPENED, READ, VERDICT, Adds, Truth
-from tests.simulation.world import MS
+from tests.simulation.truth import CALLBACK, FENCED, OPENED, VERDICT, Adds, Truth
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -177,7 +174,7 @@ class Client:
     def _send(self, bookie: str, message: Request, answer: Callable[[Any], None]) -> None:
         self._connected[bookie] = None
         target, kind = self.cluster.bookies[bookie], kind_of(message)
-        call = Call(self.name, message, kind, answer)
+        call = Call(self.name, message, kind, answer, self.decides(message))
         self.world.send(
             self.name, bookie, kind, getattr(message, "ledger_id", -1), getattr(message, "entry_id", -1), lambda: target.receive(call)
         )
@@ -203,6 +200,10 @@ class Client:
     def _refused(self, bookie: str) -> None:
         """Connection refused: told soon, once for all that was to be sent."""
         self.world.at(self.world.delay(), lambda: self.feed(BookieLost(bookie)))
+
+    def decides(self, message: Request) -> bool:
+        """Whether a denial of this read may end the ledger (I-12)."""
+        return False
 
     def lost(self, bookie: str) -> None:
         """The connection broke: adds are told through BookieLost, reads each get their answer."""
@@ -234,6 +235,7 @@ class Client:
 
 class Writer(Client):
     role = "writer"
+    wants_registry = True
 
     def __init__(self, cluster: Cluster, name: str, truth: Truth, options: dict[str, Any]) -> None:
         super().__init__(cluster, name, truth)
@@ -243,11 +245,15 @@ class Writer(Client):
         self.close_results: list[Any] = []
         self.errors: list[Exception] = []
         self.told = -1
+        self._event: Any = None
         self._told_of: dict[int, Callable[[Any], None]] = {}
         self.on_closed: Callable[[Any], None] = lambda value: None
         self.options: WriterOptions = options.get("options") or WriterOptions()
         self.machine = LedgerWriter(truth.ledger_id, truth.metadata, truth.version, cluster.placement, cluster.limits, **options)
         self.on_done = self._done
+
+    def registry_changed(self) -> None:
+        self.feed(BookiesChanged())
 
     # --- application -----------------------------------------------------------------------------------------------
 
@@ -316,6 +322,7 @@ class Writer(Client):
             self._told_of.pop(serial)(value)
         if not good:
             self.errors.append(value)
+            self.world.stats[f"appends failed: {type(value).__name__}"] += 1
             return
         for entry_id in range(first, first + count):
             self._acknowledged(entry_id)
@@ -344,6 +351,28 @@ class Writer(Client):
     def ended(self) -> bool:
         return self.machine.state in (WriterState.CLOSED, WriterState.CLOSE_FAILED, WriterState.FENCED, WriterState.FAILED)
 
+    # --- rare states ---------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: Any) -> None:
+        self._event = event
+        super()._handle(event)
+        if isinstance(event, LedgerRead) and not self.ended and self.machine.state is WriterState.OPEN:
+            self.world.probes["an ensemble change conflicted and the ledger was still OPEN"] += 1
+        self._event = None
+
+    def _send_adds(self, bookie: str, position: int, run: Any, start: int) -> None:
+        if bookie not in self.machine.ensemble:
+            self.world.probes["a candidate was sent entries before the metadata named it"] += 1
+        super()._send_adds(bookie, position, run, start)
+
+    def _note_change(self, metadata: LedgerMetadata) -> None:
+        probes, event = self.world.probes, self._event
+        if isinstance(event, LedgerWritten) and event.outcome is Outcome.OK:
+            probes["a window closed with more failures"] += 1
+        old = self.machine.metadata.last_fragment.ensemble
+        if sum(a != b for a, b in zip(old, metadata.last_fragment.ensemble, strict=True)) > 1:
+            probes["two bookies were replaced at once"] += 1
+
     # --- watching the machine --------------------------------------------------------------------------------------
 
     def observe(self) -> None:
@@ -355,7 +384,9 @@ class Writer(Client):
         self.truth.note_handle(self.name, machine.version, machine.ensemble if machine.state is WriterState.OPEN else None)
 
     def write_ledger(self, request: int, metadata: LedgerMetadata, version: int) -> None:
-        if metadata.state is LedgerState.CLOSED:
+        if metadata.state is LedgerState.OPEN:
+            self._note_change(metadata)
+        elif metadata.state is LedgerState.CLOSED:
             self.world.stats["writer closes"] += 1
             if metadata.last_fragment.first_entry_id > metadata.last_entry_id:
                 self.world.probes["closed with an empty last fragment"] += 1
@@ -388,6 +419,9 @@ class Recoverer(Client):
         if self.plain:  # META-8: what it does not know it carries through
             metadata = replace(metadata, custom=self.truth.metadata.custom)
         super().write_ledger(request, metadata, version)
+
+    def decides(self, message: Request) -> bool:
+        return isinstance(message, ReadRequest) and message.entry_id > self.machine.base
 
     @property
     def state(self) -> RecoveryState:
@@ -431,6 +465,8 @@ class Recoverer(Client):
             self.truth.dirty |= VERDICT
         if not self.reads and machine.state in (RecoveryState.READING, RecoveryState.DRAINING):
             self.reads = True
+            if machine.metadata.guaranteed and machine.base >= machine.metadata.last_fragment.first_entry_id:
+                self.world.probes["a recovery began at the LAFR it heard"] += 1
             self.truth.reading.append((self.name, machine.metadata.last_fragment.ensemble, self.truth.promised))
             self.truth.dirty |= FENCED
         if not self.private and machine.writer is not None and machine.writer.private_changes:
@@ -438,113 +474,3 @@ class Recoverer(Client):
             self.world.probes["a recoverer changed its private ensemble"] += 1
         if machine.version >= 0:
             self.truth.note_handle(self.name, machine.version, None)
-
-
-class Reader(Client):
-    """A no-recovery reader (OP-3): learns the LAC, reads up to it, and looks again later; tailing or once."""
-
-    role = "reader"
-
-    def __init__(self, cluster: Cluster, name: str, truth: Truth, *, tailing: bool, pause_ns: int = 20 * MS) -> None:
-        super().__init__(cluster, name, truth)
-        self.tailing = tailing
-        self.position = 0  # next entry to read
-        self.last_add_confirmed = -1
-        self.metadata: LedgerMetadata | None = None
-        self.version = -1
-        self.at_end = False
-        self.errors: list[Exception] = []
-        self.entries: list[tuple[int, bytes]] = []
-        self._pause_ns = pause_ns
-        self._end = -1
-        self._requests = 0
-        self.on_done = self._done
-        cluster.store.watch(name, truth, lambda md, version: self.soon(lambda: self._adopt(md, version)))
-
-    def start(self) -> None:
-        self.cluster.store.read(self.name, self.truth, lambda found: self.soon(lambda: self._opened(found.value, found.version)))
-
-    def _opened(self, metadata: LedgerMetadata | None, version: int) -> None:
-        if metadata is None:
-            self._later(self.start)
-            return
-        self._adopt(metadata, version)
-        self._look()
-
-    def _adopt(self, metadata: LedgerMetadata, version: int) -> None:
-        """OP-6: never an older version."""
-        if version <= self.version:
-            return
-        self.metadata, self.version = metadata, version
-        self.truth.note_handle(self.name, version, None)
-        if metadata.state is LedgerState.CLOSED:
-            self._heard(metadata.last_entry_id)
-            self.truth.opened.append((self.name, metadata.last_entry_id, metadata.length))
-            self.truth.dirty |= OPENED
-
-    def _heard(self, lac: int) -> None:
-        self.last_add_confirmed = max(self.last_add_confirmed, lac)
-        self.truth.reader_lacs[self.name] = self.last_add_confirmed
-        self.truth.dirty |= READ
-
-    def _look(self) -> None:
-        """One round: CLOSED tells the end, else the bookies tell the LAC (LC-1, LC-4)."""
-        assert self.metadata is not None
-        if self.metadata.state is LedgerState.CLOSED:
-            self._read()
-            return
-        self.change_machine(LacReader(self.truth.ledger_id, self.metadata, "lac"))
-        self.act(self.machine.start())
-
-    def _read(self) -> None:
-        assert self.metadata is not None
-        self._end = self.last_add_confirmed
-        if self.position > self._end:
-            self._round_over()
-            return
-        start = int(self.world.random() * self.metadata.ensemble_size)
-        batch = self.world.random() < 0.5
-        limits, ledger_id = self.cluster.limits, self.truth.ledger_id
-        self.change_machine(RangeReader(ledger_id, self.metadata, self.position, self._end, start=start, batch=batch, limits=limits))
-        self.act(self.machine.start())
-
-    def _done(self, token: Any, value: Any) -> None:
-        if token == "lac":
-            if isinstance(value, Exception):
-                self.errors.append(value)
-                self._round_over()
-            else:
-                self._heard(value)
-                self._read()
-        elif token == "run":
-            self._took(value)
-        elif token == "end":
-            if isinstance(value, Exception):
-                self.errors.append(value)
-                self.world.stats["read errors"] += 1
-            self._round_over()
-
-    def _took(self, run: EntryRun) -> None:
-        for index, payload in enumerate(run.payloads()):
-            entry_id = run.first_entry_id + index
-            self.entries.append((entry_id, payload))
-            self.truth.seen.append((self.name, entry_id, payload))
-        self.position = run.last_entry_id + 1
-        self.truth.dirty |= READ
-        machine = self.machine
-        self.world.at(1, lambda: self.soon(lambda: self.act(machine.consumed()) if machine is self.machine else None))
-
-    def _round_over(self) -> None:
-        assert self.metadata is not None
-        if self.metadata.state is LedgerState.CLOSED and self.position > self.metadata.last_entry_id:
-            if not self.at_end:
-                self.at_end = True
-                self.world.note(f"{self.name}: read to the end")
-            return
-        if self.tailing:
-            self._later(self._look)
-        else:
-            self.at_end = True
-
-    def _later(self, function: Callable[[], None]) -> None:
-        self.world.timer(self._pause_ns, lambda: self.soon(function))

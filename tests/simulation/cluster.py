@@ -9,8 +9,9 @@ from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerSta
 from bk_core.protocol.ledger.placement import RandomPlacement
 from bk_core.protocol.limits import Limits
 from tests.simulation.bookies import SimBookie
-from tests.simulation.clients import Client, Reader, Recoverer, Writer
+from tests.simulation.clients import Client, Recoverer, Writer
 from tests.simulation.invariants import Checker
+from tests.simulation.readers import Reader, Tailer
 from tests.simulation.replicator import Replicator
 from tests.simulation.store import SimStore
 from tests.simulation.truth import Truth
@@ -29,6 +30,13 @@ LIMITS = Limits(
     recovery_retry_ns=30 * MS,
     metadata_retry_ns=20 * MS,
     explicit_lac_ns=30 * MS,
+    long_poll_ns=60 * MS,
+    tail_pause_ns=20 * MS,
+    tail_look_ns=100 * MS,
+    placement_retry_ns=100 * MS,
+    add_retry_ns=20 * MS,
+    add_retry_ns_max=200 * MS,
+    replication_retry_ns=50 * MS,
 )
 
 
@@ -110,7 +118,11 @@ class Cluster:
         return Recoverer(self, name, truth, options, plain=plain)
 
     def reader(self, name: str, truth: Truth, *, tailing: bool) -> Reader:
-        return Reader(self, name, truth, tailing=tailing)
+        return Tailer(self, name, truth) if tailing else Reader(self, name, truth, tailing=False)
+
+    def poller(self, name: str, truth: Truth) -> Reader:
+        """A tailing reader that asks for the LAC again and again."""
+        return Reader(self, name, truth, tailing=True)
 
     def replicator(self, name: str, truth: Truth, **options: Any) -> Replicator:
         return Replicator(self, name, truth, **options)

@@ -257,6 +257,8 @@ def metadata_transitions(cluster: Cluster, truth: Truth) -> Finding:
     if role not in allowed:
         return f"{role} took the ledger from {old.state.name} to {new.state.name}"
     if role == "replicator":
+        if old.state is not LedgerState.CLOSED and old.fragments[-1] != new.fragments[-1] and truth.history[-1].by != "foreign":
+            return "the re-replicator changed the last fragment of a ledger that is not closed (RR-2, RR-12)"
         return _substitution(old, new)
     kept = len(old.fragments) - 1
     if old.fragments[:kept] != new.fragments[:kept]:
@@ -490,6 +492,8 @@ def replication_never_loses_copies(cluster: Cluster, truth: Truth) -> Finding:
     old, dead = truth.history[-2].metadata, cluster.dead()
     for e in range(truth.end + 1):
         before = truth.holders(e, old) & ~dead
+        if truth.lost & truth.mask(truth.metadata.fragment_of(e).ensemble, e):
+            continue  # a bookie that got its copies and then lost its disk is nobody's fault
         if truth.holders(e).bit_count() < before.bit_count():
             return f"entry {e} had copies on {cluster.names(before)}, now on {cluster.names(truth.holders(e))}"
     return None

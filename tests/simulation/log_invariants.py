@@ -90,4 +90,7 @@ def the_list_only_grows_and_is_cut(cluster: Cluster, log: LogTruth) -> Finding:
     before, after = log.history[-2], log.history[-1]
     grown = after[: len(before)] == before and len(after) > len(before)
     cut = len(after) < len(before) and before[len(before) - len(after) :] == after
+    still_open = [ledger_id for ledger_id in before[: len(before) - len(after)] if cut and not log.closed(ledger_id)]
+    if still_open:
+        return f"ledgers {still_open} were truncated and are not closed (LOG-11)"
     return None if grown or cut else f"the list went from {before} to {after}"

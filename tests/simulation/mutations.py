@@ -6,33 +6,64 @@ as always. "crash" as an expectation: an assertion inside a machine noticed firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bk_core.protocol.bookie.memory import MemoryBookieStorage
-from bk_core.protocol.bookie.records import LedgerRecord, Reply
+from bk_core.protocol.bookie.records import Reply
 from bk_core.protocol.bookie.rules import BookieRules
-from bk_core.protocol.effects import Complete, ReadLedger, WriteLedger
-from bk_core.protocol.entry import layout
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.end_phase import EndPhase
 from bk_core.protocol.ledger.ensemble_change import ChangingWriter
 from bk_core.protocol.ledger.fence_phase import DENIALS, FencePhase
-from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.ledger.pending import AckSet
-from bk_core.protocol.ledger.recovery import LedgerRecovery, RecoveryState
-from bk_core.protocol.ledger.replication import FragmentRepair
+from bk_core.protocol.ledger.recovery import LedgerRecovery
+from bk_core.protocol.ledger.replication import FragmentRepair, check, fragments
 from bk_core.protocol.ledger.writer import LedgerWriter
 from bk_core.protocol.ledger.writer_acks import CountingWriter
-from bk_core.protocol.ledger.writer_base import WriterBase, WriterState
+from bk_core.protocol.ledger.writer_base import WriterBase
 from bk_core.protocol.ledger.writer_close import ClosingWriter
 from bk_core.protocol.ledger.writer_guarantee import GuaranteeingWriter
 from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode
+from bk_core.protocol.log.leader import LogLeader
+from bk_core.protocol.log.truncation import LogTruncation
 from bk_core.protocol.wire.messages import Status
+from tests.simulation import replicator
+from tests.simulation.broken import (
+    accepts_its_own_version,
+    acknowledges_while_closing,
+    all_fragments,
+    always,
+    asks_current_ensemble,
+    asks_without_fence,
+    changes_first,
+    closes_without_draining,
+    commits_any_complete,
+    commits_between_un_acks,
+    copies_without_flag,
+    counts_answers,
+    counts_departed,
+    fences_only_what_it_knows,
+    forgets_fences,
+    install_with_early,
+    length_of_nothing,
+    overwrites_closed,
+    persists_private_changes,
+    remembers_departed,
+    rereads_when_unknown,
+    sends_by_difference,
+    stamps_moving_lac,
+    take_back_noting,
+    takes_open_ledgers,
+    tells_early,
+    tombstone_without_fence,
+    unverified_lac,
+    uses_before_commit,
+)
 
-Patch = tuple[type, str, Any]
+Patch = tuple[Any, str, Any]  # class or module, name, replacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +75,18 @@ class Mutation:
     forced: dict[str, Any] = field(default_factory=dict)
     seeds: int = 2000
 
+    @property
+    def near(self) -> int:
+        """A seed that noticed it when this was written; tests begin there."""
+        return NEAR.get(self.rule, 0)
+
 
 @contextmanager
 def applied(mutation: Mutation) -> Iterator[None]:
     """The mutation is in force inside the block, in this process."""
     missing = object()
+    for owner, name, _ in mutation.patches:
+        getattr(owner, name)  # a rule that moved elsewhere must not look unbroken
     before = [(owner, name, owner.__dict__.get(name, missing)) for owner, name, _ in mutation.patches]
     try:
         for owner, name, replacement in mutation.patches:
@@ -63,7 +101,7 @@ def applied(mutation: Mutation) -> Iterator[None]:
 
 
 # What the swarm is made to do, so that the rule matters.
-PLAIN = {"gwq": False, "writer_dies_ms": 0, "replicators": 0}
+PLAIN = {"gwq": False, "writer_dies_ms": 0, "replicators": 0, "calm_ms": 8000}
 STRAGGLERS = {
     **PLAIN,
     "quorums": (3, 3, 2),
@@ -72,6 +110,13 @@ STRAGGLERS = {
     "entries_at_once": 1,
     "recoverers": 1,
     "recover_at_ms": 5,
+    "readers": 0,
+    "crash": 0.0,
+    "wipes": 0,
+    "partition": 0.0,
+    "pause": 0.0,
+    "read_only": 0.0,
+    "append_every_ms": 1,
     "storm_ms": 500,
     "weather.slow": 0.5,
     "weather.loss": 0.1,
@@ -115,235 +160,11 @@ AMBIGUOUS = {
 WIPES = {**STRAGGLERS, "wipes": 1, "crash": 0.25, "entries": 4}
 
 
-# --- bookies -------------------------------------------------------------------------------------------------------------
-
-
-def _fences_only_what_it_knows(self: BookieRules, record: LedgerRecord, key: bytes) -> LedgerRecord:
-    return replace(record, key=key, fenced=True) if record.has_entries else record
-
-
-def _forgets_fences(self: MemoryBookieStorage, durable: Any) -> Any:
-    for ledger_id, record in durable.records.items():
-        durable.records[ledger_id] = replace(record, fenced=False)
-    return durable
-
-
-def _tombstone_without_fence(self: BookieRules, record: LedgerRecord, now_ms: int) -> LedgerRecord:
-    return LedgerRecord(record.ledger_id)
-
-
-# --- writer --------------------------------------------------------------------------------------------------------------
-
-_propose = ChangingWriter._propose
-_take_back = ChangingWriter._take_back
-_install = ChangingWriter._install
-_acknowledged = CountingWriter._acknowledged
-_begin_close = ClosingWriter._begin_close
-_set_ensemble = WriterBase._set_ensemble
-
-
-def _uses_before_commit(self: Any, failures: Any, chosen: Any, now_ns: int) -> Any:
-    effects = _propose(self, failures, chosen, now_ns)
-    change = self._change
-    if change is None:
-        return effects
-    self.metadata, self.version = change.wanted, self.version + 1
-    return [*effects, *self._install(change.ensemble, change.first_entry_id, change.round, now_ns)]
-
-
-def _rereads_when_unknown(self: Any) -> Any:
-    waiting = self._closing if self._change is None else self._change
-    waiting.reading = True
-    return [ReadLedger(waiting.request)]
-
-
-def _accepts_its_own_version(self: Any, version: int) -> bool:
-    return version < self.version
-
-
-def _remembers_departed(self: Any, ensemble: Any) -> None:
-    departed = getattr(self, "_departed", {}) if hasattr(type(self), "_departed_of") else {}
-    for position, bookie in enumerate(self._ensemble):
-        departed[bookie] = position
-    _DEPARTED[id(self)] = departed
-    _set_ensemble(self, ensemble)
-
-
-_DEPARTED: dict[int, dict[str, int]] = {}
-
-
-def _counts_departed(self: Any, bookie: str, first: int, count: int, now_ns: int) -> Any:
-    position = _DEPARTED.get(id(self), {}).get(bookie)
-    if bookie in self._position or position is None:
-        return _acknowledged(self, bookie, first, count, now_ns)
-    stands_in = self._ensemble[position]
-    del self._position[stands_in]
-    self._position[bookie] = position
-    try:
-        return _acknowledged(self, bookie, first, count, now_ns)
-    finally:
-        self._position.pop(bookie, None)
-        self._position[self._ensemble[position]] = position
-
-
-def _commits_any_complete(self: Any) -> Any:
-    """Out of order: the highest complete run completes, whatever is before it."""
-    effects: list[Any] = []
-    if self._may_commit():
-        for pending in list(self._pending.after(self.acknowledged_head)):
-            everything = pending.between(pending.first, pending.last)
-            if self._quorum_complete(pending, ()) & everything == everything:
-                self._commit(pending.last, effects)
-    return effects
-
-
-def _commits_between_un_acks(self: Any, ensemble: Any, first: int) -> None:
-    """EC-10: the commit runs after each entry that is un-acked, not after all of them."""
-    changed = [p for p, bookie in enumerate(ensemble) if bookie != self._ensemble[p]]
-    original = AckSet.move
-    runs = list(self._pending)
-    late = self.__dict__.setdefault if hasattr(self, "__dict__") else None
-    assert late is not None
-    change, self._change = self._change, None
-    for pending in runs:
-        touched = any(pending.acks.write_set.held[p] & pending.after(first - 1) for p in changed)
-        if not touched:
-            _EARLY.setdefault(id(self), []).extend(self._advance())
-        for position in changed:
-            original(pending.acks, position, pending.after(first - 1))
-    self._change = change
-    _take_back(self, ensemble, first)
-
-
-_EARLY: dict[int, list[Any]] = {}
-
-
-def _install_with_early(self: Any, ensemble: Any, first: int, settled: Any, now_ns: int) -> Any:
-    effects = _install(self, ensemble, first, settled, now_ns)
-    return [*_EARLY.pop(id(self), []), *effects]
-
-
-def _sends_by_difference(self: Any, now_ns: int) -> Any:
-    """EC-11 broken: only what changed in this installation, so a bookie that came back gets nothing."""
-    effects: list[Any] = []
-    before = _BEFORE.get(id(self), ())
-    for pending in self._pending:
-        for position, bookie in enumerate(self._ensemble):
-            if position < len(before) and before[position] != bookie:
-                self._send_missing(pending, position, now_ns, effects)
-    return effects
-
-
-_BEFORE: dict[int, tuple[str, ...]] = {}
-
-
-def _take_back_noting(self: Any, ensemble: Any, first: int) -> None:
-    _BEFORE[id(self)] = tuple(self._ensemble)
-    _take_back(self, ensemble, first)
-
-
-def _closes_without_draining(self: Any, why: Any) -> Any:
-    """CL-1 broken: the queue goes on committing while the closing write is on its way."""
-    kept = list(self._pending)
-    effects = _begin_close(self, why)
-    for pending in kept:
-        self._pending.add(pending)
-        pending.waiting = True
-    return [e for e in effects if isinstance(e, WriteLedger | Complete)]
-
-
-def _acknowledges_while_closing(self: Any, bookie: str, first: int, count: int, now_ns: int) -> Any:
-    state = self.state
-    if state in (WriterState.CLOSING, WriterState.CLOSED):
-        self.state = WriterState.OPEN
-    try:
-        return _acknowledged(self, bookie, first, count, now_ns)
-    finally:
-        if self.state is WriterState.OPEN:
-            self.state = state
-
-
-# --- recovery ------------------------------------------------------------------------------------------------------------
-
-_metadata_read = LedgerRecovery._metadata_read
-_maybe_close = LedgerRecovery._maybe_close
-_package = LedgerWriter._package
-
-
-def _asks_current_ensemble(self: Any, question: Any, position: int) -> Any:
-    if self.writer is not None:
-        question.ensemble = self.writer.ensemble
-    return self._requests.fence_read(question, position, question.entry_id)
-
-
-def _asks_without_fence(self: Any, question: Any, position: int) -> Any:
-    return self._requests.plain_read(question, position, question.entry_id)
-
-
-def _unverified_lac(self: Any, body: bytes | None) -> int:
-    return -1 if body is None else int(layout.HEADER.unpack_from(body)[2])
-
-
-def _stamps_moving_lac(self: Any, *arguments: Any) -> Any:
-    frozen = self._frozen_lac
-    if frozen is not None:
-        self._frozen_lac = self.last_add_pushed
-    try:
-        return _package(self, *arguments)
-    finally:
-        self._frozen_lac = frozen
-
-
-def _persists_private_changes(self: Any, failures: Any, chosen: Any, now_ns: int) -> Any:
-    effects = _propose(self, failures, chosen, now_ns)
-    if self.recovering:
-        first, ensemble = max(self.private_changes.items())
-        return [*effects, WriteLedger(-1, self.metadata.with_ensemble(first, ensemble), self.version)]
-    return effects
-
-
-def _length_of_nothing(self: Any) -> Any:
-    if self.length is None:
-        self.length = 0
-    return self._write_barrier(self.barrier.take())
-
-
-def _overwrites_closed(self: Any, event: Any) -> Any:
-    closing = self.state is RecoveryState.CLOSING and event.request == self._metadata_request and self._wanted is None
-    if closing and event.metadata is not None and event.metadata.state is LedgerState.CLOSED:
-        self.metadata, self.version = event.metadata, event.version
-        return [self._write_metadata(self._closing_metadata(event.metadata.in_recovery()))]
-    return _metadata_read(self, event)
-
-
-def _tells_early(self: Any) -> Any:
-    effects = _maybe_close(self)
-    return [Complete(self._token, e.metadata) if isinstance(e, WriteLedger) else e for e in effects] + effects
-
-
-def _counts_answers(self: Distribution, heard: Any) -> bool:
-    return len(set(heard)) >= self.denials_needed
-
-
-def _always(value: Any) -> Callable[..., Any]:
-    return lambda self, *arguments, **options: value
-
-
-# --- re-replication --------------------------------------------------------------------------------------------------------
-
-
-def _changes_first(self: Any, now_ns: int) -> Any:
-    return self._finish_copying() if self._exchanges else _go_on(self, now_ns)
-
-
-_go_on = FragmentRepair._go_on
-
-
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "B-3",
         "a ledger that the bookie has no entries of is not fenced",
-        ((BookieRules, "_fenced", _fences_only_what_it_knows),),
+        ((BookieRules, "_fenced", fences_only_what_it_knows),),
         ("I-11", "I-12", "I-1", "I-17"),
         STRAGGLERS,
     ),
@@ -358,21 +179,21 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "B-6 (restart)",
         "fence marks are lost in a restart",
-        ((MemoryBookieStorage, "_after_crash", _forgets_fences),),
+        ((MemoryBookieStorage, "_after_crash", forgets_fences),),
         ("I-11", "I-12", "I-1", "I-17"),
         {**STRAGGLERS, "crash": 0.3},
     ),
     Mutation(
         "B-6 (deletion)",
         "a deleted ledger leaves no fence",
-        ((BookieRules, "_tombstone", _tombstone_without_fence),),
+        ((BookieRules, "_tombstone", tombstone_without_fence),),
         ("I-11",),
         {"delete": True},
     ),
     Mutation(
         "B-7",
         "an entry that cannot be read is denied",
-        ((BookieRules, "_unreadable", _always(Status.NO_ENTRY)),),
+        ((BookieRules, "_unreadable", always(Status.NO_ENTRY)),),
         ("I-1", "I-17"),
         {**STRAGGLERS, "damage": 0.5, "entries": 6, "append_every_ms": 2, "recover_at_ms": 30},
         4000,
@@ -396,14 +217,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "META-11",
         "an ensemble is used before the store has it",
-        ((ChangingWriter, "_propose", _uses_before_commit),),
+        ((ChangingWriter, "_propose", uses_before_commit),),
         ("I-3", "I-10", "I-19"),
         CHANGES,
     ),
     Mutation(
         "META-12",
         "after an ambiguous compare-and-set the store is read instead",
-        ((ChangingWriter, "_after_unknown", _rereads_when_unknown), (ChangingWriter, "_stale", _accepts_its_own_version)),
+        ((ChangingWriter, "_after_unknown", rereads_when_unknown), (ChangingWriter, "_stale", accepts_its_own_version)),
         ("I-10", "I-3", "I-1", "I-G1", "I-G2", "I-G3"),
         AMBIGUOUS,
         20000,
@@ -411,7 +232,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "WR-7",
         "acknowledgements of replaced bookies count",
-        ((WriterBase, "_set_ensemble", _remembers_departed), (CountingWriter, "_acknowledged", _counts_departed)),
+        ((WriterBase, "_set_ensemble", remembers_departed), (CountingWriter, "_acknowledged", counts_departed)),
         ("I-3", "I-10", "I-2", "I-4"),
         CHANGES,
         4000,
@@ -419,7 +240,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "WR-8",
         "entries are acknowledged out of order",
-        ((CountingWriter, "_advance", _commits_any_complete),),
+        ((CountingWriter, "_advance", commits_any_complete),),
         ("I-3", "I-14", "I-2"),
         {**CHANGES, "entries_at_once": 1, "append_every_ms": 1},
     ),
@@ -446,14 +267,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "EC-8",
         "everything counts while the metadata of a change is on its way",
-        ((WriterBase, "_positions_to_exclude", _always(())), (WriterBase, "_window_blocks", _always(False))),
+        ((WriterBase, "_positions_to_exclude", always(())), (WriterBase, "_window_blocks", always(False))),
         ("I-3", "I-10"),
         {**CHANGES, "weather.store_loss": 0.3},
     ),
     Mutation(
         "EC-10 (order)",
         "the commit runs between un-acking one entry and the next",
-        ((ChangingWriter, "_take_back", _commits_between_un_acks), (ChangingWriter, "_install", _install_with_early)),
+        ((ChangingWriter, "_take_back", commits_between_un_acks), (ChangingWriter, "_install", install_with_early)),
         ("I-3", "I-10", "I-4"),
         {**CHANGES, "quorums": (4, 2, 2), "bookies": 7, "entries_at_once": 1, "append_every_ms": 1, "writer.window": ChangeWindow.BLOCK},
         6000,
@@ -461,14 +282,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "EC-10 (no un-ack)",
         "acknowledgements of replaced bookies are kept",
-        ((AckSet, "move", _always(None)),),
+        ((AckSet, "move", always(None)),),
         ("I-3", "I-10", "I-4", "L-1", "L-2"),
         CHANGES,
     ),
     Mutation(
         "EC-11",
         "only positions that changed are sent to",
-        ((ChangingWriter, "_take_back", _take_back_noting), (ChangingWriter, "_send_all_missing", _sends_by_difference)),
+        ((ChangingWriter, "_take_back", take_back_noting), (ChangingWriter, "_send_all_missing", sends_by_difference)),
         ("L-1", "L-2", "L-5", "L-3"),
         {**CHANGES, "recoverers": 0, "bookies": 4, "quorums": (3, 3, 3)},
         6000,
@@ -477,8 +298,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "CL-1",
         "entries are acknowledged after the close has fixed the end",
         (
-            (ClosingWriter, "_begin_close", _closes_without_draining),
-            (CountingWriter, "_acknowledged", _acknowledges_while_closing),
+            (ClosingWriter, "_begin_close", closes_without_draining),
+            (CountingWriter, "_acknowledged", acknowledges_while_closing),
         ),
         ("I-1", "I-13"),
         {**CHANGES, "recoverers": 0, "close_at_ms": 40, "storm_ms": 150},
@@ -486,7 +307,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "CL-4",
         "a close succeeds although another client closed elsewhere",
-        ((ClosingWriter, "_same_end", _always(True)),),
+        ((ClosingWriter, "_same_end", always(True)),),
         ("I-7", "I-15"),
         {
             **STRAGGLERS,
@@ -502,7 +323,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "RC-2",
         "recovery reads follow its own write-backs",
-        ((LedgerRecovery, "_ask", _asks_current_ensemble),),
+        ((LedgerRecovery, "_ask", asks_current_ensemble),),
         ("I-1", "I-17", "I-10"),
         {
             **RECOVERIES,
@@ -522,7 +343,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "RC-5",
         "a global count of answers is taken for coverage (Q-8)",
-        ((Distribution, "covered", _counts_answers),),
+        ((Distribution, "covered", counts_answers),),
         ("RC-5",),
         {**RECOVERIES, "quorums": (4, 2, 2), "crash": 0.1},
     ),
@@ -537,7 +358,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "RC-6 (digest)",
         "a LAC under a bad digest counts",
-        ((FencePhase, "_lac_of", _unverified_lac),),
+        ((FencePhase, "_lac_of", unverified_lac),),
         ("I-4", "I-6", "I-18", "I-17", "L-4"),
         {**RECOVERIES, "damage": 0.5, "quorums": (3, 3, 2), "recovery.reread_last_fragment": False, "storm_ms": 300},
         4000,
@@ -545,14 +366,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "RC-7",
         "write-backs carry the moving LAC",
-        ((LedgerWriter, "_package", _stamps_moving_lac),),
+        ((LedgerWriter, "_package", stamps_moving_lac),),
         ("I-6",),
         RECOVERIES,
     ),
     Mutation(
         "RC-8",
         "recovery reads do not fence",
-        ((LedgerRecovery, "_ask", _asks_without_fence),),
+        ((LedgerRecovery, "_ask", asks_without_fence),),
         ("I-1", "I-12", "I-17"),
         STRAGGLERS,
         20000,
@@ -567,7 +388,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "RC-10 (one)",
         "one denial ends the ledger",
-        ((LedgerRecovery, "_denials_needed", _always(1)),),
+        ((LedgerRecovery, "_denials_needed", always(1)),),
         ("I-1", "I-17"),
         RECOVERIES,
     ),
@@ -581,42 +402,42 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "RC-15",
         "ensembles of a recovery are stored before it closes",
-        ((ChangingWriter, "_propose", _persists_private_changes),),
+        ((ChangingWriter, "_propose", persists_private_changes),),
         ("I-9", "I-1", "I-17", "I-3"),
         {**RECOVERIES, "crash": 0.12},
     ),
     Mutation(
         "RC-16",
         "the length of an unread last entry is taken for nothing",
-        ((EndPhase, "start", _length_of_nothing),),
+        ((EndPhase, "start", length_of_nothing),),
         ("I-18", "I-7"),
         RECOVERIES,
     ),
     Mutation(
         "RC-18",
         "a recovery closes a ledger that is closed",
-        ((LedgerRecovery, "_metadata_read", _overwrites_closed),),
+        ((LedgerRecovery, "_metadata_read", overwrites_closed),),
         ("I-9", "I-1", "I-15"),
         RECOVERIES,
     ),
     Mutation(
         "RC-19",
         "a recovery answers its caller before the close is definite",
-        ((LedgerRecovery, "_maybe_close", _tells_early),),
+        ((LedgerRecovery, "_maybe_close", tells_early),),
         ("I-15", "I-16"),
         RECOVERIES,
     ),
     Mutation(
         "G-4",
         "nothing is pinned",
-        ((GuaranteeingWriter, "_removable", _always(True)),),
+        ((GuaranteeingWriter, "_removable", always(True)),),
         ("I-3", "I-10", "I-G3"),
         GWQ,
     ),
     Mutation(
         "G-6",
         "departing bookies count inside the window",
-        ((WriterBase, "_positions_to_exclude", _always(())),),
+        ((WriterBase, "_positions_to_exclude", always(())),),
         ("I-3", "I-10", "I-G1", "I-G3"),
         {**GWQ, "weather.store_loss": 0.3, "writer.window": None},
         4000,
@@ -624,7 +445,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "G-8",
         "failures are taken back while an ambiguous change is out, and the store is read instead",
-        ((ChangingWriter, "_after_unknown", _rereads_when_unknown), (ChangingWriter, "_stale", _accepts_its_own_version)),
+        ((ChangingWriter, "_after_unknown", rereads_when_unknown), (ChangingWriter, "_stale", accepts_its_own_version)),
         ("I-10", "I-3", "I-G1", "I-G2", "I-G3"),
         {**AMBIGUOUS, "quorums": (4, 3, 2)},
         20000,
@@ -634,7 +455,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a guaranteed ledger is closed and sealed before everything is fully replicated",
         (
             (ClosingWriter, "_drained", lambda self: self.last_add_confirmed == self.last_add_pushed),
-            (ClosingWriter, "_may_close_here", _always(True)),
+            (ClosingWriter, "_may_close_here", always(True)),
         ),
         ("I-G2",),
         {**GWQ, "recoverers": 0, "close_at_ms": 40},
@@ -648,18 +469,93 @@ MUTATIONS: tuple[Mutation, ...] = (
         4000,
     ),
     Mutation(
+        "B-2",
+        "recovery adds are refused by a fence",
+        ((BookieRules, "_passes_fences", always(False)),),
+        ("L-10", "L-4", "L-8", "L-7"),
+        {"recoverers": 1, "replicators": 0, "gwq": False, "readers": 0, "calm_ms": 2000},
+    ),
+    Mutation(
+        "RR-2",
+        "the last fragment of a ledger that is not closed is copied",
+        (
+            (fragments, "is_eligible", lambda metadata, first: True),
+            (check, "is_eligible", lambda metadata, first: True),
+            (FragmentRepair, "_may_copy", always(True)),
+            (replicator, "eligible_fragments", all_fragments),
+        ),
+        ("I-9", "I-R1", "I-3", "I-2", "I-10"),
+        {**CHANGES, "replicators": 2},
+    ),
+    Mutation(
         "RR-5",
         "copies are written without the recovery flag",
-        ((BookieRules, "_passes_fences", _always(False)),),
-        ("L-10", "L-4", "L-8", "L-7"),
-        {"replicators": 1, "recoverers": 1},
+        ((FragmentRepair, "handle", copies_without_flag),),
+        ("L-10",),
+        {**CHANGES, "replicators": 1, "recoverers": 1, "readers": 0},
     ),
     Mutation(
         "RR-7",
         "bookies are exchanged before the copies are there",
-        ((FragmentRepair, "_go_on", _changes_first),),
+        ((FragmentRepair, "_go_on", changes_first),),
         ("I-R1", "I-3", "I-4", "I-2"),
         {**CHANGES, "replicators": 2, "weather.loss": 0.02},
         4000,
     ),
+    Mutation(
+        "LOG-1",
+        "a new leader fences the last ledger only",
+        ((LogLeader, "_ledgers_to_recover", lambda self, ledgers: ledgers[-1:]),),
+        ("I-L2", "I-L3", "I-L4", "L-4"),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
+    Mutation(
+        "LOG-6",
+        "a leader writes to the next ledger before the one before it is closed",
+        ((LogLeader, "_old_is_settled", always(True)),),
+        ("I-L2", "I-L3"),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
+    Mutation(
+        "LOG-7",
+        "a leader rolls while more than its last ledger is open",
+        ((LogLeader, "_may_roll", always(True)),),
+        ("I-L2", "I-L3", "crash", "L-4"),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
+    Mutation(
+        "LOG-11",
+        "a truncation takes ledgers that are not closed",
+        ((LogTruncation, "_found", takes_open_ledgers),),
+        ("I-L5",),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
 )
+
+NEAR = {
+    "B-3": 17,
+    "B-4": 12,
+    "B-6 (restart)": 20,
+    "B-7": 39,
+    "B-10 (limbo)": 43,
+    "B-10 (fence)": 118,
+    "META-12": 19,
+    "WR-7": 108,
+    "EC-7 (too high)": 3,
+    "EC-8": 5,
+    "EC-10 (order)": 10,
+    "EC-10 (no un-ack)": 5,
+    "EC-11": 17,
+    "CL-4": 15,
+    "RC-2": 106,
+    "RC-6 (floor)": 10,
+    "RC-6 (digest)": 274,
+    "RC-8": 78,
+    "RC-10 (QC - 1)": 16,
+    "RC-10 (one)": 11,
+    "RC-16": 23,
+    "G-8": 50,
+    "LOG-1": 7,
+    "LOG-6": 3,
+    "LOG-11": 18,
+}

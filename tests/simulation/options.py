@@ -50,6 +50,7 @@ class SwarmOptions:
     recoverer_dies: float = 0.0
     close_at_ms: int = 0  # 0: it closes when all is calm
     delete: bool = False  # at the very end
+    calm_ms: int = 30_000  # patience with liveness
 
 
 def draw(seed: int, forced: dict[str, Any] | None = None) -> SwarmOptions:
@@ -72,16 +73,16 @@ def draw(seed: int, forced: dict[str, Any] | None = None) -> SwarmOptions:
         writer=_writer(pick, among),
         recovery=_recovery(pick, among),
         storm_ms=among(60, 150, 300, 500),
-        entries=1 + int(pick() * among(3, 12, 30)),
+        entries=1 + int(pick() * among(3, 15, 30)),
         entries_at_once=among(1, 4),
-        append_every_ms=among(1, 8, 25),
-        recoverers=among(0, 1, 1, 2, 3),
-        recover_at_ms=int(pick() * among(10, 60, 300)),
+        append_every_ms=among(1, 4, 10, 25),
+        recoverers=among(0, 0, 1, 1, 2, 3),
+        recover_at_ms=int(pick() * among(20, 100, 300)),
         readers=among(0, 0, 1, 2),
         tailing=pick() < 0.7,
         replicators=among(0, 0, 0, 1),
-        crash=among(0.0, 0.0, 0.02, 0.08),
-        wipes=int(pick() * quorums[2]) if pick() < 0.25 else 0,
+        crash=among(0.0, 0.02, 0.08, 0.2),
+        wipes=1 + int(pick() * (quorums[2] - 1)) if quorums[2] > 1 and pick() < 0.25 else 0,
         partition=among(0.0, 0.0, 0.03, 0.1),
         pause=among(0.0, 0.0, 0.03),
         read_only=among(0.0, 0.0, 0.0, 0.03),

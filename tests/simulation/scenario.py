@@ -13,9 +13,12 @@ from typing import Any
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import RandomPlacement
 from bk_core.protocol.limits import Limits
-from tests.simulation.clients import Client, Reader, Recoverer, Writer
+from tests.simulation.clients import Client, Recoverer, Writer
 from tests.simulation.cluster import LIMITS, Cluster
+from tests.simulation.invariants import INVARIANTS, InvariantViolated
+from tests.simulation.readers import Reader
 from tests.simulation.replicator import Replicator
+from tests.simulation.store import Answer
 from tests.simulation.truth import Truth
 from tests.simulation.world import MS, STORE, Rule, Weather
 
@@ -145,6 +148,21 @@ class Scenario:
     def metadata_down(self, down: bool = True) -> None:
         self.cluster.store.down = down
 
+    def metadata_stale(self, *, client: str | Client, count: int = 1) -> None:
+        """The next ``count`` reads of this client are answered by a follower that has not heard of the newest version (scenario 46)."""
+        store, name, read = self.cluster.store, _name_of(client), self.cluster.store.read
+        left = [count]
+
+        def read_of_follower(who: str, truth: Truth, answer: Callable[[Answer], None]) -> None:
+            if who != name or not left[0] or truth is not self.ledger:
+                read(who, truth, answer)
+                return
+            left[0] -= 1
+            version = truth.version - 1
+            read(who, truth, lambda found: answer(replace(found, version=version, value=truth.history[version].metadata)))
+
+        store.read = read_of_follower  # type: ignore[method-assign]
+
     def write_metadata(self, metadata: LedgerMetadata, *, role: str = "replicator") -> None:
         """Another program changes the metadata, now. ``role`` decides what I-9 allows it."""
         self.cluster.store.install(self.ledger, metadata, "foreign", role)
@@ -183,6 +201,10 @@ class Scenario:
 
     def read_only(self, bookie: str, on: bool = True) -> None:
         self.cluster.bookies[bookie].turn_read_only(on)
+
+    def slow_disk(self, bookie: str, ms: float = 0.0) -> None:
+        """From now on a sync takes ``ms`` there (0: 1 ms again): what it is to make durable is lost in a crash before that."""
+        self.cluster.bookies[bookie].sync_ns = int(ms * MS)
 
     def corrupt(self, bookie: str, entry: int) -> None:
         """The copy of ``entry`` on ``bookie`` fails its digest from now on."""
@@ -284,6 +306,25 @@ class Scenario:
     def writes(self, client: Client) -> int:
         """How many versions of the metadata this client wrote."""
         return sum(1 for v in self.ledger.history if v.by == client.name)
+
+    def arrived(self, kind: str, source: str, to: str, entry: int | None = None) -> int:
+        """How many such messages have reached ``to`` so far."""
+        what = "" if entry is None else f" e{entry}"
+        text = f"{source} -> {to}: {kind} of ledger {self.ledger.ledger_id}{what}"
+        lines = (line.split(maxsplit=1)[1] for line in self.world.lines)
+        return sum(1 for line in lines if line == text or (entry is None and line.startswith(text + " ")))
+
+    def violations(self, *rules: str, ms: int = 5_000) -> set[str]:
+        """Play on past broken invariants. Which of them were broken, and which of ``rules`` were at the moment when another one was."""
+        found: set[str] = set()
+        deadline = self.world.now + ms * MS
+        while (due := self.world.next_at()) is not None and due <= deadline:
+            try:
+                self.cluster.step()
+            except InvariantViolated as error:
+                found.add(error.rule)
+                found.update(one.rule for one in INVARIANTS if one.rule in rules and one.check(self.cluster, self.ledger) is not None)
+        return found
 
     def story(self) -> str:
         """Everything that happened, one line each."""

@@ -128,6 +128,9 @@ class SimStore:
         """``callback`` hears of newer versions, late, possibly out of order, until the end of the run."""
 
         def tell(metadata: LedgerMetadata, version: int) -> None:
+            if (STORE, client) in self.world.cut:  # a client that finds the store again has its watches renewed
+                self.world.at(20 * MS, lambda: tell(metadata, version))
+                return
             self.world.send(STORE, client, "watch", truth.ledger_id, -1, lambda: callback(metadata, version))
 
         self._watches.setdefault(truth.ledger_id, []).append(tell)

@@ -13,15 +13,15 @@ from bk_core.protocol.ledger.recovery import RecoveryState
 from bk_core.protocol.ledger.writer import WriterState
 from bk_core.protocol.wire.messages import AddRequest
 from tests.simulation.bookies import Call
-from tests.simulation.clients import Client, Reader, Recoverer, Writer
+from tests.simulation.clients import Client, Recoverer, Writer
 from tests.simulation.cluster import Cluster
 from tests.simulation.liveness import check_end, check_writer_alone
 from tests.simulation.options import SwarmOptions, draw
+from tests.simulation.readers import Reader
 from tests.simulation.replicator import Replicator
 from tests.simulation.truth import Truth
 from tests.simulation.world import MS, STORE, Weather
 
-CALM_MS = 60_000
 LINGER_MS = 800  # the slowest message of the storm has arrived by then
 
 
@@ -56,7 +56,10 @@ class Run:
         for index in range(options.recoverers):
             world.at(options.recover_at_ms * MS + index * world.delay(), lambda i=index: self.recover(f"r{i}"))  # type: ignore[misc]
         for index in range(options.readers):
-            self.readers.append(self.cluster.reader(f"t{index}", self.truth, tailing=options.tailing))
+            polls = options.tailing and world.random() < 0.3
+            name = f"t{index}"
+            reader = self.cluster.poller(name, self.truth) if polls else self.cluster.reader(name, self.truth, tailing=options.tailing)
+            self.readers.append(reader)
             world.at(int(world.random() * 50 * MS), self.readers[-1].start)
         for index in range(options.replicators):
             self.replicators.append(self.cluster.replicator(f"rr{index}", self.truth, move=0.2))
@@ -123,7 +126,8 @@ class Run:
     def _happenings(self) -> list[tuple[float, Callable[[], None]]]:
         o = self.options
         return [
-            (o.crash, self._crash),
+            (o.crash, lambda: self._crash(self._some_bookie(), wipe=False)),
+            (0.08 if self._wipeable else 0.0, self._wipe),
             (o.partition, self._partition),
             (o.pause, self._pause),
             (o.read_only, self._read_only),
@@ -140,12 +144,14 @@ class Run:
         alive = [c for c in self.cluster.clients if c.alive]
         return alive[int(self.world.random() * len(alive))] if alive else None
 
-    def _crash(self) -> None:
-        world, bookie = self.world, self.cluster.bookies[self._some_bookie()]
+    def _wipe(self) -> None:
+        self._crash(self._wipeable[int(self.world.random() * len(self._wipeable))], wipe=True)
+
+    def _crash(self, name: str, *, wipe: bool) -> None:
+        world, bookie = self.world, self.cluster.bookies[name]
         if not bookie.up:
             return
         bookie.crash()
-        wipe = bookie.name in self._wipeable and world.random() < 0.5
 
         def restart() -> None:
             if not bookie.up:
@@ -293,7 +299,7 @@ class Run:
         return False
 
     def _run_until(self, done: Callable[[], bool]) -> None:
-        deadline, world, step = self.world.now + CALM_MS * MS, self.world, self.cluster.step
+        deadline, world, step = self.world.now + self.options.calm_ms * MS, self.world, self.cluster.step
         while not done() and world.now < deadline and step():
             pass
 

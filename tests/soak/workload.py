@@ -417,7 +417,10 @@ class Auditor(Actor):
         except BkError:
             return  # a failed ``final`` is a violation of its own
         with handle:
-            self._count_copies(handle)
+            try:
+                self._count_copies(handle)
+            except BkError:
+                pass  # counted among the operations that failed; no verdict follows from it
             last = handle.last_add_confirmed
             for first in range(0, last + 1, READ_ENTRIES_MAX * 10):
                 self._read(handle, first, min(last, first + READ_ENTRIES_MAX * 10 - 1))
@@ -460,6 +463,12 @@ class Auditor(Actor):
 
     def audit_log(self) -> None:
         """Take the log over, so that its last ledgers are closed, and read it once more from the start."""
+        try:
+            self._audit_log()
+        except BkError:
+            return  # without a ``log_final`` the judge complains
+
+    def _audit_log(self) -> None:
         with self.recorder.during(self.name, "log_open", log=LOG, leader=self.name) as value:
             writer = LogWriter.open(self.client, LOG, password=PASSWORD)
             value["ledger"] = writer.ledger_id

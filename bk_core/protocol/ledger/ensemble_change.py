@@ -31,11 +31,10 @@ class ChangingWriter(FailingWriter):
             message = f"ledger {self.ledger_id} changed its ensemble {self._changes} times, the limit"
             return self._fatal(WriteFailedError(message, ledger=self.ledger_id))
         removable = self._removable_part(failures)
-        if not removable or (self._look_again_ns is not None and self._pins()):
-            return self._pinned_wait(failures, now_ns)
         chosen = self._replacements(removable, now_ns)
         if not chosen:
-            return self._without_candidate(failures, now_ns)
+            pinned = not removable or self._starving()
+            return self._pinned_wait(failures, now_ns) if pinned else self._without_candidate(failures, now_ns)
         self._changes += 1
         effects = self._propose(failures, chosen, now_ns)
         if self._pins():
@@ -46,7 +45,7 @@ class ChangingWriter(FailingWriter):
         """EC-6: as many as can be found; a position without a candidate stays as it is. G-7: staged ones have theirs."""
         chosen = {p: self._staging[p].candidate for p in positions if self._staged_ready(p)}
         ensemble = [chosen.get(p, bookie) for p, bookie in enumerate(self._ensemble)]
-        others = [p for p in positions if p not in chosen]
+        others = [p for p in positions if p not in chosen and not self._starving()]
         return chosen | (self._placement.replace(ensemble, others, self._bookies_to_avoid(now_ns)) if others else {})
 
     def _without_candidate(self, failures: Mapping[int, BookieId], now_ns: int) -> list[Effect]:

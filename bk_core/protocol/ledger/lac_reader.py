@@ -55,10 +55,16 @@ class LacReader:
     def handle(self, event: object, now_ns: int) -> list[Effect]:
         if self._finished:  # R28: completes once
             return []
-        if isinstance(event, MetadataChanged):
-            return self._on_metadata(event)
-        if not isinstance(event, ReadReply):
-            return []
+        match event:
+            case ReadReply():
+                return self._on_answer(event)
+            case MetadataChanged():
+                return self._on_metadata(event)
+            case _:
+                return []
+
+    def _on_answer(self, event: ReadReply) -> list[Effect]:
+        """LC-1: a value, a denial (-1), or nothing that counts; of each position once."""
         position = event.request - self._first_request
         if position < 0 or position in self._heard or position in self._failed:
             return []
@@ -70,6 +76,7 @@ class LacReader:
         return self._decide()
 
     def _on_metadata(self, event: MetadataChanged) -> list[Effect]:
+        """OP-6: another last fragment is asked anew; CLOSED ends the question."""
         if event.version <= self._version:
             return []
         before = self._metadata.last_fragment

@@ -102,10 +102,16 @@ class LongPoll:
     def handle(self, event: object, now_ns: int) -> list[Effect]:
         if self._finished:
             return []
-        if isinstance(event, TimerFired) and event.key == POLL_SPECULATE:
-            return [*self._ask_next(), *self._arm()]
-        if not isinstance(event, ReadReply) or event.request not in self._asked:
-            return []
+        match event:
+            case ReadReply(request=request) if request in self._asked:
+                return self._on_answer(event)
+            case TimerFired(key=key) if key == POLL_SPECULATE:
+                return [*self._ask_next(), *self._arm()]
+            case _:
+                return []
+
+    def _on_answer(self, event: ReadReply) -> list[Effect]:
+        """LC-6: of a poll the entry or a higher LAC ends the wait; of a plain read the LAC is what the poll starts from."""
         position, plain = self._asked.pop(event.request)
         return self._on_plain(position, event) if plain else self._on_poll(event)
 
@@ -119,8 +125,7 @@ class LongPoll:
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def _on_plain(self, position: int, reply: ReadReply) -> list[Effect]:
-        if reply.status in DENIALS:
-            self._primed.add(reply.bookie)
+        if reply.status in DENIALS:  # it knows no LAC yet, so the next poll needs a plain read again
             return [self._send(position, plain=False)]
         if reply.status is not Status.OK:
             return self._failed(failure_of(reply.status))

@@ -183,14 +183,14 @@ class PendingWindow:
             pending.acks.acknowledge(position, pending.between(first, last))
             pending.sent_ns[position] = now_ns
 
-    def prefix(self, reached: int, good: Callable[[PendingRun], int]) -> int:
-        """The highest id that is reached from ``reached`` over entries in the set ``good(run)`` only, without a gap."""
+    def prefix(self, reached: int, good: Callable[[PendingRun, Collection[int]], int], excluded: Collection[int]) -> int:
+        """The highest id that is reached from ``reached`` over entries in the set ``good(run, excluded)`` only, without a gap."""
         runs = self._runs
         for index in range(self._index(reached + 1), len(runs)):
             pending = runs[index]
             if pending.first > reached + 1:
                 break
-            entries = good(pending)
+            entries = good(pending, excluded)
             if pending.first == reached + 1 and entries == pending.acks.write_set.entries:
                 reached = pending.last
                 continue

@@ -48,6 +48,7 @@ from bk_core.protocol.ledger.recovery_requests import RecoveryRequests
 from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.states import Transitions
 from bk_core.protocol.wire.messages import ReadResponse, Status
 
 
@@ -70,6 +71,17 @@ class LedgerRecovery:
     NotEnoughBookiesError when an entry cannot be written back: the ledger stays IN_RECOVERY, everything done so far is harmless, and a new
     machine may try again (RC-21). NoSuchLedgerError, MetadataConflictError and store errors as they come.
     """
+
+    state = Transitions(
+        RecoveryState.MARKING,
+        {
+            RecoveryState.MARKING: (RecoveryState.FENCING, RecoveryState.DONE, RecoveryState.ABORTED),
+            RecoveryState.FENCING: (RecoveryState.READING, RecoveryState.ABORTED),
+            RecoveryState.READING: (RecoveryState.DRAINING, RecoveryState.ABORTED),
+            RecoveryState.DRAINING: (RecoveryState.CLOSING, RecoveryState.ABORTED),
+            RecoveryState.CLOSING: (RecoveryState.DONE, RecoveryState.MARKING, RecoveryState.ABORTED),  # MARKING: a new run (RC-18)
+        },
+    )
 
     def __init__(
         self,

@@ -160,8 +160,9 @@ class Tail:
         return [SetTimer(PAUSE, self._limits.tail_pause_ns), *self._take(self._poll.start())]
 
     def _polled_from(self) -> int:
-        """LC-5: n - 1, for the n that is wanted; it lies above the LAC."""
-        return self._next - 1
+        """LC-5: the LAC, also when an entry further ahead is wanted. A bookie of Apache's forgets who waits at the first advance of the LAC
+        even if that does not reach what is waited for, and then answers only when the time is up."""
+        return self._view.last_add_confirmed
 
     # --- answers -----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,10 @@ from bk_core.protocol.ledger.pending import PendingRun
 from bk_core.protocol.ledger.writer_base import WriterBase, WriterState
 
 
+def _everywhere(pending: PendingRun, excluded: Collection[int]) -> int:
+    return pending.acks.everywhere(excluded)
+
+
 class CountingWriter(WriterBase):
     """WR-7, WR-8, WR-9 and G-1, G-2."""
 
@@ -23,7 +27,9 @@ class CountingWriter(WriterBase):
             return self._staged_acknowledged(bookie, first, count, now_ns)
         self._pending.acknowledge(position, first, count, now_ns)
         self._progress[position] = (first + count - 1, now_ns)
-        effects = self._advance() if self._may_advance(first, count) else []
+        # An answer moves the commit only if it is about the entry after the head; most are not.
+        moves = self._guaranteed or first <= self.acknowledged_head + 1 < first + count
+        effects = self._advance() if moves else []
         self._retire()
         if self._failures or self._retries:
             self._clear_failure(position)
@@ -60,15 +66,11 @@ class CountingWriter(WriterBase):
         """Only an OPEN handle commits (SM-6), nothing that a close has drained (CL-1), nothing inside a blocked window (EC-8)."""
         return self.state is WriterState.OPEN and not self._cut and not self._window_blocks()
 
-    def _may_advance(self, first: int, count: int) -> bool:
-        """An answer moves the commit only if it is about the entry after the head; most are not."""
-        return self._guaranteed or first <= self.acknowledged_head + 1 < first + count
-
     def _advance(self) -> list[Effect]:
         effects: list[Effect] = []
         if self._may_commit():
             excluded = self._positions_to_exclude()
-            head = self._pending.prefix(self.acknowledged_head, lambda pending: self._quorum_complete(pending, excluded))
+            head = self._pending.prefix(self.acknowledged_head, self._quorum_complete, excluded)
             if head > self.acknowledged_head:
                 self._commit(head, effects)
         if self._guaranteed and self.state is WriterState.OPEN and not self._window_blocks():
@@ -78,6 +80,8 @@ class CountingWriter(WriterBase):
     def _commit(self, head: int, effects: list[Effect]) -> None:
         """WR-8: in order, each callback once. The writer's LAC moves here and nowhere else, or with deferred sync by force only."""
         for pending in self._pending.after(self.acknowledged_head):
+            if self._replaces_lazily:
+                self._let_go(pending, head)
             if pending.last > head:
                 break
             pending.waiting = False
@@ -88,10 +92,16 @@ class CountingWriter(WriterBase):
             self.last_add_confirmed = head
         self._arm_explicit_lac(effects)
 
+    def _let_go(self, pending: PendingRun, head: int) -> None:
+        """WR-9, WR-10, WR-15: where no replacement is on its way, what a committed entry lacks at a bookie that failed stays missing."""
+        committed = pending.between(pending.first, head)
+        for position, failed in enumerate(pending.acks.failed):
+            pending.acks.give_up(position, failed & committed)
+
     def _advance_full(self, effects: list[Effect]) -> None:
         """G-1: the LAFR moves after the LAC. G-6: what departing bookies have does not count."""
         excluded = self._positions_to_exclude()
-        reached = self._pending.prefix(self.last_add_fully_replicated, lambda pending: pending.acks.everywhere(excluded))
+        reached = self._pending.prefix(self.last_add_fully_replicated, _everywhere, excluded)
         reached = min(reached, self.last_add_confirmed)
         if reached > self.last_add_fully_replicated:
             self.last_add_fully_replicated = reached

@@ -16,6 +16,7 @@ from bk_core.protocol.ledger.pending import PendingRun, PendingWindow
 from bk_core.protocol.ledger.placement import Placement
 from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode, WriterOptions
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.states import Transitions
 
 Hits = Sequence[tuple[PendingRun, int]]  # runs, each with the set of its entries that something happened to
 
@@ -64,7 +65,19 @@ class Staging:
 
 
 class WriterBase(ABC):
-    """State of one writer. The abstract methods are the doors between the parts."""
+    """State of one writer. The abstract methods are the doors between the parts.
+
+    ``acknowledged_head``: the last entry acknowledged to the application. ``last_add_confirmed`` is the same except with deferred sync,
+    where it moves by force (WR-17). ``last_add_fully_replicated`` (LAFR) is kept for guaranteed ledgers only (G-1).
+    """
+
+    state = Transitions(
+        WriterState.OPEN,
+        {
+            WriterState.OPEN: (WriterState.CLOSING, WriterState.FENCED, WriterState.FAILED),
+            WriterState.CLOSING: (WriterState.CLOSED, WriterState.CLOSE_FAILED),
+        },
+    )
 
     def __init__(
         self,
@@ -161,6 +174,11 @@ class WriterBase(ABC):
     def _is_delayed(self) -> bool:
         """EC-3. With guaranteed write quorum the whole write set is needed, so there is nothing to wait for."""
         return self.options.ensemble_change is EnsembleChangeMode.DELAYED and not self._guaranteed
+
+    @property
+    def _replaces_lazily(self) -> bool:
+        """A failed bookie may keep its position for good (EC-3, delayed and disabled); with guaranteed write quorum none does."""
+        return self.options.ensemble_change is not EnsembleChangeMode.IMMEDIATE and not self._guaranteed
 
     def _failures_clear(self) -> bool:
         """EC-3, G-8: whether a later OK takes a failure back. Where a failed bookie is replaced at once it stands."""

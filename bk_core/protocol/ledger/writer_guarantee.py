@@ -7,7 +7,7 @@ pinned (G-4): it is sent again what it lacks, and if that stays hopeless a candi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bk_core.protocol.effects import Effect, Log, SendAdds
 from bk_core.protocol.ledger.metadata import BookieId
@@ -40,9 +40,10 @@ class GuaranteeingWriter(CountingWriter):
         A candidate that has all of those entries stands in for the bookie it replaces (G-7).
         """
         lost = [p for p in positions if not self._staged_ready(p)]
-        needed = self._distribution.ack_quorum_size
-        kept = self._pending.prefix(self.last_add_fully_replicated, lambda pending: pending.acks.in_quorum(needed, lost))
-        return kept >= self.last_add_confirmed
+        return self._pending.prefix(self.last_add_fully_replicated, self._in_quorum, lost) >= self.last_add_confirmed
+
+    def _in_quorum(self, pending: PendingRun, lost: Collection[int]) -> int:
+        return pending.acks.in_quorum(self._distribution.ack_quorum_size, lost)
 
     def _removable_part(self, failures: Iterable[int]) -> list[int]:
         """As many of the failed positions as may go together."""
@@ -63,13 +64,17 @@ class GuaranteeingWriter(CountingWriter):
         return effects
 
     def _reconsider(self, now_ns: int) -> list[Effect]:
-        """G-7: pins are evaluated anew after every acknowledgement (G-6: at decision time), unless no bookie could be found."""
-        waiting = self._change is not None or self._look_again_ns is not None or self.state is not WriterState.OPEN
-        if waiting or not self._failures or not self._pins():
+        """G-7: pins are evaluated anew after every acknowledgement (G-6: at decision time). Without bookies only for staged ones."""
+        if self._change is not None or self.state is not WriterState.OPEN or not self._failures or not self._pins():
             return []
-        return self._start_change(now_ns) if self._removable_part(self._next_round()) else []
+        removable = self._removable_part(self._next_round())
+        return self._start_change(now_ns) if any(not self._starving() or self._staged_ready(p) for p in removable) else []
 
     # --- no bookies --------------------------------------------------------------------------------------------------
+
+    def _starving(self) -> bool:
+        """No bookie could be found a moment ago."""
+        return self._look_again_ns is not None
 
     def _wait_for_bookies(self, now_ns: int) -> list[Effect]:
         """G-10: never close, never fail what is committed; look again when the registry changes and from time to time."""
@@ -98,7 +103,7 @@ class GuaranteeingWriter(CountingWriter):
     def _stage_if_hopeless(self, position: int, now_ns: int) -> list[Effect]:
         """G-7: pinned, and sent to again in vain more often than the limit."""
         hopeless = self._retries[position].tries > self._limits.pinned_retries_max
-        settled = self._change is not None or position in self._staging or self._look_again_ns is not None
+        settled = self._change is not None or position in self._staging or self._starving()
         if not hopeless or settled or not self._pins() or position not in self._failures or self._removable([position]):
             return []
         candidate = self._placement.replace(self._ensemble, [position], self._bookies_to_avoid(now_ns)).get(position)

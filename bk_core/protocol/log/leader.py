@@ -50,12 +50,22 @@ from bk_core.protocol.log.effects import (
 )
 from bk_core.protocol.log.leader_state import Health, LeaderOptions, LeaderState, Roll, Run, Span
 from bk_core.protocol.log.machine import LogMachine
+from bk_core.protocol.states import Transitions
 
 APPLICATION = b"bk_core"
 
 
 class LogLeader(LogMachine):
     """One leader of the log ``name``; a run is never restarted, a new attempt is a new machine. ``random`` gives 0.0 <= x < 1.0 (SM-4)."""
+
+    state = Transitions(
+        LeaderState.IDLE,
+        {
+            LeaderState.IDLE: (LeaderState.TAKING_OVER,),
+            LeaderState.TAKING_OVER: (LeaderState.SERVING, LeaderState.ABDICATED, LeaderState.FAILED),
+            LeaderState.SERVING: (LeaderState.CLOSED, LeaderState.ABDICATED, LeaderState.FAILED),
+        },
+    )
 
     def __init__(self, name: str, random: Callable[[], float], options: LeaderOptions | None = None) -> None:
         super().__init__()

@@ -76,11 +76,6 @@ def split_word(word: int) -> tuple[int, int, int]:
     return (0, word & 0xFF, 0) if version == 0 else (version, word >> 16 & 0xFF, word & 0xFFFF)
 
 
-def request_version(payload: BytesLike) -> int:
-    """Version byte of a payload that ``decode_request`` accepted."""
-    return memoryview(payload)[0]
-
-
 # --- AuthMessage ------------------------------------------------------------------------------------------------
 
 

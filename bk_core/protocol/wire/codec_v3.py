@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from google.protobuf.message import DecodeError, EncodeError, Message
+from google.protobuf.message import DecodeError, EncodeError
 
 from bk_core.errors import InvalidArgumentError, RemoteProtocolError
 from bk_core.protocol import BytesLike
@@ -51,22 +51,14 @@ _VERSION_UNCHECKED = frozenset((AUTH, START_TLS))
 frame = codec_v2.frame
 
 
-def _serialized(message: Message) -> bytes:
-    """Bytes of a message built here. A required field that is absent would be a fault of this module."""
-    try:
-        return message.SerializeToString()
-    except EncodeError as cause:
-        raise InvalidArgumentError("incomplete v3 message") from cause
-
-
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
 def encode_request(request: Request) -> bytes:
     """Payload of a request. Raises InvalidArgumentError for a batch read (v2 only) and for numbers that do not fit their fields."""
     try:
-        return _serialized(_build_request(request))
-    except (TypeError, ValueError) as cause:
+        return _build_request(request).SerializeToString()
+    except (EncodeError, TypeError, ValueError) as cause:
         if isinstance(cause, InvalidArgumentError):
             raise
         raise InvalidArgumentError(f"a field of {type(request).__name__} does not fit its type") from cause
@@ -221,11 +213,8 @@ def _read_auth(request_id: int, _high_priority: bool, body: pb.AuthMessage) -> R
 
 
 def _text(body: pb.AuthMessage) -> str:
-    """The plugin name; the runtime lets bytes that are not UTF-8 through until they are looked at."""
-    try:
-        plugin = body.authPluginName
-    except UnicodeDecodeError as cause:
-        raise RemoteProtocolError("auth plugin name is not UTF-8") from cause
+    """The plugin name; the C runtime of protobuf hands bytes that are not UTF-8 out as bytes (the Python one refuses the message)."""
+    plugin = body.authPluginName
     if not isinstance(plugin, str):
         raise RemoteProtocolError("auth plugin name is not UTF-8")
     return plugin
@@ -258,8 +247,8 @@ def encode_response(response: Response, version: int = VERSION, priority: int = 
     them (4.3). Both statuses carry the same value, and the inner message is there with its ids unless the refusal is of the connection
     (AUTH, START_TLS) or of an operation that has none."""
     try:
-        return _serialized(_build_response(response, version, priority))
-    except (TypeError, ValueError) as cause:
+        return _build_response(response, version, priority).SerializeToString()
+    except (EncodeError, TypeError, ValueError) as cause:
         if isinstance(cause, InvalidArgumentError):
             raise
         raise InvalidArgumentError(f"a field of {type(response).__name__} does not fit its type") from cause

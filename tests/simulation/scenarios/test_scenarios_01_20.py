@@ -1,14 +1,34 @@
-"""Scenarios 1 to 20 of replication-protocol.md 13.3, and 27: the first three as worked examples of the vocabulary."""
+"""Scenarios 1 to 20 of replication-protocol.md 13.3. README.md next door teaches the vocabulary; 1 and 2 are its worked examples."""
 
 from __future__ import annotations
 
-from bk_core.errors import LedgerFencedError
-from bk_core.protocol.ledger.metadata import LedgerState
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bk_core.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    RecoveryFailedError,
+)
+from bk_core.protocol.ledger.metadata import Fragment, LedgerState
+from bk_core.protocol.ledger.recovery_options import RecoveryOptions
+from bk_core.protocol.ledger.writer import WriterState
+from tests.simulation.cluster import LIMITS
+from tests.simulation.logs import Leader, LogTruth
+from tests.simulation.mutations import MUTATIONS, applied
 from tests.simulation.scenario import Scenario
+from tests.simulation.world import MS
+
+BROKEN = {mutation.rule: mutation for mutation in MUTATIONS}
+PATIENT = replace(LIMITS, add_timeout_ns=1_000 * MS)
 
 
-def test_01_recovery_reads_fence_so_a_straggling_add_is_refused() -> None:
-    """RC-8, RC-9, I-1.
+def test_scenario_01_recovery_reads_fence_so_a_straggling_add_is_refused() -> None:
+    """RC-8, RC-9, I-1; R1.
 
     1. e0 to b1 is lost; b2 stores it; e0 to b3 is slow.
     2. r fences b1 and b2; its fencing request to b3 is lost.
@@ -33,11 +53,12 @@ def test_01_recovery_reads_fence_so_a_straggling_add_is_refused() -> None:
     assert [type(e) for e in w.errors] == [LedgerFencedError]
 
 
-def test_02_recovery_never_starts_below_the_last_fragment() -> None:
-    """RC-6 (floor), I-8.
+def test_scenario_02_recovery_never_starts_below_the_last_fragment() -> None:
+    """RC-6 (floor), I-8; R2.
 
     1. w changes to an ensemble of three new bookies, in which nothing is stored yet.
-    2. r hears no LAC from any of them. The floor is the entry before the fragment; only the length comes from the old fragment.
+    2. r hears no LAC from any of them, and nothing at all from one that is down. The floor is the entry before the fragment; only the
+       length comes from the old fragment.
     """
     s = Scenario(3, 3, 2, bookies=6)
     w = s.writer()
@@ -51,38 +72,920 @@ def test_02_recovery_never_starts_below_the_last_fragment() -> None:
     s.kill(w)
     for bookie in ("b1", "b2", "b3"):
         s.restart(bookie)
+    s.crash("b6")
     r = s.recoverer()
     s.settle()
     assert s.last_entry == 1 and s.fragments == {0: ("b1", "b2", "b3"), 2: ("b4", "b5", "b6")}
     assert r.result.last_entry_id == 1
 
 
-def test_27_the_closing_write_decides_between_two_recoverers() -> None:
-    """RC-18, RC-22, I-7.
+# --- 3: every message may be lost, duplicated, reordered, delayed past timeouts --------------------------------------------
 
-    1. e0 is on b3 only. r hears denials from b1 and b2 before b3 answers: it ends the ledger before e0.
-    2. r2 hears b3 first: it finds e0 and writes it back.
-    3. r closes first. r2 adopts that end; the copies of e0 are out of reach for ever, and no LAC speaks of them.
+
+def test_scenario_03_a_the_late_ok_of_a_replaced_bookie_counts_for_nothing() -> None:
+    """SM-3, WR-7, EC-12.
+
+    1. b1 and b2 store e0, but their answers are slow; w replaces them by b4 and b5.
+    2. Before b4 and b5 have answered, the old OKs arrive. With b3's that would be three, and is one.
+    3. b4 answers: now there are two.
+    """
+    s = Scenario(3, 3, 2, bookies=5)
+    w = s.writer()
+    late = s.hold("add-reply", source="b1"), s.hold("add-reply", source="b2")
+    new = s.hold("add", to="b4"), s.hold("add", to="b5")
+    w.append()
+    s.until(lambda: bool(new[1].messages))
+    assert s.fragments == {0: ("b4", "b5", "b3")} and s.stored(0) == ["b1", "b2", "b3"]
+    for rule in late:
+        s.release(rule)
+    s.run(10)
+    assert s.acked == []
+    s.release(new[0])
+    s.run(10)
+    assert s.acked == [0] == w.acked
+    s.release()
+    s.settle()
+    assert s.stored(0) == ["b1", "b2", "b3", "b4", "b5"]
+
+
+def test_scenario_03_b_messages_come_twice_in_the_wrong_order_and_after_the_timeout() -> None:
+    """WR-8, B-8, SM-3, RC-13.
+
+    1. Every message arrives twice; e0 is slow everywhere, e1 and e2 are not: nothing is acknowledged before e0, and then all of it once.
+    2. e3 to b1 is so late that b1 is replaced by b4. It arrives after all, and nobody minds.
+    3. r writes e3 back to bookies that have it already, twice.
+    """
+    s = Scenario(3, 3, 2, bookies=4)
+    s.world.weather.duplication = 1.0
+    w = s.writer()
+    first = s.hold("add", entry=0)
+    for _ in range(3):
+        w.append()
+    s.run(20)
+    assert s.stored(2) == ["b1", "b2", "b3"] and s.acked == []
+    s.release(first)
+    s.run(20)
+    assert w.acked == [0, 1, 2]
+    late = s.hold("add", to="b1", entry=3)
+    s.drop("add", to="b2", entry=3, count=1)
+    w.append()
+    s.until(lambda: w.acked == [0, 1, 2, 3])
+    assert s.fragments == {0: ("b1", "b2", "b3"), 3: ("b4", "b2", "b3")}
+    s.release(late)
+    s.settle()
+    assert s.stored(3) == ["b1", "b2", "b3", "b4"] and len(w.adds.done) == 4
+    s.kill(w)
+    r = s.recoverer()
+    s.settle()
+    assert s.last_entry == 3 == r.result.last_entry_id and s.arrived("recovery-add", "r", "b3", 3) > 1
+
+
+# --- 4 to 6: crashes -------------------------------------------------------------------------------------------------------
+
+
+def test_scenario_04_a_bookie_crashes_while_it_writes() -> None:
+    """B-1, EC-2.
+
+    1. e0 is acknowledged. b1 has e1 in memory and crashes before its disk has it.
+    2. b1 comes back with e0 and without e1, which w has sent to b4 meanwhile.
+    """
+    s = Scenario(3, 3, 2, bookies=4)
+    w = s.writer()
+    w.append()
+    s.settle()
+    w.append()
+    s.until(lambda: "b1" in s.stored(1))
+    s.crash("b1")
+    s.restart("b1")
+    s.settle()
+    assert "b1" in s.stored(0) and s.stored(1) == ["b2", "b3", "b4"]
+    assert s.acked == [0, 1] and s.fragments == {0: ("b1", "b2", "b3"), 1: ("b4", "b2", "b3")}
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_scenario_04_b_all_bookies_crash_and_only_what_was_synced_is_recovered(synced: bool) -> None:
+    """B-1, RC-10, RC-16.
+
+    1. e0 is in the memory of all bookies, or also on their disks; nobody has told w. All of them crash, and w too.
+    2. Afterwards e0 is gone, or in the ledger. It was never acknowledged, so both are right.
     """
     s = Scenario(3, 3, 2)
     w = s.writer()
-    s.drop("add", to="b1")
+    w.append()
+    s.until(lambda: s.stored(0) == ["b1", "b2", "b3"])
+    if synced:
+        s.until(lambda: s.truth.copies.get(0) == 0b111)
+    s.kill(w)
+    for bookie in ("b1", "b2", "b3"):
+        s.crash(bookie)
+        s.restart(bookie)
+    s.recoverer()
+    s.settle()
+    assert s.last_entry == (0 if synced else -1) and s.stored(0) == (["b1", "b2", "b3"] if synced else [])
+
+
+def test_scenario_04_c_a_fence_survives_the_crash() -> None:
+    """B-6, B-1, I-11, WR-11; R20.
+
+    1. r fences everybody and dies. All bookies crash and come back.
+    2. w, which knows nothing of that, is refused everywhere.
+    """
+    s = Scenario(3, 3, 2)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.hold("recovery-read")
+    r = s.recoverer()
+    s.until(lambda: s.truth.promised == 0b111)
+    s.kill(r)
+    for bookie in ("b1", "b2", "b3"):
+        s.crash(bookie)
+        s.restart(bookie)
+    s.run(5)
+    assert s.fenced() == ["b1", "b2", "b3"]
+    w.append()
+    s.settle()
+    assert s.acked == [0] and s.stored(1) == [] and [type(e) for e in w.errors] == [LedgerFencedError]
+
+
+def _crash_with_a_fence_in_memory() -> tuple[Scenario, Callable[[], object]]:
+    """e0 is on b2, which r does not reach; e0 to b1 is late (the second value lets it go on), to b3 lost. b1 has promised nothing so far;
+    r's fencing read of e0 marks the ledger in b1's memory, and b1 crashes before the mark is on its disk, unnoticed by anybody."""
+    s = Scenario(3, 3, 2, limits=replace(PATIENT, recovery_window_entries=1))
+    s.world.weather.reset = 0.0
+    w = s.writer()
+    late = s.hold("add", to="b1", entry=0)
+    s.drop("add", to="b3", entry=0)
+    w.append()
+    s.run(10)
+    s.drop("fence", to="b1")
+    s.hold("recovery-read", to="b2")
+    s.recoverer()
+    s.until(lambda: "b1" in s.fenced())
+    s.crash("b1")
+    s.drop("recovery-read", to="b1")
+    s.restart("b1")
+    return s, lambda: s.release(late)
+
+
+def test_scenario_05_a_denial_does_not_leave_before_the_fence_is_durable() -> None:
+    """B-4, RC-11, RC-23; section 14.1 item 3.
+
+    1. See above: b1 crashes with a fence mark in memory. Its denial never left, so r only knows that b1 did not answer.
+    2. The late e0 reaches b1, which is not fenced and takes it. Nobody was promised otherwise: w acknowledges e0, rightly.
+    3. r waits for b2 and finds e0.
+    """
+    s, let_go = _crash_with_a_fence_in_memory()
+    s.run(10)
+    assert "b1" not in s.fenced() and s.arrived("recovery-read-reply", "b1", "r") == 0
+    let_go()
+    s.until(lambda: s.acked == [0])
+    assert s.stored(0) == ["b1", "b2"] and s.state is LedgerState.IN_RECOVERY
+    s.allow()
+    s.release()
+    s.settle()
+    assert s.last_entry == 0
+
+
+def test_scenario_06_a_denial_that_left_too_early_is_noticed() -> None:
+    """B-4 broken: the same story with the answer sent at once. I-12, I-11 and I-1 fire; section 14.1 item 3.
+
+    1. The denials of b1 and b3 end the ledger before e0.
+    2. b1 takes the late e0, against its word.
+    """
+    with applied(BROKEN["B-4"]):
+        s, let_go = _crash_with_a_fence_in_memory()
+        s.until(lambda: s.state is LedgerState.CLOSED)
+        assert s.last_entry == -1
+        let_go()
+        assert {"I-11", "I-12", "I-1"} <= s.violations("I-12", "I-1")
+
+
+# --- 7 to 10: lost disks (R24) -----------------------------------------------------------------------------------------------
+
+
+def test_scenario_07_a_bookie_comes_back_empty() -> None:
+    """B-10, WR-11, RC-25, RC-26, RC-27; R24.
+
+    1. e0 and e1 are acknowledged. b1 gets a new disk under its old name; it comes back fenced and in limbo.
+    2. w's next add is refused there: w stops. b2 has e2, b3 does not.
+    3. r hears nothing about e2 from b1, a denial from b3, and the entry from b2.
+    4. The ledger is closed: b1 fetches what it lacks and leaves limbo.
+    """
+    s = Scenario(3, 3, 2)
+    w = s.writer()
+    w.append(2)
+    s.settle()
+    s.crash("b1")
+    s.restart("b1", empty=True)
+    assert s.fenced() == s.limbo() == ["b1"]
+    s.run(5)
+    s.drop("add", to="b3")
+    w.append()
+    s.run(10)
+    assert [type(e) for e in w.errors] == [LedgerFencedError] and s.acked == [0, 1] and s.stored(2) == ["b2"]
+    slow = s.hold("recovery-read", to="b2", entry=2)
+    r = s.recoverer()
+    s.until(lambda: s.arrived("recovery-read-reply", "b1", "r", 2) > 0 and s.arrived("recovery-read-reply", "b3", "r", 2) > 0)
+    s.run(5)
+    assert r.verdict is None
+    s.release(slow)
+    s.settle()
+    assert s.last_entry == 2
+    s.mend()
+    assert s.limbo() == [] and "b1" in s.fenced() and all("b1" in s.stored(e) for e in range(3))
+
+
+def _wiped_before_recovery() -> Scenario:
+    """e0 is acknowledged, on b1 and b2. b1 loses its disk; b2 is slow to answer recoverers."""
+    s = Scenario(3, 3, 2)
+    w = s.writer()
+    s.drop("add", to="b3")
+    w.append()
+    s.until(lambda: s.acked == [0])
+    s.kill(w)
+    s.crash("b1")
+    s.restart("b1", empty=True)
+    s.hold("fence", to="b2", count=1)
+    s.hold("recovery-read", to="b2", count=1)
+    s.recoverer(options=RecoveryOptions(limbo_counts_as_fenced=True))
+    return s
+
+
+def test_scenario_08_without_limbo_a_lost_disk_truncates() -> None:
+    """B-10 (limbo): kept, e0 is found; broken, b1 denies what it had, and I-1 fires (I-17 one step before it); RC-25; R24."""
+    s = _wiped_before_recovery()
+    s.settle()
+    assert s.last_entry == 0
+    with applied(BROKEN["B-10 (limbo)"]):
+        assert {"I-17", "I-1"} <= _wiped_before_recovery().violations()
+
+
+def _wiped_after_its_denial() -> Scenario:
+    """b1 and b3 have denied e0 to r, which is about to close before it. b2 has it. b1 loses its disk; then e0 reaches b1."""
+    s = Scenario(3, 3, 2, limits=PATIENT)
+    w = s.writer()
+    late = s.hold("add", to="b1", entry=0)
+    s.drop("add", to="b3")
+    w.append()
+    s.run(10)
+    s.hold("recovery-read", to="b2")
+    r = s.recoverer()
+    s.until(lambda: s.state is LedgerState.IN_RECOVERY)
+    closing = s.metadata_hold(client=r)
+    s.until(lambda: bool(closing.messages))
+    s.world.weather.reset = 0.0
+    s.crash("b1")
+    s.restart("b1", empty=True)
+    s.release(late)
+    s.release(closing)
+    return s
+
+
+def test_scenario_09_without_a_fence_on_boot_a_lost_disk_breaks_promises() -> None:
+    """B-10 (fence): kept, e0 is refused; broken, b1 takes what it had denied, and I-12 and I-1 fire; RC-26; R24."""
+    s = _wiped_after_its_denial()
+    s.settle()
+    assert s.last_entry == -1 and s.acked == [] and s.stored(0) == ["b2"]
+    with applied(BROKEN["B-10 (fence)"]):
+        assert {"I-11", "I-12", "I-1"} <= _wiped_after_its_denial().violations("I-12", "I-1")
+
+
+@pytest.mark.parametrize("limbo_is_fenced", [False, True])
+def test_scenario_10_the_only_copy_is_lost(limbo_is_fenced: bool) -> None:
+    """B-10, RC-25, RC-5, RC-10, RC-21; R24.
+
+    1. AQ = 1: e0 is acknowledged and on b1 only, which loses its disk.
+    2. r hears "unknown" from b1 and a denial from b2: neither found nor ruled out, today or tomorrow. Nothing is truncated.
+    """
+    s = Scenario(2, 2, 1)
+    w = s.writer()
     s.drop("add", to="b2")
+    w.append()
+    s.until(lambda: s.acked == [0])
+    s.kill(w)
+    s.crash("b1")
+    s.restart("b1", empty=True)
+    for _ in range(2):
+        r = s.recoverer(options=RecoveryOptions(limbo_counts_as_fenced=limbo_is_fenced))
+        s.settle()
+        assert isinstance(r.result, RecoveryFailedError) and s.state is LedgerState.IN_RECOVERY
+    s.mend()
+    assert s.limbo() == ["b1"]
+
+
+# --- 11: w crashes, wherever it stands --------------------------------------------------------------------------------------
+
+
+def test_scenario_11_a_before_the_metadata_is_created() -> None:
+    """CR-8, RC-1: there is no ledger, and nobody is asked about it."""
+    s = Scenario(3, 3, 2)
+    s.delete_ledger()
+    r = s.recoverer()
+    s.settle()
+    assert isinstance(r.result, NoSuchLedgerError) and s.fenced() == []
+
+
+def test_scenario_11_b_after_create() -> None:
+    """CR-8, RC-20: an empty ledger, also with one bookie of the write set down."""
+    s = Scenario(3, 3, 2)
+    s.kill(s.writer())
+    s.crash("b2")
+    s.recoverer()
+    s.settle()
+    assert s.last_entry == -1 and s.metadata.length == 0
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_scenario_11_c_with_an_entry_below_its_ack_quorum(found: bool) -> None:
+    """RC-10, RC-13, RC-14, I-4: either way; if it is in, it has an ack quorum of copies. e1 was sent and arrived nowhere.
+
+    1. e0 is on b1 only.
+    2. b1 answers r before b2 and b3 have both denied e0, or after.
+    """
+    s = Scenario(3, 3, 2)
+    w = s.writer()
+    s.drop("add", to="b2")
+    s.drop("add", to="b3")
+    s.drop("add", entry=1)
+    w.append()
     w.append()
     s.run(5)
     s.kill(w)
-    s.hold("recovery-read", source="r", to="b3", entry=0)
-    for bookie in ("b1", "b2"):
-        s.hold("recovery-read", source="r2", to=bookie, entry=0)
+    for bookie in ("b2", "b3") if found else ("b1",):
+        s.hold("recovery-read", to=bookie, entry=0)
+    s.recoverer()
+    s.settle()
+    assert s.last_entry == (0 if found else -1) and s.acked == []
+    assert s.stored(0) == (["b1", "b2", "b3"] if found else ["b1"])
+
+
+@pytest.mark.parametrize("silent", ["b1", "b2", "b3"])
+@pytest.mark.parametrize("acked", [False, True])
+def test_scenario_11_d_with_an_entry_at_its_ack_quorum(acked: bool, silent: str) -> None:
+    """RC-10, Q-2, I-1: acknowledged or not, it is always recovered, whichever bookie r does not hear.
+
+    1. e0 is on b1 and b2. w has heard of that, or not.
+    2. b3 denies e0 before the others answer. One of the three never does.
+    """
+    s = Scenario(3, 3, 2)
+    w = s.writer()
+    s.drop("add", to="b3")
+    if not acked:
+        s.drop("add-reply")
+    w.append()
+    s.run(5)
+    s.kill(w)
+    assert s.acked == ([0] if acked else []) and s.stored(0) == ["b1", "b2"]
+    slow = [s.hold("recovery-read", to=bookie) for bookie in ("b1", "b2")]
+    s.partition("r", silent)
+    r = s.recoverer()
+    s.until(lambda: all(rule.messages for rule in slow))
+    s.run(10)
+    assert r.verdict is None and s.arrived("recovery-read-reply", "b3", "r", 0) == (silent != "b3")
+    for rule in slow:
+        s.release(rule)
+    s.settle(400)
+    s.heal()
+    s.settle()
+    assert s.last_entry == 0
+
+
+def _in_the_window() -> tuple[Scenario, Callable[[], object]]:
+    """e0 is acknowledged, e1 on b2 and b3; b1 has failed and the compare-and-set of {1: b4 b2 b3} is on its way (the second value lets it
+    go on)."""
+    s = Scenario(3, 3, 2, bookies=4)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.hold("add", to="b1", entry=1)
+    change = s.metadata_hold(client=w)
+    w.append()
+    s.run(1)
+    s.crash("b1")
+    s.until(lambda: bool(change.messages) and s.truth.copies.get(1) == 0b110)
+    s.run(5)
+    return s, lambda: s.release(change)
+
+
+def test_scenario_11_e_in_the_window_before_its_change_is_stored() -> None:
+    """EC-8, EC-17, META-13, RC-1.
+
+    1. w dies in the window; nothing was acknowledged in it. e1 is at its ack quorum and is recovered from the old ensemble.
+    2. The change arrives after that, and is refused.
+    """
+    s, let_go = _in_the_window()
+    assert s.acked == [0]
+    s.kill(s.cluster.clients[0])
+    s.recoverer()
+    s.until(lambda: s.state is LedgerState.CLOSED)
+    version = s.truth.version
+    let_go()
+    s.settle()
+    assert s.truth.version == version and s.last_entry == 1 and s.fragments[0] == ("b1", "b2", "b3")
+
+
+def test_scenario_11_f_after_its_change_and_before_the_copies() -> None:
+    """EC-17, RC-10: {1: b4 b2 b3} is stored and w dies before e1 goes to b4. b2 and b3 have it: an ack quorum, to be found."""
+    s, let_go = _in_the_window()
+    let_go()
+    s.until(lambda: 1 in s.fragments)
+    s.kill(s.cluster.clients[0])
+    s.recoverer()
+    s.settle()
+    assert s.acked == [0] and s.last_entry == 1 and "b4" in s.stored(1)
+    assert s.fragments == {0: ("b1", "b2", "b3"), 1: ("b4", "b2", "b3")}
+
+
+def test_scenario_11_g_after_changes_that_left_its_entry_behind() -> None:
+    """EC-17, RC-2, RC-6, RC-16: e1 is on b1, and {1: b4 b5 b6} is all that recovery looks at.
+
+    1. e1 reaches b1 only. b1, b2, b3 fail; w puts b4, b5, b6 in their places and dies before it has sent e1 to any of them.
+    2. b1 is back. e1 was never acknowledged: the ledger ends at e0, below the empty last fragment.
+    """
+    s = Scenario(3, 3, 2, bookies=6)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.hold("add-reply", source="b1")
+    for bookie in ("b2", "b3", "b4", "b5", "b6"):
+        s.hold("add", to=bookie)
+    w.append()
+    s.run(5)
+    for bookie in ("b1", "b2", "b3"):
+        s.crash(bookie)
+    s.until(lambda: s.fragments.get(1) == ("b4", "b5", "b6"))
+    s.kill(w)
+    s.restart("b1")
+    s.recoverer()
+    s.settle()
+    assert s.stored(1) == ["b1"] and s.acked == [0] and s.last_entry == 0
+    assert s.metadata.length == len(s.truth.submitted[0])
+
+
+@pytest.mark.parametrize("arrives", ["in time", "too late"])
+def test_scenario_11_h_during_its_closing_write(arrives: str) -> None:
+    """CL-3, RC-1, RC-18, META-13: whoever is first closes; the other's write finds a newer version. Both ends are right."""
+    s = Scenario(3, 3, 2)
+    w = s.writer()
+    w.append(2)
+    s.settle()
+    closing = s.metadata_hold(client=w)
+    w.close()
+    s.run(5)
+    s.kill(w)
+    if arrives == "in time":
+        s.release(closing)
+    r = s.recoverer()
+    s.settle()
+    s.release()
+    s.settle()
+    assert s.last_entry == 1 == r.result.last_entry_id
+    assert (s.writes(w), s.writes(r)) == ((1, 0) if arrives == "in time" else (0, 2))
+
+
+# --- 12 to 14: zombies -------------------------------------------------------------------------------------------------------
+
+
+def test_scenario_12_a_adds_of_a_writer_that_is_cut_off_from_the_store() -> None:
+    """WR-11, RC-23, D1, I-13.
+
+    1. w reaches bookies and not the store. r recovers and closes.
+    2. w's next adds are refused; it stops, sends nothing more and writes no metadata, also when asked to close.
+    """
+    s = Scenario(3, 3, 2, bookies=4)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.partition(w, "md")
+    s.recoverer()
+    s.settle()
+    w.append()
+    w.append()
+    s.run(5)
+    assert w.machine.state is WriterState.FENCED and [type(e) for e in w.errors] == [LedgerFencedError] * 2
+    w.append()
+    w.close()
+    s.heal()
+    s.settle()
+    assert s.acked == [0] and s.last_entry == 0 and w.cas_sent == 0 and s.stored(3) == []
+    assert isinstance(w.close_results[0], LedgerFencedError)
+
+
+def test_scenario_12_b_an_ensemble_change_of_a_writer_that_is_cut_off_from_the_store() -> None:
+    """EC-9 (CLOSED), EC-8, META-12, RC-23; R6.
+
+    1. w reaches b1, b2 and not the store; b3 fails, and its change goes unanswered.
+    2. r recovers and closes at e2, which only b1 has and r writes back.
+    3. The store is back: w's change conflicts. w fails e2, which is in the ledger, and does not try to close.
+    """
+    s = Scenario(3, 3, 2, bookies=4)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.partition(w, "md")
+    s.hold("add", to="b3")
+    w.append()
+    s.run(10)
+    assert s.acked == [0, 1]
+    s.drop("add", to="b2", entry=2)
+    w.append()
+    s.crash("b3")
+    s.until(lambda: w.cas_unknown > 1)
+    s.recoverer()
+    s.until(lambda: s.state is LedgerState.CLOSED)
+    s.heal()
+    s.settle()
+    assert s.last_entry == 2 and s.acked == [0, 1] and s.writes(w) == 0
+    assert [type(e) for e in w.errors] == [LedgerClosedError] and w.last_add_confirmed == 1
+
+
+@pytest.mark.parametrize("further", [False, True])
+def test_scenario_12_c_the_close_of_a_writer_that_is_cut_off_from_the_store(further: bool) -> None:
+    """CL-4, CL-1, META-14, RC-18, I-15; R6.
+
+    1. w closes at e0; e1, on b1, fails. The closing write does not get through.
+    2. r closes at e0 as well, because b2 and b3 deny e1; or it finds e1.
+    3. The store is back. Same end: the close succeeds. Another one: it must say so. The ledger stays as r closed it.
+    """
+    s = Scenario(3, 3, 2)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.drop("add", to="b2", entry=1)
+    s.drop("add", to="b3", entry=1)
+    w.append()
+    s.run(5)
+    s.partition(w, "md")
+    w.close()
+    assert [type(e) for e in w.errors] == [LedgerClosedError]
+    for bookie in ("b2", "b3") if further else ("b1",):
+        s.hold("recovery-read", to=bookie, entry=1)
+    r = s.recoverer()
+    s.until(lambda: s.state is LedgerState.CLOSED)
+    s.heal()
+    s.settle()
+    assert s.last_entry == (1 if further else 0) == r.result.last_entry_id and s.writes(w) == 0
+    assert isinstance(w.close_results[0], MetadataConflictError) == further
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_scenario_13_a_writer_that_reaches_only_the_bookie_that_is_not_fenced(closed: bool) -> None:
+    """Q-1, EC-9, WR-11, RC-23, I-13.
+
+    1. r fences b1 and b2, not b3; it has closed, or is about to.
+    2. w reaches b3 only, which takes e0. That is no ack quorum.
+    3. w's change of ensemble meets the store. It stops.
+    """
+    s = Scenario(3, 3, 2, bookies=5)
+    w = s.writer()
+    s.partition(w, "b1")
+    s.partition(w, "b2")
+    s.partition("r", "b3")
     r = s.recoverer()
     s.until(lambda: s.state is LedgerState.IN_RECOVERY)
-    first, second = s.hold("cas", source="r"), s.hold("cas", source="r2")
-    r2 = s.recoverer()
-    s.until(lambda: r.verdict == -1 and r2.verdict == 0)
-    s.release(first)
-    s.until(lambda: s.state is LedgerState.CLOSED)
-    s.release(second)
+    closing = s.metadata_hold(client=r)
+    s.until(lambda: bool(closing.messages))
+    if closed:
+        s.release(closing)
+        s.until(lambda: s.state is LedgerState.CLOSED)
+    w.append()
+    s.until(lambda: bool(w.errors))
+    assert [type(e) for e in w.errors] == [LedgerClosedError if closed else LedgerFencedError]
+    s.release(closing)
     s.settle()
-    assert s.last_entry == -1 and s.acked == []
-    assert r.result.last_entry_id == r2.result.last_entry_id == -1
-    assert s.stored(0) == ["b1", "b2", "b3"] and {s.lac(b) for b in s.stored(0)} == {-1}
+    assert s.last_entry == -1 and s.acked == [] and s.stored(0) == ["b3"] and s.writes(w) == 0 and w.cas_sent == 1
+
+
+def test_scenario_14_a_paused_writer_wakes_up_with_answers_in_its_inbox() -> None:
+    """WR-8, WR-11, RC-23, I-13.
+
+    1. The OKs of e0 and e1 wait in the inbox of w, which pauses. e2 is on b3; to b1 and b2 it is slow.
+    2. r fences b1 and b2, does not reach b3, and closes at e1.
+    3. e2 reaches b1 and b2, which refuse it. w resumes: e0 and e1 are acknowledged, because they are in the ledger; e2 is not.
+    """
+    s = Scenario(3, 3, 2, limits=PATIENT)
+    w = s.writer()
+    slow = s.hold("add", to="b1", entry=2), s.hold("add", to="b2", entry=2)
+    for _ in range(3):
+        w.append()
+    s.pause(w)
+    s.run(10)
+    assert s.stored(1) == ["b1", "b2", "b3"] and s.stored(2) == ["b3"] and s.acked == []
+    s.partition("r", "b3")
+    s.recoverer()
+    s.until(lambda: s.state is LedgerState.CLOSED)
+    assert s.last_entry == 1
+    for rule in slow:
+        s.release(rule)
+    s.run(10)
+    s.resume(w)
+    s.settle()
+    assert s.acked == [0, 1] and [type(e) for e in w.errors] == [LedgerFencedError] and s.stored(2) == ["b3"]
+
+
+# --- 15 to 17: the change of an ensemble meets another version ---------------------------------------------------------------
+
+
+def test_scenario_15_a_re_replicator_was_at_an_older_fragment() -> None:
+    """EC-9 (OPEN), EC-12, META-11, META-14, RR-9; R14.
+
+    1. {0: b1 b2 b3, 2: b4 b2 b3}. b2 fails; e3 is on b4 and b3 already.
+    2. A re-replicator replaces b1 by b6 in the first fragment while w's change is on its way.
+    3. w's change conflicts. w decides again upon the new content; neither change is lost, and b3 and b4 are sent nothing twice.
+    """
+    s = Scenario(3, 3, 2, bookies=6)
+    w = s.writer()
+    w.append(2)
+    s.settle()
+    s.crash("b1")
+    w.append()
+    s.settle()
+    assert s.fragments == {0: ("b1", "b2", "b3"), 2: ("b4", "b2", "b3")}
+    s.hold("add", to="b2", entry=3)
+    change = s.metadata_hold(client=w)
+    w.append()
+    s.run(1)
+    s.crash("b2")
+    s.until(lambda: bool(change.messages))
+    s.substitute(0, "b1", "b6")
+    s.release(change)
+    s.settle()
+    assert s.fragments == {0: ("b6", "b2", "b3"), 2: ("b4", "b2", "b3"), 3: ("b4", "b5", "b3")}
+    assert s.acked == [0, 1, 2, 3] and s.writes(w) == 2
+    assert [s.arrived("add", "w", bookie, 3) for bookie in ("b3", "b4", "b5")] == [1, 1, 1]
+
+
+def test_scenario_16_somebody_has_replaced_the_failed_bookie_already() -> None:
+    """EC-9 (OPEN, none of R held), EC-10, EC-11, META-14; R10, R14.
+
+    1. b1 fails; e1 is on b2 and b3, and w's change of b1 for b4 is on its way.
+    2. Another tool replaces b1 by b5 in the last fragment.
+    3. w adopts that: no replacement of its own, e1 is sent to b5, and what waited is acknowledged.
+    """
+    s = Scenario(3, 3, 2, bookies=5)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.hold("add", to="b1", entry=1)
+    change = s.metadata_hold(client=w)
+    w.append()
+    s.run(1)
+    s.crash("b1")
+    s.until(lambda: bool(change.messages))
+    s.substitute(0, "b1", "b5")
+    s.release(change)
+    s.settle()
+    assert s.fragments == {0: ("b5", "b2", "b3")} and s.writes(w) == 0
+    assert s.acked == [0, 1] and s.stored(1) == ["b2", "b3", "b5"]
+
+
+@pytest.mark.parametrize("meets", ["IN_RECOVERY", "CLOSED", "deleted"])
+def test_scenario_17_the_ledger_is_no_longer_ours_to_change(meets: str) -> None:
+    """EC-9 (IN_RECOVERY, CLOSED, NO_SUCH_LEDGER), WR-8, WR-11, WR-13, I-14, D1; R6, R25, section 14.1 items 8 and 14.
+
+    1. e0 is acknowledged; b3 has failed, e1 and e2 wait for the change.
+    2. The ledger is being recovered, or has been, or is gone.
+    3. w fails e1 and e2, in this order, does not close, and its LAC is what it acknowledged, whatever the metadata says.
+    """
+    s = Scenario(3, 3, 2, bookies=4)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.hold("add", to="b3")
+    change = s.metadata_hold(client=w)
+    w.append()
+    w.append()
+    s.run(1)
+    s.crash("b3")
+    s.until(lambda: bool(change.messages))
+    s.run(5)
+    if meets == "deleted":
+        s.delete_ledger()
+    else:
+        s.recoverer()
+        s.until(lambda: s.state is LedgerState[meets])
+    s.release(change)
+    s.until(lambda: len(w.errors) == 2)
+    expected = {"IN_RECOVERY": LedgerFencedError, "CLOSED": LedgerClosedError, "deleted": NoSuchLedgerError}[meets]
+    assert [type(e) for e in w.errors] == [expected] * 2
+    assert [(first, good) for first, _, _, good in w.adds.done] == [(0, True), (1, False), (2, False)]
+    assert w.last_add_confirmed == 0 and s.writes(w) == 0
+    s.settle()
+    assert w.cas_sent == 1 and s.writes(w) == 0
+    if meets != "deleted":
+        assert s.last_entry == 2  # they exist although their callbacks failed
+
+
+# --- 18 and 19: ambiguous compare-and-sets -----------------------------------------------------------------------------------
+
+Mishap = Callable[[Scenario, str], object]
+
+
+def lose_the_answer(s: Scenario, client: str) -> object:
+    return s.metadata_lose_answer(client=client)
+
+
+def arrive_late(s: Scenario, client: str) -> object:
+    return s.metadata_apply_later(client=client)
+
+
+# 18: it was applied and the answer is lost. 19: it is applied later, when its repetition has been. In both the client hears UNKNOWN and
+# repeats the identical request; then its own content is stored exactly once, whichever of the two was first. That a ledger is created
+# once, whatever becomes of the answer, is tested where creating is (CR-4).
+
+
+def check_ensemble_change(mishap: Mishap) -> None:
+    """META-12, META-13, EC-9 (UNKNOWN, CONFLICT), EC-8, I-10; e1 is acknowledged only once the change is definite."""
+    s = Scenario(3, 3, 2, bookies=6)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.hold("add", to="b1", entry=1)
+    mishap(s, "w")
+    w.append()
+    s.run(1)
+    s.crash("b1")
+    s.until(lambda: w.cas_unknown == 1)
+    assert s.acked == [0]
+    s.settle()
+    assert s.acked == [0, 1] and s.fragments == {0: ("b1", "b2", "b3"), 1: ("b4", "b2", "b3")}
+    assert s.writes(w) == 1 and w.cas_sent == 2
+    s.release()
+    s.settle()
+    assert s.writes(w) == 1 and s.stored(1) == ["b2", "b3", "b4"]
+
+
+def check_close(mishap: Mishap) -> None:
+    """META-12, CL-4 (UNKNOWN; CONFLICT, CLOSED here), I-15."""
+    s = Scenario(3, 3, 2)
+    w = s.writer()
+    w.append(3)
+    s.settle()
+    mishap(s, "w")
+    w.close()
+    s.until(lambda: w.cas_unknown == 1)
+    assert w.close_results == []
+    s.settle()
+    s.release()
+    s.settle()
+    assert [md.last_entry_id for md in w.close_results] == [2] == [s.last_entry] and s.writes(w) == 1 and w.cas_sent == 2
+
+
+def check_recovery(which: str, mishap: Mishap) -> None:
+    """META-12, RC-1, RC-18, RC-19, I-16: nothing goes to bookies before the mark is definite, nothing to the caller before the close is."""
+    s = Scenario(3, 3, 2)
+    w = s.writer()
+    w.append(2)
+    s.settle()
+    s.kill(w)
+    r = s.recoverer(start=False)
+    if which == "mark":
+        mishap(s, "r")
+    r.start()
+    if which == "close":
+        s.until(lambda: s.state is LedgerState.IN_RECOVERY)
+        s.run(1.5)
+        mishap(s, "r")
+    s.until(lambda: r.cas_unknown == 1)
+    assert r.result is None and (which == "close" or s.fenced() == [])
+    s.settle()
+    s.release()
+    s.settle()
+    assert r.result.last_entry_id == 1 == s.last_entry and s.writes(r) == 2 and r.cas_sent == 3
+
+
+def check_list_append(mishap: Mishap) -> None:
+    """META-12, LOG-3, LOG-1: the leader finds its own ledger at the end of the list; it is listed once, and serves."""
+    s = Scenario(3, 3, 2)
+    log = LogTruth(s.cluster)
+    leader = Leader(s.cluster, "l", log, (3, 3, 2))
+    mishap(s, "l")
+    leader.open()
+    leader.append(1)
+    s.until(lambda: ("append", 1) in leader.results)
+    s.release()
+    s.settle()
+    assert not isinstance(leader.results["append", 1], Exception)
+    assert len(log.ledgers) == 1 and log.history == [(), log.ledgers] and len(s.cluster.truths) == 2
+
+
+def check_re_replication(mishap: Mishap) -> None:
+    """META-12, RR-7: b1 is replaced once, at its position."""
+    s = Scenario(3, 3, 2, bookies=5)
+    w = s.writer()
+    w.append(2)
+    s.settle()
+    w.close()
+    s.settle()
+    s.crash("b1")
+    mishap(s, "rr")
+    rr = s.replicator(lost=("b1",))
+    s.until(lambda: rr.content)
+    s.release()
+    s.settle()
+    assert s.fragments == {0: ("b4", "b2", "b3")} and s.writes(rr) == 1 and rr.cas_sent == 2
+    assert [isinstance(result, Exception) for result in rr.results] == [False]
+
+
+def check_recovery_mark(mishap: Mishap) -> None:
+    check_recovery("mark", mishap)
+
+
+def check_recovery_close(mishap: Mishap) -> None:
+    check_recovery("close", mishap)
+
+
+WRITES = (check_ensemble_change, check_close, check_recovery_mark, check_recovery_close, check_list_append, check_re_replication)
+
+
+@pytest.mark.parametrize("check", WRITES)
+def test_scenario_18_a_compare_and_set_whose_answer_is_lost(check: Callable[[Mishap], None]) -> None:
+    """META-12, META-13, META-14: repeated, it conflicts with itself; what is stored is what was wanted, once."""
+    check(lose_the_answer)
+
+
+@pytest.mark.parametrize("check", WRITES)
+def test_scenario_19_a_a_compare_and_set_that_is_applied_later(check: Callable[[Mishap], None]) -> None:
+    """META-12, META-13: its repetition was there before, and the first one finds another version."""
+    check(arrive_late)
+
+
+def test_scenario_19_b_no_handle_acts_on_not_applied() -> None:
+    """META-12, G-8, G-6, EC-8, I-10: in a guaranteed ledger a failure can be taken back while the change that it led to is on its way.
+
+    1. e0 is on b2. b1 fails; the change {0: b4 b2 b3} is sent and not heard of again.
+    2. b1 comes back and takes e0 after all. That is an ack quorum, but not where b1 may be gone at any moment: nothing is acknowledged.
+    3. The change lands. e0 goes to b4, and only then it is acknowledged.
+    """
+    s = Scenario(3, 3, 2, bookies=4, gwq=True, limits=PATIENT)
+    w = s.writer()
+    late = s.hold("add", to="b1", entry=0)
+    s.hold("add", to="b3", entry=0)
+    w.append()
+    s.run(5)
+    changes = s.metadata_hold(client=w)
+    s.crash("b1")
+    s.run(5)
+    assert len(changes.messages) == 1
+    s.restart("b1")
+    s.release(late)
+    s.until(lambda: w.cas_unknown > 2)
+    assert s.stored(0) == ["b1", "b2"] and s.acked == []
+    s.release(changes)
+    s.until(lambda: s.acked == [0])
+    assert s.fragments == {0: ("b4", "b2", "b3")} and s.stored(0) == ["b1", "b2", "b4"] and s.writes(w) == 1
+    s.release()
+    s.settle()
+    assert w.machine.last_add_fully_replicated == 0
+
+
+# --- 20: several failures ----------------------------------------------------------------------------------------------------
+
+
+def test_scenario_20_a_two_bookies_of_a_write_set_fail_at_once() -> None:
+    """EC-2, EC-4, EC-6, EC-7, EC-11, EC-13; R14.
+
+    1. e0 is acknowledged. e1 and e2 do not get through to b1 and b2, which is noticed in one moment.
+    2. One round replaces both; the fragment starts at e1, and both bookies get both entries.
+    """
+    s = Scenario(3, 3, 2, bookies=5)
+    w = s.writer()
+    w.append()
+    s.settle()
+    s.drop("add", to="b1")
+    s.drop("add", to="b2")
+    w.append(2)
+    s.settle()
+    assert s.fragments == {0: ("b1", "b2", "b3"), 1: ("b4", "b5", "b3")} and s.writes(w) == 1
+    assert s.acked == [0, 1, 2] and s.stored(1) == s.stored(2) == ["b3", "b4", "b5"]
+
+
+def test_scenario_20_b_three_bookies_fail_one_after_another_during_one_change() -> None:
+    """EC-4, EC-7, EC-8, EC-13, EC-15, META-11; R7, R14.
+
+    1. e0 is acknowledged. b1 fails, and the change at e1 is on its way to the store. b2 and b3 fail meanwhile.
+    2. b4, not in the metadata yet, is sent nothing, and nothing is acknowledged.
+    3. The change is definite; the next round follows, over the same first entry. There are two fragments, not three.
+    4. e1 and e2 are sent to all three new bookies.
+    """
+    s = Scenario(3, 3, 2, bookies=6)
+    w = s.writer()
+    w.append()
+    s.settle()
+    for bookie in ("b1", "b2", "b3"):
+        s.hold("add", to=bookie)
+    change = s.metadata_hold(client=w)
+    w.append()
+    w.append()
+    for bookie in ("b1", "b2", "b3"):
+        s.crash(bookie)
+        s.run(3)
+    assert s.acked == [0] and s.stored(1) == [] and len(change.messages) == 1 == w.cas_sent
+    s.release(change)
+    s.settle()
+    assert s.acked == [0, 1, 2] and s.stored(1) == s.stored(2) == ["b4", "b5", "b6"]
+    assert [v.metadata.fragments[1:] for v in s.truth.history[1:]] == [
+        (Fragment(1, ("b4", "b2", "b3")),),
+        (Fragment(1, ("b4", "b5", "b6")),),
+    ]

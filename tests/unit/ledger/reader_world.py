@@ -13,6 +13,7 @@ from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadat
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.wire import codec_v2
 from bk_core.protocol.wire.messages import (
+    LAST_ENTRY,
     BatchReadRequest,
     BatchReadResponse,
     ReadLacResponse,
@@ -57,6 +58,11 @@ def batch(first: int, bodies: Sequence[bytes]) -> BatchReadResponse:
 
 def single(entry_id: int, *, max_lac: int | None = None, corrupt: bool = False) -> ReadResponse:
     return ReadResponse(0, Status.OK, LEDGER, entry_id, body(entry_id, corrupt=corrupt), max_lac)
+
+
+def nothing_confirmed() -> ReadResponse:
+    """To a plain read of the last entry: there is one, and nothing is confirmed."""
+    return ReadResponse(0, Status.OK, LEDGER, LAST_ENTRY, body(0, lac=-1), -1)
 
 
 def nothing_new(max_lac: int | None = None) -> ReadResponse:

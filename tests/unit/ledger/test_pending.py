@@ -144,11 +144,11 @@ def test_the_window_finds_and_drops_runs() -> None:
 def test_a_prefix_ends_at_a_gap_of_any_kind() -> None:
     """WR-2, WR-8: an entry that is not good, and ids that nobody has submitted."""
     made = window(pending(0, 2), pending(2, 3), pending(6, 1))
-    assert made.prefix(-1, lambda run: run.acks.write_set.entries) == 4
-    assert made.prefix(-1, lambda run: 0b01 if run.first == 2 else run.acks.write_set.entries) == 2
-    assert made.prefix(0, lambda run: run.acks.write_set.entries) == 4
-    assert made.prefix(4, lambda run: 0) == 4
-    assert made.prefix(6, lambda run: 0) == 6
+    assert made.prefix(-1, lambda run, _: run.acks.write_set.entries, ()) == 4
+    assert made.prefix(-1, lambda run, _: 0b01 if run.first == 2 else run.acks.write_set.entries, ()) == 2
+    assert made.prefix(0, lambda run, _: run.acks.write_set.entries, ()) == 4
+    assert made.prefix(4, lambda run, _: 0, ()) == 4
+    assert made.prefix(6, lambda run, _: 0, ()) == 6
 
 
 def test_runs_may_come_in_any_order() -> None:

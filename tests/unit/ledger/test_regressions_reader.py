@@ -15,7 +15,19 @@ from bk_core.protocol.ledger.reader import SPECULATE, RangeReader
 from bk_core.protocol.ledger.replica_order import ReplicaOrder
 from bk_core.protocol.ledger.tail import LOOK, PAUSE, Tail
 from bk_core.protocol.wire.messages import ReadRequest, Status
-from tests.unit.ledger.reader_world import LEDGER, World, body, closed, good, lac_answer, metadata, nothing_new, payload, single
+from tests.unit.ledger.reader_world import (
+    LEDGER,
+    World,
+    body,
+    closed,
+    good,
+    lac_answer,
+    metadata,
+    nothing_confirmed,
+    nothing_new,
+    payload,
+    single,
+)
 
 OPEN = metadata()
 
@@ -23,7 +35,7 @@ OPEN = metadata()
 def polling(world: World) -> World:
     """Answer the plain reads that come before the first polls."""
     for ask in [a for a in world.asks if isinstance(a.message, ReadRequest) and a.message.previous_lac is None]:
-        world.answer(ask, Status.NO_ENTRY)
+        world.answer(ask, nothing_confirmed())
     return world
 
 

@@ -215,7 +215,7 @@ def test_r27_a_second_close_does_not_succeed_early() -> None:
 
 @pytest.mark.parametrize("end", ["closed", "fenced", "failed", "abandoned"])
 def test_r33_late_events_after_the_end_touch_nothing(end: str) -> None:
-    """SM-3, L-11: every kind of event, fired into a handle that is done."""
+    """SM-2, SM-3, L-11: every kind of input, fired into a handle that is done."""
     script = WriterScript(guaranteed=end == "abandoned", bookies="abc").append("t")
     if end == "closed":
         script.stored(script.do(script.writer.close("close", 0)).write)

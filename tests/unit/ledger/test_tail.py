@@ -14,7 +14,19 @@ from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.tail import LOOK, PAUSE, Tail
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import LAST_ENTRY, BatchReadRequest, ReadRequest, ReadResponse, Status
-from tests.unit.ledger.reader_world import LEDGER, World, batch, body, closed, good, metadata, nothing_new, payload, single
+from tests.unit.ledger.reader_world import (
+    LEDGER,
+    World,
+    batch,
+    body,
+    closed,
+    good,
+    metadata,
+    nothing_confirmed,
+    nothing_new,
+    payload,
+    single,
+)
 
 OPEN = metadata()
 
@@ -32,7 +44,7 @@ def tail(md: LedgerMetadata = OPEN, first: int = 0, **options: object) -> World:
 
 def prime(world: World) -> None:
     for ask in [a for a in world.asks if isinstance(a.message, ReadRequest) and a.message.entry_id == LAST_ENTRY and not is_poll(a)]:
-        world.answer(ask, Status.NO_ENTRY)
+        world.answer(ask, nothing_confirmed())
 
 
 def is_poll(ask: SendRead) -> bool:
@@ -107,19 +119,25 @@ def test_an_entry_from_a_bookie_that_is_ahead_brings_the_rest() -> None:
     assert world.entries == expected(3)
 
 
-def test_a_tail_from_an_entry_far_ahead_waits_for_that_one() -> None:
-    """LC-5: n - 1 is polled from, so the bookies hold the poll until n is confirmed."""
-    world = tail(first=100)
-    assert {lac for _, lac in polls(world)} == {99}
-    world.answer(world.asks[0], single(100, max_lac=100))
-    assert world.entries == expected(100, 100)
+def test_a_tail_from_an_entry_far_ahead_polls_from_the_lac() -> None:
+    """LC-5: Apache's bookies answer a poll from above their LAC only when its time is up. What lies before is not handed out."""
+    world = tail(first=10)
+    assert {lac for _, lac in polls(world)} == {-1}
+    before = len(world.all_asks)
+    world.answer(world.asks[0], single(0, max_lac=4))
+    assert {lac for _, lac in fresh_polls(world, before)} == {4}
+    world.answer(world.asks[-1], nothing_new(10))
+    world.answer(world.asks[-1], good)
+    assert world.entries == expected(10, 10) and world.heard == [4, 10]
 
 
 def test_waiting_without_delivery_ends_when_the_entry_is_confirmed() -> None:
     """LC-5: nothing is read."""
     world = tail(first=7, deliver=False)
-    world.answer(world.asks[0], single(7, max_lac=8))
-    assert world.ends == [None] and world.runs == [] and world.heard == [8]
+    world.answer(world.asks[0], single(0, max_lac=6))
+    assert world.ends == []
+    world.answer(world.asks[-1], single(7, max_lac=8))
+    assert world.ends == [None] and world.runs == [] and world.heard == [6, 8]
     assert World(Tail(LEDGER, OPEN, 1, 7, known=7, deliver=False)).start().ends == [None]
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import LedgerClosedError, LedgerFencedError, MetadataError, NoSuchLedgerError, NotEnoughBookiesError, WriteFailedError
-from bk_core.protocol.effects import ReadLedger, WriteLedger
+from bk_core.protocol.effects import ReadLedger, SendAdds, WriteLedger
+from bk_core.protocol.entry import layout
 from bk_core.protocol.events import LedgerRead, LedgerWritten, MetadataChanged, Outcome
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.writer import ChangeWindow, EnsembleChangeMode, WriterOptions, WriterState
@@ -221,6 +222,20 @@ def test_survivors_only_what_they_have_is_acknowledged_in_the_window() -> None:
     assert script.stored(write).sent == [("d", 0), ("d", 1)]
     assert script.writer.last_add_confirmed == 0
     assert script.ack("d", 0).writer.unretired_entries == 1
+
+
+def test_an_entry_is_packaged_once() -> None:
+    """WR-3: with the LAC of that moment; what is sent again, also to another bookie and after the LAC has moved, is the same bytes."""
+    script = WriterScript().append("t").append("u", b"payload")
+    (run,) = {id(e.run): e.run for e in script.of(SendAdds)}.values()
+    entry = layout.decode_body(bytes(run.body(0)), 7, 1, script.writer.metadata.digest_type, b"")
+    assert (entry.last_add_confirmed, entry.length, bytes(entry.payload)) == (-1, 8, b"payload")
+    script.ack("ab", 0)
+    assert script.writer.last_add_confirmed == 0
+    script.stored(script.refuse("c", 1).write)
+    (again,) = script.of(SendAdds)
+    assert (again.bookie, again.run) == ("d", run)
+    assert again.run.frames is run.frames
 
 
 def test_adds_of_the_window_go_to_the_old_ensemble() -> None:
@@ -447,3 +462,13 @@ def test_time_has_no_hold_on_an_idle_writer() -> None:
     assert script.tick(SECOND).effects == []
     assert script.append("u").timers == ["tick"]
     assert script.append("v").timers == []
+
+
+@pytest.mark.parametrize("mode", [EnsembleChangeMode.DELAYED, EnsembleChangeMode.DISABLED])
+def test_a_dead_bookie_that_stays_does_not_fill_the_window(mode: EnsembleChangeMode) -> None:
+    """WR-9, WR-15: what failed at a bookie that is not replaced is let go at the commit, or one dead bookie stops the writer."""
+    script = WriterScript(bookies="abc", options=WriterOptions(ensemble_change=mode))
+    for entry in range(20):
+        script.append(entry).lose("c").ack("ab", entry)
+    assert script.writer.last_add_confirmed == 19
+    assert (script.writer.unretired_entries, script.writer.unretired_bytes) == (0, 0)

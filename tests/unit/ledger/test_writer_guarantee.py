@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import get_type_hints
+
 import pytest
 
+from bk_core.client import BookKeeper, WriteHandle
 from bk_core.errors import LedgerClosedError, LedgerFencedError, NotEnoughBookiesError, UnauthorizedError, WriteFailedError
 from bk_core.protocol.effects import SendAdds, WriteLedger
 from bk_core.protocol.events import BookiesChanged, LedgerWritten, Outcome
@@ -436,6 +440,24 @@ def test_the_slot_carries_lafr() -> None:
     script.ack("c", 1)
     assert script.timers == ["explicit-lac"]
     assert script.fire("explicit-lac").told[0] == ("a", 1)
+
+
+def test_lafr_is_told_through_the_slot_and_nowhere_else() -> None:
+    """G-24: not in a payload, where plain readers would see it, and not by writing metadata now and then."""
+    script = guaranteed("abc")
+    for entry in range(20):
+        script.append("t", b"payload").ack("abc", entry)
+        assert script.writes == []
+        script.fire("explicit-lac")
+        assert script.writes == []
+    assert script.writer.length == 20 * len(b"payload")
+    assert script.writer.metadata.custom == {"gwq": b"1"}
+
+
+def test_a_ledger_that_exists_is_never_written_again() -> None:
+    """G-28: what pinning relies on. Handles that write come from creating a ledger, and from nowhere else."""
+    returns = {name: get_type_hints(call).get("return") for name, call in inspect.getmembers(BookKeeper, inspect.isfunction)}
+    assert [name for name, result in returns.items() if result is WriteHandle] == ["create_ledger"]
 
 
 # --- recovery --------------------------------------------------------------------------------------------------------

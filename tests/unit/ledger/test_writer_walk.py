@@ -93,7 +93,7 @@ class Walk:
     # --- invariants ------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """I-3 and I-10 (EC-8, EC-10, META-12), I-G1, I-G3 (G-1..G-9): in every version that is current or could still become so."""
+        """I-3 and I-10 (EC-8, EC-10, META-12), G-15 (I-G1..I-G3, G-1..G-9): in every version that is or could become current."""
         current = self.history[-1]
         possible = [current] + [m for m, version in self.stores if version == len(self.history) - 1]
         possible += [e.metadata for e in self.store_requests if isinstance(e, WriteLedger) and e.version == len(self.history) - 1]

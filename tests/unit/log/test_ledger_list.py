@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.errors import InvalidArgumentError, LogDataLossError, LogError, LogSchemaError, LogTakenOverError, MetadataFormatError
-from bk_core.protocol.log.ledger_list import LedgerList, SegmentRange, decode, encode, position_at_rows
+from bk_core.protocol.log.ledger_list import LedgerList, LogProperties, SegmentRange, decode, encode, position_at_rows
 from bk_core.protocol.log.position import Position
 
 
@@ -116,3 +116,76 @@ def test_codec_round_trip_carries_unknown_fields() -> None:
 def test_foreign_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(MetadataFormatError):
         decode(data)
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        (LogProperties(entry_format="avro"), "entryFormat must be one of arrow, raw"),
+        (LogProperties(ensemble_size=2), "2/3/2"),
+        (LogProperties(write_quorum_size=1), "3/1/2"),
+        (LogProperties(ack_quorum_size=0), "3/3/0"),
+    ],
+)
+def test_a_log_that_could_not_be_written_is_refused_at_its_creation(properties: LogProperties, named: str) -> None:
+    """CR-1, and an entry format that no reader would know; the message names what was asked for."""
+    with pytest.raises(InvalidArgumentError, match=named):
+        properties.check()
+
+
+def test_properties_at_the_edge_are_accepted() -> None:
+    LogProperties().check()
+    LogProperties(entry_format="raw", ensemble_size=1, write_quorum_size=1, ack_quorum_size=1).check()
+
+
+def test_a_segment_that_is_gone_and_one_that_is_yet_to_come_are_told_apart() -> None:
+    """A reader with a position before the trim lost data; one with a segment from the future holds a wrong offset."""
+    trimmed, _ = grown(10, 10, 10).trim(1)
+    assert trimmed.segment(1).ledger_id == 1
+    with pytest.raises(LogDataLossError, match="now starts at segment 1"):
+        trimmed.segment(0)
+    with pytest.raises(InvalidArgumentError, match="ends before segment 3"):
+        trimmed.segment(3)
+
+
+def test_counts_before_a_position_inside_a_segment_are_shared_out_evenly() -> None:
+    listed = grown(10, 10)
+    assert listed.counts_before(Position(1, 8)) == (130, 1300)
+    assert listed.counts_before(Position(0, 5)) == (0, 0)
+
+
+def test_entries_of_a_live_segment_count_nothing_yet() -> None:
+    """Rows and bytes become known when its ledger is closed; until then a metric must not invent any."""
+    listed = grown(10).add_live_segment(9, 1)
+    assert listed.counts_before(Position(1, 4)) == listed.counts_before(Position(1)) == (100, 1000)
+
+
+def test_a_batch_is_marked_once_and_its_mark_never_goes_back() -> None:
+    marked = grown(1).mark_committed("q", 7)
+    assert marked.is_committed("q", 7) and not marked.is_committed("q", 8)
+    assert marked.mark_committed("q", 7) is marked
+    assert marked.mark_committed("q", 3) is marked
+
+
+def test_trimming_what_is_trimmed_already_changes_nothing() -> None:
+    """META-14: the change may run again on a newer list, where another janitor has done it."""
+    trimmed, _ = grown(10, 10).trim(1)
+    assert trimmed.trim(1) == (trimmed, ())
+    assert trimmed.trim(0) == (trimmed, ())
+    assert LedgerList(log_id="a").trim(5) == (LedgerList(log_id="a"), ())
+
+
+def test_absolving_a_ledger_that_is_not_condemned_changes_nothing() -> None:
+    """META-14: another janitor has deleted and absolved it."""
+    listed = grown(1).condemn([8, 9])
+    assert listed.absolve([7]) is listed
+    assert listed.absolve([7, 8]).condemned == (9,)
+
+
+@pytest.mark.parametrize(("first_entry", "last_entry"), [(-1, 3), (4, 3), (0, -1)])
+def test_a_commit_of_an_impossible_range_is_refused_whole(first_entry: int, last_entry: int) -> None:
+    """Nothing of it is listed and the batch is not marked, so the writer may come again with the right numbers."""
+    listed = grown(10)
+    with pytest.raises(InvalidArgumentError, match="bad entry range"):
+        listed.append_segments([SegmentRange(8, 0, 1, 1, 1), SegmentRange(9, first_entry, last_entry, 1, 1)], 1, "q", 1)
+    assert len(listed.segments) == 1 and not listed.is_committed("q", 1)

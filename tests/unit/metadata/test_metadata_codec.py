@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bk_core.errors import MetadataFormatError
+from bk_core.errors import InvalidArgumentError, MetadataFormatError
 from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.metadata_codec import HEADER, decode, encode, is_bookie_id
 
@@ -292,3 +292,87 @@ def test_bookie_ids() -> None:
         assert is_bookie_id(good)
     for bad in ("", "readonly", "ReadOnly", "a b", "a/b", "a~", "a+b", "a%", "é", "a\n", "`"):
         assert not is_bookie_id(bad)
+
+
+def test_an_entry_before_the_first_has_no_fragment() -> None:
+    """META-5 has no answer for it; a caller's wrong number must not be read from the last fragment."""
+    metadata = _OPEN.with_ensemble(5, ("c:3", "d:4"))
+    assert [metadata.fragment_of(e).first_entry_id for e in (0, 4, 5, 99)] == [0, 0, 5, 5]
+    with pytest.raises(InvalidArgumentError, match="before the first fragment"):
+        metadata.fragment_of(-1)
+
+
+def test_a_fragment_without_its_first_entry_is_refused_in_version_3() -> None:
+    with pytest.raises(MetadataFormatError):
+        decode(_v3(_body() + bytes.fromhex("32080a03633a330a0161")))
+
+
+@pytest.mark.parametrize("length", [b"", b"\x80", b"\x80\x80\x80\x80\x80", b"\xff\xff\xff\xff\xff\x01"])
+def test_a_version_3_length_that_does_not_end_is_refused(length: bytes) -> None:
+    """A node that was written halfway, or bytes of somebody else behind our header."""
+    with pytest.raises(MetadataFormatError, match="cut off or too large"):
+        decode(HEADER + b"3\n" + length)
+
+
+def test_a_version_3_message_that_is_cut_off_is_refused() -> None:
+    with pytest.raises(MetadataFormatError, match="cut off after"):
+        decode(encode(_OPEN)[:-1])
+
+
+def test_a_large_message_has_a_length_of_several_bytes() -> None:
+    large = replace(_OPEN, custom={"k": bytes(100_000)})
+    assert decode(encode(large)) == large
+
+
+@pytest.mark.parametrize("state", LedgerState)
+def test_version_1_is_written_as_it_was_read(state: LedgerState) -> None:
+    """A ledger of the oldest format keeps it through recovery and close (metadata.md 3.2)."""
+    end = {"last_entry_id": 7, "length": 70} if state is LedgerState.CLOSED else {}
+    plain = replace(_OPEN, ack_quorum_size=2, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=1)
+    metadata = replace(plain, state=state, **end)
+    assert decode(encode(metadata)) == metadata
+
+
+def test_an_open_version_1_ledger_may_end_without_a_line_feed() -> None:
+    plain = replace(_OPEN, ack_quorum_size=2, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=1)
+    assert decode(encode(plain).removesuffix(b"\n")) == plain
+
+
+def test_an_ack_quorum_of_its_own_is_not_lost_in_version_1() -> None:
+    """The format has one quorum. Writing the ledger anyway would make later readers believe in more copies than there are."""
+    plain = replace(_OPEN, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=1)
+    with pytest.raises(MetadataFormatError, match="ack quorum unlike"):
+        encode(plain)
+
+
+def test_version_2_without_a_password_is_rewritten_without() -> None:
+    """Neither a password nor a digest type may appear in a ledger that had none: other clients compare the bytes they read."""
+    plain = replace(_OPEN, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=2)
+    stored = encode(plain)
+    assert b"password" not in stored and b"digestType" not in stored
+    assert decode(stored) == plain
+    other = replace(plain, digest_type=DigestType.CRC32C)
+    assert b"password" not in encode(other) and decode(encode(other)) == other
+
+
+def test_version_2_carries_creation_time_and_custom_metadata() -> None:
+    full = replace(_OPEN, format_version=2, ctime_ms=1234, custom={"k\u00e9": b"\x00\"v\xff"})
+    assert decode(encode(full)) == full
+
+
+def test_the_token_of_a_creator_that_wrote_text_is_read() -> None:
+    """Recognising one's own create must not depend on the format."""
+    stored = HEADER + b"2\n" + (_text() + "cToken: -77\n").encode()
+    assert decode(stored).creator_token == -77
+
+
+def test_fields_that_a_later_release_put_into_a_segment_are_skipped_in_version_2() -> None:
+    stored = HEADER + b"2\n" + _text().replace("firstEntryId: 0", "firstEntryId: 0\n  later: 7").encode()
+    assert decode(stored).fragments == _OPEN.fragments
+
+
+@pytest.mark.parametrize("state", ['state: "OPEN"', "state {}", "state: [OPEN, {}]"])
+def test_a_state_that_is_no_word_is_refused_in_version_2(state: str) -> None:
+    """Guessing OPEN would let a writer go on where recovery has begun."""
+    with pytest.raises(MetadataFormatError, match="state in the metadata text"):
+        decode(HEADER + b"2\n" + _text(state).encode())

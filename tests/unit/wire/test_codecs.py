@@ -13,6 +13,7 @@ from bk_core.errors import BkError, InvalidArgumentError, RemoteProtocolError
 from bk_core.protocol.wire import codec_v2, codec_v3, connection
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.connection import AddAcks, ReplyTo, ServerProtocol, decode_add_responses
+from bk_core.protocol.wire.frames import FrameReader
 from bk_core.protocol.wire.messages import Status
 from bk_core.protocol.wire.status import ERRORS, V2_NUMBERS, error_for, status_from_v2, status_from_v3, v2_number, v3_number
 
@@ -378,6 +379,188 @@ def test_v2_has_no_such_response(response: m.Response) -> None:
         codec_v2.encode_response(response)
 
 
+V3_ANSWERS = [
+    m.AddResponse(9, Status.FENCED, 5, 6),
+    m.ReadResponse(9, Status.OK, 5, 6, b"body", 7, 8),
+    m.ReadResponse(9, Status.NO_ENTRY, 5, 6),
+    m.AuthResponse(9, Status.OK, "sasl", b"token"),
+    m.AuthResponse(9, Status.UNAUTHORIZED),
+    m.WriteLacResponse(9, Status.OK, 5),
+    m.ForceLedgerResponse(9, Status.OK, 5),
+    m.ReadLacResponse(9, Status.OK, 5, b"explicit", b"last"),
+    m.ReadLacResponse(9, Status.IO_ERROR, 5, b"explicit"),
+    m.ReadLacResponse(9, Status.NO_LEDGER, 5),
+    m.EntryListResponse(9, Status.OK, 5, b"list"),
+    m.EntryListResponse(9, Status.NO_LEDGER, 5),
+    m.BookieInfoResponse(9, Status.OK, 100, 50),
+    m.BookieInfoResponse(9, Status.OK),
+    m.StartTlsResponse(9, Status.OK),
+    m.StartTlsResponse(9, Status.BAD_REQUEST),
+    m.UnservedResponse(9, Status.BAD_REQUEST, 12),
+]
+
+
+@pytest.mark.parametrize("response", V3_ANSWERS, ids=repr)
+def test_every_v3_answer_reaches_the_client_whole(response: m.Response) -> None:
+    """What a bookie leaves out stays out: no body is not an empty body, an unknown LAC is not LAC 0."""
+    [payload] = FrameReader().feed(ServerProtocol().encode(response, ReplyTo("v3", 3)))
+    assert connection.decode_response(payload, "v3") == response
+
+
+@pytest.mark.parametrize("request_", [m.AddRequest(9, 5, 6, b"k", b"b", deferred_sync=True), m.EntryListRequest(9, 5)], ids=repr)
+def test_a_v3_bookie_gets_the_request_whole(request_: m.Request) -> None:
+    [(found, reply_to)] = ServerProtocol().feed(connection.encode_request(request_, "v3"))
+    assert (found, reply_to) == (request_, ReplyTo("v3", 3))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\xff", bytes(3), bytes.fromhex("0a0608031001"), bytes.fromhex("0a06080310011801")],
+    ids=["empty", "no tag", "zeros", "cut off", "without status"],
+)
+def test_bytes_that_are_no_v3_response_end_the_connection(payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="no v3 response"):
+        codec_v3.decode_response(payload)
+    with pytest.raises(RemoteProtocolError, match="no v3 request"):
+        codec_v3.decode_request(b"\xff" + payload)
+
+
+@pytest.mark.parametrize("operation", [3, 4, 12])
+def test_success_of_an_operation_that_nobody_asks_for_is_refused(operation: int) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"success of operation {operation}"):
+        codec_v3.decode_response(bytes((0x0A, 6, 8, 3, 0x10, operation, 0x18, 1, 0x10, 0)))
+
+
+def test_a_plugin_name_that_is_no_text_is_refused_in_both_protocols() -> None:
+    """Nothing of it may end up as a name in a log line or be compared with one."""
+    auth = bytes.fromhex("0a01ff1200")  # AuthMessage: name b"\xff", empty payload
+    v3 = bytes.fromhex("0a06080310051801" + "b20605") + auth
+    with pytest.raises(RemoteProtocolError, match="not UTF-8"):
+        codec_v3.decode_request(v3)
+    with pytest.raises(RemoteProtocolError, match="not UTF-8"):
+        codec_v3.decode_response(bytes.fromhex("0a06080310051801" + "1000" + "b20605") + auth)
+    for decode in (codec_v2.decode_request, codec_v2.decode_response):
+        with pytest.raises(RemoteProtocolError):
+            decode(bytes.fromhex("02030000") + auth)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"", b"\x02\x01\x00",  # no header word
+        bytes.fromhex("02090000"),  # opcode 9
+        bytes.fromhex("02010000") + bytes(35), bytes.fromhex("02020000") + bytes(15), bytes.fromhex("02070000") + bytes(35),
+        bytes.fromhex("02020001") + bytes(16 + 19), bytes.fromhex("02070001") + bytes(36 + 19),  # fence reads with half a key
+        bytes.fromhex("02030000"), bytes.fromhex("02030000") + b"\x0a\x04sasl", bytes.fromhex("02030000ff"),  # AUTH without its parts
+    ],
+    ids=bytes.hex,
+)  # fmt: skip
+def test_a_malformed_v2_request_ends_the_connection(payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        codec_v2.decode_request(payload)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"", b"\x02\x01\x00",
+        struct.pack(">Iiqq", 0x02090000, 0, 1, 2),  # opcode 9
+        struct.pack(">Iiqq", 0x02010000, 0, 1, 2)[:-1],
+        struct.pack(">Iiqq", 0x02010000, 0, 1, 2) + b"x",  # an add has nothing behind its ids
+        struct.pack(">Iiqq", 0x02020000, 2, 1, 2) + b"x",  # nor has a failed read
+        struct.pack(">Iiqq", 0x02070000, 0, 1, 2),  # a batch without its request id
+        struct.pack(">Iiqqq", 0x02070000, 2, 1, 2, 3) + b"x",
+    ],
+    ids=bytes.hex,
+)  # fmt: skip
+def test_a_malformed_v2_response_is_not_taken_for_an_answer(payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        codec_v2.decode_response(payload)
+
+
+@pytest.mark.parametrize("damaged_", [b"\x00\x00\x00", b"\x00\x00\x00\x02a", b"\x00\x00\x00\x01a\x00", b"\xff\xff\xff\xffa"], ids=bytes.hex)
+def test_bodies_of_a_batch_that_do_not_fill_it_are_refused(damaged_: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="batch response ends inside"):
+        codec_v2.split_bodies(damaged_)
+    assert [bytes(part) for part in codec_v2.split_bodies(codec_v2.join_bodies([b"a", b"", b"bc"]))] == [b"a", b"", b"bc"]
+
+
+def test_the_answer_to_a_batch_read_ends_the_acks_before_it() -> None:
+    """A buffer of acks and one batch answer gives both, in order, and nothing is joined across."""
+    batch = m.BatchReadResponse(3, Status.OK, 5, 2, codec_v2.join_bodies([b"abc"]))
+    acks = [codec_v2.encode_response(m.AddResponse(0, Status.OK, 5, entry)) for entry in (0, 1, 2)]
+    found = decode_add_responses(*joined([*acks[:2], codec_v2.encode_response(batch), acks[2]]))
+    assert found == [AddAcks(5, 0, 2, Status.OK), batch, AddAcks(5, 2, 1, Status.OK)]
+
+
+def test_acks_of_another_ledger_begin_a_new_item() -> None:
+    acks = [m.AddResponse(0, Status.OK, 5, 0), m.AddResponse(0, Status.OK, 6, 1), m.AddResponse(0, Status.OK, 6, 3)]
+    found = decode_add_responses(*joined([codec_v2.encode_response(ack) for ack in acks]))
+    assert found == [AddAcks(5, 0, 1, Status.OK), AddAcks(6, 1, 1, Status.OK), AddAcks(6, 3, 1, Status.OK)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "operation"),
+    [
+        (add_v2(5, 6, bytes(20), b"rest", False, False), 1),
+        (m.ReadRequest(0, 5, 6), 2),
+        (m.ReadRequest(0, 5, 6, fence=True, master_key=bytes(20)), 2),
+        (m.BatchReadRequest(8, 5, 6, 10, 1000), 7),
+    ],
+    ids=repr,
+)
+def test_a_client_of_a_later_v2_is_told_so_and_can_match_the_answer(request_: m.Request, operation: int) -> None:
+    """A header version above 2 gets BAD_VERSION with the ids of the request, in the word it was asked with."""
+    payload = bytearray(codec_v2.encode_request(request_))
+    payload[0] = 4
+    server = ServerProtocol()
+    [(request, reply_to)] = server.feed(codec_v2.frame(payload))
+    number = getattr(request_, "request_id", 0)
+    assert request == m.UnservedRequest(number, operation, 4, Status.BAD_VERSION, 5, 6)
+    answer = server.encode(m.UnservedResponse(number, Status.BAD_VERSION, operation, 4, 5, 6), reply_to)
+    assert answer[4] == 4
+    found = codec_v2.decode_response(answer[4:])
+    assert (found.request_id, found.status, getattr(found, "ledger_id", None)) == (number, Status.BAD_VERSION, 5)
+
+
+@pytest.mark.parametrize(
+    "request_", [m.AuthRequest(1, "\ud800", b""), m.AuthRequest(1, "sasl", None), m.AuthRequest(1, None, b"")]  # type: ignore[arg-type]
+)
+def test_credentials_that_are_no_text_and_bytes_are_refused_before_anything_is_sent(request_: m.AuthRequest) -> None:
+    """A plugin of the user's making may return anything."""
+    for protocol in ("v2", "v3"):
+        with pytest.raises(InvalidArgumentError) as failure:
+            connection.encode_request(request_, protocol)  # type: ignore[arg-type]
+        assert failure.value.__cause__ is not None
+
+
+def test_a_read_cannot_fence_and_piggyback_at_once() -> None:
+    """v3 has one flag for both; dropping either without a word would be a missed fence or a missed entry."""
+    with pytest.raises(InvalidArgumentError, match="either fences or piggybacks"):
+        codec_v3.encode_request(m.ReadRequest(1, 2, -1, fence=True, master_key=b"k", previous_lac=3, piggyback=True))
+
+
+@pytest.mark.parametrize("response", [m.AddResponse(0, Status.OK, 2**63, 2), m.BatchReadResponse(2**63, Status.OK, 1, 2)])
+def test_a_bookie_does_not_answer_with_numbers_that_do_not_fit(response: m.Response) -> None:
+    with pytest.raises(InvalidArgumentError, match="does not fit"):
+        codec_v2.encode_response(response)
+
+
+@pytest.mark.parametrize(
+    ("response", "why"),
+    [
+        (m.BatchReadResponse(1, Status.OK, 1, 2), "does not exist in protocol v3"),
+        (m.AddResponse(1, Status.TIMEOUT, 1, 2), "never sent"),
+        (m.AddResponse(1, Status.OK, 2**63, 2), "does not fit its type"),
+        (m.AddResponse(-1, Status.OK, 1, 2), "does not fit its type"),
+    ],
+)
+def test_v3_has_no_such_response(response: m.Response, why: str) -> None:
+    """A batch is of v2 alone, a timeout is the client's own conclusion, and 64 bits are 64 bits."""
+    with pytest.raises(InvalidArgumentError, match=why):
+        codec_v3.encode_response(response)
+
+
 # --- status -----------------------------------------------------------------------------------------------------
 
 
@@ -397,6 +580,13 @@ def test_unknown_numbers_are_a_generic_failure(number: int) -> None:
     assert status_from_v3(number) is Status.IO_ERROR
     payload = struct.pack(">Iiqq", 0x02010000, number, 1, 2)
     assert codec_v2.decode_response(payload) == m.AddResponse(0, Status.IO_ERROR, 1, 2)
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status < 0])
+def test_what_only_the_client_concludes_has_no_number_on_the_wire(status: Status) -> None:
+    for number in (v2_number, v3_number):
+        with pytest.raises(InvalidArgumentError, match="never sent"):
+            number(status)
 
 
 def test_unknown_v3_status_and_inner_status() -> None:

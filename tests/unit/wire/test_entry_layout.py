@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bk_core.errors import DigestError, InvalidArgumentError
 from bk_core.protocol.entry.digests import DIGEST_LENGTHS, digest_for, hmac_key, master_key
-from bk_core.protocol.entry.layout import Entry, decode_body, decode_lac_packet, encode_body, encode_lac_packet
+from bk_core.protocol.entry.layout import Entry, decode_body, decode_lac_packet, encode_body, encode_lac_packet, lac_packet_bytes
 from bk_core.protocol.ledger.metadata import DigestType
 
 ID = st.integers(0, 2**63 - 1)
@@ -63,3 +63,18 @@ def test_impossible_numbers_are_not_written(ledger_id: int, entry_id: int, lac: 
 def test_unknown_digest_type() -> None:
     with pytest.raises(InvalidArgumentError):
         digest_for(5)
+
+
+@pytest.mark.parametrize(("ledger_id", "lac"), [(-1, 0), (0, -2), (2**63, 0), (0, 2**63)])
+def test_an_impossible_explicit_lac_is_refused_before_it_is_sent(ledger_id: int, lac: int) -> None:
+    with pytest.raises(InvalidArgumentError):
+        encode_lac_packet(ledger_id, lac, DigestType.CRC32C)
+
+
+@pytest.mark.parametrize("kind", DigestType)
+def test_a_cut_off_explicit_lac_of_a_bookie_is_not_believed(kind: DigestType) -> None:
+    """A packet that lost its end, or a digest of another kind that is shorter, is no LAC at all."""
+    packet = encode_lac_packet(5, 6, kind, b"k" * 20)
+    assert len(packet) == lac_packet_bytes(kind)
+    with pytest.raises(DigestError, match="shorter"):
+        decode_lac_packet(packet[:-1], 5, kind, b"k" * 20)

@@ -37,6 +37,7 @@ from bk_core.protocol.ledger.replication.fragments import (
 )
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, AddRun
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.states import Transitions
 from bk_core.protocol.wire import codec_v2
 from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest, Status
 
@@ -85,6 +86,14 @@ class FragmentRepair:
     ``targets``: position -> new bookie, which must stand nowhere in the fragment (RR-6). ``refill``: position -> ids to write again to the
     bookie that is there. Raises InvalidArgumentError for a fragment that is not decided (RR-2).
     """
+
+    state = Transitions(
+        RepairState.COPYING,
+        {
+            RepairState.COPYING: (RepairState.CHANGING, RepairState.FAILED),
+            RepairState.CHANGING: (RepairState.DONE, RepairState.FAILED),
+        },
+    )
 
     def __init__(
         self,

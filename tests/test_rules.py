@@ -1,0 +1,64 @@
+"""Every rule of ``bk_core/protocol/RULES.md`` is cited by a test that would fail without it, and no citation is a slip of the pen."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RULE = re.compile(r"\b(?:SM|B|META|CR|WR|EC|CL|OP|RD|LC|RC|Q|G|LOG|RR)-I?\d+a?\b")
+
+
+@cache
+def rules() -> dict[str, str]:
+    rows = re.findall(r"^\| ([A-Z]+-I?\d+a?) \| (.+) \|$", (ROOT / "bk_core" / "protocol" / "RULES.md").read_text(), flags=re.M)
+    return dict(rows)
+
+
+def _pieces(path: Path) -> list[str]:
+    """Names, decorators, docstrings and comments of test functions, and of the checkers that the simulator runs after every step."""
+    text = path.read_text()
+    lines = text.splitlines()
+    pieces: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and _is_check(node.name):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+            while first > 0 and lines[first - 1].lstrip().startswith("#"):
+                first -= 1
+            pieces.append("\n".join(lines[first : node.end_lineno]))
+    return pieces
+
+
+def _is_check(name: str) -> bool:
+    return name.lstrip("_").startswith(("test", "Test", "check", "scenario", "invariant", "require"))
+
+
+@cache
+def cited_by_tests() -> frozenset[str]:
+    found: set[str] = set()
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path != Path(__file__):
+            for piece in _pieces(path):
+                found.update(RULE.findall(piece))
+    return frozenset(found)
+
+
+def test_every_rule_is_cited_by_a_test() -> None:
+    missing = [rule for rule in rules() if rule not in cited_by_tests()]
+    assert not missing, f"{len(missing)} of {len(rules())} rules are cited by no test: {' '.join(missing)}"
+
+
+def test_every_citation_in_code_and_tests_names_a_rule() -> None:
+    wrong = {}
+    for folder in ("bk_core", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for name in RULE.findall(path.read_text()):
+                if name not in rules():
+                    wrong[name] = str(path.relative_to(ROOT))
+    assert not wrong, wrong
+
+
+def test_the_list_of_rules_was_read() -> None:
+    assert len(rules()) == 207
