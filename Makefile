@@ -1,4 +1,4 @@
-# make setup | test | lint | coverage | sanitize | demo | kill-test | soak | bench-first | lock | clean
+# make setup | test | lint | coverage | simulate | mutations | sanitize | demo | kill-test | soak | bench-first | lock | clean
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
 
@@ -17,7 +17,7 @@ C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c)
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
 SAY    := printf '\033[1m== %s\033[0m\n'
 
-.PHONY: setup test lint coverage check-tools sanitize demo kill-test soak bench-first lock clean
+.PHONY: setup test lint coverage simulate mutations check-tools sanitize demo kill-test soak bench-first lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
 
@@ -78,6 +78,14 @@ lint: setup
 test: setup lint
 	@$(SAY) "tests"
 	@$(ENV) $(BIN)/pytest -q $(PYTEST_ARGS)
+
+# the simulated cluster over many seeds; every rare state must have been met
+simulate: setup
+	@$(ENV) $(BIN)/python -m tests.simulation --from "$${FROM:-0}" --seeds "$${SEEDS:-100000}" --jobs "$${JOBS:-2}" --require-probes
+
+# each rule broken on purpose, until an invariant notices
+mutations: setup
+	@$(ENV) $(BIN)/python -m tests.simulation.mutate
 
 # every branch of bk_core/protocol by unit, scenario and simulation tests together
 coverage: setup

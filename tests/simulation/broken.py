@@ -158,12 +158,12 @@ def closes_without_draining(self: Any, why: Any) -> Any:
 def acknowledges_while_closing(self: Any, bookie: str, first: int, count: int, now_ns: int) -> Any:
     state = self.state
     if state in (WriterState.CLOSING, WriterState.CLOSED):
-        self.state = WriterState.OPEN
+        vars(self)["state"] = WriterState.OPEN  # past the table of transitions
     try:
         return _acknowledged(self, bookie, first, count, now_ns)
     finally:
         if self.state is WriterState.OPEN:
-            self.state = state
+            vars(self)["state"] = state
 
 
 # --- recovery ------------------------------------------------------------------------------------------------------------

@@ -48,7 +48,9 @@ def test_a_bookie_outside_the_write_set_is_sent_nothing(first_entry_id: int, pos
 
 
 @given(st.integers(0, 2**40), st.lists(st.binary(max_size=4), min_size=1, max_size=12), st.integers(1, 6), st.data())
-def test_every_bookie_is_sent_exactly_the_entries_it_must_hold(first_entry_id: int, bodies: list[bytes], size: int, data: st.DataObject) -> None:
+def test_every_bookie_is_sent_exactly_the_entries_it_must_hold(
+    first_entry_id: int, bodies: list[bytes], size: int, data: st.DataObject
+) -> None:
     write = data.draw(st.integers(1, size))
     position, start = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, len(bodies) - 1))
     run, layout = run_of(first_entry_id, bodies), Distribution(size, write, 1)

@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -345,6 +346,37 @@ def test_an_ack_quorum_of_its_own_is_not_lost_in_version_1() -> None:
         encode(plain)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"has_password": True},
+        {"custom": {"k": b"v"}},
+        {"ctime_ms": 5},
+        {"unknown_fields": b"\xa0\x01\x07"},
+        {"custom_unknown_fields": (("k", b"\x18\x07"),)},
+        {"fragments": (Fragment(0, ("a:1", "b:2"), b"\x18\x07"),)},
+    ],
+    ids=lambda more: ",".join(more),
+)
+def test_what_version_1_has_no_place_for_is_not_dropped_silently(more: dict[str, Any]) -> None:
+    """META-8, and a ledger that lost its password could never be recovered."""
+    plain = replace(_OPEN, ack_quorum_size=2, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=1)
+    with pytest.raises(MetadataFormatError, match="cannot hold a password"):
+        encode(replace(plain, **more))
+
+
+def test_a_guaranteed_ledger_is_told_by_its_mark_and_sealed_by_its_close() -> None:
+    """G-0, G-13: the mark counts only where the quorums differ, and the seal touches nothing else (META-7)."""
+    marked = replace(_OPEN, custom={"gwq": b"1", "mine": b"x"})
+    assert marked.guaranteed and not marked.sealed
+    assert not replace(marked, ack_quorum_size=2).guaranteed
+    assert not replace(marked, custom={"gwq": b"0"}).guaranteed
+    sealed = marked.closed(4, 40).with_seal()
+    assert decode(encode(sealed)).sealed
+    assert dict(sealed.custom) == {"gwq": b"1", "mine": b"x", "gwq.sealed": b"1"}
+    assert replace(sealed, custom=marked.custom) == marked.closed(4, 40)
+
+
 def test_version_2_without_a_password_is_rewritten_without() -> None:
     """Neither a password nor a digest type may appear in a ledger that had none: other clients compare the bytes they read."""
     plain = replace(_OPEN, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=2)
@@ -356,7 +388,7 @@ def test_version_2_without_a_password_is_rewritten_without() -> None:
 
 
 def test_version_2_carries_creation_time_and_custom_metadata() -> None:
-    full = replace(_OPEN, format_version=2, ctime_ms=1234, custom={"k\u00e9": b"\x00\"v\xff"})
+    full = replace(_OPEN, format_version=2, ctime_ms=1234, custom={"k\u00e9": b'\x00"v\xff'})
     assert decode(encode(full)) == full
 
 

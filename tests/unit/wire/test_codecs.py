@@ -524,7 +524,8 @@ def test_a_client_of_a_later_v2_is_told_so_and_can_match_the_answer(request_: m.
 
 
 @pytest.mark.parametrize(
-    "request_", [m.AuthRequest(1, "\ud800", b""), m.AuthRequest(1, "sasl", None), m.AuthRequest(1, None, b"")]  # type: ignore[arg-type]
+    "request_",
+    [m.AuthRequest(1, "\ud800", b""), m.AuthRequest(1, "sasl", None), m.AuthRequest(1, None, b"")],  # type: ignore[arg-type]
 )
 def test_credentials_that_are_no_text_and_bytes_are_refused_before_anything_is_sent(request_: m.AuthRequest) -> None:
     """A plugin of the user's making may return anything."""
