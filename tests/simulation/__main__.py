@@ -13,7 +13,7 @@ from tests.simulation.invariants import InvariantViolated
 from tests.simulation.probes import PROBES
 from tests.simulation.runs import run_of
 
-CHUNK = 250
+CHUNK = 100
 
 
 @dataclass(slots=True)
@@ -75,6 +75,7 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="first seed of many")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long, whatever is left")
     parser.add_argument("--require-probes", action="store_true", help="fail if a rare state was never reached")
     options = parser.parse_args()
     if options.seed is not None:
@@ -87,9 +88,14 @@ def main() -> int:
         with ProcessPoolExecutor(options.jobs) as pool:
             for tally in pool.map(play_seeds, starts, sizes):
                 total.add(tally)
+                if time.perf_counter() - begun > options.seconds:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    break
     else:
         for start, size in zip(starts, sizes, strict=True):
             total.add(play_seeds(start, size))
+            if time.perf_counter() - begun > options.seconds:
+                break
     return report(total, time.perf_counter() - begun, require_probes=options.require_probes)
 
 

@@ -402,6 +402,7 @@ class Recoverer(Client):
         self.result: Any = None
         self.private = False
         self.reads = False
+        self.decided = False
         self.on_end: Callable[[], None] = lambda: None
         self.machine = LedgerRecovery(truth.ledger_id, cluster.placement, name, cluster.limits, **options)
         self.on_done = self._done
@@ -458,11 +459,17 @@ class Recoverer(Client):
     def observe(self) -> None:
         machine = self.machine
         verdict = self.verdict
-        if verdict is not None and self.name not in self.truth.verdicts:
+        if verdict is not None and not self.decided:
+            self.decided = True
             if any(v != verdict for v in self.truth.verdicts.values()):
                 self.world.probes["two recoverers disagree"] += 1
-            self.truth.verdicts[self.name] = verdict
-            self.truth.dirty |= VERDICT
+            if self.truth.closed and self.truth.lost:
+                # B-10 wants no limbo for a ledger that is CLOSED, so a bookie wiped since then may deny what it had. That can mislead a
+                # recovery that is still reading; its closing write cannot apply any more (RC-18).
+                self.world.probes["a recovery was misled after the ledger had closed"] += verdict < self.truth.top_acked
+            else:
+                self.truth.verdicts[self.name] = verdict
+                self.truth.dirty |= VERDICT
         if not self.reads and machine.state in (RecoveryState.READING, RecoveryState.DRAINING):
             self.reads = True
             if machine.metadata.guaranteed and machine.base >= machine.metadata.last_fragment.first_entry_id:

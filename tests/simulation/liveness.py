@@ -73,6 +73,8 @@ def a_writer_left_alone_commits_everything(run: Run) -> Finding:
     machine = run.writer.machine
     if not machine.idle or machine.last_add_confirmed != machine.last_add_pushed:
         return f"LAC {machine.last_add_confirmed}, LAP {machine.last_add_pushed}, idle: {machine.idle}"
+    if machine.unretired_entries:
+        return f"{machine.unretired_entries} entries are held though everything is committed (WR-9)"
     return None
 
 

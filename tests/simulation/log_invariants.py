@@ -60,7 +60,7 @@ def earlier_ledgers_are_closed(cluster: Cluster, log: LogTruth) -> Finding:
         for before in log.ledgers[: log.ledgers.index(ledger_id)]:
             if not log.closed(before):
                 return f"an entry is stored in ledger {ledger_id} while ledger {before} before it is not closed"
-    return None
+    return log.disorder[0] if log.disorder else None
 
 
 @log_invariant("I-L3")

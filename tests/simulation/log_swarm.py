@@ -10,7 +10,7 @@ from bk_core.protocol.ledger.writer import WriterState
 from bk_core.protocol.log.leader import LeaderState
 from tests.simulation.clients import Recoverer, Writer
 from tests.simulation.cluster import Cluster
-from tests.simulation.logs import Leader, LogTruth, truncation
+from tests.simulation.logs import Leader, LogTail, LogTruth, truncation
 from tests.simulation.options import draw
 from tests.simulation.swarm import Run
 from tests.simulation.world import MS
@@ -32,6 +32,9 @@ class LogRun(Run):
         world = self.world
         for index in range(1 + int(world.random() * 3)):
             world.at(1 + index * int(options.storm_ms * MS * world.random() / 2), lambda i=index: self.lead(f"l{i}"))  # type: ignore[misc]
+        self.tails = [LogTail(self.cluster, f"t{index}", self.log) for index in range(int(world.random() * 2.5))]
+        for tail in self.tails:
+            world.at(int(options.storm_ms * MS * world.random() / 2), tail.start)
         for _ in range(int(world.random() * 3)):
             world.at(int(options.storm_ms * MS * world.random()), self._truncate)
         world.at(MS, self._weather)
@@ -82,6 +85,10 @@ class LogRun(Run):
         self._run_until(lambda: "close" in last.results)
         self._expect(not isinstance(last.results.get("close", ValueError()), Exception), "L-5", f"closing: {last.results.get('close')}")
         self._linger()
+        for tail in self.tails:
+            ledger_id, end = self._last_entry()
+            behind = tail.alive and ledger_id is not None and (tail.ledger_id, tail.position) != (ledger_id, end + 1)
+            self._expect(not behind, "L-6", f"{tail.name} is at {tail.ledger_id}/{tail.position}, the log ends at {ledger_id}/{end}")
         self._check_end()
         stats = world.stats
         stats["leaders"] += len(self.leaders)
@@ -92,6 +99,14 @@ class LogRun(Run):
             world.probes["three leaders served a log"] += 1
         if any(len(a) < len(b) for b, a in zip(self.log.history, self.log.history[1:], strict=False)):
             world.probes["a log was truncated"] += 1
+
+    def _last_entry(self) -> tuple[int | None, int]:
+        """The last ledger that has entries, and its last one."""
+        for ledger_id in reversed(self.log.ledgers):
+            end = self.cluster.truths[ledger_id].metadata.last_entry_id
+            if end >= 0:
+                return ledger_id, end
+        return None, -1
 
     def _wake_the_deposed(self, last: Leader) -> None:
         """A leader notices that it was taken over when it writes."""

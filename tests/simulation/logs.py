@@ -12,6 +12,7 @@ from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.ledger.writer import WriterState
 from bk_core.protocol.log import effects as log_effects
 from bk_core.protocol.log.leader import LeaderOptions, LeaderState, LogLeader
+from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
 from bk_core.protocol.log.truncation import LogTruncation
 from tests.simulation.clients import Client, Writer
 from tests.simulation.store import Answer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 LIST = "log"
+LOOK_NS = 25 * MS
 LEADER_OPTIONS = LeaderOptions(rounds_max=50, backoff_ns=20 * MS, backoff_max_ns=400 * MS, retry_ns=30 * MS)
 
 
@@ -37,6 +39,7 @@ class LogTruth:
         self.changed = True  # the list, or the metadata of a ledger
         self.new_acks: list[tuple[int, int]] = []
         self.new_stored: list[int] = []
+        self.disorder: list[str] = []  # what a reader was told out of order
         cluster.logs.append(self)
         cluster.store.items[LIST] = [(), 0]
 
@@ -98,10 +101,17 @@ class LogClient(Client):
                 self._append(request, ledger_id, first, payloads)
             case log_effects.OpenLedger(request, ledger_id):
                 self._open(request, self.cluster.truths[ledger_id])
+            case log_effects.AwaitLedger(request) | log_effects.AwaitList(request):
+                self.world.timer(LOOK_NS, lambda: self.feed(log_effects.Changed(request)))
+            case log_effects.Deliver(ledger_id, first, last):
+                self.deliver(ledger_id, first, last)
             case SetTimer() | Complete() | Fail():
                 super()._one(effect)
             case _:
                 raise AssertionError(effect)
+
+    def deliver(self, ledger_id: int, first: int, last: int) -> None:
+        """Only readers are told what comes next."""
 
     # --- the list --------------------------------------------------------------------------------------------------
 
@@ -190,7 +200,7 @@ class LogClient(Client):
                 self.feed(log_effects.LedgerOpened(request, found.outcome))
                 return
             closed = found.value.state is LedgerState.CLOSED
-            last = found.value.last_entry_id if closed else found.value.last_fragment.first_entry_id - 1
+            last = found.value.last_entry_id if closed else max(truth.top_lac, found.value.last_fragment.first_entry_id - 1)
             self.feed(log_effects.LedgerOpened(request, Outcome.OK, closed, last))
 
         self.cluster.store.read(self.name, truth, heard)
@@ -230,6 +240,32 @@ class Leader(LogClient):
             for writer in self.writers.values():  # LOG-6: it stops writing everywhere
                 if writer.alive and writer.machine.state is WriterState.OPEN:
                     writer.soon(lambda w=writer: w.act(w.machine.abandon(w.now)))  # type: ignore[misc]
+
+
+class LogTail(LogClient):
+    """A plain reader: is told which entries come next (LOG-15)."""
+
+    def __init__(self, cluster: Cluster, name: str, log: LogTruth) -> None:
+        super().__init__(cluster, name, log, (1, 1, 1), LogReaderOrder(on_truncated=OnTruncated.JUMP, retry_ns=30 * MS))
+        self.ledger_id: int | None = None
+        self.position = 0
+
+    def start(self) -> None:
+        self.act(self.machine.start("tail", self.now))
+
+    def deliver(self, ledger_id: int, first: int, last: int) -> None:
+        """I-L2: whatever lies between the last delivery and this one must have been delivered, or be known to be nothing."""
+        ledgers = self.log.ledgers
+        if self.ledger_id != ledger_id and self.ledger_id in ledgers and ledger_id in ledgers:
+            position = self.position
+            for passed in ledgers[ledgers.index(self.ledger_id) : ledgers.index(ledger_id)]:
+                if not self.log.closed(passed) or position <= self.cluster.truths[passed].metadata.last_entry_id:
+                    self.log.disorder.append(f"{self.name} went on to ledger {ledger_id} before the end of ledger {passed}")
+                position = 0
+        elif self.ledger_id == ledger_id and first != self.position:
+            self.log.disorder.append(f"{self.name} was told entry {first} of ledger {ledger_id} after {self.position - 1}")
+        self.ledger_id, self.position = ledger_id, last + 1
+        self.log.changed = True
 
 
 def truncation(cluster: Cluster, name: str, log: LogTruth, keep_from: int, on_done: Callable[[Any], None]) -> LogClient:

@@ -28,6 +28,7 @@ from bk_core.protocol.ledger.writer_close import ClosingWriter
 from bk_core.protocol.ledger.writer_guarantee import GuaranteeingWriter
 from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode
 from bk_core.protocol.log.leader import LogLeader
+from bk_core.protocol.log.reader_order import LogReaderOrder
 from bk_core.protocol.log.truncation import LogTruncation
 from bk_core.protocol.wire.messages import Status
 from tests.simulation import replicator
@@ -62,6 +63,7 @@ from tests.simulation.broken import (
     unverified_lac,
     uses_before_commit,
 )
+from tests.simulation.pressure import AMBIGUOUS, CHANGES, GWQ, RECOVERIES, STRAGGLERS, WIPES
 
 Patch = tuple[Any, str, Any]  # class or module, name, replacement
 
@@ -98,66 +100,6 @@ def applied(mutation: Mutation) -> Iterator[None]:
                 delattr(owner, name)
             else:
                 setattr(owner, name, original)
-
-
-# What the swarm is made to do, so that the rule matters.
-PLAIN = {"gwq": False, "writer_dies_ms": 0, "replicators": 0, "calm_ms": 8000}
-STRAGGLERS = {
-    **PLAIN,
-    "quorums": (3, 3, 2),
-    "bookies": 3,
-    "entries": 2,
-    "entries_at_once": 1,
-    "recoverers": 1,
-    "recover_at_ms": 5,
-    "readers": 0,
-    "crash": 0.0,
-    "wipes": 0,
-    "partition": 0.0,
-    "pause": 0.0,
-    "read_only": 0.0,
-    "append_every_ms": 1,
-    "storm_ms": 500,
-    "weather.slow": 0.5,
-    "weather.loss": 0.1,
-    "limits.add_timeout_ns": 400_000_000,
-    "limits.read_timeout_ns": 100_000_000,
-}
-CHANGES = {
-    **PLAIN,
-    "crash": 0.12,
-    "entries": 25,
-    "append_every_ms": 8,
-    "storm_ms": 300,
-    "close_at_ms": 0,
-    "writer.ensemble_change": EnsembleChangeMode.IMMEDIATE,
-    "limits.ensemble_changes_max": 1000,
-    "limits.add_timeout_ns": 40_000_000,
-    "weather.slow": 0.4,
-    "weather.loss": 0.02,
-}
-RECOVERIES = {
-    **PLAIN,
-    "recoverers": 3,
-    "recover_at_ms": 40,
-    "entries": 12,
-    "append_every_ms": 4,
-    "weather.slow": 0.4,
-    "recoverer_dies": 0.05,
-}
-GWQ = {**CHANGES, "gwq": True, "plain_recovery": False}
-AMBIGUOUS = {
-    **GWQ,
-    "quorums": (3, 3, 2),
-    "bookies": 6,
-    "crash": 0.0,
-    "recoverers": 0,
-    "weather.store_loss": 0.8,
-    "weather.slow": 0.6,
-    "limits.add_timeout_ns": 12_000_000,
-    "limits.add_retry_ns": 10_000_000,
-}
-WIPES = {**STRAGGLERS, "wipes": 1, "crash": 0.25, "entries": 4}
 
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -524,6 +466,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"log": True, "append_every_ms": 4, "storm_ms": 300},
     ),
     Mutation(
+        "LOG-15",
+        "a reader goes on to the next ledger although this one is not closed",
+        ((LogReaderOrder, "_may_move_on", always(True)),),
+        ("I-L2",),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
+    Mutation(
         "LOG-11",
         "a truncation takes ledgers that are not closed",
         ((LogTruncation, "_found", takes_open_ledgers),),
@@ -542,19 +491,20 @@ NEAR = {
     "META-12": 19,
     "WR-7": 108,
     "EC-7 (too high)": 3,
-    "EC-8": 5,
-    "EC-10 (order)": 10,
-    "EC-10 (no un-ack)": 5,
-    "EC-11": 17,
+    "EC-8": 8,
+    "EC-10 (order)": 138,
+    "EC-10 (no un-ack)": 9,
+    "EC-11": 4,
     "CL-4": 15,
-    "RC-2": 106,
-    "RC-6 (floor)": 10,
-    "RC-6 (digest)": 274,
+    "RC-6 (floor)": 30,
+    "RC-6 (digest)": 379,
     "RC-8": 78,
-    "RC-10 (QC - 1)": 16,
-    "RC-10 (one)": 11,
+    "RC-11": 56,
     "RC-16": 23,
+    "G-6": 6,
     "G-8": 50,
+    "RR-2": 18,
+    "RR-5": 7,
     "LOG-1": 7,
     "LOG-6": 3,
     "LOG-11": 18,

@@ -251,7 +251,7 @@ class Run:
         machine = self.writer.machine
         if machine.state is not WriterState.OPEN:
             return True
-        return bool(machine.idle and machine.last_add_confirmed == machine.last_add_pushed)
+        return bool(machine.idle and machine.last_add_confirmed == machine.last_add_pushed and not machine.unretired_entries)
 
     def _heal(self) -> None:
         world, cluster = self.world, self.cluster
@@ -263,6 +263,7 @@ class Run:
                 bookie.restart()
             if bookie.read_only:
                 bookie.turn_read_only(False)
+            bookie.storage.sync()  # what a slow disk still had to do
             bookie.storage.corrupt.clear()
             bookie.storage.heal_damage()
         for replicator in self.replicators:

@@ -1,4 +1,4 @@
-"""Scenarios 1 to 20 of replication-protocol.md 13.3. README.md next door teaches the vocabulary; 1 and 2 are its worked examples."""
+"""Scenarios 1 to 20 of replication-protocol.md 13.3, in the vocabulary of the simulator's README.md."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from bk_core.errors import (
 from bk_core.protocol.ledger.metadata import Fragment, LedgerState
 from bk_core.protocol.ledger.recovery_options import RecoveryOptions
 from bk_core.protocol.ledger.writer import WriterState
+from bk_core.protocol.ledger.writer_options import WriterOptions
 from tests.simulation.cluster import LIMITS
 from tests.simulation.logs import Leader, LogTruth
 from tests.simulation.mutations import MUTATIONS, applied
@@ -83,7 +84,7 @@ def test_scenario_02_recovery_never_starts_below_the_last_fragment() -> None:
 
 
 def test_scenario_03_a_the_late_ok_of_a_replaced_bookie_counts_for_nothing() -> None:
-    """SM-3, WR-7, EC-12.
+    """SM-3, WR-7.
 
     1. b1 and b2 store e0, but their answers are slow; w replaces them by b4 and b5.
     2. Before b4 and b5 have answered, the old OKs arrive. With b3's that would be three, and is one.
@@ -109,9 +110,9 @@ def test_scenario_03_a_the_late_ok_of_a_replaced_bookie_counts_for_nothing() -> 
 
 
 def test_scenario_03_b_messages_come_twice_in_the_wrong_order_and_after_the_timeout() -> None:
-    """WR-8, B-8, SM-3, RC-13.
+    """WR-8, B-8, RC-13.
 
-    1. Every message arrives twice; e0 is slow everywhere, e1 and e2 are not: nothing is acknowledged before e0, and then all of it once.
+    1. Every message arrives twice; e0 is slow, e1 and e2 are not: nothing is acknowledged before e0, and then all of it once.
     2. e3 to b1 is so late that b1 is replaced by b4. It arrives after all, and nobody minds.
     3. r writes e3 back to bookies that have it already, twice.
     """
@@ -122,7 +123,9 @@ def test_scenario_03_b_messages_come_twice_in_the_wrong_order_and_after_the_time
     for _ in range(3):
         w.append()
     s.run(20)
-    assert s.stored(2) == ["b1", "b2", "b3"] and s.acked == []
+    s.release(first, only=1)
+    s.run(20)
+    assert s.stored(0) == ["b1"] and s.stored(2) == ["b1", "b2", "b3"] and s.acked == []
     s.release(first)
     s.run(20)
     assert w.acked == [0, 1, 2]
@@ -164,7 +167,7 @@ def test_scenario_04_a_bookie_crashes_while_it_writes() -> None:
 
 @pytest.mark.parametrize("synced", [False, True])
 def test_scenario_04_b_all_bookies_crash_and_only_what_was_synced_is_recovered(synced: bool) -> None:
-    """B-1, RC-10, RC-16.
+    """RC-10, RC-20.
 
     1. e0 is in the memory of all bookies, or also on their disks; nobody has told w. All of them crash, and w too.
     2. Afterwards e0 is gone, or in the ledger. It was never acknowledged, so both are right.
@@ -231,12 +234,12 @@ def _crash_with_a_fence_in_memory() -> tuple[Scenario, Callable[[], object]]:
 def test_scenario_05_a_denial_does_not_leave_before_the_fence_is_durable() -> None:
     """B-4, RC-11, RC-23; section 14.1 item 3.
 
-    1. See above: b1 crashes with a fence mark in memory. Its denial never left, so r only knows that b1 did not answer.
+    1. See above: b1 crashes with a fence mark in memory. Its denial never left; for r it has timed out, as b2 has.
     2. The late e0 reaches b1, which is not fenced and takes it. Nobody was promised otherwise: w acknowledges e0, rightly.
     3. r waits for b2 and finds e0.
     """
     s, let_go = _crash_with_a_fence_in_memory()
-    s.run(10)
+    s.run(100)
     assert "b1" not in s.fenced() and s.arrived("recovery-read-reply", "b1", "r") == 0
     let_go()
     s.until(lambda: s.acked == [0])
@@ -353,7 +356,7 @@ def test_scenario_09_without_a_fence_on_boot_a_lost_disk_breaks_promises() -> No
 
 @pytest.mark.parametrize("limbo_is_fenced", [False, True])
 def test_scenario_10_the_only_copy_is_lost(limbo_is_fenced: bool) -> None:
-    """B-10, RC-25, RC-5, RC-10, RC-21; R24.
+    """B-10, RC-25, RC-10, RC-21; R24.
 
     1. AQ = 1: e0 is acknowledged and on b1 only, which loses its disk.
     2. r hears "unknown" from b1 and a denial from b2: neither found nor ruled out, today or tomorrow. Nothing is truncated.
@@ -398,7 +401,7 @@ def test_scenario_11_b_after_create() -> None:
 
 @pytest.mark.parametrize("found", [False, True])
 def test_scenario_11_c_with_an_entry_below_its_ack_quorum(found: bool) -> None:
-    """RC-10, RC-13, RC-14, I-4: either way; if it is in, it has an ack quorum of copies. e1 was sent and arrived nowhere.
+    """RC-10, RC-13, I-4: either way; if it is in, it has an ack quorum of copies. e1 was sent and arrived nowhere.
 
     1. e0 is on b1 only.
     2. b1 answers r before b2 and b3 have both denied e0, or after.
@@ -486,19 +489,23 @@ def test_scenario_11_e_in_the_window_before_its_change_is_stored() -> None:
 
 
 def test_scenario_11_f_after_its_change_and_before_the_copies() -> None:
-    """EC-17, RC-10: {1: b4 b2 b3} is stored and w dies before e1 goes to b4. b2 and b3 have it: an ack quorum, to be found."""
+    """EC-17, RC-10: {1: b4 b2 b3} is stored and w dies before e1 goes to b4, which denies it. b2 and b3 have it."""
     s, let_go = _in_the_window()
     let_go()
     s.until(lambda: 1 in s.fragments)
     s.kill(s.cluster.clients[0])
+    slow = [s.hold("recovery-read", to=bookie) for bookie in ("b2", "b3")]
     s.recoverer()
+    s.until(lambda: s.arrived("recovery-read-reply", "b4", "r", 1) == 1)
+    for rule in slow:
+        s.release(rule)
     s.settle()
     assert s.acked == [0] and s.last_entry == 1 and "b4" in s.stored(1)
     assert s.fragments == {0: ("b1", "b2", "b3"), 1: ("b4", "b2", "b3")}
 
 
 def test_scenario_11_g_after_changes_that_left_its_entry_behind() -> None:
-    """EC-17, RC-2, RC-6, RC-16: e1 is on b1, and {1: b4 b5 b6} is all that recovery looks at.
+    """EC-17, RC-6, RC-16: e1 is on b1, and {1: b4 b5 b6} is all that recovery looks at.
 
     1. e1 reaches b1 only. b1, b2, b3 fail; w puts b4, b5, b6 in their places and dies before it has sent e1 to any of them.
     2. b1 is back. e1 was never acknowledged: the ledger ends at e0, below the empty last fragment.
@@ -525,7 +532,7 @@ def test_scenario_11_g_after_changes_that_left_its_entry_behind() -> None:
 
 @pytest.mark.parametrize("arrives", ["in time", "too late"])
 def test_scenario_11_h_during_its_closing_write(arrives: str) -> None:
-    """CL-3, RC-1, RC-18, META-13: whoever is first closes; the other's write finds a newer version. Both ends are right."""
+    """RC-1, META-13: whoever is first closes; the other's write finds a newer version. Both ends are right."""
     s = Scenario(3, 3, 2)
     w = s.writer()
     w.append(2)
@@ -548,7 +555,7 @@ def test_scenario_11_h_during_its_closing_write(arrives: str) -> None:
 
 
 def test_scenario_12_a_adds_of_a_writer_that_is_cut_off_from_the_store() -> None:
-    """WR-11, RC-23, D1, I-13.
+    """WR-11, RC-23, D1, I-13, I-14; R25.
 
     1. w reaches bookies and not the store. r recovers and closes.
     2. w's next adds are refused; it stops, sends nothing more and writes no metadata, also when asked to close.
@@ -570,10 +577,11 @@ def test_scenario_12_a_adds_of_a_writer_that_is_cut_off_from_the_store() -> None
     s.settle()
     assert s.acked == [0] and s.last_entry == 0 and w.cas_sent == 0 and s.stored(3) == []
     assert isinstance(w.close_results[0], LedgerFencedError)
+    assert len(w.adds.done) == len(w.adds.pushed) == 4
 
 
 def test_scenario_12_b_an_ensemble_change_of_a_writer_that_is_cut_off_from_the_store() -> None:
-    """EC-9 (CLOSED), EC-8, META-12, RC-23; R6.
+    """EC-9 (CLOSED), RC-13, RC-23; R6.
 
     1. w reaches b1, b2 and not the store; b3 fails, and its change goes unanswered.
     2. r recovers and closes at e2, which only b1 has and r writes back.
@@ -602,7 +610,7 @@ def test_scenario_12_b_an_ensemble_change_of_a_writer_that_is_cut_off_from_the_s
 
 @pytest.mark.parametrize("further", [False, True])
 def test_scenario_12_c_the_close_of_a_writer_that_is_cut_off_from_the_store(further: bool) -> None:
-    """CL-4, CL-1, META-14, RC-18, I-15; R6.
+    """CL-4, CL-1, META-14, I-15; R6.
 
     1. w closes at e0; e1, on b1, fails. The closing write does not get through.
     2. r closes at e0 as well, because b2 and b3 deny e1; or it finds e1.
@@ -658,7 +666,7 @@ def test_scenario_13_a_writer_that_reaches_only_the_bookie_that_is_not_fenced(cl
 
 
 def test_scenario_14_a_paused_writer_wakes_up_with_answers_in_its_inbox() -> None:
-    """WR-8, WR-11, RC-23, I-13.
+    """B-1, WR-11, RC-23, I-13.
 
     1. The OKs of e0 and e1 wait in the inbox of w, which pauses. e2 is on b3; to b1 and b2 it is slow.
     2. r fences b1 and b2, does not reach b3, and closes at e1.
@@ -688,7 +696,7 @@ def test_scenario_14_a_paused_writer_wakes_up_with_answers_in_its_inbox() -> Non
 
 
 def test_scenario_15_a_re_replicator_was_at_an_older_fragment() -> None:
-    """EC-9 (OPEN), EC-12, META-11, META-14, RR-9; R14.
+    """EC-9 (OPEN), EC-12, META-14, RR-9; R14.
 
     1. {0: b1 b2 b3, 2: b4 b2 b3}. b2 fails; e3 is on b4 and b3 already.
     2. A re-replicator replaces b1 by b6 in the first fragment while w's change is on its way.
@@ -721,7 +729,7 @@ def test_scenario_16_somebody_has_replaced_the_failed_bookie_already() -> None:
 
     1. b1 fails; e1 is on b2 and b3, and w's change of b1 for b4 is on its way.
     2. Another tool replaces b1 by b5 in the last fragment.
-    3. w adopts that: no replacement of its own, e1 is sent to b5, and what waited is acknowledged.
+    3. w adopts that: no replacement of its own, e1 is sent to b5, and what waited and b2 and b3 have is acknowledged at once.
     """
     s = Scenario(3, 3, 2, bookies=5)
     w = s.writer()
@@ -734,15 +742,19 @@ def test_scenario_16_somebody_has_replaced_the_failed_bookie_already() -> None:
     s.crash("b1")
     s.until(lambda: bool(change.messages))
     s.substitute(0, "b1", "b5")
+    new = s.hold("add", to="b5")
     s.release(change)
+    s.until(lambda: bool(new.messages))
+    assert s.acked == [0, 1]
+    s.release(new)
     s.settle()
     assert s.fragments == {0: ("b5", "b2", "b3")} and s.writes(w) == 0
     assert s.acked == [0, 1] and s.stored(1) == ["b2", "b3", "b5"]
 
 
 @pytest.mark.parametrize("meets", ["IN_RECOVERY", "CLOSED", "deleted"])
-def test_scenario_17_the_ledger_is_no_longer_ours_to_change(meets: str) -> None:
-    """EC-9 (IN_RECOVERY, CLOSED, NO_SUCH_LEDGER), WR-8, WR-11, WR-13, I-14, D1; R6, R25, section 14.1 items 8 and 14.
+def test_scenario_17_a_the_ledger_is_no_longer_ours_to_change(meets: str) -> None:
+    """EC-9 (IN_RECOVERY, CLOSED, NO_SUCH_LEDGER), WR-8, WR-11, WR-13, I-14, D1; R6, section 14.1 items 8 and 14.
 
     1. e0 is acknowledged; b3 has failed, e1 and e2 wait for the change.
     2. The ledger is being recovered, or has been, or is gone.
@@ -777,6 +789,38 @@ def test_scenario_17_the_ledger_is_no_longer_ours_to_change(meets: str) -> None:
         assert s.last_entry == 2  # they exist although their callbacks failed
 
 
+def test_scenario_17_b_a_writer_that_may_close_what_is_being_recovered() -> None:
+    """WR-11, WR-13, RC-18, RC-7, I-6, D1 (the other choice); section 14.1 item 8.
+
+    1. e0 is acknowledged; e1 and e2 are on b1. r has found them and written them back, and its closing write is on the way.
+    2. w hears FENCED and closes at e0, because its options say so.
+    3. r adopts that end. No LAC speaks of e1.
+    """
+    s = Scenario(3, 3, 2)
+    w = s.writer(options=WriterOptions(close_in_recovery=True))
+    w.append()
+    s.settle()
+    slow = s.hold("add", to="b2")
+    s.drop("add", to="b3")
+    w.append()
+    w.append()
+    s.run(5)
+    for bookie in ("b2", "b3"):
+        for entry in (1, 2):
+            s.hold("recovery-read", to=bookie, entry=entry)
+    r = s.recoverer()
+    s.until(lambda: s.state is LedgerState.IN_RECOVERY)
+    closing = s.metadata_hold(client=r)
+    s.until(lambda: bool(closing.messages))
+    assert r.verdict == 2 and s.stored(2) == ["b1", "b2", "b3"]
+    s.release(slow)
+    s.until(lambda: s.state is LedgerState.CLOSED)
+    s.release(closing)
+    s.settle()
+    assert s.last_entry == 0 == r.result.last_entry_id and s.writes(w) == 1 == s.writes(r)
+    assert [type(e) for e in w.errors] == [LedgerFencedError] * 2 and s.acked == [0] and max(s.truth.lacs.values()) == 0
+
+
 # --- 18 and 19: ambiguous compare-and-sets -----------------------------------------------------------------------------------
 
 Mishap = Callable[[Scenario, str], object]
@@ -806,11 +850,12 @@ def check_ensemble_change(mishap: Mishap) -> None:
     w.append()
     s.run(1)
     s.crash("b1")
-    s.until(lambda: w.cas_unknown == 1)
+    s.until(lambda: w.cas_sent == 2)
+    assert w.cas_unknown == 1 and s.arrived("metadata-read", "w", "md") == 0
     assert s.acked == [0]
     s.settle()
     assert s.acked == [0, 1] and s.fragments == {0: ("b1", "b2", "b3"), 1: ("b4", "b2", "b3")}
-    assert s.writes(w) == 1 and w.cas_sent == 2
+    assert s.writes(w) == 1
     s.release()
     s.settle()
     assert s.writes(w) == 1 and s.stored(1) == ["b2", "b3", "b4"]
@@ -824,7 +869,8 @@ def check_close(mishap: Mishap) -> None:
     s.settle()
     mishap(s, "w")
     w.close()
-    s.until(lambda: w.cas_unknown == 1)
+    s.until(lambda: w.cas_sent == 2)
+    assert w.cas_unknown == 1 and s.arrived("metadata-read", "w", "md") == 0
     assert w.close_results == []
     s.settle()
     s.release()
@@ -848,7 +894,8 @@ def check_recovery(which: str, mishap: Mishap) -> None:
         s.run(1.5)
         mishap(s, "r")
     s.until(lambda: r.cas_unknown == 1)
-    assert r.result is None and (which == "close" or s.fenced() == [])
+    s.run(10)
+    assert not r.result and (which == "close" or s.fenced() == [])
     s.settle()
     s.release()
     s.settle()
@@ -944,7 +991,7 @@ def test_scenario_19_b_no_handle_acts_on_not_applied() -> None:
 
 
 def test_scenario_20_a_two_bookies_of_a_write_set_fail_at_once() -> None:
-    """EC-2, EC-4, EC-6, EC-7, EC-11, EC-13; R14.
+    """EC-2, EC-6, EC-7, EC-11, EC-13; R14.
 
     1. e0 is acknowledged. e1 and e2 do not get through to b1 and b2, which is noticed in one moment.
     2. One round replaces both; the fragment starts at e1, and both bookies get both entries.
@@ -962,11 +1009,11 @@ def test_scenario_20_a_two_bookies_of_a_write_set_fail_at_once() -> None:
 
 
 def test_scenario_20_b_three_bookies_fail_one_after_another_during_one_change() -> None:
-    """EC-4, EC-7, EC-8, EC-13, EC-15, META-11; R7, R14.
+    """EC-4, EC-7, EC-13, EC-15, META-11; R7, R14.
 
     1. e0 is acknowledged. b1 fails, and the change at e1 is on its way to the store. b2 and b3 fail meanwhile.
     2. b4, not in the metadata yet, is sent nothing, and nothing is acknowledged.
-    3. The change is definite; the next round follows, over the same first entry. There are two fragments, not three.
+    3. The change is definite; the next round follows at once, over the same first entry. There are two fragments, not three.
     4. e1 and e2 are sent to all three new bookies.
     """
     s = Scenario(3, 3, 2, bookies=6)
@@ -983,6 +1030,8 @@ def test_scenario_20_b_three_bookies_fail_one_after_another_during_one_change() 
         s.run(3)
     assert s.acked == [0] and s.stored(1) == [] and len(change.messages) == 1 == w.cas_sent
     s.release(change)
+    s.until(lambda: w.machine.version == 1)
+    assert w.cas_sent == 2
     s.settle()
     assert s.acked == [0, 1, 2] and s.stored(1) == s.stored(2) == ["b4", "b5", "b6"]
     assert [v.metadata.fragments[1:] for v in s.truth.history[1:]] == [

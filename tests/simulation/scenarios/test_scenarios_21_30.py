@@ -1,4 +1,4 @@
-"""Scenarios 21 to 30 of replication-protocol.md 13.3; 27 is the third worked example of README.md next door."""
+"""Scenarios 21 to 30 of replication-protocol.md 13.3, in the vocabulary of the simulator's README.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DELAYED = WriterOptions(ensemble_change=EnsembleChangeMode.DELAYED)
 
 
 def test_scenario_21_a_a_bookie_is_replaced_and_comes_back() -> None:
-    """EC-7, EC-10, EC-11, L-1; section 14.1 item 7.
+    """EC-7, EC-11, L-1; section 14.1 item 7.
 
     1. All three must acknowledge. b1 fails and b4 takes its place; b4 does not answer.
     2. b1 is back, b4 times out, and the only spare bookie is b1: {0: b1 b2 b3} as at the beginning.
@@ -92,7 +92,7 @@ def test_scenario_22_later_entries_lose_an_ack_before_the_head_is_looked_at(wind
 
 
 def test_scenario_23_a_slow_bookie_in_delayed_mode() -> None:
-    """EC-3 (delayed), WR-10, EC-6.
+    """EC-3 (delayed), WR-10.
 
     1. b3 is slow. e0 and e1 are acknowledged without it, and that it fails to answer in time leads to nothing.
     2. b2 fails as well while e2 is waiting: no ack quorum is left, and both are replaced at e2.
@@ -195,7 +195,7 @@ def test_scenario_25_b_not_enough_bookies_for_a_writer_with_guaranteed_write_quo
 
 
 def test_scenario_26_not_enough_bookies_for_a_recovery() -> None:
-    """RC-15, RC-21, EC-6; R5.
+    """RC-15, RC-21; R5.
 
     1. e0 is acknowledged, on b1 and b2. b3 is down: r finds e0, and has nobody to write it back to in place of b3.
     2. r gives up. The ledger is not closed, and not short of e0.
@@ -221,39 +221,44 @@ def test_scenario_26_not_enough_bookies_for_a_recovery() -> None:
 
 
 def test_scenario_27_the_closing_write_decides_between_two_recoverers() -> None:
-    """RC-18, RC-22, I-7; section 14.1 item 4.
+    """RC-18, RC-22, RC-7, I-6, I-7; section 14.1 item 4.
 
-    1. e0 is on b3 only. r hears denials from b1 and b2 before b3 answers: it ends the ledger before e0.
-    2. r2 hears b3 first: it finds e0 and writes it back.
-    3. r closes first. r2 adopts that end; the copies of e0 are out of reach for ever, and no LAC speaks of them.
+    1. e0 and e1 are on b3 only. r hears denials from b1 and b2 before b3 answers: it ends the ledger before e0.
+    2. r2 hears b3 first: it finds both and writes them back. t looks on.
+    3. r closes first. r2 adopts that end; the copies are out of reach for ever, no LAC speaks of them, and t has seen nothing.
     """
     s = Scenario(3, 3, 2)
     w = s.writer()
     s.drop("add", to="b1")
     s.drop("add", to="b2")
     w.append()
+    w.append()
     s.run(5)
     s.kill(w)
+    t = s.reader(tailing=True)
     s.hold("recovery-read", source="r", to="b3", entry=0)
     for bookie in ("b1", "b2"):
-        s.hold("recovery-read", source="r2", to=bookie, entry=0)
+        for entry in (0, 1):
+            s.hold("recovery-read", source="r2", to=bookie, entry=entry)
     r = s.recoverer()
     s.until(lambda: s.state is LedgerState.IN_RECOVERY)
     first, second = s.hold("cas", source="r"), s.hold("cas", source="r2")
     r2 = s.recoverer()
-    s.until(lambda: r.verdict == -1 and r2.verdict == 0)
+    s.until(lambda: r.verdict == -1 and r2.verdict == 1)
+    s.run(30)
     s.release(first)
     s.until(lambda: s.state is LedgerState.CLOSED)
     s.release(second)
     s.settle()
     assert s.last_entry == -1 and s.acked == []
     assert r.result.last_entry_id == r2.result.last_entry_id == -1
-    assert s.stored(0) == ["b1", "b2", "b3"] and {s.lac(b) for b in s.stored(0)} == {-1}
+    assert s.stored(1) == ["b1", "b2", "b3"] and {s.lac(b) for b in s.stored(1)} == {-1}
+    assert t.at_end and t.entries == [] and t.last_add_confirmed == -1
 
 
 @pytest.mark.parametrize("reread", [False, True])
-def test_scenario_28_a_recoverer_dies_after_changes_that_only_it_knew(reread: bool) -> None:
-    """RC-2, RC-7, RC-15, RC-21, RC-22, I-4, I-6; R3, R4, R34, section 14.1 item 4.
+def test_scenario_28_a_a_recoverer_dies_after_changes_that_only_it_knew(reread: bool) -> None:
+    """RC-7, RC-15, RC-21, RC-22, I-4, I-6; R4, section 14.1 item 4.
 
     1. e0 and e1 are on b1 only, not acknowledged. r finds them; b2 and b3 do not take its write-backs, so it takes b4 and b5 instead.
     2. Everything is written back; r dies before it closes. Nothing of b4 and b5 is in the metadata.
@@ -289,12 +294,34 @@ def test_scenario_28_a_recoverer_dies_after_changes_that_only_it_knew(reread: bo
     assert s.writes(r2) + s.writes(r3) == 1 and s.arrived("fence", "r2", "b4") == s.arrived("recovery-read", "r2", "b4") == 0
 
 
+def test_scenario_28_b_what_a_recoverer_reads_does_not_follow_what_it_writes() -> None:
+    """RC-2, RC-15, I-17; R3.
+
+    1. e0 and e1 are acknowledged, on b1 and b2. r finds e0; its reads of e1 get lost.
+    2. b1 and b2 do not take e0 from r, which puts it on b3 and b4. Only r knows of them, and they have nothing of e1.
+    3. r asks for e1 again: b1 and b2, not b3 and b4.
+    """
+    s = Scenario(2, 2, 2, bookies=4)
+    w = s.writer()
+    w.append(2)
+    s.until(lambda: s.acked == [0, 1])
+    s.kill(w)
+    for bookie in ("b1", "b2"):
+        s.drop("recovery-add", to=bookie)
+        s.drop("recovery-read", to=bookie, entry=1, count=1)
+    r = s.recoverer()
+    s.until(lambda: "b4" in s.stored(0))
+    assert r.verdict is None and s.fragments == {0: ("b1", "b2")} and r.machine.writer.private_changes == {0: ("b3", "b4")}
+    s.settle()
+    assert s.last_entry == 1 and s.fragments == {0: ("b3", "b4")} and s.stored(1) == ["b1", "b2", "b3", "b4"]
+
+
 STAGES = ["marked", "one fenced", "all fenced", "e1 written back", "e2 written back", "close sent", "close applied"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_scenario_29_a_recoverer_dies_wherever_it_stands(stage: str) -> None:
-    """RC-1, RC-13, RC-18, RC-21, RC-22, META-13, I-17.
+    """RC-1, RC-13, RC-21, RC-22, META-13, I-17.
 
     1. e0 is acknowledged, e1 is at its ack quorum, e2 is on b3.
     2. r dies at some stage. What it has done does no harm.

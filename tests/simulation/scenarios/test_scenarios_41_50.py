@@ -23,7 +23,7 @@ from tests.simulation.world import MS
 TAIL_LIMITS = replace(LIMITS, long_poll_ns=200 * MS, tail_pause_ns=20 * MS, tail_look_ns=100 * MS)
 
 
-class Tailer(Client):
+class Follower(Client):
     """A reader that follows the ledger with the production machine for that: long polls, and a watch on the metadata."""
 
     role = "reader"
@@ -139,7 +139,7 @@ def test_scenario_42_a_tailing_reader_through_everything_that_can_happen_to_a_le
     """
     s = Scenario(3, 3, 2, bookies=4)
     w = s.writer()
-    t = Tailer(s, "t", ReadOptions(hold_back_in_recovery=False))
+    t = Follower(s, "t", ReadOptions(hold_back_in_recovery=False))
     w.append(2)
     s.until(lambda: [e for e, _ in t.entries] == [0, 1])
     s.crash("b3")
@@ -173,7 +173,7 @@ def test_scenario_42_b_a_tail_is_not_shown_what_a_recovery_leaves_out() -> None:
     """
     s = Scenario(3, 3, 2)
     w = s.writer()
-    t = Tailer(s, "t", ReadOptions(hold_back_in_recovery=False))
+    t = Follower(s, "t", ReadOptions(hold_back_in_recovery=False))
     w.append()
     s.until(lambda: [e for e, _ in t.entries] == [0])
     lost = [s.drop("add", to="b1"), s.drop("add", to="b2")]
@@ -347,7 +347,7 @@ def test_scenario_46_c_a_late_watch_does_not_take_a_reader_back() -> None:
     """
     s = Scenario(3, 3, 2, bookies=4)
     w = s.writer()
-    t = Tailer(s, "t")
+    t = Follower(s, "t")
     w.append()
     s.until(lambda: len(t.entries) == 1)
     older = s.hold("watch", to="t", count=1)

@@ -365,18 +365,6 @@ def test_what_version_1_has_no_place_for_is_not_dropped_silently(more: dict[str,
         encode(replace(plain, **more))
 
 
-def test_a_guaranteed_ledger_is_told_by_its_mark_and_sealed_by_its_close() -> None:
-    """G-0, G-13: the mark counts only where the quorums differ, and the seal touches nothing else (META-7)."""
-    marked = replace(_OPEN, custom={"gwq": b"1", "mine": b"x"})
-    assert marked.guaranteed and not marked.sealed
-    assert not replace(marked, ack_quorum_size=2).guaranteed
-    assert not replace(marked, custom={"gwq": b"0"}).guaranteed
-    sealed = marked.closed(4, 40).with_seal()
-    assert decode(encode(sealed)).sealed
-    assert dict(sealed.custom) == {"gwq": b"1", "mine": b"x", "gwq.sealed": b"1"}
-    assert replace(sealed, custom=marked.custom) == marked.closed(4, 40)
-
-
 def test_version_2_without_a_password_is_rewritten_without() -> None:
     """Neither a password nor a digest type may appear in a ledger that had none: other clients compare the bytes they read."""
     plain = replace(_OPEN, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=2)
