@@ -17,7 +17,8 @@ def rules() -> dict[str, str]:
     return dict(rows)
 
 
-def _pieces(path: Path) -> list[str]:
+@cache
+def _pieces(path: Path) -> tuple[str, ...]:
     """Names, decorators, docstrings and comments of test functions, and of the checkers that the simulator runs after every step."""
     text = path.read_text()
     lines = text.splitlines()
@@ -28,7 +29,7 @@ def _pieces(path: Path) -> list[str]:
             while first > 0 and lines[first - 1].lstrip().startswith("#"):
                 first -= 1
             pieces.append("\n".join(lines[first : node.end_lineno]))
-    return pieces
+    return tuple(pieces)
 
 
 def _is_check(name: str) -> bool:
@@ -62,3 +63,21 @@ def test_every_citation_in_code_and_tests_names_a_rule() -> None:
 
 def test_the_list_of_rules_was_read() -> None:
     assert len(rules()) == 207
+
+
+def _numbers_in_tests(pattern: str) -> set[int]:
+    pieces = [piece for path in sorted((ROOT / "tests").rglob("*.py")) if path != Path(__file__) for piece in _pieces(path)]
+    found = (number for piece in pieces for match in re.finditer(pattern, piece) for number in re.findall(r"\d+", match.group(1)))
+    return {int(number) for number in found}
+
+
+def test_every_scenario_is_told() -> None:
+    """The 60 fault scenarios, by the number in the name of their test."""
+    assert _numbers_in_tests(r"def test_scenario_(\d+)_") == set(range(1, 61))
+
+
+def test_every_regression_has_its_test() -> None:
+    """What went wrong in the Java client and bookie: 14 defects present (14.1), 37 mended ones (R1..R37)."""
+    present = _numbers_in_tests(r"14\.1,? items? ((?:\d+(?:, | and )?)+)") | _numbers_in_tests(r"def test_item_(\d+)_")
+    assert present == set(range(1, 15))
+    assert _numbers_in_tests(r"\bR(\d+)\b") | _numbers_in_tests(r"def test_r(\d+)_") == set(range(1, 38))

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -54,6 +55,20 @@ def test_ids_chosen_by_the_caller(cluster: LocalCluster) -> None:
         with pytest.raises(InvalidArgumentError, match="numbers its entries itself"):
             plain.append(b"x", entry_id=0)
         plain.close()
+
+
+def test_many_threads_append_to_one_ledger(cluster: LocalCluster) -> None:
+    """SM-1, WR-8, R35: one thread alone looks at answers: every append completes, ids rise per thread."""
+    with bk_core.connect(cluster.uri) as bk, bk.create_ledger() as ledger:
+
+        def append(thread: int) -> list[int]:
+            futures = [ledger.append_future(b"%d:%d" % (thread, n)) for n in range(300)]
+            return [future.result(timeout=30) for future in futures]
+
+        with ThreadPoolExecutor(8) as threads:
+            ids = list(threads.map(append, range(8)))
+        assert all(mine == sorted(mine) for mine in ids)
+        assert sorted(entry for mine in ids for entry in mine) == list(range(2400))
 
 
 def test_deferred_sync_moves_the_lac_by_force_only(cluster: LocalCluster) -> None:
