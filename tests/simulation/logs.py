@@ -69,15 +69,15 @@ class LogClient(Client):
         self.log, self.quorums = log, quorums
         self.machine = machine
         self.writers: dict[int, Writer] = {}
-        self.helpers: list[Client] = []
+        self.parts: list[Client] = []
         self.results: dict[Any, Any] = {}
         self.recoveries = 0
         self.on_done = self.results.__setitem__
 
     def kill(self) -> None:
         super().kill()
-        for helper in self.helpers:
-            helper.kill()
+        for part in self.parts:
+            part.kill()
 
     def _one(self, effect: Any) -> None:
         match effect:
@@ -142,13 +142,13 @@ class LogClient(Client):
         truth: Truth = found.value
         writer = self.cluster.writer(f"{self.name}/w{truth.ledger_id}", truth)
         self.writers[truth.ledger_id] = writer
-        self.helpers.append(writer)
+        self.parts.append(writer)
         self.feed(log_effects.LedgerCreated(request, Outcome.OK, truth.ledger_id))
 
     def _recover(self, request: int, truth: Truth) -> None:
         self.recoveries += 1
         client = self.cluster.recoverer(f"{self.name}/r{self.recoveries}", truth)
-        self.helpers.append(client)
+        self.parts.append(client)
 
         def ended() -> None:
             if isinstance(client.result, NoSuchLedgerError):

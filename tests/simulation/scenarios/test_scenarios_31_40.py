@@ -87,7 +87,7 @@ def test_scenario_33_a_a_reader_passes_over_a_corrupt_copy() -> None:
 
 
 def test_scenario_33_b_recovery_takes_a_corrupt_copy_for_unknown_and_mends_it() -> None:
-    """RC-10, RC-12, RC-13, RD-8.
+    """RC-10, RC-12, RC-13.
 
     1. e0 is on b1 and b2, and acknowledged; it never reached b3. The copy on b1 rots.
     2. r reads b1 (corrupt) and b3 (no such entry) while b2 hesitates. One denial and one unknown: no verdict.
@@ -262,7 +262,7 @@ def test_scenario_38_a_hanging_bookie_does_not_delay_the_end_verdict() -> None:
 
 
 def test_scenario_39_a_an_empty_ledger_closes_with_one_bookie_dead_for_ever() -> None:
-    """RC-20, Q-10; regression R13.
+    """B-3, Q-10, RC-20; regression R13.
 
     1. Nothing was ever written. b3 is dead.
     2. b1 and b2 have never heard of the ledger: they are fenced by being asked, deny e0, and that is the end: -1, no bytes.
@@ -345,7 +345,7 @@ def test_scenario_40_a_an_old_add_delivered_again_after_a_recovery_is_refused() 
 
 
 def test_scenario_40_b_a_deleted_ledger_that_was_fenced_stays_out_of_reach() -> None:
-    """B-6, LOG-12; regression R22.
+    """B-6; regression R22.
 
     1. w writes e0; r recovers and closes; the ledger is deleted, and the bookies collect what they had of it.
     2. The old add of e0 reaches b3 once more: refused, nothing is stored.

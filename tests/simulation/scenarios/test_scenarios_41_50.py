@@ -164,7 +164,7 @@ def test_scenario_42_a_tailing_reader_through_everything_that_can_happen_to_a_le
 
 
 def test_scenario_42_b_a_tail_is_not_shown_what_a_recovery_leaves_out() -> None:
-    """D6, LC-4, LC-8, RC-7, RC-22, I-6; regression 14.1 item 4.
+    """D6, RC-7, RC-18, RC-22, I-6; regression 14.1 item 4.
 
     1. e0 is everywhere; e1 and e2 reached b3 only. w dies. t has e0; it believes bookies even while a recovery is going on.
     2. r hears denials of e1 from b1 and b2 before b3 answers: it will end the ledger at e0.
@@ -202,7 +202,7 @@ def test_scenario_42_b_a_tail_is_not_shown_what_a_recovery_leaves_out() -> None:
 
 
 def test_scenario_43_the_lac_of_an_empty_last_fragment_is_the_entry_before_it() -> None:
-    """D5, OP-3, LC-1; regression 14.1 item 6.
+    """D5, OP-3, OP-5, LC-1; regression 14.1 item 6.
 
     1. w writes e0 and e1, then changes to an ensemble of three new bookies, in which nothing is stored yet.
     2. None of them has ever heard of the ledger. t opens without recovery: its LAC is 1, not -1, and it reads both entries.
@@ -313,7 +313,7 @@ def test_scenario_46_a_a_stale_read_is_not_an_answer_for_the_writer() -> None:
 
 
 def test_scenario_46_b_a_stale_read_is_not_an_answer_for_a_recoverer() -> None:
-    """META-11, RC-1, RC-2, L-9.
+    """META-11, RC-1, L-9.
 
     1. r reads the metadata, and the answer is slow. Meanwhile w has replaced b3 by b4 and written e1 there.
     2. r's mark is in conflict, of course. The follower it asks next says once more what r has seen already: no answer, asked again.
@@ -340,7 +340,7 @@ def test_scenario_46_b_a_stale_read_is_not_an_answer_for_a_recoverer() -> None:
 
 
 def test_scenario_46_c_a_late_watch_does_not_take_a_reader_back() -> None:
-    """META-11, OP-6, RD-7.
+    """META-11, OP-6.
 
     1. t watches. Word of two versions is on its way: b3 replaced by b4, and then the ledger closed. The older word arrives last.
     2. t stays with the newer one: it ends at e1.
@@ -435,7 +435,7 @@ def test_scenario_48_a_pinned_bookie_that_is_dead_for_ever_is_staged_out() -> No
 
 
 def test_scenario_49_a_close_waits_for_a_bookie_and_a_later_recovery_seals() -> None:
-    """G-10, G-11, G-13, G-14, I-G2.
+    """G-10, G-11, G-12, G-13, I-G2.
 
     1. GWQ on three bookies, none free. b3 dies; e0 and e1 are acknowledged by the other two.
     2. w closes: it waits, for seconds, and never closes over what is not on all three.

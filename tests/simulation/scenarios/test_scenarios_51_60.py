@@ -13,7 +13,7 @@ from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerSta
 from bk_core.protocol.ledger.reader import RangeReader
 from bk_core.protocol.ledger.replication import stored_bounds
 from bk_core.protocol.log import effects as log_effects
-from bk_core.protocol.log.leader_state import LeaderState
+from bk_core.protocol.log.leader_state import LeaderState, Span
 from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
 from tests.simulation.clients import Recoverer
 from tests.simulation.logs import Leader, LogClient, LogTruth, truncation
@@ -31,7 +31,7 @@ def _recovered(s: Scenario) -> Recoverer:
 
 
 def test_scenario_51_a_a_late_write_sets_the_lafr_slot_back() -> None:
-    """G-1, G-12, G-20, G-22.
+    """G-12, G-22.
 
     1. GWQ. e0 is everywhere; w's word of that, LAFR 0, is slow. It writes e1 and e2 as well, and says LAFR 2.
     2. The late word arrives last and sets the slots of all three bookies back to 0. w dies.
@@ -102,13 +102,14 @@ def test_scenario_52_a_the_writer_and_a_foreign_tool_change_the_same_fragment() 
     s.run(5)
     s.read_only("b1")
     s.substitute(0, "b1", "b5")
+    again = s.hold("add", to="b2", entry=1)
     before_b5 = s.hold("add", to="b5", entry=1)
     before_b4 = s.hold("add", to="b4", entry=1)
     s.release(cas)
     s.until(lambda: bool(before_b5.messages) and bool(before_b4.messages))
     assert s.fragments == {0: ("b5", "b2", "b3"), 1: ("b5", "b2", "b4")}
     s.run(20)
-    assert w.acked == [0]  # b2 alone
+    assert w.acked == [0] and again.messages == []  # b2 has it, and it counts
     s.release()
     s.settle()
     assert w.acked == [0, 1] and s.stored(0) == ["b1", "b2", "b3", "b5"] and s.stored(1) == ["b1", "b2", "b4", "b5"]
@@ -116,7 +117,7 @@ def test_scenario_52_a_the_writer_and_a_foreign_tool_change_the_same_fragment() 
 
 
 def test_scenario_52_b_a_recoverer_and_a_foreign_tool_change_the_same_fragment() -> None:
-    """RC-18, RR-12, RC-2, RC-21.
+    """RC-18.
 
     1. w writes e0 and dies. r has read and written back; its closing write is on its way.
     2. A foreign tool replaces b1 by b4 in the last fragment, which nobody should do while the ledger is IN_RECOVERY.
@@ -152,7 +153,7 @@ def _closed_without_b3(bookies: int) -> Scenario:
 
 
 def test_scenario_53_a_the_target_of_a_copy_dies() -> None:
-    """RR-7, RR-8, I-R1.
+    """RR-7, I-R1.
 
     1. A closed ledger has lost b3. The re-replicator copies its entries to b4; before all is confirmed, b4 dies.
     2. No compare-and-set. Another try, to b5, succeeds: it takes b3's position, and nothing else changes.
@@ -174,7 +175,7 @@ def test_scenario_53_a_the_target_of_a_copy_dies() -> None:
 
 
 def test_scenario_53_b_an_entry_that_cannot_be_read_prevents_the_change() -> None:
-    """RR-7, RR-8, RR-5.
+    """RR-7, RR-8.
 
     1. A closed ledger has lost b3. Both living copies of e1 are rotten.
     2. The re-replicator copies e0 and e2 to b4, but the metadata must not say that b4 has e1: no compare-and-set, it tries again.
@@ -254,7 +255,7 @@ def _from_a_to_b(s: Scenario, log: LogTruth) -> Leader:
 
 
 def test_scenario_54_a_a_leader_dies_between_listing_and_closing() -> None:
-    """LOG-1, LOG-2, LOG-8, LOG-15, LOG-I2, LOG-I3.
+    """LOG-1, LOG-2, LOG-15, LOG-I2, LOG-I3.
 
     1. A lists ledger 9 while its entry e1 is on the way to two bookies of ledger 8. It dies: neither 8 nor 9 is closed.
     2. B takes over: it recovers both, and only then lists 10 and writes there.
@@ -276,15 +277,52 @@ def test_scenario_54_a_a_leader_dies_between_listing_and_closing() -> None:
     s.kill(reader)
 
 
-def test_scenario_54_b_the_leader_only_slept() -> None:
-    """LOG-2, LOG-4, LOG-6, LOG-I4, WR-11.
+def test_scenario_54_b_the_leader_slept_with_an_acknowledgement_in_its_inbox() -> None:
+    """CL-4, LOG-2, LOG-4, LOG-6, LOG-I4.
 
-    1. As in the case before, but A was paused. B has taken over when A wakes up.
+    1. A lists ledger 9. e1 of ledger 8 is on all three bookies, and their answers are on the way, when A is paused.
+    2. B takes over: 8 ends at e1.
+    3. A wakes up and hears the answers: e1 is acknowledged, truly, for B has read it. 8 is closed just where A would have closed it,
+       so A is none the wiser. Its next entry goes to ledger 9, which B has fenced too: refused, and A abdicates.
+    """
+    s, log = _log()
+    a = _lead(s, log, "a")
+    a.append(1)
+    s.until(lambda: ("append", 1) in a.results)
+    answers = s.hold("add-reply", to="a/w8", entry=1)
+    a.append(1)
+    a.roll()
+    s.until(lambda: log.ledgers == (8, 9) and len(answers.messages) == 3)
+    asleep = [a, *a.writers.values()]
+    for client in asleep:
+        s.pause(client)
+    b = _lead(s, log, "b")
+    assert s.cluster.truths[8].metadata.last_entry_id == 1 and log.ledgers == (8, 9, 10)
+    s.release(answers)
+    s.run(10)
+    for client in asleep:
+        s.resume(client)
+    s.until(lambda: len(a.writers[8].close_results) == 1)
+    s.run(10)
+    assert a.state is LeaderState.SERVING and a.machine.current == 9
+    a.append(1)
+    s.until(lambda: ("append", 3) in a.results)
+    assert a.state is LeaderState.ABDICATED and isinstance(a.results["append", 3], LogTakenOverError)
+    assert a.results["append", 2] == (Span(8, 1, 1),) and log.ledgers == (8, 9, 10) and _held(s, 9, 0) == []
+    b.append(1)
+    s.until(lambda: ("append", 1) in b.results)
+    assert not isinstance(b.results["append", 1], Exception)
+
+
+def test_scenario_54_c_the_leader_slept_with_an_add_on_its_way() -> None:
+    """LOG-2, LOG-4, LOG-6, WR-11.
+
+    1. As in the first case, but A was paused. B has taken over when A wakes up.
     2. A's copies of e1 are refused: it learns that it is no leader any more, writes nothing to ledger 9, and lists nothing.
     """
     s, log = _log()
     a = _from_a_to_b(s, log)
-    asleep = [a, *a.helpers]
+    asleep = [a, *a.writers.values()]
     for client in asleep:
         s.pause(client)
     b = _lead(s, log, "b")
@@ -301,7 +339,7 @@ def test_scenario_54_b_the_leader_only_slept() -> None:
 
 
 def test_scenario_55_two_leaders_take_over_at_once() -> None:
-    """LOG-1, LOG-3, LOG-9, LOG-12, LOG-I1, L-8.
+    """LOG-1, LOG-3, LOG-9, LOG-I1, L-8.
 
     1. The log has ledger 8, closed. A and B both read the list, recover it, and create a ledger each: 9 and 10.
     2. A's compare-and-set comes first: 9 is listed. B's is in conflict: it deletes 10, which was never listed and never written to.
@@ -396,7 +434,7 @@ def test_scenario_57_a_truncation_with_a_slow_reader_in_it() -> None:
 
 
 def test_scenario_57_b_truncation_under_a_take_over() -> None:
-    """LOG-5, LOG-11, LOG-14.
+    """LOG-5, LOG-14.
 
     1. A has closed the log: ledgers 9 and 10 of it are left, both closed. B reads the list and is about to recover 9.
     2. 9 is truncated: unlisted, deleted. B finds that it does not exist, and looks at the list again: not there, so no alarm.
@@ -462,7 +500,7 @@ def test_scenario_58_a_a_clock_jumps_forward() -> None:
 
 
 def test_scenario_58_b_a_clock_jumps_back() -> None:
-    """EC-2, WR-6.
+    """WR-6, WR-7.
 
     1. b3 swallows e0, and w's clock jumps ten seconds back: b3 is not suspected for ten seconds.
     2. e0 is acknowledged all the same, by b1 and b2; so is e1. Then b3 is replaced, for what follows.
@@ -481,7 +519,7 @@ def test_scenario_58_b_a_clock_jumps_back() -> None:
 
 
 def test_scenario_58_c_all_timers_are_wrong() -> None:
-    """SM-4, RC-11, RC-21, L-4.
+    """RC-11, RC-21, L-4.
 
     1. Every timer fires early or late, by a factor of up to eight. w's e0 and e1 are on b1 and b2, and acknowledged; b3 denies them.
     2. b1 and b2 answer r's reads after 40 ms. Some of its timers, meant for 80, have fired before; silence proves nothing all the same.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -29,24 +30,9 @@ from tests.simulation.swarm import Run
 from tests.unit.ledger.writer_script import WriterScript
 
 PROTOCOL = str(Path(protocol.__file__).parent)
-PLACEMENT = str(Path(PROTOCOL, "ledger", "placement"))
+DICE_OF_THE_PROCESS = random.random.__self__  # type: ignore[attr-defined]
 DOORS = {*get_args(ledger_effects.Effect), *get_args(log_effects.LogEffect), *get_args(records.Effect)}
-OUTSIDE = {
-    "time",
-    "datetime",
-    "random",
-    "_random",
-    "posix",
-    "os",
-    "io",
-    "_io",
-    "socket",
-    "_socket",
-    "_thread",
-    "threading",
-    "uuid",
-    "secrets",
-}
+OUTSIDE = {"time", "datetime", "random", "_random", "posix", "os", "io", "_io", "socket", "_socket", "_thread", "threading", "uuid"}
 MACHINES = {
     "LedgerWriter", "LedgerRecovery", "RangeReader", "LacReader", "Tail", "FragmentCheck", "FragmentRepair", "LogLeader", "LogTruncation",
     "BookieMachine",
@@ -57,8 +43,10 @@ MACHINES = {
 
 
 def _outside(frame: FrameType, event: str, called: Any) -> str | None:
-    """What a function of the protocol reaches for directly, if that lies outside. Chance is handed to placement, and only to it (SM-4)."""
+    """What a function of the protocol reaches for directly, if that lies outside. Dice handed in with a seed are inputs (SM-4)."""
     if event == "c_call":
+        if isinstance(getattr(called, "__self__", None), random.Random) and called.__self__ is not DICE_OF_THE_PROCESS:
+            return None
         caller, owner = frame, getattr(called, "__self__", None)
         kind = owner if isinstance(owner, type) else type(owner)
         names = {getattr(called, "__module__", None), kind.__module__}
@@ -66,7 +54,7 @@ def _outside(frame: FrameType, event: str, called: Any) -> str | None:
         caller, names = frame.f_back, {frame.f_globals.get("__name__")}
     else:
         return None
-    if not caller.f_code.co_filename.startswith(PROTOCOL) or caller.f_code.co_filename.startswith(PLACEMENT):
+    if not caller.f_code.co_filename.startswith(PROTOCOL):
         return None
     found = names & OUTSIDE
     return f"{Path(caller.f_code.co_filename).name} line {caller.f_lineno} calls {sorted(map(str, found))}" if found else None
@@ -116,15 +104,11 @@ def test_inputs_and_outputs_are_the_only_doors_of_every_machine(monkeypatch: pyt
 
 def test_a_look_at_the_clock_would_be_seen() -> None:
     """SM-2: the watch above is not blind, neither for what is written in C nor for Python."""
-    code = "import time, random, datetime\ntime.monotonic()\nrandom.choice([1])\ndatetime.datetime.now()\nlen('x')"
+    code = "import time, random, datetime\ntime.monotonic()\nrandom.choice([1])\nrandom.random()\ndatetime.datetime.now()\nlen('x')\ndice()"
     reached: set[str] = set()
     with watched(reached):
-        exec(compile(code, str(Path(PROTOCOL, "ledger", "invented.py")), "exec"), {})
-    assert sorted(line.split(" calls ")[0] for line in reached) == [f"invented.py line {n}" for n in (2, 3, 4)]
-    reached.clear()
-    with watched(reached):
-        exec(compile(code, str(Path(PLACEMENT, "invented.py")), "exec"), {})
-    assert not reached
+        exec(compile(code, str(Path(PROTOCOL, "ledger", "invented.py")), "exec"), {"dice": random.Random(1).random})
+    assert sorted(line.split(" calls ")[0] for line in reached) == [f"invented.py line {n}" for n in (2, 3, 4, 5)]
 
 
 # --- WR-3 ------------------------------------------------------------------------------------------------------------
