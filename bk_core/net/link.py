@@ -97,6 +97,7 @@ class BookieLink:
         self._blocked_until_ns = 0
         self._connect_deadline_ns = 0
         self._writing = False
+        self._flush_posted = False
         self._check = reactor.call_later(CHECK_NS, self._check_deadlines)
 
     # --- requests --------------------------------------------------------------------------------------------------
@@ -262,9 +263,19 @@ class BookieLink:
     # --- output ----------------------------------------------------------------------------------------------------
 
     def _send(self, buffers: Sequence[memoryview]) -> None:
-        was_idle = not self._output
+        """What is sent in one turn of the reactor goes out in one call: a system call costs more than a small message."""
         self._output.extend(b for b in buffers if len(b))
-        if was_idle and self._connected:
+        if not self._connected or self._writing or not self._output:
+            return  # a connection that is made, or takes bytes again, flushes
+        if len(self._output) >= SEND_BUFFERS_MAX:
+            self._flush()
+        elif not self._flush_posted:
+            self._flush_posted = True
+            self._reactor.post(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._flush_posted = False
+        if self._connected:
             self._flush()
 
     def _flush(self) -> None:

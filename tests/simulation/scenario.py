@@ -161,7 +161,7 @@ class Scenario:
             version = truth.version - 1
             read(who, truth, lambda found: answer(replace(found, version=version, value=truth.history[version].metadata)))
 
-        store.read = read_of_follower  # type: ignore[method-assign]
+        store.read = read_of_follower  # type: ignore[method-assign,assignment]
 
     def write_metadata(self, metadata: LedgerMetadata, *, role: str = "replicator") -> None:
         """Another program changes the metadata, now. ``role`` decides what I-9 allows it."""

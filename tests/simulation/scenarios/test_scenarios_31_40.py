@@ -37,7 +37,7 @@ def test_scenario_31_a_striped_ledger_recovers_with_two_bookies_of_different_win
 
 
 def test_scenario_32_two_bookies_of_one_window_down_leave_the_fence_uncovered() -> None:
-    """Q-4, Q-6, Q-8, RC-5, RC-21.
+    """Q-4, Q-6, Q-8, RC-5, RC-21; regressions R11, R12.
 
     1. 6/3/2: w writes e0..e5, then dies. Positions 0 and 2 are down: window {0, 1, 2} has an ack quorum unheard.
     2. r hears four answers, twice as many as one window's quorum; it reads nothing, gives up, and leaves the ledger IN_RECOVERY.

@@ -252,7 +252,7 @@ def test_scenario_44_a_lac_read_with_half_of_the_ensemble_down() -> None:
 
 
 def test_scenario_45_the_metadata_store_is_down_for_a_while() -> None:
-    """EC-8, META-11, META-12.
+    """EC-8, META-11, META-12; regression R7.
 
     1. The store stops answering. w goes on: e0 and e1 are acknowledged, because no change is needed.
     2. b3 dies. w wants b4 in its place, hears UNKNOWN again and again, and repeats. It admits e2 and e3, which two bookies store; but it

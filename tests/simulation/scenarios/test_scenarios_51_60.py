@@ -85,7 +85,7 @@ def test_scenario_51_b_new_bookies_have_no_lafr_slot() -> None:
 
 
 def test_scenario_52_a_the_writer_and_a_foreign_tool_change_the_same_fragment() -> None:
-    """EC-9, EC-11, EC-12, META-14, RR-9.
+    """EC-9, EC-11, EC-12, META-14, RR-9; regression R14.
 
     1. e0 is everywhere. b3 dies. e1 is on b1 and b2; w's change to b4 is on its way.
     2. A foreign tool takes b1 out of service, and replaces it by b5 in that fragment. It copies what is acknowledged, e0, but not e1.
@@ -595,6 +595,9 @@ def test_scenario_59_entry_ids_beyond_32_bits_are_striped_alike_everywhere(first
     t.start()
     s.settle()
     assert t.entries == [(e, truth.submitted[e]) for e in entries] and t.at_end and t.errors == []
+    for e in entries:
+        asked_of = [b for b in ensemble if f"t -> {b}: read of ledger {truth.ledger_id} e{e}" in s.story()]
+        assert asked_of and set(asked_of) <= set(homes[e])
     distribution = Distribution(5, 3, 2)
     for position in range(5):
         mine = [e for e in entries if f"b{position + 1}" in homes[e]]

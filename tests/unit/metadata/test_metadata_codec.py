@@ -328,9 +328,8 @@ def test_a_large_message_has_a_length_of_several_bytes() -> None:
 @pytest.mark.parametrize("state", LedgerState)
 def test_version_1_is_written_as_it_was_read(state: LedgerState) -> None:
     """A ledger of the oldest format keeps it through recovery and close (metadata.md 3.2)."""
-    end = {"last_entry_id": 7, "length": 70} if state is LedgerState.CLOSED else {}
     plain = replace(_OPEN, ack_quorum_size=2, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=1)
-    metadata = replace(plain, state=state, **end)
+    metadata = plain.closed(7, 70) if state is LedgerState.CLOSED else replace(plain, state=state)
     assert decode(encode(metadata)) == metadata
 
 

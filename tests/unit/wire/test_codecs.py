@@ -531,7 +531,7 @@ def test_credentials_that_are_no_text_and_bytes_are_refused_before_anything_is_s
     """A plugin of the user's making may return anything."""
     for protocol in ("v2", "v3"):
         with pytest.raises(InvalidArgumentError) as failure:
-            connection.encode_request(request_, protocol)  # type: ignore[arg-type]
+            connection.encode_request(request_, protocol)
         assert failure.value.__cause__ is not None
 
 
