@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from bk_core.errors import LogDataLossError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_spark.arrow import BATCH_BYTES, arrow_batches, raw_batches
 from bk_spark.clients import client_for
@@ -33,8 +34,16 @@ def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: In
     client = client_for(options.uri, options.protocol)
     for r in partition.ranges:
         with client.open_ledger(r.ledger_id, password=options.password) as ledger:
+            if ledger.is_closed and ledger.last_add_confirmed < r.last:
+                raise _cut_off(r, ledger.last_add_confirmed)
+            # The driver learned that these entries are acknowledged, from a ledger list or a LAC; this handle's LAC may be lower (RD-1).
             runs = ledger.read_runs(r.first, r.last, bytes_max=BATCH_BYTES, unchecked_bound=r.acknowledged)
             yield from raw_batches(options.log, r.ledger_id, runs) if raw else arrow_batches(schema, runs)
+
+
+def _cut_off(r: EntryRange, end: int) -> LogDataLossError:
+    message = f"entries {max(r.first, end + 1)}..{r.last} of ledger {r.ledger_id} are lost: the ledger was closed at entry {end}"
+    return LogDataLossError(message, ledger=r.ledger_id, first_entry=max(r.first, end + 1), last_entry=r.last)
 
 
 def fragment_boundaries(client: Any) -> Boundaries:

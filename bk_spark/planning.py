@@ -17,7 +17,8 @@ from bk_core.protocol.log.position import Position
 class EntryRange:
     """Entries ``first .. last`` (inclusive) of a ledger and their payload bytes, estimated after a cut.
 
-    ``acknowledged``: every entry is known to be acknowledged (a ledger list says so), whatever LAC a bookie shows.
+    ``acknowledged``: every entry is known to be acknowledged (a ledger list says so, or the LAC that planning learned), whatever LAC a
+    task's own handle knows.
     """
 
     ledger_id: int

@@ -1,4 +1,4 @@
-"""The client: ``connect`` -> BookKeeper -> WriteHandle and ReadHandle; logs are in ``bk_core.client.logs``."""
+"""The client: ``connect`` -> BookKeeper -> WriteHandle and ReadHandle; logs are in ``logs`` and ``log_reader``."""
 
 from bk_core.client.client import BookKeeper, connect
 from bk_core.client.read_handle import ReadHandle

@@ -202,15 +202,17 @@ class BookKeeper:
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:
         """Fence, recover and close a ledger, then open it (OP-4). A live writer is stopped.
 
-        RecoveryFailedError, and NotEnoughBookiesError when entries must be written back and a dead bookie has no replacement: the ledger
-        stays IN_RECOVERY and recovery may be tried again.
+        It takes as long as reading and storing the last fragment of a guaranteed ledger takes, or of one that somebody began to recover;
+        OperationTimeoutError after ``operation_timeout_s`` without progress. RecoveryFailedError, and NotEnoughBookiesError when entries
+        must be written back and a dead bookie has no replacement: the ledger stays IN_RECOVERY and recovery may be tried again.
         """
         metadata, version = self._load(ledger_id)
         self._check_access(ledger_id, metadata, password, digest_type)
         if metadata.state is not LedgerState.CLOSED:
             options = self._session.recovery_options()
             machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.limits, options=options)
-            run_machine(self._session, ledger_id, machine, machine.start, add_kind=f"recovery-{random.getrandbits(32)}", quorums=metadata)
+            kind = f"recovery-{random.getrandbits(32)}"
+            run_machine(self._session, ledger_id, machine, machine.start, add_kind=kind, quorums=metadata, what="recovering")
             metadata, version = self._load(ledger_id)
         return ReadHandle(self._session, ledger_id, metadata, version)
 

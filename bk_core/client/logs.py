@@ -1,4 +1,6 @@
-"""Logs over ledgers: create, list, change, write exclusively, read, clean up. Blocking functions over a client and its store.
+"""Logs over ledgers: create, list, change, write exclusively, clean up. Blocking functions over a client and its store.
+
+Reading is in ``log_reader``.
 
 A log is one value at store path ``logs/<name>`` (protocol/log/ledger_list.py), only ever changed by ``update_ledger_list``, the one
 compare-and-set loop. Beside it, under the same log root: ``intents/<log>/<ledger id>`` for data ledgers that transactional writers keep
@@ -13,7 +15,7 @@ import re
 import time
 import uuid
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -37,8 +39,7 @@ from bk_core.errors import (
     VersionConflictError,
 )
 from bk_core.protocol.ledger.metadata import DigestType, LedgerState
-from bk_core.protocol.log.ledger_list import LedgerList, LogProperties, Segment, decode, encode
-from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.ledger_list import LedgerList, LogProperties, decode, encode
 
 if TYPE_CHECKING:
     from bk_core.metadata.store import MetadataStore
@@ -462,82 +463,3 @@ class LogWriter:
     def _check(self) -> None:
         if self._taken_over is not None:
             raise LogTakenOverError(self._taken_over, log=self.name)
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class LogRun:
-    """Consecutive entries of one segment. ``offsets``: int64 view, count + 1, into ``values``."""
-
-    segment: Segment
-    first_entry: int
-    count: int
-    values: bytes
-    offsets: memoryview
-
-    def payloads(self) -> list[bytes]:
-        return [self.values[self.offsets[i] : self.offsets[i + 1]] for i in range(self.count)]
-
-
-class LogReader:
-    """Reads a log in order and never fences (LOG-15, LOG-17). ``position`` is the next entry to read."""
-
-    def __init__(self, client: LogClient, name: str, *, start: Position | None = None, password: bytes = b"") -> None:
-        self.name = name
-        self._client = client
-        self._password = password
-        listed = read_ledger_list(client, name)
-        self._log_id = listed.log_id
-        self.position = listed.first_position if start is None else listed.normal(start)
-
-    def read(self, bytes_max: int = 8 << 20) -> Iterator[LogRun]:
-        """Everything there is now: closed ranges, then a live segment up to its LAC. Ends there; call again for more.
-
-        LogDataLossError if the log was recreated or trimmed behind the position (LOG-13).
-        """
-        listed = read_ledger_list(self._client, self.name)
-        if listed.log_id != self._log_id:
-            raise LogDataLossError(f"log {self.name!r} was deleted and created again", log=self.name)
-        self.position = listed.normal(self.position)
-        while self.position.seq < listed.next_seq:
-            segment = listed.segment(self.position.seq)
-            last = segment.last_entry
-            with self._client.open_ledger(segment.ledger_id, password=self._password) as handle:
-                if last is None:
-                    closed = bool(handle.is_closed)
-                    last = handle.last_add_confirmed if closed else handle.read_last_add_confirmed()
-                else:
-                    closed = True
-                yield from self._segment_runs(handle, segment, last, bytes_max)
-            if not closed:  # a successor says nothing about where this one ends: wait for CLOSED (LOG-15)
-                return
-            self.position = Position(segment.seq + 1) if segment.live else listed.normal(Position(segment.seq, last + 1))
-
-    def _segment_runs(self, handle: Any, segment: Segment, last: int, bytes_max: int) -> Iterator[LogRun]:
-        first = max(self.position.entry, segment.first_entry)
-        if first > last:
-            return
-        for run in handle.read_runs(first, last, bytes_max=bytes_max, unchecked_bound=not segment.live):
-            self.position = Position(segment.seq, run.first_entry_id + run.count)
-            yield LogRun(segment, run.first_entry_id, run.count, run.values, run.offsets)
-
-    def wait(self, timeout_s: float, poll_s: float = 0.2) -> bool:
-        """Wait until there may be something at ``position``; False after ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            listed = read_ledger_list(self._client, self.name)
-            position = listed.normal(self.position)
-            if position < listed.end_position or self._live_has(listed, position):
-                return True
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(poll_s, left))
-
-    def _live_has(self, listed: LedgerList, position: Position) -> bool:
-        if position.seq >= listed.next_seq:
-            return False
-        with self._client.open_ledger(listed.segment(position.seq).ledger_id, password=self._password) as handle:
-            return bool(handle.is_closed) or handle.read_last_add_confirmed() >= position.entry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -23,6 +24,23 @@ def wait(future: Future[Any], timeout_s: float, what: str) -> Any:
         raise OperationTimeoutError(f"{what} did not finish within {timeout_s:g} s; it may still take effect") from None
 
 
+class _Stalls:
+    """When a machine last got on. Noted on the reactor thread, looked at by the thread that waits."""
+
+    def __init__(self, machine: Any) -> None:
+        self._machine = machine
+        self._seen: Any = None
+        self.since_s = time.monotonic()
+
+    def note(self) -> None:
+        progress = self._machine.progress
+        if progress != self._seen:
+            self._seen, self.since_s = progress, time.monotonic()
+
+    def __str__(self) -> str:
+        return str(self._seen)
+
+
 def run_machine(
     session: Session,
     ledger_id: int,
@@ -31,8 +49,13 @@ def run_machine(
     *,
     add_kind: str = "data",
     quorums: LedgerMetadata | None = None,
+    what: str = "an operation on",
 ) -> Any:
-    """Drive a machine to its one completion and wait for it."""
+    """Drive a machine to its one completion and wait for it.
+
+    OperationTimeoutError after ``operation_timeout_s``. A machine that tells its ``progress`` may take any time in all (a recovery reads
+    a whole fragment), but not so long without any.
+    """
     future: Future[Any] = Future()
     driver = Driver(session, ledger_id, add_kind=add_kind)
     driver.machine = machine
@@ -40,8 +63,25 @@ def run_machine(
         driver.set_quorums(quorums)
     driver.on_complete = lambda token, value: None if future.done() else future.set_result(value)
     driver.on_fail = lambda token, error: None if future.done() else future.set_exception(error)
+    stalls = _Stalls(machine) if hasattr(machine, "progress") else None
+    if stalls is not None:
+        driver.on_step = stalls.note
     session.reactor.post(lambda: driver.perform(start()))
+    title, timeout_s = f"{what} ledger {ledger_id}", session.config.operation_timeout_s
     try:
-        return wait(future, session.config.operation_timeout_s, f"an operation on ledger {ledger_id}")
+        return wait(future, timeout_s, title) if stalls is None else _wait_while_it_gets_on(future, stalls, timeout_s, title)
     finally:
         session.reactor.post(driver.close)
+
+
+def _wait_while_it_gets_on(future: Future[Any], stalls: _Stalls, timeout_s: float, what: str) -> Any:
+    """The future's result; OperationTimeoutError says where it stands still."""
+    while True:
+        left = stalls.since_s + timeout_s - time.monotonic()
+        try:
+            return future.result(timeout=max(0.0, left))
+        except FutureTimeoutError:
+            if future.done():
+                raise
+            if stalls.since_s + timeout_s <= time.monotonic():
+                raise OperationTimeoutError(f"{what} made no progress for {timeout_s:g} s ({stalls}); it may be tried again") from None

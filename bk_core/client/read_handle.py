@@ -146,15 +146,16 @@ class ReadHandle:
         return [payload for run in self._runs(first, last, unconfirmed=True) for payload in run.payloads()]
 
     def read_runs(self, first: int, last: int, bytes_max: int = 8 << 20, *, unchecked_bound: bool = False) -> Iterator[EntryRun]:
-        """Entries first..last in order, in runs. ``unchecked_bound`` reads past the handle's LAC: only for entries known to be
-        acknowledged from elsewhere (RD-11). A handle whose LAC is too low asks the bookies for it before it refuses (RD-1)."""
-        if first <= last and self._view.last_add_confirmed < last and not self.is_closed and not unchecked_bound:
-            self.read_last_add_confirmed()
+        """Entries first..last in order, in runs. InvalidArgumentError beyond the handle's LAC, before anything is sent (RD-1).
+
+        ``unchecked_bound`` leaves the LAC out of it: for entries known from elsewhere to be acknowledged, by a ledger list that names
+        them or a LAC that another handle learned. A CLOSED ledger has nothing beyond its last entry either way.
+        """
         if unchecked_bound:
             self._view.check_range(first, last)
         else:
             self._view.check_bound(first, last)
-        yield from self._runs(first, last)
+        return self._runs(first, last)
 
     def _runs(self, first: int, last: int, *, unconfirmed: bool = False) -> Iterator[EntryRun]:
         with self._lock:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -51,6 +53,8 @@ class Session:
         self._links: dict[tuple[BookieId, str], BookieLink] = {}
         self._reads = ReadHistory(config.limits.speculative_read_ns)
         self._closables: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._closables_lock = threading.Lock()
+        self._closed = False
         self._view = BookieView((), ())
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
         self.placement = self._new_placement(self._racks)
@@ -130,8 +134,12 @@ class Session:
         return self._reads.rank(bookie, self.reactor.now_ns(), readonly=readonly, registered=registered or readonly)
 
     def close_with(self, closable: Closable) -> None:
-        """Close it before this session: somebody may be waiting in it for what would never come."""
-        self._closables.add(closable)
+        """Any thread. Close it before this session, at once if that is closed: somebody may wait in it for what would never come."""
+        with self._closables_lock:
+            self._closables.add(closable)
+            late = self._closed
+        if late:
+            closable.close()
 
     def _suspects(self) -> frozenset[BookieId]:
         """Any thread: bookies in quarantine, and those whose connection is broken now."""
@@ -182,7 +190,10 @@ class Session:
         self.metadata_call(lambda: self.store.resolve(bookie), lambda address, error: then(address, str(error) if error else ""))
 
     def close(self) -> None:
-        for closable in tuple(self._closables):
+        with self._closables_lock:
+            self._closed = True
+            closables = tuple(self._closables)
+        for closable in closables:
             closable.close()
         self._watch.cancel()
         if self._racks is not None:
@@ -215,6 +226,8 @@ class Driver:
         self._timers: dict[str, Timer] = {}
         self._listening: set[BookieId] = set()
         self._quorums = (1, 1)
+        self._to_perform: deque[Effect] = deque()
+        self._performing = False
         self._closed = False
 
     def set_quorums(self, metadata: LedgerMetadata) -> None:
@@ -226,8 +239,17 @@ class Driver:
             self.on_step()
 
     def perform(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            self._perform_one(effect)
+        """SM-1: the output of one step after that of the step before. A send on a connection that turns out to be broken is a step
+        within a step: what the machine makes of it waits until everything said before is out (I-14)."""
+        self._to_perform += effects
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while self._to_perform:
+                self._perform_one(self._to_perform.popleft())
+        finally:
+            self._performing = False
 
     def _perform_one(self, effect: Effect) -> None:
         match effect:

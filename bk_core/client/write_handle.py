@@ -8,6 +8,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,11 +19,25 @@ from bk_core.protocol.effects import Effect
 from bk_core.protocol.entry import layout
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
-from bk_core.protocol.ledger.writer import LedgerWriter
+from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
 
 RUN_ENTRIES_MAX = 1024
 ROOM_POLL_S = 1.0  # every acknowledgement wakes a waiting append; this is only a safety net
+
+
+def _new_future() -> Future[Any]:
+    """One that nobody can cancel: what was handed in goes its way, and its outcome must find the future waiting."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+class _LeftOpen:
+    """What closing the client does to a writer that was not closed (WR-6): its queue fails, the metadata stays."""
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self.close = leave
 
 
 class WriteHandle:
@@ -52,10 +67,12 @@ class WriteHandle:
         self._in_flight_runs = 0
         self._handed_over = 0
         self._highest_entry_id = -1  # handed in with ids of the caller's
-        self._waiting = False
+        self._waiting = 0  # threads that wait for room
         self._driver.on_step = self._stepped
         self._closed = False
         session.reactor.post(lambda: session.tell_of_bookies(self._driver, True))
+        self._left_open = _LeftOpen(self._leave)
+        session.close_with(self._left_open)
         self._payload_bytes_max = self._limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - layout.body_overhead(metadata.digest_type)
 
     @property
@@ -110,20 +127,19 @@ class WriteHandle:
         if not isinstance(payloads, bytes):
             payloads = bytes(payloads)  # packaged later, on the reactor thread: the caller's buffer may have changed by then
         self._check_sizes(bounds, len(payloads))
-        future: Future[int] = Future()
-        with self._order, self._lock:
+        future: Future[int] = _new_future()
+        # Who chooses ids needs no turn, and must not wait for one: it may be the one that fills the gap all others wait behind.
+        with self._order if entry_id is None else nullcontext(), self._lock:
             # Long runs go in pieces, so that the reactor can take acknowledgements in between.
             for start in range(0, len(bounds) - 1, RUN_ENTRIES_MAX):
                 piece = bounds[start : start + RUN_ENTRIES_MAX + 1]
                 last = start + RUN_ENTRIES_MAX >= len(bounds) - 1
-                self._admit(payloads, piece, future if last else None, None if entry_id is None else entry_id + start)
+                self._admit(payloads, piece, future, last, None if entry_id is None else entry_id + start)
         return future
 
-    def _admit(self, payloads: bytes, bounds: memoryview, future: Future[int] | None, first: int | None) -> None:
+    def _admit(self, payloads: bytes, bounds: memoryview, future: Future[int], last: bool, first: int | None) -> None:
         size, count = bounds[-1] - bounds[0], len(bounds) - 1
-        # What fills a gap below entries already handed in must not wait for room that only it can make.
-        if first is None or first > self._highest_entry_id:
-            self._wait_for_room(size, count)
+        self._wait_for_room(size, count, first)
         self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
         self._in_flight_bytes += size
         self._in_flight_runs += 1
@@ -133,7 +149,7 @@ class WriteHandle:
             with self._lock:
                 self._handed_over -= count
             now_ns = self._session.reactor.now_ns()
-            return self._machine.append(payloads, bounds, (future, size), now_ns, first_entry_id=first)
+            return self._machine.append(payloads, bounds, (future, size, last), now_ns, first_entry_id=first)
 
         self._post(hand_over)
 
@@ -150,20 +166,24 @@ class WriteHandle:
                 ledger=self.ledger_id,
             )
 
-    def _wait_for_room(self, size: int, count: int) -> None:
+    def _wait_for_room(self, size: int, count: int, first: int | None) -> None:
         deadline = time.monotonic() + self._session.config.operation_timeout_s
-        while not self._closed and self._is_full(size, count):
+        while not self._closed and not self._fills_gap(first) and self._is_full(size, count):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise OperationTimeoutError(
                     f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged, {self._machine.unretired_bytes} not "
                     "yet on all bookies; the rest of this run was not appended"
                 )
-            self._waiting = True
+            self._waiting += 1
             self._lock.wait(timeout=min(left, ROOM_POLL_S))
-        self._waiting = False
+            self._waiting -= 1
         if self._closed:
             raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
+
+    def _fills_gap(self, first: int | None) -> bool:
+        """What lies below entries already handed in, perhaps while this one waited, must not wait for room that only it can make."""
+        return first is not None and first <= self._highest_entry_id
 
     def _is_full(self, size: int, count: int) -> bool:
         """WR-15: bytes that nobody acknowledged, and bytes and entries that a slow bookie still has to take."""
@@ -183,15 +203,16 @@ class WriteHandle:
         self._session.reactor.post(lambda: self._driver.perform(function()))
 
     def _completed(self, token: Any, value: Any) -> None:
-        future, size = token
+        future, size, last = token
         self._release(size)
-        if future is not None:
+        if last and not future.done():
             future.set_result(value)
 
     def _failed(self, token: Any, error: Exception) -> None:
-        future, size = token
+        """A run is acknowledged only if all its pieces are: with ids of the caller's one may be refused and the next be taken."""
+        future, size, _ = token
         self._release(size)
-        if future is not None:
+        if not future.done():
             future.set_exception(error)
 
     def _release(self, size: int) -> None:
@@ -216,12 +237,12 @@ class WriteHandle:
 
     def force_future(self) -> Future[int]:
         """See ``force``."""
-        future: Future[int] = Future()
+        future: Future[int] = _new_future()
         with self._lock:
             if self._closed:
                 raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
             self._in_flight_runs += 1
-        self._post(lambda: self._machine.force((future, 0), self._session.reactor.now_ns()))
+        self._post(lambda: self._machine.force((future, 0, True), self._session.reactor.now_ns()))
         return future
 
     def close(self, *, forced: bool = False) -> LedgerMetadata:
@@ -238,12 +259,12 @@ class WriteHandle:
         return self._close(forced)
 
     def _close(self, forced: bool = False) -> LedgerMetadata:
-        future: Future[LedgerMetadata] = Future()
+        future: Future[LedgerMetadata] = _new_future()
         with self._lock:
             self._closed = True
             self._in_flight_runs += 1
             self._lock.notify_all()
-        self._post(lambda: self._machine.close((future, 0), self._session.reactor.now_ns(), forced=forced))
+        self._post(lambda: self._machine.close((future, 0, True), self._session.reactor.now_ns(), forced=forced))
         try:
             metadata = wait(future, self._session.config.operation_timeout_s, f"closing ledger {self.ledger_id}")
         except OperationTimeoutError:
@@ -266,6 +287,10 @@ class WriteHandle:
             self._driver.close()
 
         self._session.reactor.post(stop)
+
+    def _leave(self) -> None:
+        if self._machine.state is WriterState.OPEN:
+            self.abandon()
 
     def __enter__(self) -> Self:
         return self

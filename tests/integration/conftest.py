@@ -20,9 +20,11 @@ from typing import Any
 
 import pytest
 
+import bk_core
 from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.errors import BookieUnavailableError
+from bk_core.protocol.limits import Limits
 
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
 _JAVA = Path(__file__).parent / "java"
@@ -51,12 +53,20 @@ def running_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 
     def cluster_of(kind: str) -> LocalCluster:
         if kind not in running:
-            running[kind] = _start(kind, tmp_path_factory.mktemp(kind))
+            running[kind] = _warm(_start(kind, tmp_path_factory.mktemp(kind)))
         return _all_up(running[kind])
 
     yield cluster_of
     for cluster in running.values():
         cluster.close()
+
+
+def _warm(cluster: LocalCluster) -> LocalCluster:
+    """A first add makes a bookie's JVM load half of its classes; on a busy machine that alone may take longer than an add timeout."""
+    patient = Limits(add_timeout_ns=60_000_000_000)
+    with bk_core.connect(cluster.uri, limits=patient) as bk, bk.create_ledger(ack_quorum_size=3) as ledger:
+        ledger.append(b"warm")
+    return cluster
 
 
 def _all_up(cluster: LocalCluster) -> LocalCluster:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import BookieIOError
 from bk_core.protocol.bookie import machine as bookie_machine
+from bk_core.protocol.bookie.answers import failure
 from bk_core.protocol.bookie.loss import AfterLoss, after_loss, decided_entries, may_delete, may_leave_limbo
 from bk_core.protocol.bookie.memory import MemoryBookieStorage
 from bk_core.protocol.wire.messages import (
@@ -116,6 +117,7 @@ class SimBookie:
         self.wiped = False
         self.life = 0
         self.read_only = False
+        self.busy_until = 0  # until then adds are answered TOO_MANY_REQUESTS
         self.sync_ns = 0  # how long a sync takes here; 0: as the weather is
         self.machine = bookie_machine.BookieMachine(self.storage)
 
@@ -125,6 +127,9 @@ class SimBookie:
         if not self.up:
             return
         call = copy(call)  # a request that comes twice is two requests here
+        if self.busy_until > self.world.now and isinstance(call.request, AddRequest):
+            self._reply(call, failure(call.request, Status.TOO_MANY_REQUESTS))
+            return
         for effect in self.machine.handle(call, call.request, self.world.now // MS):
             self._perform(effect, call)
 
@@ -136,7 +141,10 @@ class SimBookie:
             case bookie_machine.Reply(tag, response):
                 self._reply(tag, response)
             case bookie_machine.ReplyAfterSync(tag, response):
-                self._after_sync(tag, response)
+                if getattr(tag.request, "deferred_sync", False):  # WR-17; ours syncs nevertheless, other bookies do not
+                    self._reply(tag, response)
+                else:
+                    self._after_sync(tag, response)
             case bookie_machine.WakeLater(_, at_ms):
                 life = self.life
                 self.world.timer(max(1, at_ms * MS - self.world.now), lambda: self._wake(life))

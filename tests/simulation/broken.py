@@ -11,7 +11,7 @@ from bk_core.protocol.bookie.records import LedgerRecord
 from bk_core.protocol.bookie.rules import BookieRules
 from bk_core.protocol.effects import Complete, ReadLedger, SendAdds, WriteLedger
 from bk_core.protocol.entry import layout
-from bk_core.protocol.ledger.distribution import Distribution
+from bk_core.protocol.ledger.distribution import Distribution, in_at_least
 from bk_core.protocol.ledger.ensemble_change import ChangingWriter
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.pending import AckSet
@@ -21,7 +21,10 @@ from bk_core.protocol.ledger.writer import LedgerWriter
 from bk_core.protocol.ledger.writer_acks import CountingWriter
 from bk_core.protocol.ledger.writer_base import WriterBase, WriterState
 from bk_core.protocol.ledger.writer_close import ClosingWriter
+from bk_core.protocol.ledger.writer_failures import FailingWriter
+from bk_core.protocol.ledger.writer_lac import ConfirmingWriter
 from bk_core.protocol.log.truncation import LogTruncation
+from bk_core.protocol.wire.messages import Status
 
 # --- bookies -------------------------------------------------------------------------------------------------------------
 
@@ -46,6 +49,9 @@ _propose = ChangingWriter._propose
 _take_back = ChangingWriter._take_back
 _install = ChangingWriter._install
 _acknowledged = CountingWriter._acknowledged
+_commit = CountingWriter._commit
+_lost = FailingWriter._lost
+_force_answered = ConfirmingWriter._force_answered
 _begin_close = ClosingWriter._begin_close
 _set_ensemble = WriterBase._set_ensemble
 
@@ -89,6 +95,48 @@ def counts_departed(self: Any, bookie: str, first: int, count: int, now_ns: int)
     finally:
         self._position.pop(bookie, None)
         self._position[self._ensemble[position]] = position
+
+
+def remembers_who_had_it(self: Any, bookie: str, first: int, count: int, now_ns: int) -> Any:
+    vars(self).setdefault("heard", {}).setdefault(bookie, set()).update(range(first, first + count))
+    return _acknowledged(self, bookie, first, count, now_ns)
+
+
+def counts_domains_of_departed(self: Any, pending: Any, excluded: Any) -> int:
+    """WR-7 broken: every bookie that ever acknowledged an entry brings its domain."""
+    domains: dict[str, int] = {}
+    for bookie, entries in vars(self).get("heard", {}).items():
+        domain = self._placement.domain_of(bookie)
+        for entry_id in entries:
+            domains[domain] = domains.get(domain, 0) | pending.between(entry_id, entry_id)
+    return in_at_least(self.options.fault_domains_min, list(domains.values()))
+
+
+def taken_up_to_the_lac(self: Any, first: int, count: int) -> bool:
+    return first <= self.last_add_confirmed or bool(self._pending.overlapping(first, count))
+
+
+def moves_the_lac_by_acks(self: Any, head: int, effects: Any) -> None:
+    _commit(self, head, effects)
+    self.last_add_confirmed, self._forced_length = head, self._length_up_to(head)
+
+
+def forces_an_ack_quorum(self: Any, event: Any) -> Any:
+    force = self._forces.get(event.request)
+    if force is not None and event.status is Status.OK:
+        answered = self.metadata.ensemble_size - len(force.requests) + 1
+        if answered >= self.metadata.ack_quorum_size:
+            self._forces = {request: other for request, other in self._forces.items() if other is not force}
+            self._forces[event.request] = force
+            force.requests.clear()
+    return _force_answered(self, event)
+
+
+def loses_only_what_is_outstanding(self: Any, bookie: str, status: Status, now_ns: int) -> Any:
+    """WR-17 broken: a connection that breaks while every add is answered means nothing."""
+    position = self._position.get(bookie)
+    quiet = position is not None and not any(pending.acks.outstanding[position] for pending in self._pending)
+    return [] if quiet else _lost(self, bookie, status, now_ns)
 
 
 def commits_any_complete(self: Any) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from bk_core.errors import AddQuorumTimeoutError, DuplicateEntryIdError
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
 from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
@@ -249,6 +250,8 @@ class Writer(Client):
         self._told_of: dict[int, Callable[[Any], None]] = {}
         self.on_closed: Callable[[Any], None] = lambda value: None
         self.options: WriterOptions = options.get("options") or WriterOptions()
+        self._lives: dict[str, int] = {}  # bookie -> its life that the connection reaches
+        self._turned_away: dict[tuple[str, int], None] = {}  # (bookie, entry) answered TOO_MANY_REQUESTS
         self.machine = LedgerWriter(truth.ledger_id, truth.metadata, truth.version, cluster.placement, cluster.limits, **options)
         self.on_done = self._done
 
@@ -257,10 +260,10 @@ class Writer(Client):
 
     # --- application -----------------------------------------------------------------------------------------------
 
-    def append(self, count: int = 1, *, first_entry_id: int | None = None) -> int:
-        """Append ``count`` entries of different sizes. Returns the first id."""
+    def append(self, count: int = 1, *, first_entry_id: int | None = None, word: str = "") -> int:
+        """Append ``count`` entries of different sizes. Returns the first id. ``word``: what makes this payload another one."""
         first = self.machine.last_add_pushed + 1 if first_entry_id is None else first_entry_id
-        payloads = [f"{self.name} {first + i} ".encode() * (1 + (first + i) % 3) for i in range(count)]
+        payloads = [f"{self.name}{word} {first + i} ".encode() * (1 + (first + i) % 3) for i in range(count)]
         return self._append(first, payloads, {} if first_entry_id is None else {"first_entry_id": first_entry_id})
 
     def append_payloads(self, payloads: Sequence[bytes], done: Callable[[Any], None]) -> int:
@@ -274,12 +277,14 @@ class Writer(Client):
         offsets = array("q", [0])
         for index, payload in enumerate(payloads):
             offsets.append(offsets[-1] + len(payload))
-            self.truth.submit(first + index, payload)
+            if before[first + index] is None or not self.options.caller_ids:  # WR-2: the first one under an id is the entry
+                self.truth.submit(first + index, payload)
         serial = len(self.adds.pushed)
         self.adds.pushed.append((first, count))
         pushed = self.machine.last_add_pushed
-        effects = self.machine.append(b"".join(payloads), offsets, (first, count, serial), self.now, **extra)
-        if self._refused_at_once(effects, pushed):  # WR-1, WR-2: it consumed no id, so it says nothing about the ledger
+        token = (first, count, serial)
+        effects = self.machine.append(b"".join(payloads), offsets, token, self.now, **extra)
+        if self._refused_at_once(effects, pushed, token):  # WR-1, WR-2: it consumed no id, so it says nothing about the ledger
             self.adds.refused[serial] = None
             self.truth.submitted.update({e: p for e, p in before.items() if p is not None})
             for entry_id in [e for e, p in before.items() if p is None]:
@@ -287,8 +292,8 @@ class Writer(Client):
         self.act(effects)
         return first
 
-    def _refused_at_once(self, effects: list[Effect], pushed: int) -> bool:
-        if not effects or not isinstance(effects[0], Fail):
+    def _refused_at_once(self, effects: list[Effect], pushed: int, token: Any) -> bool:
+        if not effects or not isinstance(effects[0], Fail) or effects[0].token != token:
             return False
         return self.machine.last_add_pushed == pushed
 
@@ -322,10 +327,12 @@ class Writer(Client):
             self._told_of.pop(serial)(value)
         if not good:
             self.errors.append(value)
+            self._note_error(value)
             self.world.stats[f"appends failed: {type(value).__name__}"] += 1
             return
-        for entry_id in range(first, first + count):
-            self._acknowledged(entry_id)
+        if self.truth.exact:
+            for entry_id in range(first, first + count):
+                self._acknowledged(entry_id)
 
     def _acknowledged(self, entry_id: int) -> None:
         if entry_id in self.truth.acked:
@@ -338,6 +345,8 @@ class Writer(Client):
 
     def _call_done(self, token: Any, value: Any, good: bool) -> None:
         self.world.note(f"{self.name}: {token} {'ok' if good else type(value).__name__}")
+        if token == "force" and good and self.machine.acknowledged_head > value:
+            self.world.probes["a force was answered after more adds were acknowledged"] += 1
         if token in self.closing:
             self.close_results.append(value)
             self.on_closed(value)
@@ -351,10 +360,66 @@ class Writer(Client):
     def ended(self) -> bool:
         return self.machine.state in (WriterState.CLOSED, WriterState.CLOSE_FAILED, WriterState.FENCED, WriterState.FAILED)
 
+    # --- connections ---------------------------------------------------------------------------------------------------
+
+    def _send(self, bookie: str, message: Request, answer: Callable[[Any], None]) -> None:
+        """With deferred sync it matters that a connection does not outlive its bookie: what follows a restart is not what came before."""
+        if not self.options.deferred_sync:
+            super()._send(bookie, message, answer)
+            return
+        target = self.cluster.bookies[bookie]
+        life = self._lives.setdefault(bookie, target.life)
+        if life != target.life:
+            del self._lives[bookie]
+            self.world.at(self.world.delay(), lambda: self.soon(lambda: self._broke(bookie)))
+            return
+        self._connected[bookie] = None
+        call = Call(self.name, message, kind_of(message), answer)
+
+        def arrive() -> None:
+            if target.life == life:
+                target.receive(call)
+
+        self.world.send(self.name, bookie, call.kind, self.truth.ledger_id, getattr(message, "entry_id", -1), arrive)
+
+    def _broke(self, bookie: str) -> None:
+        self._connected[bookie] = None
+        self.lost(bookie)
+
+    def lost(self, bookie: str) -> None:
+        self._lives.pop(bookie, None)
+        super().lost(bookie)
+
     # --- rare states ---------------------------------------------------------------------------------------------------
+
+    def _note_error(self, error: Exception) -> None:
+        if isinstance(error, DuplicateEntryIdError):
+            self.world.probes["an id that was taken was refused"] += 1
+        elif isinstance(error, AddQuorumTimeoutError):
+            self.world.probes["an entry was not acknowledged in time"] += 1
+
+    def _note_busy(self, event: AddReply) -> None:
+        key = (event.bookie, event.first_entry_id)
+        if event.status is Status.TOO_MANY_REQUESTS:
+            self._turned_away[key] = None
+        elif key in self._turned_away and event.status is Status.OK and self.options.busy_resends_max:
+            del self._turned_away[key]
+            self.world.probes["a busy bookie took an entry that it was sent again"] += 1
+
+    def _note_domains(self) -> None:
+        """WR-7: enough bookies have the next entry, but in too few domains."""
+        machine, head = self.machine, self.machine.acknowledged_head
+        for pending in machine._pending.after(head):
+            next_entry = pending.between(head + 1, head + 1)
+            enough = pending.acks.in_quorum(machine._distribution.ack_quorum_size, ()) & next_entry
+            if enough and not machine._quorum_complete(pending, ()) & next_entry:
+                self.world.probes["a missing domain held an acknowledgement back"] += 1
+            break
 
     def _handle(self, event: Any) -> None:
         self._event = event
+        if isinstance(event, AddReply) and (self._turned_away or event.status is Status.TOO_MANY_REQUESTS):
+            self._note_busy(event)
         super()._handle(event)
         if isinstance(event, LedgerRead) and not self.ended and self.machine.state is WriterState.OPEN:
             self.world.probes["an ensemble change conflicted and the ledger was still OPEN"] += 1
@@ -378,6 +443,8 @@ class Writer(Client):
     def observe(self) -> None:
         """An entry is committed once the writer's LAC has reached it (0.3), though its run's callback waits for the run's last one."""
         machine = self.machine
+        if self.options.fault_domains_min > 1 and machine.state is WriterState.OPEN:
+            self._note_domains()
         while self.told < machine.last_add_confirmed:
             self.told += 1
             self._acknowledged(self.told)
@@ -390,6 +457,8 @@ class Writer(Client):
             self.world.stats["writer closes"] += 1
             if metadata.last_fragment.first_entry_id > metadata.last_entry_id:
                 self.world.probes["closed with an empty last fragment"] += 1
+            if self.machine.acknowledged_head > metadata.last_entry_id:
+                self.world.probes["closed over entries that were acknowledged and not forced"] += 1
         super().write_ledger(request, metadata, version)
 
 

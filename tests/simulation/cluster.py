@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.placement import RandomPlacement
+from bk_core.protocol.ledger.metadata import BookieId, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.placement import Placement, RandomPlacement
+from bk_core.protocol.ledger.placement.policy import fill
 from bk_core.protocol.limits import Limits
 from tests.simulation.bookies import SimBookie
 from tests.simulation.clients import Client, Recoverer, Writer
@@ -40,6 +42,33 @@ LIMITS = Limits(
 )
 
 
+class DomainPlacement(RandomPlacement):
+    """Bookies stand in ``domains`` fault domains by turns. A replacement that would leave a write set in one domain is none."""
+
+    def __init__(self, cluster: Cluster, domains: int, write_quorum: int) -> None:
+        super().__init__(cluster.writable, cluster.world.random)
+        self._domains = {name: f"d{bookie.index % domains}" for name, bookie in cluster.bookies.items()}
+        self._write_quorum = write_quorum
+
+    def domain_of(self, bookie: BookieId) -> str:
+        return self._domains[bookie]
+
+    def replace(self, ensemble: Sequence[BookieId], positions: Sequence[int], avoid: Collection[BookieId] = ()) -> dict[int, BookieId]:
+        candidates = self._in_order({*ensemble, *avoid})
+
+        def choose(position: int, current: list[BookieId]) -> BookieId | None:
+            fitting = (c for c in candidates if c not in current and self._spread([*current[:position], c, *current[position + 1 :]], position))
+            return next(fitting, None)
+
+        return fill(ensemble, positions, choose)
+
+    def _spread(self, ensemble: list[BookieId], position: int) -> bool:
+        """Every write set that ``position`` belongs to spans two domains."""
+        size, quorum = len(ensemble), self._write_quorum
+        starts = [(position - k) % size for k in range(quorum)]
+        return all(len({self._domains[ensemble[(s + k) % size]] for k in range(quorum)}) > 1 for s in starts)
+
+
 class Cluster:
     """``step`` runs one event and then every invariant whose inputs changed."""
 
@@ -54,7 +83,7 @@ class Cluster:
         self.bits = {name: bookie.index for name, bookie in self.bookies.items()}
         self.registry_knows = False  # the registry notices crashes at once (written scenarios)
         self.store = SimStore(self)
-        self.placement = RandomPlacement(self.writable, self.world.random)
+        self.placement: Placement = RandomPlacement(self.writable, self.world.random)
         self.checker = Checker(self)
 
     # --- registry --------------------------------------------------------------------------------------------------
@@ -77,6 +106,10 @@ class Cluster:
         for client in self.clients:
             if client.alive and client.wants_registry:
                 self.world.at(self.world.delay(), client.registry_changed)
+
+    def use_domains(self, domains: int, write_quorum: int) -> None:
+        """WR-7: before any client is made."""
+        self.placement = DomainPlacement(self, domains, write_quorum)
 
     # --- ledgers and clients ---------------------------------------------------------------------------------------
 

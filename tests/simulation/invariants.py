@@ -15,7 +15,7 @@
 | I-11 | fence_is_sticky | | I-L1..5 | in log_invariants.py |
 | I-12 | negative_is_for_ever | | I-R1 | replication_never_loses_copies |
 | I-13 | bounded_stragglers | | L-1..11 | in liveness.py |
-| RC-5 | fences_cover_before_reading | | | |
+| RC-5 | fences_cover_before_reading | | WR-7 | acked_entries_span_domains |
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def persistence(cluster: Cluster, truth: Truth) -> Finding:
 
 @invariant("I-2", META | ACK | LOSS)
 def all_acked_entries_are_readable(cluster: Cluster, truth: Truth) -> Finding:
-    if truth.exact and not truth.deleted:
+    if not truth.deleted:
         for e in _entries_to_check(truth):
             if not truth.holders(e) and cluster.loss_is_bounded(truth, e):
                 return f"entry {e} is acknowledged and on none of its bookies ({truth.describe()})"
@@ -159,7 +159,7 @@ def all_acked_entries_are_readable(cluster: Cluster, truth: Truth) -> Finding:
 
 @invariant("I-3", META | ACK)
 def acked_entries_reach_ack_quorum(cluster: Cluster, truth: Truth) -> Finding:
-    if truth.exact and not truth.lost and not truth.deleted:
+    if not truth.lost and not truth.deleted:
         quorum = truth.metadata.ack_quorum_size
         for e in _entries_to_check(truth):
             if truth.holders(e).bit_count() < quorum:
@@ -167,10 +167,23 @@ def acked_entries_reach_ack_quorum(cluster: Cluster, truth: Truth) -> Finding:
     return None
 
 
+@invariant("WR-7", ACK)
+def acked_entries_span_domains(cluster: Cluster, truth: Truth) -> Finding:
+    """Not in 13.1: the optional predicate, on the bookies that hold the positions when the entry is acknowledged."""
+    if truth.domains_min < 2 or truth.lost or truth.metadata.state is not LedgerState.OPEN:
+        return None
+    for e in truth.new_acks:
+        holders = truth.holders(e)
+        domains = {cluster.placement.domain_of(name) for name, bookie in cluster.bookies.items() if holders & bookie.bit}
+        if len(domains) < truth.domains_min:
+            return f"entry {e} is acknowledged and on {cluster.names(holders)} only, all in {' '.join(sorted(domains)) or 'no domain'}"
+    return None
+
+
 @invariant("I-4", META)
 def all_committed_entries_reach_ack_quorum(cluster: Cluster, truth: Truth) -> Finding:
     md = truth.metadata
-    if md.state is LedgerState.CLOSED and truth.exact and not truth.lost and not truth.deleted:
+    if md.state is LedgerState.CLOSED and not truth.lost and not truth.deleted:
         for e in range(md.last_entry_id + 1):
             if truth.holders(e).bit_count() < md.ack_quorum_size:
                 return f"closed over entry {e}, which is on {cluster.names(truth.holders(e))} only ({truth.describe()})"
@@ -297,7 +310,7 @@ def _substitution(old: LedgerMetadata, new: LedgerMetadata) -> Finding:
 @invariant("I-10", META | ACK | CAS)
 def window_soundness(cluster: Cluster, truth: Truth) -> Finding:
     """Also under every version that an outstanding compare-and-set could still install."""
-    if not truth.pending or not truth.exact or truth.lost or truth.deleted:
+    if not truth.pending or truth.lost or truth.deleted:
         return None
     quorum, version = truth.metadata.ack_quorum_size, truth.version
     for pending in truth.pending:
@@ -335,7 +348,7 @@ def bounded_stragglers(cluster: Cluster, truth: Truth) -> Finding:
     for e in truth.new_acks:
         if md.state is LedgerState.CLOSED and e > md.last_entry_id:
             return f"entry {e} acknowledged after the ledger closed at {md.last_entry_id}"
-        if then is None or truth.lost or not truth.exact:
+        if then is None or truth.lost:
             continue
         ensemble = truth.history[then.version].metadata.last_fragment.ensemble
         mask = truth.mask(ensemble, e)
@@ -422,8 +435,9 @@ def fences_cover_before_reading(cluster: Cluster, truth: Truth) -> Finding:
 
 @invariant("I-18", META)
 def length(cluster: Cluster, truth: Truth) -> Finding:
+    """With ids chosen by the caller the length is advisory: a recovery takes what was submitted before the last entry (WR-2)."""
     md = truth.metadata
-    if md.state is LedgerState.CLOSED and not truth.deleted:
+    if md.state is LedgerState.CLOSED and not truth.deleted and truth.ordered:
         total = sum(len(truth.submitted.get(e, b"")) for e in range(md.last_entry_id + 1))
         if total != md.length:
             return f"length {md.length} recorded, {total} bytes written"

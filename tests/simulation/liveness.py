@@ -151,6 +151,8 @@ def fragments_are_full_again(run: Run) -> Finding:
     for e in range(md.last_entry_id + 1):
         if run.truth.holders(e).bit_count() < md.write_quorum_size:
             return f"entry {e} is on {run.cluster.names(run.truth.holders(e))} only ({run.truth.describe()})"
+    if md.guaranteed and not md.sealed:
+        return "the ledger was filled in and is not sealed (G-27)"
     return None
 
 

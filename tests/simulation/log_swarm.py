@@ -11,7 +11,7 @@ from bk_core.protocol.log.leader import LeaderState
 from tests.simulation.clients import Recoverer, Writer
 from tests.simulation.cluster import Cluster
 from tests.simulation.logs import Leader, LogTail, LogTruth, truncation
-from tests.simulation.options import draw
+from tests.simulation.options import draw, election_lost
 from tests.simulation.swarm import Run
 from tests.simulation.world import MS
 
@@ -25,6 +25,8 @@ class LogRun(Run):
         self.cluster = Cluster(seed, replace(options.weather), options.bookies, options.limits, verbose=verbose)
         self.world = self.cluster.world
         self.log = LogTruth(self.cluster)
+        self.log.election_lost = 0.0 if forced else election_lost(seed)
+        self.ids = None
         self.leaders: list[Leader] = []
         self.calm = False
         self.recoverers, self.readers, self.replicators = [], [], []
@@ -75,6 +77,7 @@ class LogRun(Run):
         while not self.calm and step():
             pass
         self._heal()
+        self.log.election_lost = 0.0
         self._run_until(lambda: not any(one.alive and one.state is LeaderState.TAKING_OVER for one in self.leaders))
         last = self.lead("last")
         last.append(2)
@@ -122,6 +125,8 @@ class LogRun(Run):
                 stopped = leader.state in (LeaderState.ABDICATED, LeaderState.FAILED, LeaderState.CLOSED)
                 self._expect(not (stopped and waiting), "L-1", f"{leader.name} never answered appends {waiting}")
                 self._expect(stopped, "L-8", f"{leader.name} is still {leader.state.name}")
+                gave_up = leader.state is LeaderState.ABDICATED
+                self._expect(gave_up or not leader.lost_election, "L-8", f"{leader.name} lost the election and is {leader.state.name}")
         for ledger_id in self.log.ledgers:
             self._expect(self.log.closed(ledger_id), "L-4", f"listed ledger {ledger_id} is not closed")
         for client in self.cluster.clients:

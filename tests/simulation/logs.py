@@ -39,6 +39,7 @@ class LogTruth:
         self.changed = True  # the list, or the metadata of a ledger
         self.new_acks: list[tuple[int, int]] = []
         self.new_stored: list[int] = []
+        self.election_lost = 0.0  # how often a look at the election says no
         self.disorder: list[str] = []  # what a reader was told out of order
         cluster.logs.append(self)
         cluster.store.items[LIST] = [(), 0]
@@ -88,7 +89,7 @@ class LogClient(Client):
                     self.name, LIST, ledgers, version, lambda found: self._list_written(request, found), self.log.listed
                 )
             case log_effects.CheckLeadership(request):
-                self.world.at(self.world.delay(), lambda: self.feed(log_effects.LeadershipChecked(request, True)))
+                self.world.at(self.world.delay(), lambda: self.feed(log_effects.LeadershipChecked(request, self.leads())))
             case log_effects.CreateLedger(request, _):
                 self._create(request)
             case log_effects.RecoverLedger(request, ledger_id):
@@ -109,6 +110,10 @@ class LogClient(Client):
                 super()._one(effect)
             case _:
                 raise AssertionError(effect)
+
+    def leads(self) -> bool:
+        """What the election says."""
+        return True
 
     def deliver(self, ledger_id: int, first: int, last: int) -> None:
         """Only readers are told what comes next."""
@@ -214,6 +219,12 @@ class Leader(LogClient):
     def __init__(self, cluster: Cluster, name: str, log: LogTruth, quorums: tuple[int, int, int]) -> None:
         super().__init__(cluster, name, log, quorums, LogLeader(LIST, cluster.world.random, LEADER_OPTIONS))
         self.appends = 0
+        self.lost_election = False
+
+    def leads(self) -> bool:
+        if self.log.election_lost and self.world.random() < self.log.election_lost:
+            self.lost_election = True
+        return not self.lost_election
 
     @property
     def state(self) -> LeaderState:
@@ -236,6 +247,8 @@ class Leader(LogClient):
     def observe(self) -> None:
         if self.machine.state is LeaderState.SERVING:
             self.log.serving[self.name] = None
+        if self.lost_election and self.machine.state is LeaderState.ABDICATED:
+            self.world.probes["a leader abdicated because it lost the election"] = 1
         if self.machine.state in (LeaderState.ABDICATED, LeaderState.FAILED):
             for writer in self.writers.values():  # LOG-6: it stops writing everywhere
                 if writer.alive and writer.machine.state is WriterState.OPEN:

@@ -25,7 +25,9 @@ from bk_core.protocol.ledger.writer import LedgerWriter
 from bk_core.protocol.ledger.writer_acks import CountingWriter
 from bk_core.protocol.ledger.writer_base import WriterBase
 from bk_core.protocol.ledger.writer_close import ClosingWriter
+from bk_core.protocol.ledger.writer_failures import FailingWriter
 from bk_core.protocol.ledger.writer_guarantee import GuaranteeingWriter
+from bk_core.protocol.ledger.writer_lac import ConfirmingWriter
 from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode
 from bk_core.protocol.log.leader import LogLeader
 from bk_core.protocol.log.reader_order import LogReaderOrder
@@ -46,24 +48,30 @@ from tests.simulation.broken import (
     copies_without_flag,
     counts_answers,
     counts_departed,
+    counts_domains_of_departed,
     fences_only_what_it_knows,
+    forces_an_ack_quorum,
     forgets_fences,
     install_with_early,
     length_of_nothing,
+    loses_only_what_is_outstanding,
+    moves_the_lac_by_acks,
     overwrites_closed,
     persists_private_changes,
     remembers_departed,
+    remembers_who_had_it,
     rereads_when_unknown,
     sends_by_difference,
     stamps_moving_lac,
     take_back_noting,
+    taken_up_to_the_lac,
     takes_open_ledgers,
     tells_early,
     tombstone_without_fence,
     unverified_lac,
     uses_before_commit,
 )
-from tests.simulation.pressure import AMBIGUOUS, CHANGES, GWQ, RECOVERIES, STRAGGLERS, WIPES
+from tests.simulation.pressure import AMBIGUOUS, CHANGES, DEFERRED, DOMAINS, GWQ, RECOVERIES, STRAGGLERS, WIPES
 
 Patch = tuple[Any, str, Any]  # class or module, name, replacement
 
@@ -172,6 +180,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         20000,
     ),
     Mutation(
+        "WR-2",
+        "an id is compared with the LAC only, not with what was acknowledged",
+        ((LedgerWriter, "_is_taken", taken_up_to_the_lac),),
+        ("I-5",),
+        {**DEFERRED, "writer.caller_ids": True},
+    ),
+    Mutation(
         "WR-7",
         "acknowledgements of replaced bookies count",
         ((WriterBase, "_set_ensemble", remembers_departed), (CountingWriter, "_acknowledged", counts_departed)),
@@ -180,11 +195,40 @@ MUTATIONS: tuple[Mutation, ...] = (
         4000,
     ),
     Mutation(
+        "WR-7 (domains)",
+        "replaced bookies count for the fault domains",
+        ((CountingWriter, "_acknowledged", remembers_who_had_it), (CountingWriter, "_across_domains", counts_domains_of_departed)),
+        ("WR-7",),
+        DOMAINS,
+        4000,
+    ),
+    Mutation(
         "WR-8",
         "entries are acknowledged out of order",
         ((CountingWriter, "_advance", commits_any_complete),),
         ("I-3", "I-14", "I-2"),
         {**CHANGES, "entries_at_once": 1, "append_every_ms": 1},
+    ),
+    Mutation(
+        "WR-17 (acks)",
+        "with deferred sync the LAC moves when adds are acknowledged",
+        ((CountingWriter, "_commit", moves_the_lac_by_acks),),
+        ("I-2", "I-3"),
+        DEFERRED,
+    ),
+    Mutation(
+        "WR-17 (Qa)",
+        "a force needs an ack quorum of the bookies, not all",
+        ((ConfirmingWriter, "_force_answered", forces_an_ack_quorum),),
+        ("I-2", "I-3"),
+        DEFERRED,
+    ),
+    Mutation(
+        "WR-17 (restart)",
+        "a bookie that was away between the acknowledgement and the force is taken at its word",
+        ((FailingWriter, "_lost", loses_only_what_is_outstanding),),
+        ("I-2", "I-3"),
+        {**DEFERRED, "crash": 0.1},
     ),
     Mutation(
         "EC-7 (too high)",

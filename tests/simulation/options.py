@@ -49,6 +49,9 @@ class SwarmOptions:
     writer_dies_ms: int = 0  # 0: it lives
     recoverer_dies: float = 0.0
     close_at_ms: int = 0  # 0: it closes when all is calm
+    force_every_ms: int = 20  # with deferred sync
+    domains: int = 0  # fault domains; 0: each bookie is one of its own
+    busy: float = 0.0  # bookies answer TOO_MANY_REQUESTS for a while
     delete: bool = False  # at the very end
     calm_ms: int = 30_000  # patience with liveness
 
@@ -93,7 +96,37 @@ def draw(seed: int, forced: dict[str, Any] | None = None) -> SwarmOptions:
         close_at_ms=int(1 + pick() * 300) if pick() < 0.3 else 0,
         delete=pick() < 0.15,
     )
-    return override(drawn, forced)
+    return override(drawn, forced) if forced else _with_rarities(drawn, seed)
+
+
+def _with_rarities(drawn: SwarmOptions, seed: int) -> SwarmOptions:
+    """What few seeds have, out of chance of its own: all others stay what they were. Deferred sync excludes guaranteed write quorum."""
+    rare = random.Random(f"rarities of {seed}")
+    chances = [rare.random() for _ in range(6)]
+    writer, domains = drawn.writer, 0
+    if chances[0] < 0.08 and not drawn.gwq:
+        writer = replace(writer, deferred_sync=True)
+    if chances[1] < (0.4 if writer.deferred_sync else 0.06):
+        writer = replace(writer, caller_ids=True)
+    if chances[2] < 0.07:
+        domains = domains_for(drawn.quorums)
+        writer = replace(writer, fault_domains_min=2)
+    if chances[3] < 0.04:
+        writer = replace(writer, quorum_timeout_ns=40 * MS)
+    every_ms = (5, 20, 60)[int(chances[5] * 3)]
+    return replace(drawn, writer=writer, domains=domains, busy=0.1 if chances[4] < 0.1 else 0.0, force_every_ms=every_ms)
+
+
+def domains_for(quorums: tuple[int, int, int]) -> int:
+    """So many that b1 b2 b3 ..., in them by turns, make write sets of two domains at least."""
+    size, write_quorum, _ = quorums
+    alternate = all(len({(start + k) % size % 2 for k in range(write_quorum)}) == 2 for start in range(size))
+    return 2 if alternate else 3
+
+
+def election_lost(seed: int) -> float:
+    """How often leaders of a log hear that another one was elected."""
+    return 0.5 if random.Random(f"election of {seed}").random() < 0.3 else 0.0
 
 
 def override(options: SwarmOptions, forced: dict[str, Any]) -> SwarmOptions:

@@ -60,4 +60,18 @@ AMBIGUOUS = {
     "limits.add_timeout_ns": 12_000_000,
     "limits.add_retry_ns": 10_000_000,
 }
+DEFERRED = {
+    **PLAIN,
+    "quorums": (3, 3, 2),
+    "writer.deferred_sync": True,
+    "entries": 25,
+    "append_every_ms": 4,
+    "force_every_ms": 20,
+    "recoverers": 0,
+    "crash": 0.0,
+    "partition": 0.0,
+    "weather.loss": 0.0,
+    "weather.slow": 0.4,
+}
+DOMAINS = {**CHANGES, "quorums": (3, 3, 2), "bookies": 6, "domains": 2, "writer.fault_domains_min": 2}
 WIPES = {**STRAGGLERS, "wipes": 1, "crash": 0.25, "entries": 4}

@@ -1,4 +1,4 @@
-"""A re-replicator: looks at fragments whose contents are decided, fills in what is missing, moves data off bookies (RR-1..RR-12)."""
+"""A re-replicator: looks at fragments whose contents are decided, fills in what is missing, moves data off bookies (RR-1..RR-13, G-27)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import BkError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.replication import FragmentCheck, FragmentRepair, FragmentReport, FragmentSpan, eligible_fragments
+from bk_core.protocol.ledger.replication import FragmentCheck, FragmentRepair, FragmentReport, FragmentSpan, eligible_fragments, guaranteed
+from bk_core.protocol.ledger.replication.change import MetadataChange
 from tests.simulation.clients import Client
 from tests.simulation.store import Answer
 from tests.simulation.truth import Truth
@@ -33,6 +34,7 @@ class Replicator(Client):
         self._metadata: LedgerMetadata | None = None
         self._version = -1
         self._spans: list[FragmentSpan] = []
+        self._to_fill: list[FragmentSpan] = []
         self._found_something = False
         self.on_done = self._done
 
@@ -58,6 +60,10 @@ class Replicator(Client):
         md = self._metadata
         assert md is not None
         if not self._spans:
+            if not self._found_something and guaranteed.needs_filling(md):
+                self._to_fill = list(guaranteed.spans_to_fill(md))
+                self._fill(md)
+                return
             self.content = md.state is LedgerState.CLOSED and not self._found_something
             self.change_machine(None)
             if not self.content:
@@ -73,14 +79,37 @@ class Replicator(Client):
         if token == "check":
             self._repair(value)
             return
+        if token == "filled" and not isinstance(value, Exception):
+            assert self._metadata is not None
+            self._fill(self._metadata)
+            return
         self.results.append(value)
         if isinstance(value, Exception):
             self.world.note(f"{self.name}: {value}")
             self.world.stats["repairs failed"] += 1
         else:
             self.world.stats["repairs"] += 1
+        if token == "sealed" and not isinstance(value, Exception):
+            self.world.note(f"{self.name}: ledger {self.truth.ledger_id} is sealed")
+            self.world.probes["an unsealed ledger was filled in and sealed"] += 1
         self.change_machine(None)
         self._later(self.start)
+
+    def _fill(self, md: LedgerMetadata) -> None:
+        """G-27: the round found every entry of every fragment; the last two are written again all the same, then the ledger is sealed."""
+        limits, ledger_id = self.cluster.limits, self.truth.ledger_id
+        if self._to_fill:
+            span = self._to_fill.pop(0)
+            refill = guaranteed.everything(md, span)
+            self.change_machine(FragmentRepair(ledger_id, md, self._version, span, "filled", refill=refill, limits=limits))
+            self.act(self.machine.start(self.now))
+            return
+
+        def seal(stored: LedgerMetadata) -> LedgerMetadata | None:
+            return guaranteed.sealed(stored, md.fragments)
+
+        self.change_machine(MetadataChange(ledger_id, md, self._version, seal, "sealed", limits))
+        self.act(self.machine.start())
 
     def _repair(self, report: FragmentReport) -> None:
         md = self._metadata

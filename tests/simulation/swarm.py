@@ -13,6 +13,7 @@ from bk_core.protocol.ledger.recovery import RecoveryState
 from bk_core.protocol.ledger.writer import WriterState
 from bk_core.protocol.wire.messages import AddRequest
 from tests.simulation.bookies import Call
+from tests.simulation.callers import CallerIds
 from tests.simulation.clients import Client, Recoverer, Writer
 from tests.simulation.cluster import Cluster
 from tests.simulation.liveness import check_end, check_writer_alone
@@ -34,7 +35,12 @@ class Run:
         self.cluster = Cluster(seed, replace(options.weather), options.bookies, options.limits, verbose=verbose)
         self.world = self.cluster.world
         marks = {"gwq": b"1"} if options.gwq and options.quorums[1] > options.quorums[2] else {}
-        self.truth: Truth = self.cluster.create_ledger(options.quorums, custom=marks)
+        if options.domains:
+            self.cluster.use_domains(options.domains, options.quorums[1])
+        self.truth: Truth = self.cluster.create_ledger(options.quorums, custom=marks, exact=not options.writer.deferred_sync)
+        self.truth.ordered = not options.writer.caller_ids
+        self.truth.domains_min = options.writer.fault_domains_min
+        self.ids = CallerIds(self.world.random) if options.writer.caller_ids else None
         self.writer: Writer = self.cluster.writer("w", self.truth, options=options.writer)
         self.recoverers: list[Recoverer] = []
         self.readers: list[Reader] = []
@@ -53,6 +59,8 @@ class Run:
     def _schedule(self) -> None:
         options, world = self.options, self.world
         world.at(1, self._append)
+        if options.writer.deferred_sync:
+            world.at(1, self._force)
         for index in range(options.recoverers):
             world.at(options.recover_at_ms * MS + index * world.delay(), lambda i=index: self.recover(f"r{i}"))  # type: ignore[misc]
         for index in range(options.readers):
@@ -81,16 +89,42 @@ class Run:
 
     def _append(self) -> None:
         writer, world = self.writer, self.world
-        if self._left <= 0 or not writer.alive or writer.machine.state is not WriterState.OPEN:
+        if not self._more or not writer.alive or writer.machine.state is not WriterState.OPEN:
             return
         count = min(1 + int(world.random() * self.options.entries_at_once), self._left)
         self._left -= count
         writer.soon(lambda: self._append_now(count))
         world.at(int(self.options.append_every_ms * MS * 2 * world.random()), self._append)
 
+    @property
+    def _more(self) -> bool:
+        """Something is left to append: entries, or gaps between them."""
+        return self._left > 0 or (self.ids is not None and bool(self.ids.gaps))
+
     def _append_now(self, count: int) -> None:
-        if self.writer.machine.state is WriterState.OPEN:
+        if self.writer.machine.state is not WriterState.OPEN:
+            return
+        if self.ids is None:
             self.writer.append(count)
+        elif self.ids.gaps or count:
+            self._append_chosen(self.ids, count)
+
+    def _append_chosen(self, ids: CallerIds, count: int) -> None:
+        writer = self.writer
+        first, count = ids.choose(count)
+        if first < writer.machine.last_add_pushed and not self._more:
+            self.world.probes["the last entry to come filled a gap"] += 1
+        writer.append(count, first_entry_id=first)
+        again = ids.again()
+        if again is not None and writer.machine.state is WriterState.OPEN:
+            writer.append(first_entry_id=again, word=" again")
+
+    def _force(self) -> None:
+        """WR-17: an application forces now and then, until the end."""
+        writer, world = self.writer, self.world
+        if writer.alive and writer.machine.state is WriterState.OPEN:
+            writer.soon(writer.force)
+            world.at(int(self.options.force_every_ms * MS * 2 * world.random()), self._force)
 
     def recover(self, name: str, attempt: int = 0) -> None:
         if self.calm and attempt == 0 and self.truth.closed and self.recoverers:
@@ -133,6 +167,7 @@ class Run:
             (o.read_only, self._read_only),
             (o.clog, self._clog),
             (o.damage, self._damage),
+            (o.busy, self._busy),
             (o.recoverer_dies, self._recoverer_dies),
         ]
 
@@ -187,6 +222,12 @@ class Run:
         bookie.turn_read_only(not bookie.read_only)
         self.world.stats["read-only"] += 1
 
+    def _busy(self) -> None:
+        bookie = self.cluster.bookies[self._some_bookie()]
+        bookie.busy_until = self.world.now + int(60 * MS * self.world.random())
+        self.world.stats["busy"] += 1
+        self.world.note(f"{bookie.name} is busy")
+
     def _clog(self) -> None:
         client = self._some_client()
         if client is not None:
@@ -231,7 +272,7 @@ class Run:
         self._heal()
         writer = self.writer
         if writer.alive and not self.recoverers and writer.machine.state is WriterState.OPEN:
-            self._run_until(lambda: self._left <= 0 and self._writer_quiet())
+            self._run_until(lambda: not self._more and self._writer_quiet())
             if writer.machine.state is WriterState.OPEN:
                 check_writer_alone(self)
             self.close()
@@ -263,6 +304,7 @@ class Run:
                 bookie.restart()
             if bookie.read_only:
                 bookie.turn_read_only(False)
+            bookie.busy_until = 0
             bookie.storage.sync()  # what a slow disk still had to do
             bookie.storage.corrupt.clear()
             bookie.storage.heal_damage()
@@ -338,6 +380,9 @@ class Run:
         stats["fenced writers"] += self.writer.machine.state is WriterState.FENCED
         stats["entries read"] += len(truth.seen)
         stats["guaranteed"] += truth.gwq
+        stats["deferred"] += not truth.exact
+        stats["ids of the caller"] += not truth.ordered
+        stats["fault domains"] += truth.domains_min > 1
         first = [v.metadata.fragments[0].ensemble for v in truth.history]
         if any(a in first[i + 2 :] and first[i + 1] != a for i, a in enumerate(first[:-2])):
             world.probes["an ensemble came back (A, X, A)"] += 1

@@ -78,7 +78,9 @@ class Truth:
     def __init__(self, ledger_id: int, metadata: LedgerMetadata, bits: dict[str, int], *, exact: bool = True) -> None:
         self.ledger_id = ledger_id
         self.bits = bits
-        self.exact = exact  # no deferred sync: an acknowledged entry is durable
+        self.exact = exact  # False: with deferred sync; ``acked`` is then what the LAC has reached, the callbacks come before it (WR-17)
+        self.ordered = True  # False: the caller chooses ids, and lengths are in the order of submission (WR-2)
+        self.domains_min = 1  # an acknowledged entry spans so many fault domains (WR-7)
         self.master_key = digests.master_key(metadata.password)
         self.history: list[Version] = [Version(metadata, "creator", "creator")]
         self.ensembles: dict[tuple[str, ...], None] = {f.ensemble: None for f in metadata.fragments}

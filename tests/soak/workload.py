@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from bk_core.client import BookKeeper, ReadHandle, WriteHandle
-from bk_core.client.logs import LogReader, LogWriter, create_log, read_ledger_list
+from bk_core.client.log_reader import LogReader
+from bk_core.client.logs import LogWriter, create_log, read_ledger_list
 from bk_core.errors import BkError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.ledger_list import LogProperties

@@ -17,6 +17,7 @@ the closing compare-and-set says so (G-13).
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -51,6 +52,8 @@ from bk_core.protocol.limits import Limits
 from bk_core.protocol.states import Transitions
 from bk_core.protocol.wire.messages import ReadResponse, Status
 
+FIRST_WINDOW_ENTRIES = 32
+
 
 class RecoveryState(Enum):
     """SM-6."""
@@ -62,6 +65,26 @@ class RecoveryState(Enum):
     CLOSING = auto()
     DONE = auto()
     ABORTED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryProgress:
+    """How far a recovery is: the entry to decide next, the last entry that is back on Qa bookies, and on all Qw. Nothing here goes back
+    within a run, so that even bookies that come and go cannot keep up the appearance of progress."""
+
+    state: RecoveryState
+    next_entry: int = 0
+    written_back: int = -1
+    fully_written_back: int = -1
+
+    def __str__(self) -> str:
+        match self.state:
+            case RecoveryState.READING:
+                return f"reading entry {self.next_entry}, written back up to entry {self.written_back}"
+            case RecoveryState.DRAINING:
+                return f"writing back entry {self.written_back + 1}, the ledger ends before entry {self.next_entry}"
+            case _:
+                return self.state.name.lower()
 
 
 class LedgerRecovery:
@@ -121,6 +144,7 @@ class LedgerRecovery:
         self._questions: dict[int, EntryInquiry] = {}
         self._next_to_ask = 0
         self._next_to_decide = 0
+        self._largest_bytes = 0
         self._length: int | None = None
         self._end: EndPhase | None = None
         self._retry_set = False
@@ -148,6 +172,14 @@ class LedgerRecovery:
                 return []
             case _:
                 return self._write_back_event(event, now_ns)
+
+    @property
+    def progress(self) -> RecoveryProgress:
+        """How far this run is. While it does not change, nothing is being achieved."""
+        writer = self.writer
+        if writer is None:
+            return RecoveryProgress(self.state)
+        return RecoveryProgress(self.state, self._next_to_decide, writer.last_add_confirmed, writer.last_add_fully_replicated)
 
     # --- metadata ------------------------------------------------------------------------------------------------
 
@@ -334,8 +366,16 @@ class LedgerRecovery:
         """RC-8: a window of entries in flight. WR-15: what is read must not pile up before slow bookies, but with nothing left to commit
         it does not wait for a bookie that will perhaps never answer (RC-11)."""
         assert self.writer is not None
-        in_window = self._next_to_ask < self._next_to_decide + self._limits.recovery_window_entries
+        in_window = self._next_to_ask < self._next_to_decide + self._window_entries()
         return in_window and (self.writer.idle or self.writer.unretired_bytes < self._limits.unretired_bytes_max)
+
+    def _window_entries(self) -> int:
+        """As many as the limit allows, fewer of large entries (all copies of a window must fit in memory) and while no size is known."""
+        limit = self._limits.recovery_window_entries
+        if not self._largest_bytes:
+            return min(limit, FIRST_WINDOW_ENTRIES)
+        window_bytes = self._largest_bytes * self._distribution.write_quorum_size
+        return max(1, min(limit, self._limits.read_window_bytes // window_bytes))
 
     def _ask(self, question: EntryInquiry, position: int) -> SendRead:
         """RC-8, RC-9: with the fence flag, so that whoever denies the entry will never take it from the old writer."""
@@ -397,6 +437,7 @@ class LedgerRecovery:
             raise AssertionError(f"write-back of entry {entry.entry_id} after {self.writer.last_add_pushed} (RC-13)")
         self._length = entry.length
         payload = bytes(entry.payload)
+        self._largest_bytes = max(self._largest_bytes, len(payload))
         before = entry.length - len(payload)
         return self._of_writer(self.writer.append(payload, array("q", (0, len(payload))), entry.entry_id, now_ns, length_before=before))
 

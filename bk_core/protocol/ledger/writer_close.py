@@ -51,7 +51,7 @@ class ClosingWriter(ChangingWriter):
         if not self._guaranteed:
             return self._begin_close(why)
         self._draining = True
-        effects = self._drop_unacknowledged(why) if forced else []
+        effects = self._drop_unacknowledged(why) if forced and not self._cut else []
         return effects + self._close_if_drained()
 
     def abandon(self, now_ns: int) -> list[Effect]:
@@ -184,7 +184,8 @@ class ClosingWriter(ChangingWriter):
         if stored.state is LedgerState.CLOSED:
             return self._closed_by_another(closing, stored)
         if stored.state is LedgerState.OPEN or self.options.close_in_recovery:
-            closing.wanted, closing.reading = self._closed_metadata(stored), False
+            # SM-3: a request of its own, lest a late answer about the old version be taken for this one's.
+            closing.wanted, closing.request, closing.reading = self._closed_metadata(stored), self._request(), False
             return [WriteLedger(closing.request, closing.wanted, self.version)]
         message = f"ledger {self.ledger_id} is being recovered by another client, which will close it"
         return self._close_failed(LedgerFencedError(message, ledger=self.ledger_id))

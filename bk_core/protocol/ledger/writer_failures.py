@@ -57,7 +57,14 @@ class FailingWriter(GuaranteeingWriter):
         position = self._position.get(bookie)
         if position is None:
             return []
+        if self._deferred and self.last_add_pushed > self.last_add_confirmed:
+            return self._lost_before_force(bookie, status)
         return self._failed(position, [(p, p.acks.outstanding[position]) for p in self._pending], status, now_ns)
+
+    def _lost_before_force(self, bookie: BookieId, status: Status) -> list[Effect]:
+        """WR-17: a bookie that comes back may have forgotten what it answered OK to, and would still say OK to the next force."""
+        message = f"bookie {bookie} failed ({status.name}), and ledger {self.ledger_id} with deferred sync cannot replace it"
+        return self._fatal(WriteFailedError(message, ledger=self.ledger_id, bookie=bookie))
 
     def _failed(self, position: int, hits: Hits, status: Status, now_ns: int) -> list[Effect]:
         effects, decide = self._record_failure(position, hits, status, now_ns)
@@ -82,8 +89,7 @@ class FailingWriter(GuaranteeingWriter):
         self._failed_at[bookie] = now_ns
         effects: list[Effect] = [] if known else [Log("info", f"ledger {self.ledger_id}: bookie {bookie} failed ({status.name})")]
         if self._deferred:
-            message = f"bookie {bookie} failed ({status.name}), and ledger {self.ledger_id} with deferred sync cannot replace it"
-            return [*effects, *self._fatal(WriteFailedError(message, ledger=self.ledger_id, bookie=bookie))], False
+            return [*effects, *self._lost_before_force(bookie, status)], False
         self._retire()
         if self.options.ensemble_change is EnsembleChangeMode.DISABLED:
             return effects + (self._schedule_resend(position, now_ns) if urgent else []), False

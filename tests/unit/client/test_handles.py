@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,8 @@ import pytest
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.errors import ClientClosedError, InvalidArgumentError
+from bk_core.client.write_handle import RUN_ENTRIES_MAX
+from bk_core.errors import BkError, ClientClosedError, DuplicateEntryIdError, InvalidArgumentError
 from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
 
@@ -77,3 +79,66 @@ def test_an_append_to_a_closed_handle_says_so(uri: str) -> None:
         ledger.close()
         with pytest.raises(ClientClosedError):
             ledger.append(b"late")
+
+
+def test_a_future_cannot_be_cancelled_under_the_writer(uri: str) -> None:
+    """I-14: the entry is on its way whatever its caller wants now, and those behind it get their answers."""
+    with bk_core.connect(uri) as bk, bk.create_ledger() as ledger:
+        pending = [ledger.append_future(b"x") for _ in range(20)]
+        assert not any(future.cancel() for future in pending)
+        assert [future.result(30) for future in pending] == list(range(20))
+
+
+def test_a_long_run_is_not_acknowledged_when_a_piece_of_it_was_refused(uri: str) -> None:
+    """WR-2, I-5: the first ids are taken, the last are not; an OK would claim entries that are another's."""
+    with bk_core.connect(uri) as bk, bk.create_ledger(caller_ids=True) as ledger:
+        first = ledger.append_many([b"old"] * RUN_ENTRIES_MAX, entry_id=0)
+        second = ledger.append_many([b"new"] * (RUN_ENTRIES_MAX + 5), entry_id=0)
+        assert first.result(30) == RUN_ENTRIES_MAX - 1
+        with pytest.raises(DuplicateEntryIdError):
+            second.result(30)
+
+
+def test_who_fills_the_gap_does_not_queue_behind_those_who_wait_for_it(uri: str) -> None:
+    """WR-15, WR-2: entries 1 to 10 are all that may be unacknowledged; only entry 0 makes room for entry 11."""
+    with bk_core.connect(uri, operation_timeout_s=60, limits=Limits(unretired_entries_max=10)) as bk:
+        with bk.create_ledger(caller_ids=True) as ledger, ThreadPoolExecutor(1) as threads:
+            for entry_id in range(1, 11):
+                ledger.append_future(b"x", entry_id=entry_id)
+            waits = threading.Event()
+            room = ledger._wait_for_room
+
+            def observed(size: int, count: int, first: int | None) -> None:
+                waits.set()
+                room(size, count, first)
+
+            ledger._wait_for_room = observed  # type: ignore[method-assign]
+            behind = threads.submit(lambda: ledger.append(b"x", entry_id=11))
+            assert waits.wait(30)
+            assert ledger.append(b"gap", entry_id=0) == 0
+            assert behind.result(10) == 11
+
+
+def test_closing_the_client_leaves_the_ledger_as_it_is(uri: str) -> None:
+    """WR-6: what is in flight fails; connections that the client itself closes are no failure of bookies, and no metadata is written."""
+    store = open_store(uri)
+    bk = bk_core.connect(uri)
+    ledger = bk.create_ledger()
+    ledger.append(b"one")
+    before = store.read_ledger(ledger.ledger_id)
+    busy, go_on = threading.Event(), threading.Event()
+
+    def occupy() -> None:
+        busy.set()
+        go_on.wait(30)
+
+    bk._session.reactor.post(occupy)
+    assert busy.wait(30)
+    pending = ledger.append_future(b"two")
+    closing = threading.Thread(target=bk.close)
+    closing.start()
+    go_on.set()
+    closing.join()
+    assert isinstance(pending.exception(30), BkError)
+    assert store.read_ledger(ledger.ledger_id) == before
+    store.close()

@@ -32,7 +32,7 @@ from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata
 from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
 from bk_core.protocol.limits import Limits
-from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest
+from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, WriteLacRequest
 
 LIMITS = Limits(metadata_retry_ns=1_000_000, explicit_lac_ns=5_000_000)
 
@@ -342,6 +342,32 @@ def test_the_bound_of_reads(cluster: Cluster) -> None:
             reader.read_unconfirmed(0, 3)
         assert [p for run in reader.read_runs(0, 2, unchecked_bound=True) for p in run.payloads()] == payloads(3)
     writer.close()
+
+
+def test_a_read_beyond_the_lac_is_refused_before_anything_is_sent(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RD-1: not even the LAC is asked for, whether or not anybody takes the runs; ``unchecked_bound`` trusts the caller."""
+    writer = written(cluster, 1)
+    with cluster.client.open_ledger(writer.ledger_id) as reader:
+        for i in range(1, 4):
+            writer.append(b"%d" % i)
+        asked: list[object] = []
+        request, read_ledger = BookieLink.request, cluster.client.store.read_ledger
+
+        def noted(link: BookieLink, message: Any, *rest: Any) -> None:
+            if not isinstance(message, WriteLacRequest):  # that is the writer
+                asked.append(message)
+            request(link, message, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(BookieLink, "request", noted)
+            patch.setattr(cluster.client.store, "read_ledger", lambda *args: (asked.append(args), read_ledger(*args))[1])
+            with pytest.raises(InvalidArgumentError, match="entry 99 lies beyond the last add confirmed"):
+                reader.read_runs(0, 99)
+        assert asked == []
+        assert [p for run in reader.read_runs(0, 3, unchecked_bound=True) for p in run.payloads()] == payloads(4)
+    writer.close()
+    with cluster.client.open_ledger(writer.ledger_id) as reader, pytest.raises(InvalidArgumentError, match="last entry 3"):
+        reader.read_runs(0, 4, unchecked_bound=True)
 
 
 def test_v3_reads_carry_the_lac(cluster: Cluster) -> None:

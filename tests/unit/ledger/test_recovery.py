@@ -18,7 +18,7 @@ from bk_core.protocol.entry import digests
 from bk_core.protocol.events import LedgerRead, LedgerWritten, MetadataChanged, Outcome, TimerFired
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.recovery import RecoveryState
+from bk_core.protocol.ledger.recovery import FIRST_WINDOW_ENTRIES, RecoveryState
 from bk_core.protocol.ledger.recovery_options import RecoveryOptions
 from bk_core.protocol.wire.messages import LAST_ENTRY, ReadRequest, Status
 from tests.unit.ledger.recovery_script import LEDGER, NO, PASSWORD, Script, body, ledger, spoiled
@@ -485,6 +485,45 @@ def test_what_was_read_does_not_pile_up_before_slow_bookies() -> None:
     assert not script.waiting(3)
     script.stored_by("abc", 0)
     assert len(script.waiting(3)) == 3
+
+
+def test_large_entries_are_read_fewer_at_a_time() -> None:
+    """RC-8: three copies of ten bytes and a bound of sixty: two entries in flight, however many the window would allow."""
+    script = reading(recovery_window_entries=256, read_window_bytes=60)
+    assert script.waiting(FIRST_WINDOW_ENTRIES - 1) and not script.waiting(FIRST_WINDOW_ENTRIES)  # nobody knows how large they are
+    for entry_id in range(FIRST_WINDOW_ENTRIES - 1):
+        script.answer("a", entry_id, body(entry_id, length=10 * (entry_id + 1), payload=b"0123456789"))
+    assert script.waiting(FIRST_WINDOW_ENTRIES) and not script.waiting(FIRST_WINDOW_ENTRIES + 1)
+
+
+def test_small_entries_are_read_many_at_a_time() -> None:
+    """RC-8: once the first one tells how large they are."""
+    script = reading(recovery_window_entries=256)
+    script.answer("a", 0, body(0))
+    assert script.waiting(256) and not script.waiting(257)
+
+
+def test_progress_tells_what_is_going_on_and_never_goes_back() -> None:
+    """RC-21: whoever waits can tell a long recovery from one that stands still."""
+    script = Script()
+    told = [str(script.machine.progress)]
+    script.fence("abc")
+    script.answer("a", 0, body(0))
+    told.append(str(script.machine.progress))
+    script.stored_by("ab", 0)
+    told.append(str(script.machine.progress))
+    script.answer("a", 1, body(1))
+    script.answer("ab", 2, NO)
+    told.append(str(script.machine.progress))
+    script.stored_by("ab", 1)
+    told.append(str(script.machine.progress))
+    assert told == [
+        "fencing",
+        "reading entry 1, written back up to entry -1",
+        "reading entry 1, written back up to entry 0",
+        "writing back entry 1, the ledger ends before entry 2",
+        "closing",
+    ]
 
 
 def test_reading_does_not_wait_for_a_bookie_that_nobody_needs() -> None:

@@ -47,6 +47,20 @@ def test_an_empty_ledger_closes_at_minus_one() -> None:
     assert (write.metadata.last_entry_id, write.metadata.length) == (-1, 0)
 
 
+def test_a_late_answer_about_an_older_version_is_not_the_close_s() -> None:
+    """SM-3, CL-4, META-12, L-5: the timer of an ambiguous change repeats the close; both conflict, one of them late. The close over what
+    was read then has an ambiguous outcome of its own, and is repeated."""
+    script = WriterScript().append("t").ack("ab", 0).append("u")
+    change = script.lose("b").write
+    assert script.stored(change, Outcome.UNKNOWN).timers == ["metadata"]
+    write = closing(script)
+    assert script.fire("metadata").write == write
+    again = script.conflict(write, change.metadata, 1).write
+    assert script.feed(LedgerWritten(write.request, Outcome.CONFLICT)).effects == []
+    script.stored(again, Outcome.UNKNOWN)
+    assert script.fire("metadata").write == again
+
+
 def test_a_close_settles_the_change_in_flight() -> None:
     """CL-2, META-13: made at the same version; if the change was first its content is taken over, an empty fragment at LAC + 1."""
     script = WriterScript().append("t").ack("ab", 0).append("u")

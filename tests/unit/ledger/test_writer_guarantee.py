@@ -391,6 +391,16 @@ def test_a_waiting_close_may_be_forced_later() -> None:
     assert [token for token, _ in script.stored(write).done] == ["first", "second"]
 
 
+def test_a_close_forced_twice_drops_the_rest_once() -> None:
+    """G-11, CL-5, I-18: the length is that of the entries that stay, however often the end is asked for."""
+    script = guaranteed("abc").append("t", b"four", b"five5", b"sixsix").ack("ab", 0, 2)
+    for token in ("first", "second"):
+        script.do(script.writer.close(token, 0, forced=True))
+    write = script.ack("c", 0, 2).write
+    assert (write.metadata.last_entry_id, write.metadata.length) == (1, 9)
+    assert (script.writer.pending_bytes, script.failed) == (0, [("t", LedgerClosedError)])
+
+
 def test_a_close_with_a_dead_bookie_and_no_spare_waits_until_it_is_abandoned() -> None:
     """G-10, G-11, scenario 49: the ledger stays OPEN."""
     script = guaranteed("abc").append("t").ack("ab", 0).lose("c")

@@ -140,6 +140,24 @@ def test_deferred_sync_admits_no_ensemble_change(late: bool) -> None:
     assert script.failed == ([] if late else [("t", WriteFailedError)])
 
 
+@pytest.mark.parametrize("acknowledged_by", ["abc", "a"])
+def test_a_bookie_lost_before_the_force_ends_the_writing(acknowledged_by: str) -> None:
+    """WR-17: nothing waits for it, but it may come back without what it had not synced and answer OK to a force of that."""
+    script = WriterScript(options=DEFERRED).append("t").ack(acknowledged_by, 0).lose("a")
+    assert script.write.metadata.last_entry_id == -1
+    script.do(script.writer.force("force", script.now))
+    assert script.reads == [] and script.failed[-1] == ("force", WriteFailedError)
+
+
+def test_a_bookie_lost_after_the_force_may_come_back() -> None:
+    """WR-17: everything it answered OK to is durable."""
+    script = WriterScript(options=DEFERRED).append("t").ack("abc", 0)
+    for answer in force(script):
+        script.feed(answer)
+    assert script.lose("a").effects == []
+    assert script.append("u").ack("ab", 1).done[-1] == ("u", 1)
+
+
 def test_a_force_of_what_is_durable_sends_nothing() -> None:
     """WR-17: without deferred sync everything acknowledged is durable."""
     script = WriterScript().append("t").ack("ab", 0)

@@ -52,9 +52,20 @@ class WriteHandle:
 class ReadHandle:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.is_closed = ledger.state is LedgerState.CLOSED
-        self.last_add_confirmed = len(ledger.entries) - 1
+        self.ledger_id = ledger.ledger_id
         self.length = sum(map(len, ledger.entries))
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return len(self._ledger.entries) - 1
+
+    @property
+    def is_closed(self) -> bool:
+        return self._ledger.state is LedgerState.CLOSED
+
+    def wait_for(self, entry_id: int, timeout_s: float) -> bool:
+        """What is there is there at once; nobody writes while somebody waits."""
+        return entry_id < len(self._ledger.entries)
 
     def read_last_add_confirmed(self) -> int:
         return len(self._ledger.entries) - 1

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from bk_core.client.log_reader import LogReader
 from bk_core.client.logs import (
     Intent,
-    LogReader,
     LogWriter,
     check_ledgers_exist,
     create_log,

@@ -1,0 +1,184 @@
+"""Reading and following logs, against bookies on sockets in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.bookie.server import EmbeddedBookie
+from bk_core.client import log_reader
+from bk_core.client.log_reader import LogReader
+from bk_core.client.logs import LogWriter, create_log, delete_log, read_ledger_list, update_ledger_list
+from bk_core.errors import LogDataLossError, NoSuchLogError
+from bk_core.metadata import open_store
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.ledger_list import LogProperties, SegmentRange
+
+LIMITS = Limits(explicit_lac_ns=5_000_000)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[bk_core.BookKeeper]:
+    uri = f"memory://{tmp_path.name}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+    with bk_core.connect(uri, limits=LIMITS) as bk:
+        create_log(bk, "a", LogProperties(entry_format="raw"))
+        yield bk
+    for bookie in bookies:
+        bookie.close()
+    store.close()
+
+
+def payloads(reader: LogReader) -> list[bytes]:
+    return [payload for run in reader.read() for payload in run.payloads()]
+
+
+def listed_beyond_its_end(client: bk_core.BookKeeper) -> int:
+    """A ledger of nine entries of which the list says that there are ten."""
+    with client.create_ledger() as ledger:
+        ledger.append_many([b"%d" % n for n in range(9)]).result(30)
+    update_ledger_list(client, "a", lambda listed: listed.append_segments([SegmentRange(ledger.ledger_id, 0, 9, 10, 10)], 1))
+    return ledger.ledger_id
+
+
+def test_a_ledger_closed_below_what_the_list_says_is_a_loss(client: bk_core.BookKeeper) -> None:
+    """RD-1, LOG-13: what is there is read, then the error says what is not; it does not blame the caller's argument."""
+    ledger_id = listed_beyond_its_end(client)
+    with LogReader(client, "a") as reader:
+        seen: list[bytes] = []
+        for _ in range(2):
+            with pytest.raises(LogDataLossError, match=rf"log 'a': entries 9..9 of ledger {ledger_id} .* closed at entry 8") as raised:
+                for run in reader.read():
+                    seen += run.payloads()
+            assert seen == [b"%d" % n for n in range(9)]
+        assert (raised.value.context["first_entry"], raised.value.context["last_entry"]) == (9, 9)
+
+
+def test_a_ledger_closed_too_low_under_the_reader_is_a_loss(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OP-6: the list was right when the read began."""
+    ledger = client.create_ledger()
+    ledger.append_many([b"%d" % n for n in range(10)]).result(30)
+    update_ledger_list(client, "a", lambda listed: listed.append_segments([SegmentRange(ledger.ledger_id, 0, 9, 10, 10)], 1))
+    opened = client.open_ledger
+
+    def open_ledger(ledger_id: int, **settings: Any) -> bk_core.ReadHandle:
+        handle = opened(ledger_id, **settings)
+        stored = client.store.read_ledger(ledger_id)
+        cut = metadata_codec.decode(stored.data).closed(4, 5)
+        client.store.write_ledger(ledger_id, metadata_codec.encode(cut), stored.version)
+        handle.refresh()
+        return handle
+
+    monkeypatch.setattr(client, "open_ledger", open_ledger)
+    with LogReader(client, "a") as reader, pytest.raises(LogDataLossError, match=r"entries 5\.\.9"):
+        payloads(reader)
+    ledger.abandon()
+
+
+def test_a_listed_ledger_that_does_not_exist_is_a_loss(client: bk_core.BookKeeper) -> None:
+    """LOG-13: nothing truncates in that order."""
+    client.delete_ledger(listed_beyond_its_end(client))
+    with LogReader(client, "a") as reader, pytest.raises(LogDataLossError, match="does not exist; its entries are lost"):
+        payloads(reader)
+
+
+def test_ranges_of_a_list_are_read_whatever_the_lac(client: bk_core.BookKeeper) -> None:
+    """LC-2, RD-1: the last entry of an idle writer is in no LAC of the bookies'; the list knows that it was acknowledged."""
+    with bk_core.connect(client.config.uri, limits=Limits(explicit_lac_ns=3_600_000_000_000)) as quiet:
+        ledger = quiet.create_ledger()
+        last = ledger.append(b"only")
+        update_ledger_list(client, "a", lambda listed: listed.append_segments([SegmentRange(ledger.ledger_id, 0, last, 1, 4)], 1))
+        with client.open_ledger(ledger.ledger_id) as handle:
+            assert handle.last_add_confirmed == -1
+        assert payloads(LogReader(client, "a")) == [b"only"]
+        assert client.ledger_metadata(ledger.ledger_id).state is LedgerState.OPEN
+        ledger.close()
+
+
+# --- following -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_sees_every_entry_across_rolls_and_asks_for_nothing_meanwhile(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LC-5, LC-7, LOG-15, LOG-16: by long polls and watches; silence costs no reading of the list."""
+    writer = LogWriter.open(client, "a")
+    reads: list[str] = []
+    monkeypatch.setattr(log_reader, "read_ledger_list", lambda bk, name: (reads.append(name), read_ledger_list(bk, name))[1])
+    done = threading.Event()
+
+    def follow() -> list[bytes]:
+        seen: list[bytes] = []
+        with LogReader(client, "a") as reader:
+            while len(seen) < 30:
+                assert reader.wait(30)
+                seen += payloads(reader)
+                done.set()
+        return seen
+
+    with ThreadPoolExecutor(1) as threads:
+        seen = threads.submit(follow)
+        for n in range(30):
+            writer.append(b"%d" % n)
+            if n % 10 == 9:
+                writer.roll()
+            if n == 0:
+                assert done.wait(20)
+                before = len(reads)
+                time.sleep(1)
+                assert len(reads) - before <= 2
+        assert seen.result(60) == [b"%d" % n for n in range(30)]
+    writer.close()
+
+
+def test_an_entry_wakes_who_waits(client: bk_core.BookKeeper) -> None:
+    """LC-5: what ``wait`` saw, the next ``read`` reads, whatever another quorum of bookies would say (LC-2)."""
+    writer = LogWriter.open(client, "a")
+    with LogReader(client, "a") as reader, ThreadPoolExecutor(1) as threads:
+        for n in range(20):
+            waiting = threads.submit(reader.wait, 30)
+            writer.append(b"%d" % n)
+            assert waiting.result(40)
+            assert payloads(reader) == [b"%d" % n]
+        assert not reader.wait(0.05)
+    writer.close()
+
+
+def test_who_waits_at_the_end_is_woken_by_the_list(client: bk_core.BookKeeper) -> None:
+    """LOG-16: a new segment, and the deletion of the log; nothing stays behind."""
+    with LogReader(client, "a") as reader, ThreadPoolExecutor(1) as threads:
+        assert not reader.wait(0)
+        waiting = threads.submit(reader.wait, 30)
+        with client.create_ledger() as ledger:
+            last = ledger.append(b"x")
+        update_ledger_list(client, "a", lambda listed: listed.append_segments([SegmentRange(ledger.ledger_id, 0, last, 1, 1)], 1))
+        assert waiting.result(40) and payloads(reader) == [b"x"]
+        waiting = threads.submit(reader.wait, 30)
+        delete_log(client, "a")
+        with pytest.raises(NoSuchLogError):
+            waiting.result(40)
+
+
+def test_who_follows_a_live_segment_learns_that_the_log_is_gone(client: bk_core.BookKeeper) -> None:
+    """LOG-13."""
+    writer = LogWriter.open(client, "a")
+    writer.append(b"x")
+    reader = LogReader(client, "a")
+    assert reader.wait(30) and payloads(reader) == [b"x"]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(lambda: [reader.wait(30) and payloads(reader) for _ in range(3)])
+        delete_log(client, "a")
+        with pytest.raises((NoSuchLogError, LogDataLossError)):
+            waiting.result(60)
+    reader.close()

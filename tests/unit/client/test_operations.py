@@ -1,0 +1,107 @@
+"""How long a call waits for what the reactor thread does: long for what gets on, not for ever for what does not."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bk_core
+from bk_core.bookie.server import EmbeddedBookie
+from bk_core.client.operations import run_machine
+from bk_core.errors import OperationTimeoutError
+from bk_core.metadata import open_store
+from bk_core.net.link import Answer, BookieLink
+from bk_core.protocol.effects import Complete, Effect, SetTimer
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.wire.messages import Request
+
+STEP_NS = 50_000_000
+
+
+class Steps:
+    """A machine that takes ``count`` steps of 50 ms each and says so, or with ``told`` False always says the same."""
+
+    def __init__(self, count: int, *, told: bool) -> None:
+        self._left, self._told = count, told
+
+    @property
+    def progress(self) -> str:
+        return f"{self._left} steps to go" if self._told else "turning in circles"
+
+    def start(self) -> list[Effect]:
+        return [SetTimer("step", STEP_NS)]
+
+    def handle(self, event: object, now_ns: int) -> list[Effect]:
+        self._left -= 1
+        return self.start() if self._left else [Complete(None, "done")]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[bk_core.BookKeeper]:
+    uri = f"memory://{tmp_path.name}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+    with bk_core.connect(uri, operation_timeout_s=0.6) as bk:
+        yield bk
+    for bookie in bookies:
+        bookie.close()
+    store.close()
+
+
+def test_what_gets_on_may_take_longer_than_one_operation(client: bk_core.BookKeeper) -> None:
+    """A guaranteed ledger's recovery reads the whole last fragment (G-12); sixty seconds in all would be an arbitrary end."""
+    machine = Steps(20, told=True)
+    started = time.monotonic()
+    assert run_machine(client._session, 1, machine, machine.start) == "done"
+    assert time.monotonic() - started > 0.9
+
+
+def test_what_stands_still_ends_and_says_where(client: bk_core.BookKeeper) -> None:
+    """However busy it is."""
+    machine = Steps(10_000, told=False)
+    with pytest.raises(OperationTimeoutError, match="recovering ledger 1 made no progress for 0.6 s .turning in circles."):
+        run_machine(client._session, 1, machine, machine.start, what="recovering")
+
+
+def test_a_recovery_whose_bookies_never_answer_ends(client: bk_core.BookKeeper) -> None:
+    """RC-21: the ledger stays IN_RECOVERY; L-11: nothing hangs for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bookie = f"127.0.0.1:{silent.getsockname()[1]}"
+        metadata = LedgerMetadata(1, 1, 1, LedgerState.OPEN, (Fragment(0, (bookie,)),))
+        client.store.create_ledger(77, metadata_codec.encode(metadata))
+        with pytest.raises(OperationTimeoutError, match="recovering ledger 77 made no progress for 0.6 s .fencing."):
+            client.recover_ledger(77)
+    assert client.ledger_metadata(77).state is LedgerState.IN_RECOVERY
+
+
+def test_a_recovery_longer_than_one_operation(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-12, ``reread_last_fragment``: every entry of the last fragment again, with a bookie that takes its time for each."""
+    ledger = client.create_ledger(guaranteed_write_quorum=True)
+    ledger.append_many([b"x"] * 40).result(30)
+    ledger.abandon()
+    client.store.write_ledger(
+        ledger.ledger_id, metadata_codec.encode(ledger.metadata.in_recovery()), client.store.read_ledger(ledger.ledger_id).version
+    )
+    slow_down(client, monkeypatch)
+    started = time.monotonic()
+    with client.recover_ledger(ledger.ledger_id) as reader:
+        assert reader.last_add_confirmed == 39
+    assert time.monotonic() - started > 0.6
+
+
+def slow_down(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every link answers reads 20 ms later, and only one entry is asked for at a time."""
+    request = BookieLink.request
+
+    def later(self: BookieLink, message: Request, timeout_ns: int, answer: Answer) -> None:
+        reactor = client._session.reactor
+        request(self, message, timeout_ns, lambda *reply: reactor.call_later(20_000_000, lambda: answer(*reply)))
+
+    monkeypatch.setattr(BookieLink, "request", later)
+    monkeypatch.setattr("bk_core.protocol.ledger.recovery.LedgerRecovery._window_entries", lambda self: 1)
