@@ -19,7 +19,8 @@ ENSEMBLE_CHANGES = ("immediate", "delayed", "disabled")
 class ClientConfig:
     """``protocol``: "v2" sends adds and reads over v2 and what v2 lacks over v3; "v3" uses v3 alone (wire-protocol.md 6).
 
-    ``operation_timeout_s`` bounds every blocking call; ``metadata_timeout_s`` one try at the metadata store.
+    ``operation_timeout_s`` bounds every blocking call, a recovery's while it makes no progress; ``metadata_timeout_s`` one try at the
+    metadata store.
 
     Choosing bookies (metadata.md 5): ``placement`` "random" takes any; "rack-aware" makes every write set span ``min_racks`` racks as far
     as it can, and with ``enforce_racks`` refuses an ensemble that does not. Racks come from ``racks`` (bookie id or host -> location such
@@ -68,8 +69,16 @@ class ClientConfig:
             raise InvalidArgumentError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r}")
         if not self.uri:
             raise InvalidArgumentError("a metadata service URI is needed, for example zk://127.0.0.1:2181/ledgers")
-
+        self._check_general()
         self._check_writing()
+
+    def _check_general(self) -> None:
+        for name, kind in (("limits", Limits), ("reads", ReadOptions)):
+            if not isinstance(getattr(self, name), kind):
+                raise InvalidArgumentError(f"{name} must be {kind.__name__}(...), not {getattr(self, name)!r}")
+        for name in ("operation_timeout_s", "metadata_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise InvalidArgumentError(f"{name} must be above 0, not {getattr(self, name)}")
 
     def _check_writing(self) -> None:
         if self.ensemble_change not in ENSEMBLE_CHANGES:

@@ -33,7 +33,7 @@ from bk_core.errors import (
 from bk_core.metadata import open_store
 from bk_core.metadata.store import BookieView, MetadataStore, Version
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import GWQ_MARK, BookieId, DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, DigestType, Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import new_ensemble_striped
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.recovery import LedgerRecovery
@@ -90,17 +90,18 @@ class BookKeeper:
         the rules; marked in the custom metadata for good, G-0). ``caller_ids``: every append names its entry id (WR-2).
         ``deferred_sync``: bookies acknowledge before they sync, and ``WriteHandle.force`` makes entries durable and readable (WR-17).
         """
-        if not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
+        sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
+        if not all(isinstance(size, int) for size in sizes) or not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
             raise InvalidArgumentError(
-                f"ensemble size {ensemble_size}, write quorum {write_quorum_size}, ack quorum {ack_quorum_size}: must be E >= Qw >= Qa >= 1"
+                f"ensemble size {sizes[0]!r}, write quorum {sizes[1]!r}, ack quorum {sizes[2]!r}: must be numbers with E >= Qw >= Qa >= 1"
             )
-        if ledger_id is not None and not 0 <= ledger_id < LEDGER_ID_END:
-            raise InvalidArgumentError(f"ledger id {ledger_id} is not within 0..2^63-1")
+        if ledger_id is not None and not (isinstance(ledger_id, int) and 0 <= ledger_id < LEDGER_ID_END):
+            raise InvalidArgumentError(f"ledger id {ledger_id!r} is not a number within 0..2^63-1")
         if guaranteed_write_quorum and deferred_sync:
             raise InvalidArgumentError("deferred_sync allows no ensemble change, which guaranteed_write_quorum needs; choose one")
         options = replace(self._session.writer_options(), caller_ids=caller_ids, deferred_sync=deferred_sync)
         digest, secret = _digest_type(digest_type), _password(password)
-        marks = dict(custom or {})
+        marks = _custom(custom or {})
         if guaranteed_write_quorum and write_quorum_size > ack_quorum_size:
             marks[GWQ_MARK] = b"1"
         ensemble = self._new_ensemble(ensemble_size, write_quorum_size)
@@ -301,6 +302,15 @@ def _digest_type(value: DigestType | str) -> DigestType:
         return names[value.upper()]
     except (KeyError, AttributeError):
         raise InvalidArgumentError(f"digest type {value!r} is none of {', '.join(DigestType.__members__)}") from None
+
+
+def _custom(given: Mapping[str, bytes]) -> dict[str, bytes]:
+    for key, value in given.items():
+        if not isinstance(key, str) or not isinstance(value, bytes):
+            raise InvalidArgumentError(f"custom metadata maps text to bytes, not {key!r} to {type(value).__name__}")
+        if key in (GWQ_MARK, GWQ_SEAL):
+            raise InvalidArgumentError(f"custom metadata {key!r} is what guaranteed_write_quorum=True writes; use that")
+    return dict(given)
 
 
 def _repair_options(options: dict[str, Any]) -> RepairOptions:

@@ -269,13 +269,16 @@ class _Job:
             silent = [replica for replica in report.replicas if replica.silent is not None]
             thorough = self._check(span, full=True, positions=bad)
             report = FragmentReport(span, (*thorough.replicas, *silent))
+        self._note_silence(report)
+        found = {replica.position: replica.damaged | replica.unreadable for replica in report.replicas if replica.silent is None}
+        return {position: ranges for position, ranges in found.items() if ranges}
+
+    def _note_silence(self, report: FragmentReport) -> None:
         for replica in report.replicas:
             if replica.silent is not None:
                 why = replica.silent.name.lower().replace("_", " ")
                 text = f"{replica.bookie} is registered but gives no answer ({why})"
-                self._report.problems.append(f"{text}; its replica of fragment {span.first_entry_id} is not judged")
-        found = {replica.position: replica.damaged | replica.unreadable for replica in report.replicas if replica.silent is None}
-        return {position: ranges for position, ranges in found.items() if ranges}
+                self._report.problems.append(f"{text}; its replica of fragment {report.span.first_entry_id} is not judged")
 
     def _repair_fragment(self, span: FragmentSpan, lost: list[int], refill: Mapping[int, EntryRanges]) -> None:
         """RR-6, RR-7. A target that takes no copies gives way to another one; anything else that fails is reported (RR-8)."""
@@ -343,6 +346,7 @@ class _Job:
         for span in eligible_fragments(self._metadata):
             if span not in last:
                 damage = self._check(span, full=True)
+                self._note_silence(damage)  # a replica that nobody has seen is no reason to seal
                 refill = {replica.position: replica.damaged | replica.unreadable for replica in damage.replicas if not replica.is_good}
             else:
                 refill = guaranteed.everything(self._metadata, span)

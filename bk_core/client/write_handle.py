@@ -19,7 +19,7 @@ from bk_core.protocol.effects import Effect
 from bk_core.protocol.entry import layout
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
-from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
+from bk_core.protocol.ledger.writer import ENTRY_ID_MAX, LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
 
 RUN_ENTRIES_MAX = 1024
@@ -96,18 +96,23 @@ class WriteHandle:
     def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
         """Append one entry and wait for its acknowledgement; its id. ``entry_id``: see append_run."""
         future = self.append_future(payload, entry_id=entry_id)
-        return int(wait(future, self._session.config.operation_timeout_s, f"append to ledger {self.ledger_id}"))
+        what = f"append to ledger {self.ledger_id}"
+        if entry_id is not None:
+            what = f"append of entry {entry_id} to ledger {self.ledger_id} (acknowledged once all lower ids are)"
+        return int(wait(future, self._session.config.operation_timeout_s, what))
 
     def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Future[int]:
         """Append one entry; the future has its id once it is acknowledged. ``entry_id``: see append_run."""
-        return self.append_run(payload, array("q", (0, len(payload))), entry_id=entry_id)
+        data = self._bytes_of(payload)
+        return self.append_run(data, array("q", (0, len(data))), entry_id=entry_id)
 
     def append_many(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> Future[int]:
         """Append entries as one run; the future has the last one's id. ``entry_id``: see append_run."""
         offsets = array("q", [0])
-        for payload in payloads:
-            offsets.append(offsets[-1] + len(payload))
-        return self.append_run(b"".join(payloads), offsets, entry_id=entry_id)
+        parts = [self._bytes_of(payload) for payload in payloads]
+        for part in parts:
+            offsets.append(offsets[-1] + len(part))
+        return self.append_run(b"".join(parts), offsets, entry_id=entry_id)
 
     def append_run(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> Future[int]:
         """Append ``len(offsets) - 1`` entries; entry i is ``payloads[offsets[i]:offsets[i + 1]]`` (int64 offsets).
@@ -118,14 +123,9 @@ class WriteHandle:
         ``entry_id`` is the id of the first entry of the run in a ledger created with ``caller_ids`` (WR-2), and must be left out in others.
         Ids may come in any order, each once (DuplicateEntryIdError in the future); an acknowledgement waits for all lower ids.
         """
-        if (entry_id is not None) != self._options.caller_ids:
-            how = "needs entry_id: it was created with caller_ids" if self._options.caller_ids else "numbers its entries itself"
-            raise InvalidArgumentError(f"ledger {self.ledger_id} {how}", ledger=self.ledger_id)
-        bounds = memoryview(memoryview(offsets).tobytes()).cast("q")
-        if len(bounds) < 2:
-            raise InvalidArgumentError("an empty run cannot be appended")
-        if not isinstance(payloads, bytes):
-            payloads = bytes(payloads)  # packaged later, on the reactor thread: the caller's buffer may have changed by then
+        bounds = self._bounds_of(offsets)
+        self._check_entry_id(entry_id, len(bounds) - 1)
+        payloads = self._bytes_of(payloads)  # packaged later, on the reactor thread: the caller's buffer may have changed by then
         self._check_sizes(bounds, len(payloads))
         future: Future[int] = _new_future()
         # Who chooses ids needs no turn, and must not wait for one: it may be the one that fills the gap all others wait behind.
@@ -153,6 +153,42 @@ class WriteHandle:
 
         self._post(hand_over)
 
+    def _bytes_of(self, payload: Any) -> bytes:
+        if isinstance(payload, bytes):
+            return payload
+        try:
+            return bytes(memoryview(payload).cast("B"))
+        except TypeError:
+            raise InvalidArgumentError(f"a payload is bytes, not {type(payload).__name__}", ledger=self.ledger_id) from None
+
+    def _bounds_of(self, offsets: Any) -> memoryview:
+        try:
+            view = memoryview(offsets)
+            if view.itemsize not in (1, 8):
+                raise TypeError
+            bounds = memoryview(view.tobytes()).cast("q")
+        except TypeError:
+            message = f"offsets of a run are int64 numbers in a buffer, such as array('q', ...); this is {type(offsets).__name__}"
+            raise InvalidArgumentError(message, ledger=self.ledger_id) from None
+        if len(bounds) < 2:
+            raise InvalidArgumentError("an empty run cannot be appended", ledger=self.ledger_id)
+        return bounds
+
+    def _check_entry_id(self, entry_id: int | None, count: int) -> None:
+        """WR-2: who counts, and that it can be an id."""
+        if (entry_id is not None) != self._options.caller_ids:
+            how = "needs entry_id: it was created with caller_ids" if self._options.caller_ids else "numbers its entries itself"
+            raise InvalidArgumentError(f"ledger {self.ledger_id} {how}", ledger=self.ledger_id)
+        if entry_id is not None and (not isinstance(entry_id, int) or not 0 <= entry_id <= ENTRY_ID_MAX - count + 1):
+            raise InvalidArgumentError(f"entry id {entry_id!r} is not a number within 0..{ENTRY_ID_MAX}", ledger=self.ledger_id)
+
+    def _unacknowledged(self) -> str:
+        """What is still in flight, and with ids of the caller's what it may be waiting for."""
+        text = f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged"
+        if self._options.caller_ids:
+            text += f"; no entry is acknowledged before entry {self._machine.acknowledged_head + 1}"
+        return text
+
     def _check_sizes(self, bounds: memoryview, total: int) -> None:
         edges = bounds.tolist()
         sizes = list(map(operator.sub, edges[1:], edges))
@@ -172,8 +208,8 @@ class WriteHandle:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise OperationTimeoutError(
-                    f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged, {self._machine.unretired_bytes} not "
-                    "yet on all bookies; the rest of this run was not appended"
+                    f"{self._unacknowledged()}, {self._machine.unretired_bytes} not yet on all bookies; the rest of this run was not "
+                    "appended"
                 )
             self._waiting += 1
             self._lock.wait(timeout=min(left, ROOM_POLL_S))
@@ -227,12 +263,15 @@ class WriteHandle:
         with self._lock:
             while self._in_flight_runs:
                 if not self._lock.wait(timeout=max(0.0, deadline - time.monotonic())):
-                    raise OperationTimeoutError(f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged")
+                    raise OperationTimeoutError(self._unacknowledged())
         if self._machine.error is not None:
             raise self._machine.error
 
     def force(self) -> int:
-        """Make everything acknowledged so far durable on all bookies of the ensemble; the new LAC (WR-17, ``deferred_sync``)."""
+        """Make everything acknowledged so far durable on all bookies of the ensemble; the new LAC (WR-17, ``deferred_sync``).
+
+        In a ledger without ``deferred_sync`` what is acknowledged is durable: there it sends nothing and tells the LAC.
+        """
         return int(wait(self.force_future(), self._session.config.operation_timeout_s, f"forcing ledger {self.ledger_id}"))
 
     def force_future(self) -> Future[int]:
@@ -249,8 +288,9 @@ class WriteHandle:
         """Wait for what was appended (and with ``deferred_sync`` force it), then close the ledger at its last entry. Idempotent.
 
         A ledger with guaranteed write quorum is closed once every entry is on all of its write set, which takes a bookie for every
-        position: OperationTimeoutError when that lasts too long, and the close goes on. ``forced`` gives up entries that are not
-        acknowledged (G-11); ``abandon`` gives up the close and leaves the ledger to a recovery (G-10).
+        position: OperationTimeoutError when that lasts too long, and the close goes on. ``forced`` waits for nothing
+        and gives up what is not acknowledged (G-11), with ``deferred_sync`` also what was not forced; ``abandon`` gives up the close and
+        leaves the ledger to a recovery (G-10).
         """
         if not self._closed and not forced and self._machine.error is None:
             self.flush()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 DENIALS = (Status.NO_ENTRY, Status.NO_LEDGER)
 PROMISES = (Status.OK, *DENIALS, Status.UNKNOWN_LEDGER_STATE)
+LAZY_SYNC_NS = 200 * MS  # of adds with deferred sync, unless something else syncs before
 _SECOND = struct.Struct(">8xq")
 
 
@@ -141,8 +142,9 @@ class SimBookie:
             case bookie_machine.Reply(tag, response):
                 self._reply(tag, response)
             case bookie_machine.ReplyAfterSync(tag, response):
-                if getattr(tag.request, "deferred_sync", False):  # WR-17; ours syncs nevertheless, other bookies do not
+                if getattr(tag.request, "deferred_sync", False):  # WR-17; ours syncs first nevertheless, other bookies do not
                     self._reply(tag, response)
+                    self._sync(LAZY_SYNC_NS, lambda: None)
                 else:
                     self._after_sync(tag, response)
             case bookie_machine.WakeLater(_, at_ms):
@@ -155,7 +157,15 @@ class SimBookie:
                 self._perform(effect, None)
 
     def _after_sync(self, tag: Any, response: Any) -> None:
-        life, position, world = self.life, self.storage.position, self.world
+        world = self.world
+        delay = self.sync_ns or world.delay()
+        if world.weather.slow_disk and world.random() < world.weather.slow_disk:
+            delay *= 100
+        self._sync(delay, lambda: self._reply(tag, response))
+
+    def _sync(self, after_ns: int, then: Callable[[], None]) -> None:
+        """What was applied until now is durable after a while; nothing of that if the bookie crashes before."""
+        life, position = self.life, self.storage.position
 
         def sync() -> None:
             if self.life != life or not self.up:
@@ -163,12 +173,9 @@ class SimBookie:
             behind = position - self.storage.durable_position
             if behind > 0:
                 self.storage.sync(behind)
-            self._reply(tag, response)
+            then()
 
-        delay = self.sync_ns or world.delay()
-        if world.weather.slow_disk and world.random() < world.weather.slow_disk:
-            delay *= 100
-        world.at(delay, sync)
+        self.world.at(after_ns, sync)
 
     def _reply(self, call: Call, response: Any) -> None:
         request = call.request

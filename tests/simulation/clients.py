@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from bk_core.errors import AddQuorumTimeoutError, DuplicateEntryIdError
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
 from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
@@ -19,6 +18,7 @@ from bk_core.protocol.wire.messages import AddRequest, ReadRequest, Request, Sta
 from tests.simulation.bookies import Call, kind_of
 from tests.simulation.store import Answer
 from tests.simulation.truth import CALLBACK, FENCED, OPENED, VERDICT, Adds, Truth
+from tests.simulation.writer_watch import WriterWatch
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -251,7 +251,7 @@ class Writer(Client):
         self.on_closed: Callable[[Any], None] = lambda value: None
         self.options: WriterOptions = options.get("options") or WriterOptions()
         self._lives: dict[str, int] = {}  # bookie -> its life that the connection reaches
-        self._turned_away: dict[tuple[str, int], None] = {}  # (bookie, entry) answered TOO_MANY_REQUESTS
+        self._watch = WriterWatch(self.world.probes, self.options)
         self.machine = LedgerWriter(truth.ledger_id, truth.metadata, truth.version, cluster.placement, cluster.limits, **options)
         self.on_done = self._done
 
@@ -327,7 +327,7 @@ class Writer(Client):
             self._told_of.pop(serial)(value)
         if not good:
             self.errors.append(value)
-            self._note_error(value)
+            self._watch.error(value)
             self.world.stats[f"appends failed: {type(value).__name__}"] += 1
             return
         if self.truth.exact:
@@ -370,8 +370,7 @@ class Writer(Client):
         target = self.cluster.bookies[bookie]
         life = self._lives.setdefault(bookie, target.life)
         if life != target.life:
-            del self._lives[bookie]
-            self.world.at(self.world.delay(), lambda: self.soon(lambda: self._broke(bookie)))
+            self.world.at(self.world.delay(), lambda: self.soon(lambda: self._broke(bookie, life)))
             return
         self._connected[bookie] = None
         call = Call(self.name, message, kind_of(message), answer)
@@ -382,9 +381,9 @@ class Writer(Client):
 
         self.world.send(self.name, bookie, call.kind, self.truth.ledger_id, getattr(message, "entry_id", -1), arrive)
 
-    def _broke(self, bookie: str) -> None:
-        self._connected[bookie] = None
-        self.lost(bookie)
+    def _broke(self, bookie: str, life: int) -> None:
+        if self._lives.get(bookie) == life:
+            self.lost(bookie)
 
     def lost(self, bookie: str) -> None:
         self._lives.pop(bookie, None)
@@ -392,34 +391,10 @@ class Writer(Client):
 
     # --- rare states ---------------------------------------------------------------------------------------------------
 
-    def _note_error(self, error: Exception) -> None:
-        if isinstance(error, DuplicateEntryIdError):
-            self.world.probes["an id that was taken was refused"] += 1
-        elif isinstance(error, AddQuorumTimeoutError):
-            self.world.probes["an entry was not acknowledged in time"] += 1
-
-    def _note_busy(self, event: AddReply) -> None:
-        key = (event.bookie, event.first_entry_id)
-        if event.status is Status.TOO_MANY_REQUESTS:
-            self._turned_away[key] = None
-        elif key in self._turned_away and event.status is Status.OK and self.options.busy_resends_max:
-            del self._turned_away[key]
-            self.world.probes["a busy bookie took an entry that it was sent again"] += 1
-
-    def _note_domains(self) -> None:
-        """WR-7: enough bookies have the next entry, but in too few domains."""
-        machine, head = self.machine, self.machine.acknowledged_head
-        for pending in machine._pending.after(head):
-            next_entry = pending.between(head + 1, head + 1)
-            enough = pending.acks.in_quorum(machine._distribution.ack_quorum_size, ()) & next_entry
-            if enough and not machine._quorum_complete(pending, ()) & next_entry:
-                self.world.probes["a missing domain held an acknowledgement back"] += 1
-            break
-
     def _handle(self, event: Any) -> None:
         self._event = event
-        if isinstance(event, AddReply) and (self._turned_away or event.status is Status.TOO_MANY_REQUESTS):
-            self._note_busy(event)
+        if isinstance(event, AddReply):
+            self._watch.reply(event)
         super()._handle(event)
         if isinstance(event, LedgerRead) and not self.ended and self.machine.state is WriterState.OPEN:
             self.world.probes["an ensemble change conflicted and the ledger was still OPEN"] += 1
@@ -430,21 +405,13 @@ class Writer(Client):
             self.world.probes["a candidate was sent entries before the metadata named it"] += 1
         super()._send_adds(bookie, position, run, start)
 
-    def _note_change(self, metadata: LedgerMetadata) -> None:
-        probes, event = self.world.probes, self._event
-        if isinstance(event, LedgerWritten) and event.outcome is Outcome.OK:
-            probes["a window closed with more failures"] += 1
-        old = self.machine.metadata.last_fragment.ensemble
-        if sum(a != b for a, b in zip(old, metadata.last_fragment.ensemble, strict=True)) > 1:
-            probes["two bookies were replaced at once"] += 1
-
     # --- watching the machine --------------------------------------------------------------------------------------
 
     def observe(self) -> None:
         """An entry is committed once the writer's LAC has reached it (0.3), though its run's callback waits for the run's last one."""
         machine = self.machine
         if self.options.fault_domains_min > 1 and machine.state is WriterState.OPEN:
-            self._note_domains()
+            self._watch.domains(machine)
         while self.told < machine.last_add_confirmed:
             self.told += 1
             self._acknowledged(self.told)
@@ -452,13 +419,10 @@ class Writer(Client):
 
     def write_ledger(self, request: int, metadata: LedgerMetadata, version: int) -> None:
         if metadata.state is LedgerState.OPEN:
-            self._note_change(metadata)
+            self._watch.change(self.machine, metadata, self._event)
         elif metadata.state is LedgerState.CLOSED:
             self.world.stats["writer closes"] += 1
-            if metadata.last_fragment.first_entry_id > metadata.last_entry_id:
-                self.world.probes["closed with an empty last fragment"] += 1
-            if self.machine.acknowledged_head > metadata.last_entry_id:
-                self.world.probes["closed over entries that were acknowledged and not forced"] += 1
+            self._watch.close(self.machine, metadata)
         super().write_ledger(request, metadata, version)
 
 

@@ -57,7 +57,9 @@ class DomainPlacement(RandomPlacement):
         candidates = self._in_order({*ensemble, *avoid})
 
         def choose(position: int, current: list[BookieId]) -> BookieId | None:
-            fitting = (c for c in candidates if c not in current and self._spread([*current[:position], c, *current[position + 1 :]], position))
+            fitting = (
+                c for c in candidates if c not in current and self._spread([*current[:position], c, *current[position + 1 :]], position)
+            )
             return next(fitting, None)
 
         return fill(ensemble, positions, choose)

@@ -6,10 +6,7 @@ as always. "crash" as an expectation: an assertion inside a machine noticed firs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from bk_core.protocol.bookie.memory import MemoryBookieStorage
 from bk_core.protocol.bookie.records import Reply
@@ -71,44 +68,10 @@ from tests.simulation.broken import (
     unverified_lac,
     uses_before_commit,
 )
+from tests.simulation.mutation import Mutation, applied
 from tests.simulation.pressure import AMBIGUOUS, CHANGES, DEFERRED, DOMAINS, GWQ, RECOVERIES, STRAGGLERS, WIPES
 
-Patch = tuple[Any, str, Any]  # class or module, name, replacement
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    rule: str
-    what: str
-    patches: tuple[Patch, ...]
-    expected: tuple[str, ...]
-    forced: dict[str, Any] = field(default_factory=dict)
-    seeds: int = 2000
-
-    @property
-    def near(self) -> int:
-        """A seed that noticed it when this was written; tests begin there."""
-        return NEAR.get(self.rule, 0)
-
-
-@contextmanager
-def applied(mutation: Mutation) -> Iterator[None]:
-    """The mutation is in force inside the block, in this process."""
-    missing = object()
-    for owner, name, _ in mutation.patches:
-        getattr(owner, name)  # a rule that moved elsewhere must not look unbroken
-    before = [(owner, name, owner.__dict__.get(name, missing)) for owner, name, _ in mutation.patches]
-    try:
-        for owner, name, replacement in mutation.patches:
-            setattr(owner, name, replacement)
-        yield
-    finally:
-        for owner, name, original in before:
-            if original is missing:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
-
+__all__ = ["MUTATIONS", "Mutation", "applied"]
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -228,7 +191,16 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a bookie that was away between the acknowledgement and the force is taken at its word",
         ((FailingWriter, "_lost", loses_only_what_is_outstanding),),
         ("I-2", "I-3"),
-        {**DEFERRED, "crash": 0.1},
+        {
+            **DEFERRED,
+            "quorums": (3, 3, 3),
+            "crash": 0.2,
+            "append_every_ms": 50,
+            "force_every_ms": 100,
+            "storm_ms": 500,
+            "weather.slow": 0.0,
+            "weather.reset": 1.0,
+        },
     ),
     Mutation(
         "EC-7 (too high)",
@@ -524,32 +496,3 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"log": True, "append_every_ms": 4, "storm_ms": 300},
     ),
 )
-
-NEAR = {
-    "B-3": 17,
-    "B-4": 12,
-    "B-6 (restart)": 20,
-    "B-7": 39,
-    "B-10 (limbo)": 43,
-    "B-10 (fence)": 118,
-    "META-12": 19,
-    "WR-7": 108,
-    "EC-7 (too high)": 3,
-    "EC-8": 8,
-    "EC-10 (order)": 138,
-    "EC-10 (no un-ack)": 9,
-    "EC-11": 4,
-    "CL-4": 15,
-    "RC-6 (floor)": 30,
-    "RC-6 (digest)": 379,
-    "RC-8": 78,
-    "RC-11": 56,
-    "RC-16": 23,
-    "G-6": 6,
-    "G-8": 50,
-    "RR-2": 18,
-    "RR-5": 7,
-    "LOG-1": 7,
-    "LOG-6": 3,
-    "LOG-11": 18,
-}

@@ -126,7 +126,7 @@ def domains_for(quorums: tuple[int, int, int]) -> int:
 
 def election_lost(seed: int) -> float:
     """How often leaders of a log hear that another one was elected."""
-    return 0.5 if random.Random(f"election of {seed}").random() < 0.3 else 0.0
+    return 0.7 if random.Random(f"election of {seed}").random() < 0.5 else 0.0
 
 
 def override(options: SwarmOptions, forced: dict[str, Any]) -> SwarmOptions:

@@ -89,7 +89,11 @@ class Run:
 
     def _append(self) -> None:
         writer, world = self.writer, self.world
-        if not self._more or not writer.alive or writer.machine.state is not WriterState.OPEN:
+        if not writer.alive or writer.machine.state is not WriterState.OPEN:
+            return
+        if not self._more:
+            if self.ids is not None and not self.calm:  # what waits for a paused client may leave gaps yet
+                world.at(5 * MS, self._append)
             return
         count = min(1 + int(world.random() * self.options.entries_at_once), self._left)
         self._left -= count

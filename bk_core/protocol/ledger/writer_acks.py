@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from bk_core.protocol.effects import Complete, Effect
 from bk_core.protocol.ledger.distribution import in_at_least
@@ -55,11 +55,14 @@ class CountingWriter(WriterBase):
         return complete
 
     def _across_domains(self, pending: PendingRun, excluded: Collection[int]) -> int:
+        return self._spanning(0 if position in excluded else acked for position, acked in enumerate(pending.acks.acked))
+
+    def _spanning(self, held: Iterable[int]) -> int:
+        """The entries that are in enough fault domains; ``held`` are those of each position."""
         domains: dict[str, int] = {}
-        for position, acked in enumerate(pending.acks.acked):
-            if position not in excluded:
-                domain = self._placement.domain_of(self._ensemble[position])
-                domains[domain] = domains.get(domain, 0) | acked
+        for bookie, entries in zip(self._ensemble, held, strict=True):
+            domain = self._placement.domain_of(bookie)
+            domains[domain] = domains.get(domain, 0) | entries
         return in_at_least(self.options.fault_domains_min, list(domains.values()))
 
     def _may_commit(self) -> bool:

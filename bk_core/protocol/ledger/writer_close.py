@@ -129,8 +129,15 @@ class ClosingWriter(ChangingWriter):
         return []
 
     def _drained(self) -> bool:
-        """G-11: LAFR = LAC = LAP."""
-        return self.last_add_fully_replicated == self.last_add_confirmed == self.last_add_pushed
+        """G-11: LAFR = LAC = LAP, or all below an id that the caller never gave (WR-2).
+
+        None is admitted any more, so what is above it waits in vain and fails with the close (L-5).
+        """
+        last = self._last_without_gap() if self.options.caller_ids and not self._cut else self.last_add_pushed
+        return self.last_add_fully_replicated == self.last_add_confirmed == last
+
+    def _last_without_gap(self) -> int:
+        return self._pending.prefix(self.acknowledged_head, lambda pending, _: pending.acks.write_set.entries, ())
 
     # --- closing -----------------------------------------------------------------------------------------------------
 

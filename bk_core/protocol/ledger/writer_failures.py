@@ -123,12 +123,15 @@ class FailingWriter(GuaranteeingWriter):
         return failures
 
     def _beyond_reach(self) -> list[int]:
-        """EC-3: the positions that failed entries which more than Qw - Qa positions failed."""
+        """EC-3: the positions that failed entries which more than Qw - Qa positions failed, or too many of some fault domains (WR-7)."""
         positions: dict[int, None] = {}
         for pending in self._pending.after(self.acknowledged_head):
             open_entries = pending.after(self.acknowledged_head)
             failed = [f & open_entries for f in pending.acks.failed]
             lost = in_at_least(self._distribution.denials_needed, failed)
+            if self.options.fault_domains_min > 1:
+                left = (held & ~f for held, f in zip(pending.acks.write_set.held, failed, strict=True))
+                lost |= open_entries & ~self._spanning(left)
             positions |= dict.fromkeys(p for p, f in enumerate(failed) if f & lost)
         return list(positions)
 

@@ -120,6 +120,12 @@ def stored(store: MemoryStore, ledger_id: int) -> LedgerMetadata:
         {"ledger_id": 1 << 63},
         {"digest_type": "MD5"},
         {"password": "text"},
+        {"ensemble_size": "3"},
+        {"ledger_id": "7"},
+        {"custom": {"owner": "text"}},
+        {"custom": {7: b"x"}},
+        {"custom": {"gwq": b"1"}},
+        {"guaranteed_write_quorum": True, "deferred_sync": True},
     ],
 )
 def test_arguments_that_can_never_work_are_refused_before_any_request(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bk_core.net.link import BookieLink
+from bk_core.net.link import SEND_BUFFERS_MAX, BookieLink
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire.messages import (
@@ -85,4 +85,29 @@ def test_an_answer_to_another_operation_is_dropped(link_and_listener: tuple[Book
     peer.send(ReadResponse(read, Status.OK, 7, -1, b"x" * 40))
     got = [answers.get(timeout=10) for _ in range(3)]
     assert [(name, status) for name, status, _ in got] == [("force", Status.IO_ERROR), ("lac", Status.NO_ENTRY), ("read", Status.OK)]
+    peer.close()
+
+
+def test_what_is_sent_in_one_turn_goes_out_in_one_call(
+    link_and_listener: tuple[BookieLink, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system call per message costs more than the message; a long turn does not pile up more than one call takes."""
+    link, listener = link_and_listener
+    flushes: list[int] = []
+    flush = BookieLink._flush
+    monkeypatch.setattr(BookieLink, "_flush", lambda self: (flushes.append(len(self._output)), flush(self))[1])
+    link._reactor.post(lambda: link.request(ReadLacRequest(0, 7), 30 * S, lambda s, a: None))
+    peer = Peer(listener)
+    peer.receive(1)
+    for count, sizes in ((50, [50]), (SEND_BUFFERS_MAX + 1, [SEND_BUFFERS_MAX, 1])):
+        before = len(peer.requests)
+        flushes.clear()
+
+        def many(count: int = count) -> None:
+            for _ in range(count):
+                link.request(ReadLacRequest(0, 7), 30 * S, lambda s, a: None)
+
+        link._reactor.post(many)
+        peer.receive(before + count)
+        assert flushes == sizes
     peer.close()

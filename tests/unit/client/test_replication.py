@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bk_core.client.client import BookKeeper, _repair_options, connect
-from bk_core.client.replication import _ReplicationDriver
+from bk_core.client.replication import _Job, _ReplicationDriver
 from bk_core.client.replication_report import Progress, RepairReport
 from bk_core.config import ClientConfig
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, RecoveryFailedError, ReplicationError
@@ -17,6 +17,8 @@ from bk_core.metadata import open_store
 from bk_core.protocol.events import LedgerWritten, Outcome
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.replication import FragmentReport, FragmentSpan, ReplicaReport
+from bk_core.protocol.wire.messages import Status
 
 METADATA = LedgerMetadata(1, 1, 1, LedgerState.OPEN, (Fragment(0, ("a",)),)).closed(0, 1)
 
@@ -213,6 +215,24 @@ def test_marks_go_when_nothing_is_missing(client: BookKeeper) -> None:
     assert client.repair_ledger(whole).is_complete and client.repair_ledger(gone).deleted
     client.repair_ledger(tail)
     assert list(marks.marked_ledgers()) == [tail]
+
+
+def test_g27_no_seal_over_a_replica_that_gives_no_answer(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G-27, I-G2: all is well at a quick look; then, while an older fragment is read entry by entry, a bookie falls silent."""
+    rows = tuple(Fragment(first, ABC) for first in (0, 10, 20))
+    marked = LedgerMetadata(3, 3, 2, LedgerState.CLOSED, rows, password=b"pw", custom={"gwq": b"1"}, last_entry_id=29, length=30)
+    ledger_id = store_ledger(client, marked)
+
+    def check(job: _Job, span: FragmentSpan, *, full: bool, positions: Any = None) -> FragmentReport:
+        silent = Status.TIMEOUT if full and span.first_entry_id == 0 else None
+        rows = (ReplicaReport(p, bookie, True, silent=silent if p == 2 else None) for p, bookie in enumerate(span.ensemble))
+        return FragmentReport(span, tuple(rows))
+
+    monkeypatch.setattr(_Job, "_check", check)
+    monkeypatch.setattr(_Job, "_copy", lambda job, machine, span: None)
+    report = client.repair_ledger(ledger_id)
+    assert not report.sealed and not client.ledger_metadata(ledger_id).sealed
+    assert any("c:1 is registered but gives no answer" in problem for problem in report.problems)
 
 
 def test_decommission_ends_when_no_fragment_names_the_bookie(client: BookKeeper) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from bk_core.errors import InvalidArgumentError, NoSuchLedgerError, ReplicationError
+from bk_core.protocol.effects import ReadLedger, SetTimer, WriteLedger
 from bk_core.protocol.entry import digests, layout
-from bk_core.protocol.events import Outcome
+from bk_core.protocol.events import LedgerRead, LedgerWritten, Outcome, TimerFired
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import RandomPlacement
@@ -477,6 +478,20 @@ def test_g27_the_last_two_fragments_are_written_again_everywhere_and_sealed() ->
     assert world.run(change) == world.metadata
     assert world.metadata.sealed and not guaranteed.needs_filling(world.metadata)
     assert world.metadata.custom == {"gwq": b"1", "gwq.sealed": b"1", "mine": b"kept"}
+
+
+def test_a_stale_answer_after_a_conflict_leads_to_another_look() -> None:
+    """META-11, META-14, L-9, scenario 46: nothing is written again at the version that lost."""
+    before = marked()
+    change = MetadataChange(LEDGER, before, 4, lambda stored: stored.with_seal(), "t")
+    (write,) = change.start()
+    assert isinstance(write, WriteLedger)
+    (read,) = change.handle(LedgerWritten(write.request, Outcome.CONFLICT), 0)
+    assert isinstance(read, ReadLedger)
+    assert change.handle(LedgerRead(read.request, Outcome.OK, before, 4), 0) == [SetTimer("metadata", Limits().metadata_retry_ns)]
+    assert change.handle(TimerFired("metadata"), 0) == [read]
+    (again,) = change.handle(LedgerRead(read.request, Outcome.OK, before, 5), 0)
+    assert isinstance(again, WriteLedger) and again.version == 5
 
 
 def test_g27_only_closed_marked_unsealed_ledgers_are_filled() -> None:

@@ -391,6 +391,15 @@ def test_a_waiting_close_may_be_forced_later() -> None:
     assert [token for token, _ in script.stored(write).done] == ["first", "second"]
 
 
+@pytest.mark.parametrize("caller_ids", [False, True])
+def test_a_forced_close_in_the_middle_of_a_run_comes_to_its_end(caller_ids: bool) -> None:
+    """G-11, L-5, WR-2: the end is where the run was cut, whatever else the run or the caller's ids would have had room for."""
+    script = guaranteed("abc", options=WriterOptions(caller_ids=caller_ids))
+    script.append("t", b"0", b"1", b"2", at=0 if caller_ids else None).ack("ab", 0, 2)
+    assert script.do(script.writer.close("close", 0, forced=True)).writes == []
+    assert script.ack("c", 0, 2).write.metadata.last_entry_id == 1
+
+
 def test_a_close_forced_twice_drops_the_rest_once() -> None:
     """G-11, CL-5, I-18: the length is that of the entries that stay, however often the end is asked for."""
     script = guaranteed("abc").append("t", b"four", b"five5", b"sixsix").ack("ab", 0, 2)

@@ -65,6 +65,18 @@ def test_a_close_fails_what_waits_above_a_gap() -> None:
     assert (script.write.metadata.last_entry_id, script.write.metadata.length) == (0, 4)
 
 
+def test_a_close_of_a_guaranteed_ledger_does_not_wait_for_a_gap() -> None:
+    """G-11, WR-2, L-5, I-14: it waits for what is below, which completes before what is above fails; nothing is admitted any more."""
+    script = WriterScript(guaranteed=True, options=CALLER_IDS).append("t", b"four", at=0).append("u", b"seven77", at=2)
+    script.ack("abc", 2).ack("ab", 0)
+    script.do(script.writer.close("close", 0))
+    assert script.failed == [] and script.writes == []
+    script.ack("c", 0)
+    assert (script.done, script.failed) == ([("t", 0)], [("u", LedgerClosedError)])
+    metadata = script.write.metadata
+    assert (metadata.last_entry_id, metadata.length, metadata.sealed) == (0, 4, True)
+
+
 # --- deferred sync ---------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +246,18 @@ def test_domains_in_the_window_are_those_of_the_survivors() -> None:
     script = WriterScript((4, 4, 2), "abcdef", guaranteed=True, options=options, domains={"a": "r", "b": "r"}).append("t").lose("c")
     assert script.ack("abc", 0).done == []
     assert script.ack("d", 0).done == [("t", 0)]
+
+
+def test_delayed_a_bookie_is_replaced_when_no_other_domain_is_left() -> None:
+    """EC-3, WR-7: one failure leaves an ack quorum within reach, but all of it in one rack; a failure beside it changes nothing."""
+    options = WriterOptions(fault_domains_min=2, ensemble_change=EnsembleChangeMode.DELAYED)
+    domains = {"a": "r", "b": "r", "c": "s", "d": "s"}
+    script = WriterScript(options=options, domains=domains).append("t").ack("b", 0).refuse("a", 0)
+    assert script.writes == []
+    script = WriterScript(options=options, domains=domains).append("t").ack("ab", 0).refuse("c", 0)
+    assert script.write.metadata.last_fragment == Fragment(0, ("a", "b", "d"))
+    script.stored(script.write).ack("d", 0)
+    assert script.done == [("t", 0)]
 
 
 # --- answers that end the writing ------------------------------------------------------------------------------------

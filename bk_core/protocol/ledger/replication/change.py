@@ -83,8 +83,9 @@ class MetadataChange:
             return self._fail(self._gone())
         if event.metadata is None:
             return self._fail(self._as_error(event.error))
-        if event.version > self.version:
-            self.metadata, self.version = event.metadata, event.version
+        if event.version <= self.version:  # META-11, scenario 46: a follower that lags; to write at this version again is in vain (L-9)
+            return [SetTimer("metadata", self._limits.metadata_retry_ns)]
+        self.metadata, self.version = event.metadata, event.version
         return self._attempt()
 
     def _repeat(self) -> list[Effect]:

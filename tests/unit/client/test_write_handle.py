@@ -1,0 +1,181 @@
+"""What a user of a write handle is told, and what each way of writing does, against bookies on sockets in this process."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.bookie.server import EmbeddedBookie
+from bk_core.client.write_handle import WriteHandle
+from bk_core.errors import ClientClosedError, InvalidArgumentError, LedgerClosedError, OperationTimeoutError
+from bk_core.metadata import open_store
+from bk_core.net.link import BookieLink
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.wire.messages import ForceLedgerRequest
+
+TIMEOUT_S = 0.5
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[bk_core.BookKeeper]:
+    uri = f"memory://{tmp_path.name}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+    with bk_core.connect(uri) as bk:
+        yield bk
+    for bookie in bookies:
+        bookie.close()
+    store.close()
+
+
+@pytest.fixture
+def impatient(client: bk_core.BookKeeper) -> Iterator[bk_core.BookKeeper]:
+    with bk_core.connect(client.config.uri, operation_timeout_s=TIMEOUT_S) as bk:
+        yield bk
+
+
+# --- settings ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"ensemble_change": "now"}, "ensemble_change must be one of immediate, delayed, disabled, not 'now'"),
+        ({"ensemble_change": None}, "immediate, delayed, disabled"),
+        ({"operation_timeout_s": 0}, "operation_timeout_s must be above 0, not 0"),
+        ({"limits": {}}, r"limits must be Limits\(...\)"),
+        ({"reads": "fast"}, r"reads must be ReadOptions\(...\), not 'fast'"),
+        ({"ensemble_changes": "delayed"}, "unknown client setting: .*ensemble_changes"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        bk_core.connect("memory://nobody", **settings)
+
+
+def test_modes_that_exclude_each_other_say_why(client: bk_core.BookKeeper) -> None:
+    """WR-17, G-6: one of them needs what the other forbids."""
+    with pytest.raises(InvalidArgumentError, match="deferred_sync allows no ensemble change, which guaranteed_write_quorum needs"):
+        client.create_ledger(guaranteed_write_quorum=True, deferred_sync=True)
+
+
+# --- what is appended ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ledger: ledger.append("text"),
+        lambda ledger: ledger.append(5),
+        lambda ledger: ledger.append(None),
+        lambda ledger: ledger.append_many(["text"]),
+        lambda ledger: ledger.append_many(b"bytes are numbers"),
+        lambda ledger: ledger.append_many([]),
+        lambda ledger: ledger.append_run("text", array("q", (0, 4))),
+        lambda ledger: ledger.append_run(b"text", [0, 4]),
+        lambda ledger: ledger.append_run(b"text", array("i", (0, 4))),
+        lambda ledger: ledger.append_run(b"text", b"123"),
+        lambda ledger: ledger.append(b"text", entry_id=0),
+    ],
+)
+def test_what_cannot_be_appended_is_refused_and_costs_no_id(client: bk_core.BookKeeper, call: Callable[[WriteHandle], object]) -> None:
+    with client.create_ledger() as ledger:
+        with pytest.raises(InvalidArgumentError, match="payload|offsets|empty run|numbers its entries itself"):
+            call(ledger)
+        assert ledger.append(b"fine") == 0
+
+
+def test_any_buffer_is_a_payload(client: bk_core.BookKeeper) -> None:
+    with client.create_ledger() as ledger:
+        ledger.append(bytearray(b"one"))
+        ledger.append_many([memoryview(b"two"), array("B", b"three")])
+        ledger.append(array("q", [1]))
+    with client.open_ledger(ledger.ledger_id) as reader:
+        assert reader.read(0, 3) == [b"one", b"two", b"three", (1).to_bytes(8, "little")]
+
+
+# --- ids of the caller's ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry_id", [-1, "3", 1.5, 2**63 - 1, 2**63])
+def test_what_can_be_no_entry_id_is_refused_before_anything_is_sent(client: bk_core.BookKeeper, entry_id: Any) -> None:
+    """WR-2."""
+    with client.create_ledger(caller_ids=True) as ledger:
+        with pytest.raises(InvalidArgumentError, match="is not a number within 0"):
+            ledger.append_future(b"x", entry_id=entry_id)
+        with pytest.raises(InvalidArgumentError, match="needs entry_id: it was created with caller_ids"):
+            ledger.append_future(b"x")
+        assert ledger.append(b"x", entry_id=0) == 0
+
+
+def test_who_waits_behind_a_gap_is_told_about_it(impatient: bk_core.BookKeeper) -> None:
+    """WR-2: by the append and by the close; giving up closes the ledger below the gap (G-11)."""
+    ledger = impatient.create_ledger(caller_ids=True)
+    ledger.append(b"x", entry_id=0)
+    with pytest.raises(OperationTimeoutError, match=r"append of entry 5 to ledger \d+ \(acknowledged once all lower ids are\)"):
+        ledger.append(b"x", entry_id=5)
+    with pytest.raises(OperationTimeoutError, match="no entry is acknowledged before entry 1"):
+        ledger.close()
+    assert ledger.close(forced=True).last_entry_id == 0
+
+
+# --- force ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guaranteed", [False, True])
+def test_a_force_that_is_not_needed_sends_nothing_and_tells_the_lac(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, guaranteed: bool
+) -> None:
+    """WR-17: without deferred sync, what is acknowledged is durable."""
+    sent: list[object] = []
+    request = BookieLink.request
+    monkeypatch.setattr(BookieLink, "request", lambda self, message, *rest: (sent.append(message), request(self, message, *rest))[1])
+    with client.create_ledger(guaranteed_write_quorum=guaranteed) as ledger:
+        assert ledger.force() == -1
+        ledger.append_many([b"a", b"b"]).result(30)
+        assert ledger.force() == 1 == ledger.last_add_confirmed
+    assert not any(isinstance(message, ForceLedgerRequest) for message in sent)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [{}, {"guaranteed_write_quorum": True}, {"caller_ids": True}])
+def test_a_forced_close_keeps_what_is_acknowledged(client: bk_core.BookKeeper, mode: dict[str, bool]) -> None:
+    """G-11, CL-5: and a second close tells the same."""
+    ledger = client.create_ledger(**mode)
+    chosen = {"entry_id": 0} if "caller_ids" in mode else {}
+    ledger.append_many([b"a", b"b"], **chosen).result(30)
+    for _ in range(2):
+        closed = ledger.close(forced=True)
+        assert (closed.state, closed.last_entry_id, closed.length) == (LedgerState.CLOSED, 1, 2)
+
+
+def test_a_forced_close_gives_up_what_was_not_forced(client: bk_core.BookKeeper) -> None:
+    """WR-17: acknowledged before durable is not confirmed; a plain close forces it."""
+    ledger = client.create_ledger(deferred_sync=True)
+    ledger.append(b"durable")
+    ledger.force()
+    ledger.append(b"acknowledged")
+    closed = ledger.close(forced=True)
+    assert (closed.last_entry_id, closed.length) == (0, 7)
+
+
+def test_after_the_end_every_call_says_who_ended_it(client: bk_core.BookKeeper) -> None:
+    """CL-5, G-10."""
+    closed, abandoned = client.create_ledger(), client.create_ledger()
+    closed.close()
+    abandoned.append(b"x")
+    abandoned.abandon()
+    for ledger in (closed, abandoned):
+        for call in (lambda ledger=ledger: ledger.append(b"late"), ledger.force):
+            with pytest.raises(ClientClosedError, match=f"ledger {ledger.ledger_id} was closed by this program"):
+                call()
+    with pytest.raises(LedgerClosedError, match="abandoned by its writer"):
+        abandoned.close()
