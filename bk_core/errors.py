@@ -18,7 +18,7 @@
     │   ├── NodeExistsError, NoNodeError, VersionConflictError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogSchemaError
-    └── ClientClosedError, OperationTimeoutError
+    └── ClientClosedError, OperationTimeoutError, BlockingCallError
 
 Class attributes (style.md lesson 4):
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
@@ -60,6 +60,12 @@ class InvalidArgumentError(BkError, ValueError):
     """The caller's argument can never work. Raised before any side effect."""
 
     code = "BK-ARGUMENT"
+
+
+class BlockingCallError(BkError):
+    """A call that has to wait was made where nothing may wait: in a completion callback, on the client's own thread."""
+
+    code = "BK-BLOCKING-CALL"
 
 
 class RemoteProtocolError(BkError):

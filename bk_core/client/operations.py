@@ -9,13 +9,22 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from bk_core.client.session import Driver, Session
-from bk_core.errors import OperationTimeoutError
+from bk_core.errors import BlockingCallError, OperationTimeoutError
+from bk_core.net.reactor import on_reactor_thread
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 
 
+def must_not_block(what: str) -> None:
+    """BlockingCallError in a completion callback, which runs on the thread that takes in the answers."""
+    if on_reactor_thread():
+        raise BlockingCallError(f"{what} has to wait, which a completion callback cannot: hand it to a thread of your own")
+
+
 def wait(future: Future[Any], timeout_s: float, what: str) -> Any:
-    """The future's result; OperationTimeoutError names what was being done."""
+    """The future's result; OperationTimeoutError names what was being done, BlockingCallError that it cannot be done in a callback."""
+    if not future.done():
+        must_not_block(what)
     try:
         return future.result(timeout=timeout_s)
     except FutureTimeoutError:
@@ -56,6 +65,7 @@ def run_machine(
     OperationTimeoutError after ``operation_timeout_s``. A machine that tells its ``progress`` may take any time in all (a recovery reads
     a whole fragment), but not so long without any.
     """
+    must_not_block(f"{what} ledger {ledger_id}")
     future: Future[Any] = Future()
     driver = Driver(session, ledger_id, add_kind=add_kind)
     driver.machine = machine

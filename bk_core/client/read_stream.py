@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
+from bk_core.client.operations import must_not_block
 from bk_core.client.session import Driver, Session
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.events import Event
@@ -51,6 +52,8 @@ class RunStream:
 
     def next(self, timeout_s: float | None) -> EntryRun | None:
         """The next run, None at the end. Raises what the machine failed with, queue.Empty when the time is up."""
+        if self._queue.empty():
+            must_not_block("reading")
         kind, value = self._queue.get(timeout=timeout_s)
         if kind == "error":
             raise value

@@ -6,13 +6,13 @@ import operator
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
-from bk_core.client.operations import wait
+from bk_core.client.operations import must_not_block, wait
 from bk_core.client.session import Driver, Session
 from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
 from bk_core.protocol.effects import Effect
@@ -129,13 +129,24 @@ class WriteHandle:
         self._check_sizes(bounds, len(payloads))
         future: Future[int] = _new_future()
         # Who chooses ids needs no turn, and must not wait for one: it may be the one that fills the gap all others wait behind.
-        with self._order if entry_id is None else nullcontext(), self._lock:
+        with self._turn() if entry_id is None else nullcontext(), self._lock:
             # Long runs go in pieces, so that the reactor can take acknowledgements in between.
             for start in range(0, len(bounds) - 1, RUN_ENTRIES_MAX):
                 piece = bounds[start : start + RUN_ENTRIES_MAX + 1]
                 last = start + RUN_ENTRIES_MAX >= len(bounds) - 1
                 self._admit(payloads, piece, future, last, None if entry_id is None else entry_id + start)
         return future
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One run after the other. BlockingCallError in a callback that would wait for another thread's run."""
+        if not self._order.acquire(blocking=False):
+            must_not_block(f"append to ledger {self.ledger_id}")
+            self._order.acquire()
+        try:
+            yield
+        finally:
+            self._order.release()
 
     def _admit(self, payloads: bytes, bounds: memoryview, future: Future[int], last: bool, first: int | None) -> None:
         size, count = bounds[-1] - bounds[0], len(bounds) - 1
@@ -205,6 +216,7 @@ class WriteHandle:
     def _wait_for_room(self, size: int, count: int, first: int | None) -> None:
         deadline = time.monotonic() + self._session.config.operation_timeout_s
         while not self._closed and not self._fills_gap(first) and self._is_full(size, count):
+            must_not_block(f"append to ledger {self.ledger_id}, whose window is full,")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise OperationTimeoutError(
@@ -262,6 +274,7 @@ class WriteHandle:
         deadline = time.monotonic() + self._session.config.operation_timeout_s
         with self._lock:
             while self._in_flight_runs:
+                must_not_block(f"flushing ledger {self.ledger_id}")
                 if not self._lock.wait(timeout=max(0.0, deadline - time.monotonic())):
                     raise OperationTimeoutError(self._unacknowledged())
         if self._machine.error is not None:
@@ -292,6 +305,7 @@ class WriteHandle:
         and gives up what is not acknowledged (G-11), with ``deferred_sync`` also what was not forced; ``abandon`` gives up the close and
         leaves the ledger to a recovery (G-10).
         """
+        must_not_block(f"closing ledger {self.ledger_id}")
         if not self._closed and not forced and self._machine.error is None:
             self.flush()
             if self._options.deferred_sync:

@@ -13,6 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
@@ -232,7 +233,7 @@ class BookieLink:
     def _add_answer(self, ledger_id: int, first: int, count: int, status: Status) -> None:
         listener = self._listeners.get(ledger_id)
         if listener is not None:
-            listener.on_add(self.bookie, first, count, status)
+            self._tell(partial(listener.on_add, self.bookie, first, count, status))
 
     def _answer(self, response: Response) -> None:
         if self.protocol == "v3" and isinstance(response, AddResponse) and response.request_id in self._adds:
@@ -249,7 +250,7 @@ class BookieLink:
         if found is None or not isinstance(response, found.response):
             return
         self._forget(number)
-        found.answer(response.status, response)
+        self._tell(partial(found.answer, response.status, response))
 
     def _forget(self, number: int) -> _Waiting | None:
         waiting = self._waiting.pop(number, None)
@@ -325,9 +326,16 @@ class BookieLink:
             self._backoff_ns = min(self._backoff_ns * 2, BACKOFF_LAST_NS)
             log.info("bookie %s: connection lost (%s)", self.bookie, why)
         for one in waiting.values():
-            one.answer(status, None)
+            self._tell(partial(one.answer, status, None))
         for listener in list(self._listeners.values()):
-            listener.on_lost(self.bookie, status)
+            self._tell(partial(listener.on_lost, self.bookie, status))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        """What goes wrong with one ledger is no concern of the others on this connection."""
+        try:
+            call()
+        except Exception:
+            log.exception("unexpected error about an answer of bookie %s", self.bookie)
 
     def _refuse_adds(self, ledger_id: int) -> None:
         def tell() -> None:
@@ -345,6 +353,6 @@ class BookieLink:
         for number in late:
             waiting = self._forget(number)
             if waiting is not None:
-                waiting.answer(Status.TIMEOUT, None)
+                self._tell(partial(waiting.answer, Status.TIMEOUT, None))
         if not self._closed:
             self._check = self._reactor.call_later(CHECK_NS, self._check_deadlines)

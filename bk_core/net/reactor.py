@@ -14,6 +14,13 @@ from typing import Protocol
 
 log = logging.getLogger("bk_core.net")
 
+_here = threading.local()
+
+
+def on_reactor_thread() -> bool:
+    """True on the thread of any client's reactor: whoever waits there for an answer waits for himself."""
+    return getattr(_here, "reactor", False)
+
 
 class Pollable(Protocol):
     def on_io(self, readable: bool, writable: bool) -> None: ...
@@ -92,6 +99,7 @@ class Reactor:
         self._wake_out.close()
 
     def _run(self) -> None:
+        _here.reactor = True
         while not self._stopping:
             for key, mask in self._selector.select(self._wait_s()):
                 if key.data is None:

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -16,6 +16,7 @@ import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.errors import (
     AddQuorumTimeoutError,
+    BlockingCallError,
     DuplicateEntryIdError,
     InvalidArgumentError,
     LedgerFencedError,
@@ -79,6 +80,26 @@ def test_many_threads_append_to_one_ledger(cluster: LocalCluster) -> None:
             ids = list(threads.map(append, range(8)))
         assert all(mine == sorted(mine) for mine in ids)
         assert sorted(entry for mine in ids for entry in mine) == list(range(2400))
+
+
+def test_a_callback_that_would_wait_for_itself_is_told_so(cluster: LocalCluster) -> None:
+    """SM-1: callbacks run on the thread that takes in the answers; one that waits there would stop every ledger."""
+    errors: list[BaseException] = []
+    done = threading.Event()
+    with bk_core.connect(cluster.uri) as bk, bk.create_ledger() as ledger:
+
+        def called(future: Future[int]) -> None:
+            for wrong in (lambda: ledger.append(b"and wait"), lambda: ledger.close(), lambda: bk.recover_ledger(ledger.ledger_id)):
+                try:
+                    wrong()
+                except BaseException as error:
+                    errors.append(error)
+            done.set()
+
+        ledger.append_future(b"first").add_done_callback(called)
+        assert done.wait(timeout=30)
+        assert [type(error) for error in errors] == [BlockingCallError] * 3
+        assert ledger.append(b"life goes on") == 1
 
 
 def test_deferred_sync_moves_the_lac_by_force_only(cluster: LocalCluster) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak.checker import LEDGER_RULES, LOG_RULES, check, lost, views_of
+from tests.soak.checker import BESIDE_JAVA, LEDGER_RULES, LOG_RULES, check, lost, views_of
 from tests.soak.history import Op, digest, digests
 from tests.soak.workload import payload
 
@@ -335,6 +335,19 @@ def test_a_broken_ledger_history_is_caught(rule: str, damage: Callable[[Story], 
     story = good_ledger()
     damage(story)
     assert rule in {violation.rule for violation in check(story.ops)}
+
+
+def test_an_entry_above_the_end_beside_a_java_recoverer_is_counted_by_itself() -> None:
+    """I-6, RC-7, D1; 14.1 items 4 and 8: only what was seen after Apache's client began to recover is excused."""
+    story = good_ledger()
+    _tail_above_the_end(story)
+    recover = _find(story, "recover")
+    recover.args["by"] = "java"
+    rules = {violation.rule for violation in check(story.ops)}
+    assert BESIDE_JAVA in rules
+    assert "I-6" not in rules
+    recover.begin_ns = story.now + 10
+    assert "I-6" in {violation.rule for violation in check(story.ops)}
 
 
 def _log_entry_lost(story: Story) -> None:
