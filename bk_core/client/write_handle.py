@@ -95,10 +95,11 @@ class WriteHandle:
 
     def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
         """Append one entry and wait for its acknowledgement; its id. ``entry_id``: see append_run."""
-        future = self.append_future(payload, entry_id=entry_id)
         what = f"append to ledger {self.ledger_id}"
         if entry_id is not None:
             what = f"append of entry {entry_id} to ledger {self.ledger_id} (acknowledged once all lower ids are)"
+        must_not_block(what)
+        future = self.append_future(payload, entry_id=entry_id)
         return int(wait(future, self._session.config.operation_timeout_s, what))
 
     def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Future[int]:
