@@ -496,9 +496,10 @@ class Recoverer(Client):
             self.decided = True
             if any(v != verdict for v in self.truth.verdicts.values()):
                 self.world.probes["two recoverers disagree"] += 1
-            if self.truth.closed and self.truth.lost:
-                # B-10 wants no limbo for a ledger that is CLOSED, so a bookie wiped since then may deny what it had. That can mislead a
-                # recovery that is still reading; its closing write cannot apply any more (RC-18).
+            if self.truth.closed:
+                # B-10 wants no limbo for a ledger that is CLOSED, so a bookie wiped since then may deny what it had, and so may one whose
+                # copy was collected because no fragment names it any more (B-12). That can mislead a recovery that is still reading; its
+                # closing write cannot apply any more (RC-18).
                 self.world.probes["a recovery was misled after the ledger had closed"] += verdict < self.truth.top_acked
             else:
                 self.truth.verdicts[self.name] = verdict

@@ -36,6 +36,7 @@ class Replicator(Client):
         self._spans: list[FragmentSpan] = []
         self._to_fill: list[FragmentSpan] = []
         self._found_something = False
+        self._losses = 0  # a disk lost during a round may have been looked at before
         self.on_done = self._done
 
     @property
@@ -45,6 +46,7 @@ class Replicator(Client):
 
     def start(self) -> None:
         self.content, self._found_something = False, False
+        self._losses = self.truth.losses
         self.cluster.store.read(self.name, self.truth, lambda found: self.soon(lambda: self._opened(found)))
 
     def _opened(self, found: Answer) -> None:
@@ -64,7 +66,7 @@ class Replicator(Client):
                 self._to_fill = list(guaranteed.spans_to_fill(md))
                 self._fill(md)
                 return
-            self.content = md.state is LedgerState.CLOSED and not self._found_something
+            self.content = md.state is LedgerState.CLOSED and not self._found_something and self._losses == self.truth.losses
             self.change_machine(None)
             if not self.content:
                 self._later(self.start)

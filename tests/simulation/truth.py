@@ -92,6 +92,7 @@ class Truth:
         self.new_acks: list[int] = []
         self.copies: dict[int, int] = {}  # entry -> bookies that hold it durably
         self.lost = 0  # bookies that lost data
+        self.losses = 0  # how often one did
         self.fenced = 0  # durably
         self.promised = 0  # bookies whose answer to a fencing request left
         self.denied: dict[tuple[int, int], None] = {}
@@ -210,6 +211,7 @@ class Truth:
         for entry_id in self.copies:
             self.copies[entry_id] &= keep
         self.lost |= 1 << bookie
+        self.losses += 1
         self.fenced &= keep
         self.checked_from = 0
         self.dirty |= LOSS

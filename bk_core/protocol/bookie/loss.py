@@ -18,14 +18,15 @@ class AfterLoss(Enum):
 def after_loss(metadata: LedgerMetadata | None, bookie: BookieId) -> AfterLoss:
     """RC-26. ``metadata`` is None if it cannot be understood: then the worst is assumed, which costs availability and never data.
 
-    A CLOSED ledger is fenced without limbo, which the rule does not ask for: its closing may rest on a fence that was lost here, and no
-    regular add to it can be rightful. Fragments made after this look at the metadata have had no answer from this life of the bookie.
+    A CLOSED ledger is fenced without limbo, which the rule does not ask for: its closing may rest on a fence that was lost here, also if
+    the recovery replaced this bookie and no fragment names it any more, and no regular add to it can be rightful. Fragments made after
+    this look at the metadata have had no answer from this life of the bookie.
     """
     if metadata is None:
         return AfterLoss.LIMBO
     if metadata.state is not LedgerState.CLOSED:
         return AfterLoss.LIMBO if bookie in metadata.last_fragment.ensemble else AfterLoss.NOTHING
-    return AfterLoss.FENCE if is_member(metadata, bookie) else AfterLoss.NOTHING
+    return AfterLoss.FENCE
 
 
 def is_member(metadata: LedgerMetadata, bookie: BookieId) -> bool:
