@@ -75,19 +75,9 @@ lint: setup
 	@$(SAY) "stubtest";     $(BIN)/stubtest bk_core.kernels._native
 	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
 
-# Two lanes side by side, since servers spend most of their time waiting. PYTEST_ARGS="tests/unit -x" runs just that.
-SERVER_TESTS := tests/conformance tests/integration
-
 test: setup lint
-ifdef PYTEST_ARGS
 	@$(SAY) "tests"
 	@$(ENV) $(BIN)/pytest -q $(PYTEST_ARGS)
-else
-	@$(SAY) "tests"
-	@$(ENV) $(BIN)/pytest -q $(SERVER_TESTS) > .cache/server-tests.log 2>&1 & lane=$$!; trap "kill $$lane 2>/dev/null || true" INT TERM; \
-	$(ENV) status=0; $(BIN)/pytest -q tests $(addprefix --ignore=,$(SERVER_TESTS)) || status=1; \
-	$(SAY) "tests with servers"; wait $$lane || status=1; cat .cache/server-tests.log; exit $$status
-endif
 
 # the simulated cluster over many seeds; every rare state must have been met
 simulate: setup

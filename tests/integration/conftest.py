@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ import pytest
 import bk_core
 from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
-from bk_core.errors import BookieUnavailableError
+from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError
 from bk_core.protocol.limits import Limits
 
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
@@ -63,10 +64,15 @@ def running_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 
 def _warm(cluster: LocalCluster) -> LocalCluster:
     """A first add makes a bookie's JVM load half of its classes; on a busy machine that alone may take longer than an add timeout."""
-    patient = Limits(add_timeout_ns=60_000_000_000)
-    with bk_core.connect(cluster.uri, limits=patient) as bk, bk.create_ledger(ack_quorum_size=3) as ledger:
-        ledger.append(b"warm")
-    return cluster
+    deadline = time.monotonic() + 120
+    with bk_core.connect(cluster.uri, limits=Limits(add_timeout_ns=60_000_000_000)) as bk:
+        while True:
+            try:
+                with bk.create_ledger(ack_quorum_size=3) as ledger:
+                    ledger.append(b"warm")
+                return cluster
+            except NotEnoughBookiesError:
+                assert time.monotonic() < deadline
 
 
 def _all_up(cluster: LocalCluster) -> LocalCluster:

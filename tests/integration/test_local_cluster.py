@@ -26,6 +26,7 @@ PAYLOADS = [b"", b"one", bytes(range(256)), b"x" * 100_000] + [b"%d" % i for i i
 
 
 @pytest.mark.apache
+@pytest.mark.parametrize("cluster", ["embedded"], indirect=True)  # Apache's own bookies: test_java.py
 @pytest.mark.parametrize(("digest", "protocol"), [("CRC32C", "v2"), ("MAC", "v2"), ("CRC32", "v3"), ("DUMMY", "v3")])
 def test_java_client_writes_and_reads(cluster: LocalCluster, java_client: JavaClient, digest: str, protocol: str) -> None:
     written = java_client.write(cluster, PAYLOADS, digest=digest, protocol=protocol, password="secret")
