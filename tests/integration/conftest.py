@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError
 from bk_core.protocol.limits import Limits
 
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
+logging.getLogger("bk_core").setLevel(logging.INFO)  # a failing test shows which bookie failed, and how
 _JAVA = Path(__file__).parent / "java"
 _JUDGE_TIMEOUT_S = 90
 
