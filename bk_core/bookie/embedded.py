@@ -61,7 +61,7 @@ class EmbeddedBookie:
         self._store = store
         self._options = options or BookieOptions()
         self._registration: Registration | None = None
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock_descriptor = -1
         self._server: BookieServer | None = None
@@ -134,7 +134,7 @@ class EmbeddedBookie:
                 log.warning("unregistering failed: %s", error)
         if self._server is not None:
             self._server.stop()
-        self._jobs.put(None)
+        self._work.put(None)
         for thread in self._threads:
             thread.join()
         self._threads.clear()
@@ -198,7 +198,7 @@ class EmbeddedBookie:
     def _register(self, store: MetadataStore) -> None:
         assert self._server is not None
         self._registration = store.register_bookie(self.bookie_id, self.host, self.port, self._server.machine.read_only)
-        self._server.on_read_only = lambda read_only: self._jobs.put(lambda: self._announce(read_only))
+        self._server.on_read_only = lambda read_only: self._work.put(lambda: self._announce(read_only))
         self._run_thread("bookie-metadata", self._metadata_loop)
 
     def _announce(self, read_only: bool) -> None:
@@ -226,7 +226,7 @@ class EmbeddedBookie:
         """What was asked for, or else the periodic work that is due next; None to end."""
         due = min(work, key=lambda one: one.at)
         try:
-            return self._jobs.get(timeout=max(0.0, due.at - time.monotonic()))
+            return self._work.get(timeout=max(0.0, due.at - time.monotonic()))
         except queue.Empty:
             due.at = time.monotonic() + due.interval_s
             return due.run

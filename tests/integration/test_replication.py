@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,9 +22,8 @@ from bk_core.protocol.entry import digests, layout
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import eligible_fragments
-from bk_core.protocol.wire import connection
-from bk_core.protocol.wire.frames import FrameReader
-from bk_core.protocol.wire.messages import AddRequest, ReadRequest, ReadResponse, Response, Status
+from bk_core.protocol.wire.messages import AddRequest, Status
+from tests.integration.replicas import Direct
 
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
 BOOKIES = 4
@@ -54,32 +52,6 @@ def write(bk: bk_core.BookKeeper, quorums: tuple[int, int, int], count: int = EN
     with bk.create_ledger(ensemble_size=e, write_quorum_size=w, ack_quorum_size=a, password=b"pw") as ledger:
         ledger.append_many([payload(n) for n in range(count)]).result(timeout=30)
     return ledger.ledger_id
-
-
-class Direct:
-    """One bookie, asked without any client."""
-
-    def __init__(self, bookie: str) -> None:
-        host, port = bookie.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=10)
-        self._reader = FrameReader()
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _ask(self, request: AddRequest | ReadRequest) -> Response:
-        self._socket.sendall(connection.encode_request(request, "v2"))
-        while not (frames := self._reader.feed(self._socket.recv(1 << 16))):
-            pass
-        return connection.decode_response(frames[0], "v2")
-
-    def read(self, ledger_id: int, entry_id: int) -> tuple[Status, bytes | None]:
-        response = self._ask(ReadRequest(0, ledger_id, entry_id))
-        assert isinstance(response, ReadResponse)
-        return response.status, response.body
-
-    def add(self, request: AddRequest) -> Status:
-        return self._ask(request).status
 
 
 def bad_replicas(ledger_id: int, metadata: LedgerMetadata) -> list[str]:
