@@ -11,7 +11,7 @@ from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire.frames import FrameReader
-from bk_core.protocol.wire.messages import ReadRequest, ReadResponse, Status
+from bk_core.protocol.wire.messages import AddRequest, ReadRequest, ReadResponse, Response, Status
 
 
 class Direct:
@@ -25,13 +25,19 @@ class Direct:
     def close(self) -> None:
         self._socket.close()
 
-    def read(self, ledger_id: int, entry_id: int) -> tuple[Status, bytes | None]:
-        self._socket.sendall(connection.encode_request(ReadRequest(0, ledger_id, entry_id), "v2"))
+    def _ask(self, request: AddRequest | ReadRequest) -> Response:
+        self._socket.sendall(connection.encode_request(request, "v2"))
         while not (frames := self._reader.feed(self._socket.recv(1 << 16))):
             pass
-        response = connection.decode_response(frames[0], "v2")
+        return connection.decode_response(frames[0], "v2")
+
+    def read(self, ledger_id: int, entry_id: int) -> tuple[Status, bytes | None]:
+        response = self._ask(ReadRequest(0, ledger_id, entry_id))
         assert isinstance(response, ReadResponse)
         return response.status, response.body
+
+    def add(self, request: AddRequest) -> Status:
+        return self._ask(request).status
 
 
 def missing_replicas(ledger_id: int, closed: LedgerMetadata, payload: Callable[[int], bytes]) -> Iterator[tuple[int, str, str]]:
