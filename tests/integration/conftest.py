@@ -26,7 +26,7 @@ import bk_core
 from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError
-from bk_core.protocol.limits import Limits
+from tests.integration.patience import PATIENT
 
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
 logging.getLogger("bk_core").setLevel(logging.INFO)  # a failing test shows which bookie failed, and how
@@ -67,7 +67,7 @@ def running_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 def _warm(cluster: LocalCluster) -> LocalCluster:
     """A first add makes a bookie's JVM load half of its classes; on a busy machine that alone may take longer than an add timeout."""
     deadline = time.monotonic() + 120
-    with bk_core.connect(cluster.uri, limits=Limits(add_timeout_ns=60_000_000_000)) as bk:
+    with bk_core.connect(cluster.uri, limits=PATIENT) as bk:
         while True:
             try:
                 with bk.create_ledger(ack_quorum_size=3) as ledger:

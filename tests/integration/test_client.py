@@ -27,6 +27,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.protocol.ledger.metadata import LedgerState
+from tests.integration.patience import PATIENT
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -39,7 +40,7 @@ PAYLOADS = [b"", b"one", bytes(range(256)), b"x" * 100_000] + [b"%d" % i for i i
 
 @pytest.fixture(params=["v2", "v3"])
 def client(request: pytest.FixtureRequest, cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with bk_core.connect(cluster.uri, protocol=request.param) as opened:
+    with bk_core.connect(cluster.uri, protocol=request.param, limits=PATIENT) as opened:
         yield opened
 
 
@@ -208,7 +209,7 @@ def test_recovery_stops_a_live_writer_and_keeps_what_it_acknowledged(client: Boo
     thread = threading.Thread(target=write)
     thread.start()
     _wait_until(lambda: len(acknowledged) > 50)
-    with bk_core.connect(cluster.uri, protocol=client.config.protocol) as other:
+    with bk_core.connect(cluster.uri, protocol=client.config.protocol, limits=PATIENT) as other:
         reader = other.recover_ledger(writer.ledger_id)
         assert reader.is_closed
         recovered = reader.read(0, reader.last_add_confirmed)

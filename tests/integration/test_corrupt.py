@@ -18,6 +18,7 @@ from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadat
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire.frames import FrameReader
 from bk_core.protocol.wire.messages import AddResponse, Status
+from tests.integration.patience import PATIENT
 
 PAYLOAD = b"the bytes that were written"
 
@@ -50,7 +51,7 @@ def ledger_with_bad_copies(bk: bk_core.BookKeeper, bookies: list[str], bad: int)
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
 def test_bad_copies_are_passed_over(cluster: LocalCluster, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
-    with bk_core.connect(cluster.uri, protocol=protocol) as bk:
+    with bk_core.connect(cluster.uri, protocol=protocol, limits=PATIENT) as bk:
         ledger_id = ledger_with_bad_copies(bk, sorted(cluster.bookie_ids)[:3], bad=2)
         with caplog.at_level(logging.WARNING, logger="bk_core.client"):
             for _ in range(12):  # the first replica asked is drawn per handle
@@ -60,7 +61,7 @@ def test_bad_copies_are_passed_over(cluster: LocalCluster, protocol: str, caplog
 
 
 def test_when_no_copy_is_good_the_error_says_where(cluster: LocalCluster) -> None:
-    with bk_core.connect(cluster.uri) as bk:
+    with bk_core.connect(cluster.uri, limits=PATIENT) as bk:
         bookies = sorted(cluster.bookie_ids)[:3]
         ledger_id = ledger_with_bad_copies(bk, bookies, bad=3)
         with bk.open_ledger(ledger_id) as reader, pytest.raises(ReadError) as caught:

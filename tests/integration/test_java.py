@@ -10,6 +10,7 @@ import pytest
 import bk_core
 from bk_core.errors import WrongPasswordError
 from bk_core.protocol.ledger.metadata import LedgerState
+from tests.integration.patience import PATIENT
 
 if TYPE_CHECKING:
     from conftest import JavaClient
@@ -26,7 +27,7 @@ SIZE = sum(map(len, PAYLOADS))
 
 @pytest.fixture(params=["v2", "v3"])
 def client(request: pytest.FixtureRequest, apache_cluster: LocalCluster) -> Iterator[BookKeeper]:
-    with bk_core.connect(apache_cluster.uri, protocol=request.param) as opened:
+    with bk_core.connect(apache_cluster.uri, protocol=request.param, limits=PATIENT) as opened:
         yield opened
 
 

@@ -10,6 +10,7 @@ import bk_core
 from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.errors import BookieUnavailableError, LedgerError
+from tests.integration.patience import PATIENT
 
 VERSION = "4.14.7"
 PAYLOADS = [b"entry %d" % n for n in range(300)]
@@ -29,7 +30,10 @@ def old_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClust
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
 def test_write_read_fence_recover(old_cluster: LocalCluster, protocol: str) -> None:
-    with bk_core.connect(old_cluster.uri, protocol=protocol) as bk, bk_core.connect(old_cluster.uri, protocol=protocol) as other:
+    with (
+        bk_core.connect(old_cluster.uri, protocol=protocol, limits=PATIENT) as bk,
+        bk_core.connect(old_cluster.uri, protocol=protocol) as other,
+    ):
         writer = bk.create_ledger(password=b"secret")
         assert writer.append_many(PAYLOADS).result(60) == len(PAYLOADS) - 1
         with other.open_ledger(writer.ledger_id, password=b"secret") as reader:

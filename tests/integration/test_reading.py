@@ -17,6 +17,7 @@ from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
 from bk_core.protocol.limits import Limits
+from tests.integration.patience import PATIENT
 from tests.integration.test_corrupt import PAYLOAD, add
 
 pytestmark = pytest.mark.apache
@@ -89,7 +90,7 @@ def test_a_hanging_bookie_costs_one_speculation(apache_cluster: LocalCluster, pr
 def test_one_bad_replica_is_made_up_for_by_another(apache_cluster: LocalCluster, protocol: str, bad: str) -> None:
     """RD-3, RD-5, RD-8, RD-10: a copy that is not there, or not what was written."""
     bookies = sorted(apache_cluster.bookie_ids)[:3]
-    with bk_core.connect(apache_cluster.uri, protocol=protocol) as bk:
+    with bk_core.connect(apache_cluster.uri, protocol=protocol, limits=PATIENT) as bk:
         ledger_id = bk.store.new_ledger_id()
         metadata = LedgerMetadata(3, 3, 2, LedgerState.OPEN, (Fragment(0, tuple(bookies)),)).closed(0, len(PAYLOAD))
         bk.store.create_ledger(ledger_id, metadata_codec.encode(metadata))
@@ -104,7 +105,11 @@ def test_one_bad_replica_is_made_up_for_by_another(apache_cluster: LocalCluster,
 
 def test_a_tail_of_a_ledger_that_is_recovered(apache_cluster: LocalCluster) -> None:
     """LC-7, LC-8, scenario 42: the writer dies, somebody else fences and closes; the tail ends where the ledger does."""
-    with bk_core.connect(apache_cluster.uri) as bk, bk_core.connect(apache_cluster.uri) as other, ThreadPoolExecutor(1) as threads:
+    with (
+        bk_core.connect(apache_cluster.uri, limits=PATIENT) as bk,
+        bk_core.connect(apache_cluster.uri) as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
         writer = bk.create_ledger()
         with bk.open_ledger(writer.ledger_id) as reader:
             seen = threads.submit(lambda: [payload for run in reader.tail(timeout_s=30) for payload in run.payloads()])

@@ -23,6 +23,7 @@ from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import eligible_fragments
 from bk_core.protocol.wire.messages import AddRequest, Status
+from tests.integration.patience import PATIENT
 from tests.integration.replicas import Direct
 
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
@@ -88,7 +89,7 @@ def shell(cluster: LocalCluster, *arguments: str) -> str:
 
 def test_a_lock_of_another_replicator_is_honoured(bookies: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """RR-11: the node as Apache's worker makes it; while it is there nothing is copied, and afterwards ours is gone too."""
-    with bk_core.connect(bookies.uri) as bk:
+    with bk_core.connect(bookies.uri, limits=PATIENT) as bk:
         ledger_id = write(bk, (3, 3, 2))
         victim = bk.ledger_metadata(ledger_id).fragments[0].ensemble[0]
         other = open_store(bookies.uri)
@@ -116,7 +117,7 @@ def test_a_lock_of_another_replicator_is_honoured(bookies: LocalCluster, capsys:
 
 def test_apaches_shell_reads_our_marks_and_we_its_switch(bookies: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """metadata.md 1.4: what we write is what Apache's tools list; what they switch off is said, and repairing by hand goes on."""
-    with bk_core.connect(bookies.uri) as bk:
+    with bk_core.connect(bookies.uri, limits=PATIENT) as bk:
         ledger_id = write(bk, (3, 3, 2), 3)
         marks = bk.store.underreplication()
         marks.mark(ledger_id, ["lost-1:3181", "lost-2:3181"], 1234)
@@ -133,7 +134,7 @@ def test_apaches_shell_reads_our_marks_and_we_its_switch(bookies: LocalCluster, 
 
 def test_a_corrupt_copy_is_written_again(bookies: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """RR-4, RR-5: bookies store what they are sent, so a bad copy can be put on one over a socket; the good one must win."""
-    with bk_core.connect(bookies.uri) as bk:
+    with bk_core.connect(bookies.uri, limits=PATIENT) as bk:
         ledger_id = write(bk, (3, 2, 2), 9)
         metadata = bk.ledger_metadata(ledger_id)
         victim = metadata.fragments[0].ensemble[2]
@@ -151,7 +152,7 @@ def test_a_corrupt_copy_is_written_again(bookies: LocalCluster, capsys: pytest.C
 @pytest.mark.slow
 def test_check_finds_a_replica_that_was_never_written(bookies: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """RR-4, RR-5: a bookie frozen while 3/3/2 is written and closed, then killed: what had only reached its socket is lost."""
-    with bk_core.connect(bookies.uri) as bk:
+    with bk_core.connect(bookies.uri, limits=PATIENT) as bk:
         ledger = bk.create_ledger(password=b"pw")
         ledger.append(payload(0))
         frozen = bookies.bookie_ids.index(ledger.metadata.fragments[0].ensemble[1])
@@ -174,14 +175,14 @@ def test_check_finds_a_replica_that_was_never_written(bookies: LocalCluster, cap
     assert run(bookies, "ledger", "repair", number) == 0
     assert "filled in" in capsys.readouterr().out
     assert bad_replicas(ledger.ledger_id, metadata) == []
-    with bk_core.connect(bookies.uri) as bk:
+    with bk_core.connect(bookies.uri, limits=PATIENT) as bk:
         assert bk.ledger_metadata(ledger.ledger_id) == metadata  # a copy on the same bookie changes no metadata
     assert run(bookies, "ledger", "check", number, "--full") == 0
 
 
 def test_decommission_of_a_live_bookie_beside_a_live_writer(bookies: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """RR-2, RR-7, RR-9: older fragments move while the ledger stays open, and its writer's next change still works."""
-    with bk_core.connect(bookies.uri) as bk, bk_core.connect(bookies.uri) as unprejudiced:
+    with bk_core.connect(bookies.uri, limits=PATIENT) as bk, bk_core.connect(bookies.uri) as unprejudiced:
         closed = [write(bk, (3, 2, 2)), write(bk, (3, 3, 2))]
         ledger = bk.create_ledger(password=b"pw")
         ledger.append_many([payload(n) for n in range(30)]).result(timeout=30)
@@ -221,7 +222,7 @@ def test_decommission_of_a_live_bookie_beside_a_live_writer(bookies: LocalCluste
 @pytest.mark.slow
 def test_a_bookie_dies_for_good(bookies: LocalCluster, java_client: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """RR-3, RR-5..RR-7: closed ledgers, striped and not, one left open by a dead writer, and one that is empty (R16, R17)."""
-    with bk_core.connect(bookies.uri) as bk:
+    with bk_core.connect(bookies.uri, limits=PATIENT) as bk:
         victim = 0
         name = bookies.bookie_ids[victim]
         ledgers: list[int] = []

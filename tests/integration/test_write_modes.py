@@ -24,6 +24,7 @@ from bk_core.errors import (
 )
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
+from tests.integration.patience import PATIENT
 
 QUICK = Limits(add_timeout_ns=1_500_000_000, read_timeout_ns=2_000_000_000)  # a busy machine must stay below it
 
@@ -51,7 +52,7 @@ def all_bookies(bk: bk_core.BookKeeper, cluster: LocalCluster) -> int:
 
 def test_ids_chosen_by_the_caller(cluster: LocalCluster) -> None:
     """WR-2: any order, each id once, acknowledged in order."""
-    with bk_core.connect(cluster.uri) as bk:
+    with bk_core.connect(cluster.uri, limits=PATIENT) as bk:
         ledger = bk.create_ledger(caller_ids=True)
         last, first = ledger.append_future(b"two", entry_id=2), ledger.append_many([b"zero", b"one"], entry_id=0)
         assert (first.result(timeout=20), last.result(timeout=20)) == (1, 2)
@@ -70,7 +71,7 @@ def test_ids_chosen_by_the_caller(cluster: LocalCluster) -> None:
 
 def test_many_threads_append_to_one_ledger(cluster: LocalCluster) -> None:
     """SM-1, WR-8, R35: one thread alone looks at answers: every append completes, ids rise per thread."""
-    with bk_core.connect(cluster.uri) as bk, bk.create_ledger() as ledger:
+    with bk_core.connect(cluster.uri, limits=PATIENT) as bk, bk.create_ledger() as ledger:
 
         def append(thread: int) -> list[int]:
             futures = [ledger.append_future(b"%d:%d" % (thread, n)) for n in range(300)]
@@ -86,7 +87,7 @@ def test_a_callback_that_would_wait_for_itself_is_told_so(cluster: LocalCluster)
     """SM-1: callbacks run on the thread that takes in the answers; one that waits there would stop every ledger."""
     errors: list[BaseException] = []
     done = threading.Event()
-    with bk_core.connect(cluster.uri) as bk, bk.create_ledger() as ledger:
+    with bk_core.connect(cluster.uri, limits=PATIENT) as bk, bk.create_ledger() as ledger:
 
         def called(future: Future[int]) -> None:
             for wrong in (lambda: ledger.append(b"and wait"), lambda: ledger.close(), lambda: bk.recover_ledger(ledger.ledger_id)):
@@ -104,7 +105,7 @@ def test_a_callback_that_would_wait_for_itself_is_told_so(cluster: LocalCluster)
 
 def test_deferred_sync_moves_the_lac_by_force_only(cluster: LocalCluster) -> None:
     """WR-17: acknowledged is not yet confirmed; ``force`` confirms, ``close`` forces what is left."""
-    with bk_core.connect(cluster.uri) as bk:
+    with bk_core.connect(cluster.uri, limits=PATIENT) as bk:
         ledger = bk.create_ledger(deferred_sync=True)
         assert ledger.append_many([b"entry %d" % n for n in range(50)]).result(timeout=20) == 49
         assert ledger.last_add_confirmed == -1
@@ -141,7 +142,7 @@ def test_delayed_change_writes_on_with_one_bookie_silent_and_no_spare(cluster: L
 
 def test_recovery_with_delayed_change_needs_no_spare(cluster: LocalCluster) -> None:
     """RC-13, RC-14: the tail is written back to Qa bookies without the dead one; plain recovery gives up, nothing is lost (RC-21)."""
-    with bk_core.connect(cluster.uri) as bk, bk_core.connect(cluster.uri, ensemble_change="delayed") as delayed:
+    with bk_core.connect(cluster.uri, limits=PATIENT) as bk, bk_core.connect(cluster.uri, ensemble_change="delayed") as delayed:
         size = all_bookies(bk, cluster)
         ledger = bk.create_ledger(ensemble_size=size, write_quorum_size=size, ack_quorum_size=size - 1)
         ledger.append_many([b"acknowledged"] * 100).result(timeout=20)
