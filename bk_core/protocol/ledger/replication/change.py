@@ -73,7 +73,7 @@ class MetadataChange:
                 return [ReadLedger(self._request)]
             case Outcome.NO_SUCH_LEDGER:
                 return self._fail(self._gone())
-            case Outcome.REFUSED:
+            case _:  # REFUSED: definitely not applied
                 return self._fail(self._as_error(event.error))
 
     def _read(self, event: LedgerRead) -> list[Effect]:

@@ -268,7 +268,7 @@ class FragmentCheck:
 
     def _silent(self, ask: _Ask, status: Status) -> list[Effect]:
         replica = ask.replica
-        if replica.retries >= self._limits.replication_retries_max:
+        if not replica.resting and replica.retries >= self._limits.replication_retries_max:
             replica.silent = status
             replica.todo.clear()
             return [Log("warning", f"ledger {self.ledger_id}: bookie {replica.bookie} gives no answer ({status.name.lower()})")]

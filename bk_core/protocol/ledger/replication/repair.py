@@ -297,7 +297,7 @@ class FragmentRepair:
         elif self._batch and not reading.single and event.status in BATCH_UNKNOWN:
             reading.single = True  # an old bookie, or a dead one: the single read will tell
         else:
-            reason = "corrupt copy" if bodies else event.status.name.lower().replace("_", " ")
+            reason = "corrupt copy" if bodies else _why(event.status)
             reading.tried[reading.position] = reason
             if event.status in SILENCE:
                 self._silent.add(reading.position)
@@ -332,12 +332,10 @@ class FragmentRepair:
         effects: list[Effect] = []
         stretches: dict[int, list[Body]] = {}
         for body in bodies:
-            wanting = self._wanting(body.entry_id)
-            if wanting:
-                self.entries_copied += 1
-                self.bytes_copied += len(body.data)
-                self._budget.note_entry(len(body.data) + ADD_FRAME_PREFIX_BYTES)
-            for position in wanting:
+            self.entries_copied += 1  # somebody wants it: several are read at once only without striping
+            self.bytes_copied += len(body.data)
+            self._budget.note_entry(len(body.data) + ADD_FRAME_PREFIX_BYTES)
+            for position in self._wanting(body.entry_id):
                 stretch = stretches.setdefault(position, [])
                 if stretch and stretch[-1].entry_id + 1 != body.entry_id:
                     effects += self._send(position, stretch, now_ns)
@@ -401,7 +399,7 @@ class FragmentRepair:
             copy.sent = False
             copy.retries += 1
             if copy.retries > self._limits.replication_retries_max or status in HOPELESS:
-                why = status.name.lower().replace("_", " ")
+                why = _why(status)
                 self.failed_bookies[copy.bookie] = why
                 line = f"{copy.bookie} does not take entry {copy.entry_id} of ledger {self.ledger_id} ({why})"
                 return [Log("warning", line), *self._fail(ReplicationError(line, ledger=self.ledger_id, bookie=copy.bookie))]
@@ -463,3 +461,7 @@ class FragmentRepair:
     def _fail(self, error: BkError) -> list[Effect]:
         self.state = RepairState.FAILED
         return [Fail(self._token, error)]
+
+
+def _why(status: Status) -> str:
+    return "an answer without the entry" if status is Status.OK else status.name.lower().replace("_", " ")
