@@ -1,4 +1,5 @@
-# make setup | test | lint | coverage | simulate | mutations | sanitize | demo | kill-test | soak | bench-first | lock | clean
+# make setup | test | lint | coverage | simulate | mutations | sanitize | demo | kill-test | soak | faults | soak-spark | deployments |
+#      kafka | bench-first | bench-commit | lock | clean
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
 
@@ -17,7 +18,8 @@ C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c)
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
 SAY    := printf '\033[1m== %s\033[0m\n'
 
-.PHONY: setup test lint coverage simulate mutations check-tools sanitize demo kill-test soak bench-first lock clean
+.PHONY: setup test lint coverage simulate mutations check-tools sanitize demo kill-test soak faults soak-spark deployments kafka \
+        bench-first bench-commit lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
 
@@ -75,9 +77,19 @@ lint: setup
 	@$(SAY) "stubtest";     $(BIN)/stubtest bk_core.kernels._native
 	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
 
+# Two lanes side by side: servers and Spark spend half of their time waiting. PYTEST_ARGS="tests/unit -x" runs just that, in one.
+SERVER_LANE := tests/conformance tests/integration tests/soak
+
 test: setup lint
+ifdef PYTEST_ARGS
 	@$(SAY) "tests"
 	@$(ENV) $(BIN)/pytest -q $(PYTEST_ARGS)
+else
+	@$(SAY) "tests"
+	@$(ENV) $(BIN)/pytest -q $(SERVER_LANE) > .cache/server-lane.log 2>&1 & lane=$$!; trap "kill $$lane 2>/dev/null || true" INT TERM; \
+	$(ENV) status=0; $(BIN)/pytest -q tests $(addprefix --ignore=,$(SERVER_LANE)) || status=1; \
+	$(SAY) "tests with servers"; wait $$lane || status=1; cat .cache/server-lane.log; exit $$status
+endif
 
 # the simulated cluster over many seeds; every rare state must have been met
 simulate: setup
@@ -111,8 +123,29 @@ soak: setup
 	@$(ENV) $(BIN)/python -m tests.soak --minutes $(MINUTES) --bookies $(BOOKIES) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(EMBEDDED),--embedded) $(if $(APACHE),--apache $(APACHE)) $(if $(PROTOCOL),--protocol $(PROTOCOL))
 
+# Spark as local-cluster, with dynamic allocation, over Connect, without worker reuse; processes of it are killed
+deployments: setup
+	@$(ENV) BK_DEPLOYMENTS=all $(BIN)/pytest -q -s tests/spark/test_deployments.py
+
+# The fault table of the Spark sink and source (tests/faults). REPEAT, SEED, CELLS='regular expression', APACHE=4.18.0
+faults: setup
+	@$(ENV) $(BIN)/python -m tests.faults --repeat "$${REPEAT:-1}" $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)") \
+	  $(if $(APACHE),--apache $(APACHE)) --json .cache/faults.json
+
+# Two queries write a log and two read it while processes are killed (tests/spark_soak). MINUTES, SEED, APACHE=4.18.0
+soak-spark: setup
+	@$(ENV) $(BIN)/python -m tests.spark_soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(APACHE),--apache $(APACHE))
+
+# The same job on a real Kafka broker and on bookies, results compared (tests/kafka). ROWS
+kafka: setup
+	@$(ENV) $(BIN)/python -m tests.kafka --rows "$${ROWS:-20000}"
+
 bench-first: setup
 	@$(ENV) $(BIN)/python -m tests.benchmarks.first
+
+# Milliseconds and bytes of a commit at 10, 1,000, 10,000 ... segments. SEGMENTS (100000), BOOKIES (4)
+bench-commit: setup
+	@$(ENV) $(BIN)/python -m tests.benchmarks.commit_cost --segments "$${SEGMENTS:-100000}" --bookies $(BOOKIES)
 
 lock: $(BIN)/python
 	@for name in requirements requirements-java; do $(SAY) "$$name.txt"; \

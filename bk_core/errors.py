@@ -17,7 +17,8 @@
     │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
     │   ├── NodeExistsError, NoNodeError, VersionConflictError
     ├── LogError                      a log as a whole
-    │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogSchemaError
+    │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
+    │   ├── EntryTooLargeError, NullValueError
     └── ClientClosedError, OperationTimeoutError, BlockingCallError
 
 Class attributes (style.md lesson 4):
@@ -343,5 +344,23 @@ class LogDataLossError(LogError):
     code = "BK-LOG-DATA-LOSS"
 
 
+class LogHistoryError(LogError):
+    """A chunk of the log's history is missing, damaged or not the one referred to; what its segments hold is still in their ledgers."""
+
+    code = "BK-LOG-HISTORY"
+
+
 class LogSchemaError(LogError):
     code = "BK-LOG-SCHEMA"
+
+
+class EntryTooLargeError(LogError):
+    """A row or value that no bookie takes as an entry. Raised before it is sent."""
+
+    code = "BK-LOG-ENTRY-TOO-LARGE"
+
+
+class NullValueError(LogError):
+    """A null ``value`` for a log of raw entries: an entry is a sequence of bytes, perhaps none, but never null."""
+
+    code = "BK-LOG-NULL-VALUE"

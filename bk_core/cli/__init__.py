@@ -10,6 +10,7 @@ import click
 from bk_core.cli.ledgers import ledger
 from bk_core.cli.local import local
 from bk_core.cli.logs import log
+from bk_core.cli.queries import query
 from bk_core.cli.replication import bookie, check, repair
 from bk_core.errors import BkError
 
@@ -29,6 +30,7 @@ ledger.add_command(repair)
 cli.add_command(ledger)
 cli.add_command(bookie)
 cli.add_command(log)
+cli.add_command(query)
 cli.add_command(local)
 
 

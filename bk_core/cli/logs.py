@@ -1,14 +1,25 @@
-"""``bk log``: list and show logs."""
+"""``bk log``: make, list, show, fill, follow, trim and delete logs."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bk_core.cli.output import cluster_options, connected, say_json, say_table, when, with_progress
+from bk_core.cli.log_entries import append, tail
+from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
+from bk_core.cli.units import Duration, Size
 from bk_core.errors import NoSuchLogError
-from bk_core.protocol.log.ledger_list import LedgerList, Segment
+from bk_core.protocol.log.segments import ENTRY_FORMATS, LogProperties, Segment
+from bk_core.protocol.log.view import LogView
+
+if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_SEGMENT_COLUMNS = ["#seq", "#ledger", "#first entry", "#last entry", "#rows", "#bytes", "committed (UTC)"]
+_DIGESTS = ("CRC32C", "CRC32", "MAC", "DUMMY")
 
 
 @click.group()
@@ -16,16 +27,24 @@ def log() -> None:
     """Logs: ordered lists of segments over ledgers."""
 
 
-def _summary(name: str, listed: LedgerList) -> dict[str, Any]:
+log.add_command(append)
+log.add_command(tail)
+
+
+# --- looking -------------------------------------------------------------------------------------------------------------
+
+
+def _summary(name: str, view: LogView) -> dict[str, Any]:
+    listed = view.listed
     return {
         "log": name,
-        "logId": listed.log_id,
-        "entryFormat": listed.properties.entry_format,
+        "logId": view.log_id,
+        "entryFormat": view.properties.entry_format,
         "firstSeq": listed.trimmed_seq,
-        "segments": len(listed.segments),
-        "live": any(segment.last_entry is None for segment in listed.segments),
-        "rows": sum(segment.rows for segment in listed.segments),
-        "bytes": sum(segment.bytes for segment in listed.segments),
+        "segments": view.next_seq - listed.trimmed_seq,
+        "live": bool(view.live_segments),
+        "rows": listed.total_rows - listed.trimmed_rows,
+        "bytes": listed.total_bytes - listed.trimmed_bytes,
         "condemned": len(listed.condemned),
     }
 
@@ -42,17 +61,35 @@ def _segment(segment: Segment) -> dict[str, Any]:
     }
 
 
+def _segment_row(segment: Segment) -> list[object]:
+    last = "live" if segment.last_entry is None else segment.last_entry
+    size = (segment.first_entry, last, segment.rows, segment.bytes)
+    return [str(segment.seq), str(segment.ledger_id), *size, when(segment.committed_at_ms)]
+
+
+def _properties(properties: LogProperties) -> dict[str, Any]:
+    return {
+        "schema": properties.schema,
+        "quorums": [properties.ensemble_size, properties.write_quorum_size, properties.ack_quorum_size],
+        "digestType": properties.digest_type,
+        "guaranteed": properties.guaranteed,
+        "retentionMs": properties.retention_ms,
+        "retentionBytes": properties.retention_bytes,
+        "committedRetentionMs": properties.committed_retention_ms,
+    }
+
+
 @log.command("ls")
 @cluster_options
 def show_logs(uri: str, protocol: str, as_json: bool) -> None:
-    """All logs with their size."""
-    from bk_core.client.logs import list_logs, read_ledger_list
+    """All logs with their size. Entries of a live segment are not counted yet."""
+    from bk_core.client.logs import list_logs, read_log
 
     summaries = []
     with connected(uri, protocol) as client:
         for name in with_progress(list_logs(client), "reading ledger lists"):
             try:
-                summaries.append(_summary(name, read_ledger_list(client, name)))
+                summaries.append(_summary(name, read_log(client, name)))
             except NoSuchLogError:  # deleted since it was listed
                 continue
     if as_json:
@@ -69,34 +106,264 @@ def show_logs(uri: str, protocol: str, as_json: bool) -> None:
 @click.argument("name")
 @cluster_options
 def show_log(name: str, uri: str, protocol: str, as_json: bool) -> None:
-    """One log: its properties, what was committed by whom, and its segments."""
-    from bk_core.client.logs import read_ledger_list
+    """One log: its properties, what was committed by whom, and its newest segments (`bk log segments` has all)."""
+    from bk_core.client.logs import read_log
 
     with connected(uri, protocol) as client:
-        listed = read_ledger_list(client, name)
-    properties = listed.properties
+        view = read_log(client, name)
+    listed = view.listed
     shown = {
-        **_summary(name, listed),
-        "schema": properties.schema,
-        "quorums": [properties.ensemble_size, properties.write_quorum_size, properties.ack_quorum_size],
-        "digestType": properties.digest_type,
-        "committed": dict(listed.committed),
+        **_summary(name, view),
+        **_properties(view.properties),
+        "committed": {query: mark.batch_id for query, mark in sorted(listed.committed.items())},
         "condemned": list(listed.condemned),
-        "segments": [_segment(segment) for segment in listed.segments],
+        "inHistory": view.next_seq - len(listed.segments) - listed.trimmed_seq,
+        "newest": [_segment(segment) for segment in listed.segments],
     }
     if as_json:
         say_json(shown)
         return
-    say_table(["log", name], [(key, value) for key, value in shown.items() if key not in ("log", "segments", "committed")])
+    say_table(["log", name], [(key, value) for key, value in shown.items() if key not in ("log", "newest", "committed")])
     if listed.committed:
         click.echo()
-        say_table(["query", "#last batch"], sorted(listed.committed.items()))
+        say_table(["query", "#last batch"], list(shown["committed"].items()))
     click.echo()
-    columns = ["#seq", "#ledger", "#first entry", "#last entry", "#rows", "#bytes", "committed (UTC)"]
-    say_table(columns, [_segment_row(segment) for segment in listed.segments])
+    say_table(_SEGMENT_COLUMNS, [_segment_row(segment) for segment in listed.segments])
 
 
-def _segment_row(segment: Segment) -> list[object]:
-    last = "live" if segment.last_entry is None else segment.last_entry
-    size = (segment.first_entry, last, segment.rows, segment.bytes)
-    return [str(segment.seq), str(segment.ledger_id), *size, when(segment.committed_at_ms)]
+@log.command("segments")
+@click.argument("name")
+@click.option("--first", type=click.IntRange(min=0), default=0, help="First segment; by default the first that is left.")
+@click.option("--last", type=click.IntRange(min=0), help="Last segment; by default the newest.")
+@cluster_options
+def show_segments(name: str, first: int, last: int | None, uri: str, protocol: str, as_json: bool) -> None:
+    """All segments of a log, however old, read from its history chunk by chunk."""
+    from bk_core.client.logs import read_log
+
+    with connected(uri, protocol) as client:
+        segments = read_log(client, name).segments(first, last)
+        if not as_json:
+            say_table(_SEGMENT_COLUMNS, [_segment_row(segment) for segment in segments])
+            return
+        for segment in segments:
+            say_json(_segment(segment))
+
+
+# --- making, changing, deleting ------------------------------------------------------------------------------------------
+
+
+def _property_options(command: _Command) -> _Command:
+    """What may also be changed later. Options that are not given are None."""
+    for option in reversed(
+        [
+            click.option("--ensemble-size", type=click.IntRange(min=1), help="Bookies of a ledger."),
+            click.option("--write-quorum-size", type=click.IntRange(min=1), help="Bookies that store each entry."),
+            click.option("--ack-quorum-size", type=click.IntRange(min=1), help="Bookies that must have stored it."),
+            click.option("--digest-type", type=click.Choice(_DIGESTS), help="Checksum of entries."),
+            click.option("--guaranteed/--not-guaranteed", default=None, help="Close ledgers only when all of the write quorum has all."),
+            click.option(
+                "--retention", "retention_ms", type=Duration(optional=True), help="Keep segments so long, such as 7d; none: for ever."
+            ),
+            click.option("--retention-bytes", type=Size(optional=True), help="Keep so many newest bytes, such as 10GiB; none: all."),
+            click.option(
+                "--committed-retention",
+                "committed_retention_ms",
+                type=Duration(optional=True),
+                help="Forget queries that have not committed for so long; none: never.",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def _given(properties: dict[str, Any]) -> dict[str, Any]:
+    """Only what was given; -1 stands for "none"."""
+    return {name: None if value == -1 else value for name, value in properties.items() if value is not None}
+
+
+@log.command("create")
+@click.argument("name")
+@click.option("--entry-format", type=click.Choice(ENTRY_FORMATS), default="arrow", show_default=True, help="raw: one value per entry.")
+@click.option("--exist-ok", is_flag=True, help="No error if there is such a log; it stays as it is.")
+@_property_options
+@cluster_options
+def create(name: str, entry_format: str, exist_ok: bool, uri: str, protocol: str, as_json: bool, **properties: Any) -> None:
+    """Make an empty log."""
+    from bk_core.client.logs import create_log, read_log
+
+    with connected(uri, protocol) as client:
+        create_log(client, name, LogProperties(entry_format=entry_format, **_given(properties)), exist_ok=exist_ok)
+        view = read_log(client, name)
+    _say_log(name, view, as_json)
+
+
+@log.command("set")
+@click.argument("name")
+@_property_options
+@cluster_options
+def change(name: str, uri: str, protocol: str, as_json: bool, **properties: Any) -> None:
+    """Change properties of a log, for what is written from now on. Retention takes effect when somebody commits or trims."""
+    from bk_core.client.logs import read_log, set_properties
+
+    given = _given(properties)
+    if not given:
+        raise click.UsageError("say what to change")
+    with connected(uri, protocol) as client:
+        set_properties(client, name, **given)
+        view = read_log(client, name)
+    _say_log(name, view, as_json)
+
+
+def _say_log(name: str, view: LogView, as_json: bool) -> None:
+    shown = {"log": name, "logId": view.log_id, "entryFormat": view.properties.entry_format, **_properties(view.properties)}
+    if as_json:
+        say_json(shown)
+    else:
+        say_table(["log", name], list(shown.items())[1:])
+
+
+@log.command("rm")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@password_option
+@cluster_options
+def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """Delete logs with all their ledgers. Writers are fenced; what readers have not read is lost."""
+    from bk_core.client.logs import delete_log, read_log
+
+    with connected(uri, protocol) as client:
+        for name in names:
+            summary = _summary(name, read_log(client, name))
+            if not yes:
+                live = ", being written" if summary["live"] else ""
+                question = f"delete log {name} ({summary['segments']:,} segments, {summary['rows']:,} rows{live})?"
+                click.confirm(question, abort=True, err=True)
+            delete_log(client, name, password=password.encode())
+            if as_json:
+                say_json({"log": name, "deleted": True})
+            else:
+                click.echo(f"log {name} deleted")
+
+
+# --- upkeep --------------------------------------------------------------------------------------------------------------
+
+
+@log.command("trim")
+@click.argument("name")
+@click.option("--before-seq", type=click.IntRange(min=0), help="Drop segments before this one.")
+@click.option("--older-than", "age_ms", type=Duration(), help="Drop segments committed longer ago, such as 7d.")
+@click.option("--keep-bytes", type=Size(), help="Drop what is older than so many newest bytes, such as 10GiB.")
+@click.option("--retention", is_flag=True, help="Drop what the log's own retention does not keep.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@password_option
+@cluster_options
+def trim(
+    name: str,
+    before_seq: int | None,
+    age_ms: int | None,
+    keep_bytes: int | None,
+    retention: bool,
+    dry_run: bool,
+    password: str,
+    uri: str,
+    protocol: str,
+    as_json: bool,
+) -> None:
+    """Drop segments from the front of a log and delete their ledgers. What is being written stays.
+
+    Of several bounds the farthest counts.
+    """
+    from bk_core.client.logs import now_ms, read_log, trim_log
+    from bk_core.protocol.log.position import Position
+
+    with connected(uri, protocol) as client:
+        view = read_log(client, name)
+        if retention:
+            age_ms = _either(min, age_ms, view.properties.retention_ms)
+            keep_bytes = _either(min, keep_bytes, view.properties.retention_bytes)
+        if before_seq is None and age_ms is None and keep_bytes is None:
+            if retention:
+                raise click.UsageError(f"log {name} keeps everything for ever; set a retention with `bk log set`, or say what to drop")
+            raise click.UsageError("say what to drop: --before-seq, --older-than, --keep-bytes or --retention")
+        before_ms = None if age_ms is None else now_ms() - age_ms
+        if dry_run:
+            _say_trim(name, _would_go(view, before_seq, before_ms, keep_bytes), None, as_json)
+            return
+        before = None if before_seq is None else Position(before_seq)
+        deleted = trim_log(client, name, before=before, before_ms=before_ms, max_bytes=keep_bytes, password=password.encode())
+        after = read_log(client, name).listed
+    gone = (
+        after.trimmed_seq - view.listed.trimmed_seq,
+        after.trimmed_rows - view.listed.trimmed_rows,
+        after.trimmed_bytes - view.listed.trimmed_bytes,
+    )
+    _say_trim(name, gone, deleted, as_json)
+
+
+def _either(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else choose(one, other)
+
+
+def _would_go(view: LogView, before_seq: int | None, before_ms: int | None, keep_bytes: int | None) -> tuple[int, int, int]:
+    """Segments, rows and bytes of the longest prefix that one of the bounds drops. It ends before a live segment."""
+    total = view.listed.total_bytes - view.listed.trimmed_bytes
+    segments = rows = size = 0
+    for segment in view.segments():
+        by_seq = before_seq is not None and segment.seq < before_seq
+        by_age = before_ms is not None and segment.committed_at_ms < before_ms
+        by_size = keep_bytes is not None and total - size - segment.bytes >= keep_bytes
+        if segment.live or not (by_seq or by_age or by_size):
+            break
+        segments, rows, size = segments + 1, rows + segment.rows, size + segment.bytes
+    return segments, rows, size
+
+
+def _say_trim(name: str, gone: tuple[int, int, int], deleted: Iterable[int] | None, as_json: bool) -> None:
+    segments, rows, size = gone
+    if as_json:
+        ledgers = None if deleted is None else list(deleted)
+        say_json({"log": name, "segments": segments, "rows": rows, "bytes": size, "deleted": ledgers, "dryRun": deleted is None})
+        return
+    verb = "would drop" if deleted is None else "dropped"
+    click.echo(f"{verb} {segments:,} segments, {rows:,} rows, {size:,} bytes")
+    if deleted:
+        click.echo(f"deleted ledgers {', '.join(map(str, deleted))}")
+
+
+@log.command("gc")
+@click.argument("names", nargs=-1)
+@click.option(
+    "--min-age", "age_ms", type=Duration(), default="6h", show_default=True, help="Since when a writer of unknown fate counts as gone."
+)
+@password_option
+@cluster_options
+def collect(names: tuple[str, ...], age_ms: int, password: str, uri: str, protocol: str, as_json: bool) -> int:
+    """Delete what vanished writers left in logs, all of them by default. Exit status 1 if something could not be cleaned up.
+
+    Ledgers of processes that are known to be gone are cleaned up at once, whatever their age. Safe at any time.
+    """
+    from bk_core.client.logs import gc_log
+
+    failed = False
+    with connected(uri, protocol) as client:
+        for name in with_progress(list(names) or _all_names(client), "collecting garbage"):
+            report = gc_log(client, name, min_age_s=age_ms / 1000, password=password.encode())
+            failed |= bool(report.failed)
+            if as_json:
+                failures = [{"ledger": ledger_id, "error": why} for ledger_id, why in report.failed]
+                say_json({"log": name, "deleted": list(report.deleted), "closed": list(report.closed), "failed": failures})
+                continue
+            click.echo(f"{name}: deleted {_ids(report.deleted)}, closed {_ids(report.closed)}")
+            for ledger_id, why in report.failed:
+                click.echo(f"{name}: ledger {ledger_id} could not be cleaned up: {why}", err=True)
+    return 1 if failed else 0
+
+
+def _ids(ledger_ids: tuple[int, ...]) -> str:
+    return f"ledgers {', '.join(map(str, ledger_ids))}" if ledger_ids else "nothing"
+
+
+def _all_names(client: BookKeeper) -> list[str]:
+    """Also logs that are deleted but not yet gone."""
+    return sorted({name for parent in ("logs", "intents", "deleted") for name in client.store.children(parent)})

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from bk_core.client.logs import LogClient, log_path, read_ledger_list
+from bk_core.client.history import read_log
+from bk_core.client.list_store import LogClient, log_path
 from bk_core.errors import LogDataLossError, NoSuchEntryError, NoSuchLedgerError
-from bk_core.protocol.log.ledger_list import LedgerList, Segment
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import Segment
+from bk_core.protocol.log.view import LogView
+
+STOP_LOOK_S = 0.5  # how often ``follow`` looks at its stop event while nothing comes
+WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +33,31 @@ class LogRun:
     def payloads(self) -> list[bytes]:
         return [self.values[self.offsets[i] : self.offsets[i + 1]] for i in range(self.count)]
 
+    @property
+    def end_position(self) -> Position:
+        """Where to go on behind this run."""
+        return Position(self.segment.seq, self.first_entry + self.count)
+
 
 class LogReader:
     """Reads a log in order and never fences (LOG-15, LOG-17). ``position`` is the next entry to read. Calls from one thread at a time.
 
-    To follow a log: ``read``, then ``wait``, then ``read`` again. ``close`` it, or use it with ``with``.
+    To follow a log: ``follow``, or ``read``, then ``wait``, then ``read`` again. ``close`` it, or use it with ``with``. Entries are read
+    whole: the ``row`` of a position plays no part.
     """
 
     def __init__(self, client: LogClient, name: str, *, start: Position | None = None, password: bytes = b"") -> None:
+        """Starts at ``start``, by default at the first entry that is left. NoSuchLogError; LogDataLossError for a trimmed position."""
         self.name = name
         self._client = client
         self._password = password
         self._waited: Any = None  # the handle that saw something new; another one might not know of it yet (LC-2)
-        listed = read_ledger_list(client, name)
+        self._changed = threading.Event()
+        self._watching = False
+        self._following = False
+        self._known: LogView | None = None  # while the list is watched: as it was read after the last change
+        self._rows_before: tuple[int, int] | None = None  # a live segment, and the log's rows before it
+        listed = read_log(client, name)
         self._log_id = listed.log_id
         self.position = listed.first_position if start is None else listed.normal(start)
 
@@ -52,26 +70,54 @@ class LogReader:
         behind the entries that are there, if a ledger was closed below what the list says.
         """
         listed = self._list()
-        self.position = listed.normal(self.position)
+        self.position = self._normal(listed)
         while self.position.seq < listed.next_seq:
             segment = listed.segment(self.position.seq)
-            last = segment.last_entry
-            with self._open(segment) as handle:
-                if last is None:
-                    closed = bool(handle.is_closed)
-                    last = handle.last_add_confirmed if closed else handle.read_last_add_confirmed()
-                else:
-                    closed = True
+            handle = self._open(segment)
+            closed = True
+            try:
+                last, closed = self._bound(segment, handle)
                 yield from self._segment_runs(handle, segment, last, bytes_max)
+            finally:
+                self._put_back(handle, keep=not closed and self._following)
             if not closed:  # a successor says nothing about where this one ends: wait for CLOSED (LOG-15)
+                self._remember(listed, segment)
                 return
             self.position = Position(segment.seq + 1) if segment.live else listed.normal(Position(segment.seq, last + 1))
 
-    def _list(self) -> LedgerList:
-        listed = read_ledger_list(self._client, self.name)
+    def _list(self) -> LogView:
+        if self._watching:
+            if self._known is not None and not self._changed.is_set():
+                return self._known
+            self._changed.clear()  # before the list is read, so that no change falls between
+        listed = read_log(self._client, self.name)
         if listed.log_id != self._log_id:
-            raise LogDataLossError(f"log {self.name!r} was deleted and created again", log=self.name)
+            message = (
+                f"log {self.name!r} was deleted and created again: what this reader had not read of the old one, from segment "
+                f"{self.position.seq} entry {self.position.entry} on, is lost"
+            )
+            raise LogDataLossError(message, log=self.name)
+        self._known = listed
         return listed
+
+    def _normal(self, listed: LogView) -> Position:
+        """LOG-13. A live segment read to its end may be closed and trimmed before this reader looks again: then nothing is lost."""
+        position, first = self.position, listed.listed.trimmed_seq
+        if position.seq >= first:
+            return listed.normal(position)
+        if self._rows_before is not None and self._rows_before[0] == position.seq:
+            rows = self._rows_before[1] + position.entry
+            if listed.listed.trimmed_rows == rows:
+                return listed.first_position
+        message = (
+            f"log {self.name!r}: segments {position.seq}..{first - 1} were trimmed before this reader had read them "
+            f"(it was at entry {position.entry} of segment {position.seq}); the log now starts at segment {first}"
+        )
+        raise LogDataLossError(message, log=self.name, seq=position.seq)
+
+    def _remember(self, listed: LogView, segment: Segment) -> None:
+        if self._rows_before is None or self._rows_before[0] != segment.seq:
+            self._rows_before = (segment.seq, listed.counts_before(segment.first_position())[0])
 
     def _open(self, segment: Segment) -> Any:
         waited, self._waited = self._waited, None
@@ -82,9 +128,26 @@ class LogReader:
         try:
             return self._client.open_ledger(segment.ledger_id, password=self._password)
         except NoSuchLedgerError:
+            self._known = None
             self._list().segment(segment.seq)  # LOG-13: it may have been trimmed a moment ago, which has words of its own
             message = f"log {self.name!r}: ledger {segment.ledger_id} of segment {segment.seq} does not exist; its entries are lost"
             raise LogDataLossError(message, log=self.name, ledger=segment.ledger_id) from None
+
+    def _put_back(self, handle: Any, *, keep: bool) -> None:
+        if keep:
+            self._waited = handle
+        else:
+            handle.close()
+
+    def _bound(self, segment: Segment, handle: Any) -> tuple[int, bool]:
+        """The last entry to read now, and whether there is no more of this segment behind it."""
+        if segment.last_entry is not None:
+            return segment.last_entry, True
+        if handle.is_closed:
+            return int(handle.last_add_confirmed), True
+        if self._following and handle.last_add_confirmed >= self.position.entry:  # a long poll, or opening it, has just told
+            return int(handle.last_add_confirmed), False
+        return int(handle.read_last_add_confirmed()), False
 
     def _segment_runs(self, handle: Any, segment: Segment, last: int, bytes_max: int) -> Iterator[LogRun]:
         """What the list says was acknowledged when it was listed; no LAC has to know of it, but no ledger may end before it (RD-1)."""
@@ -110,48 +173,71 @@ class LogReader:
 
     # --- waiting ---------------------------------------------------------------------------------------------------------
 
+    def follow(self, stop: threading.Event | None = None, bytes_max: int = 8 << 20) -> Iterator[LogRun]:
+        """Everything from ``position`` on, and what comes, as it comes, until ``stop`` is set (seen within half a second) or for ever.
+
+        An entry is here one long-poll round trip after its acknowledgement (LC-5). Raises what ``read`` raises, and NoSuchLogError when
+        the log is deleted. The list is read once per change of it, a live ledger stays open; both end with the generator.
+        """
+        with self._watched(follow=True):
+            while stop is None or not stop.is_set():
+                yield from self.read(bytes_max)
+                self.wait(WAIT_S if stop is None else STOP_LOOK_S)
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until there may be something at ``position``; False after ``timeout_s``.
 
         A live segment is followed by long polls (LC-5), the end of the log by a watch of the list (LOG-16): nothing is asked for twice.
         """
         deadline = time.monotonic() + timeout_s
-        changed = threading.Event()
-        watch = self._client.store.watch(log_path(self.name), changed.set)
-        try:
-            while not self._look(deadline, changed.wait):
-                changed.clear()  # before the list is read again, so that no change falls between
+        with self._watched():
+            while not self._look(deadline):
                 if time.monotonic() >= deadline:
                     return False
             return True
-        finally:
-            watch.cancel()
 
-    def _look(self, deadline: float, await_change: Callable[[float], object]) -> bool:
+    @contextmanager
+    def _watched(self, *, follow: bool = False) -> Iterator[None]:
+        """Meanwhile the list is read only when it has changed; with ``follow`` a live ledger stays open between reads."""
+        if self._watching:
+            yield
+            return
+        self._known = None
+        watch = self._client.store.watch(log_path(self.name), self._changed.set)
+        self._watching, self._following = True, follow
+        try:
+            yield
+        finally:
+            self._watching = self._following = False
+            watch.cancel()
+            if follow:
+                self.close()
+
+    def _look(self, deadline: float) -> bool:
         """Whether there may be something at the position. Where there is not, one wait for what could change that."""
         listed = self._list()
-        position = listed.normal(self.position)
+        self.position = position = self._normal(listed)
         if position < listed.end_position:
             return True
         left = max(0.0, deadline - time.monotonic())
         if position.seq < listed.next_seq:
-            return self._follow(listed.segment(position.seq), position.entry, left)
-        await_change(left)
+            return self._wait_for_entry(listed.segment(position.seq), position.entry, left)
+        self._changed.wait(left)
         return False
 
-    def _follow(self, segment: Segment, entry_id: int, timeout_s: float) -> bool:
+    def _wait_for_entry(self, segment: Segment, entry_id: int, timeout_s: float) -> bool:
         """LC-5, LC-7: an entry, or the end of the ledger, behind which the log goes on. The deletion of the log shows in its list."""
         handle = self._open(segment)
+        keep = False
         try:
-            if handle.wait_for(entry_id, timeout_s) or handle.is_closed:
-                self._waited, handle = handle, None
-                return True
+            found = bool(handle.wait_for(entry_id, timeout_s) or handle.is_closed)
+            keep = found or self._following
+            return found
         except NoSuchLedgerError:
+            self._known = None
             return False
         finally:
-            if handle is not None:
-                handle.close()
-        return False
+            self._put_back(handle, keep=keep)
 
     def close(self) -> None:
         """Idempotent; a reader that was closed may be used again."""

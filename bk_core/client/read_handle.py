@@ -39,7 +39,11 @@ class ReadHandle:
         self._session = session
         self._options = options or session.config.reads
         self._view = LedgerView(ledger_id, metadata, version, hold_back=self._options.hold_back_in_recovery)
-        start = session.rng.randrange(metadata.ensemble_size) if self._options.sticky else None
+        start = self._options.rotation
+        if start is None:
+            start = session.rng.randrange(metadata.ensemble_size)
+        if not self._options.sticky:
+            start = None
         distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
         self._order = ReplicaOrder(distribution, start, session.read_rank)
         self._batch = session.config.protocol == "v2"

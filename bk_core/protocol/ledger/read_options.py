@@ -24,6 +24,8 @@ class ReadOptions:
     CLOSED. A recoverer that stamps its own advancing LAC into what it writes back, as Apache's Java client does, may tell bookies a LAC
     that ends up above the ledger's end (D6); a reader that believed it would see an entry that then vanishes. It costs latency only, and
     only during recoveries. A handle opened during a recovery has seen no LAC before it and shows what lies before the last fragment.
+    ``rotation``: without striping, the position asked first (modulo E) instead of a random one: readers that share a ledger, like the
+    tasks of one job, spread over its bookies by taking different rotations.
     ``watch_closed``: watch the metadata of CLOSED ledgers too, so that reads follow re-replication at once and not after a failure (OP-6).
     """
 
@@ -33,3 +35,4 @@ class ReadOptions:
     parallel_polls: bool = True
     hold_back_in_recovery: bool = True
     watch_closed: bool = False
+    rotation: int | None = None

@@ -18,7 +18,7 @@ REFUSED            definitely not done, and asking again would not help
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +90,7 @@ class AppendTo:
     request: int
     ledger_id: int
     first_entry_id: int
-    payloads: tuple[Any, ...]
+    payloads: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)

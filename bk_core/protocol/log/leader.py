@@ -18,8 +18,7 @@ the log over, and this leader abdicates.
 The production form of the list is ``LedgerList`` (ledger_list.py): its segments carry the same ids in the same order plus cached ends,
 which are never authoritative. ``ReadList`` stands for reading it and taking the ids of its segments, ``WriteList`` for
 ``add_live_segment`` (here always an append) under compare-and-set at that version; a log that was deleted and created again is, by its
-log id, one that does not exist. ``bk_core/client/logs.py`` has a blocking ``LogWriter`` that takes the same steps; this machine is the
-form that a simulator can run.
+log id, one that does not exist. ``bk_core/client/log_writer.py`` drives this machine against a client, the simulator against its world.
 """
 
 from __future__ import annotations
@@ -106,14 +105,15 @@ class LogLeader(LogMachine):
         return self._finish_step()
 
     def append(self, payloads: Sequence[Any], token: Any, now_ns: int) -> list[LogEffect]:
-        """Append entries in order; completes with their ``Span``s: one, or two if the ledger failed in between.
+        """Append entries in order; completes with their ``Span``s: one, or more if ledgers failed in between.
 
+        ``payloads`` is kept as it is, and sliced when a ledger fails, unless it is a list, which its caller may change.
         After LogTakenOverError the entries may or may not be in the log (LOG-10).
         """
         if self.state not in (LeaderState.TAKING_OVER, LeaderState.SERVING) or self._close_tokens or not payloads:
             self._effects.append(Fail(token, self._refusal("append needs payloads" if not payloads else "append")))
         else:
-            self._queue.append(Run(token, tuple(payloads)))
+            self._queue.append(Run(token, tuple(payloads) if isinstance(payloads, list) else payloads))
         return self._finish_step()
 
     def roll(self, token: Any, now_ns: int) -> list[LogEffect]:
@@ -131,6 +131,15 @@ class LogLeader(LogMachine):
             self._effects.append(Fail(token, self._refusal("close")))
         else:
             self._close_tokens.append(token)
+        return self._finish_step()
+
+    def abandon(self, error: Exception, now_ns: int) -> list[LogEffect]:
+        """Give up: every call fails with ``error``, and nothing more is asked for. Does nothing once the leader has stopped.
+
+        The ledgers stay as they are. One that is made but perhaps not listed stays too: an attempt to list it may yet be applied (META-13).
+        """
+        if self.state in (LeaderState.TAKING_OVER, LeaderState.SERVING):
+            self._fail(error, "")
         return self._finish_step()
 
     def _refusal(self, what: str) -> Exception:

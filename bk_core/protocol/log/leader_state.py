@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -57,7 +58,7 @@ class Run:
     """Payloads of one append that are not yet known to be in the log, and where those are that were in an earlier ledger."""
 
     token: Any
-    payloads: tuple[Any, ...]
+    payloads: Sequence[Any]
     spans: tuple[Span, ...] = ()
     first_entry_id: int = -1
     acked: bool = False

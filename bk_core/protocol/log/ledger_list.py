@@ -1,101 +1,46 @@
-"""The ledger list of a log: one immutable value, its codec and the only changes it may go through.
+"""The ledger list of a log: one immutable value and the only changes it may go through.
 
 Every change is a pure function from list to list, made to survive being run again on a newer list (META-14): a change that is already
 there returns the list unchanged, so a lost answer and a lost race look alike to the compare-and-set loop.
 
-Order of the log (LOG-8): index of the segment, then entry id. Changes append at the end or remove a prefix (LOG-I5); closing a live
-segment fills in its end. The stored form is JSON of one line with a format number; unknown fields are carried from read to write.
+Order of the log (LOG-8): the history, then the tail (``segments``); then entry id. Changes append at the end or remove a prefix (LOG-I5);
+closing a live segment fills in its end; sealing moves the oldest part of the tail into the history (sealing.py) without changing what is
+listed. The stored form is codec.py; the reading side, history included, is ``LogView`` (view.py).
 """
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
-from bk_core.errors import (
-    InvalidArgumentError,
-    LogDataLossError,
-    LogError,
-    LogSchemaError,
-    LogTakenOverError,
-    MetadataFormatError,
-)
+from bk_core.errors import InvalidArgumentError, LogError, LogSchemaError, LogTakenOverError
+from bk_core.protocol.log.history import Item, Load, counts, named, no_history, segments_of
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import EMPTY, ENTRY_FORMATS, HistoryRef, LogProperties, Mark, Segment, SegmentRange
 
-FORMAT_VERSION = 1
-ENTRY_FORMATS = ("arrow", "raw")
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
+__all__ = ["ENTRY_FORMATS", "HistoryRef", "LedgerList", "LogProperties", "Mark", "Segment", "SegmentRange"]
 
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Entries ``first_entry .. last_entry`` (inclusive) of one ledger. ``last_entry`` is None while the segment is live."""
-
-    seq: int
-    ledger_id: int
-    first_entry: int
-    last_entry: int | None
-    rows: int = 0
-    bytes: int = 0
-    committed_at_ms: int = 0
-
-    @property
-    def live(self) -> bool:
-        return self.last_entry is None
-
-    @property
-    def entries(self) -> int:
-        """Number of entries; 0 while live and for a segment closed without any."""
-        return 0 if self.last_entry is None else self.last_entry - self.first_entry + 1
-
-    def first_position(self) -> Position:
-        return Position(self.seq, self.first_entry)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRange:
-    """What a committing writer brings: an acknowledged, inclusive range of entries of one ledger; ``bytes`` of payload, ``rows`` in it."""
-
-    ledger_id: int
-    first_entry: int
-    last_entry: int
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogProperties:
-    """How entries of the log are made. ``schema`` is a serialised Arrow schema in base64, or "" until the first write gives it."""
-
-    entry_format: str = "arrow"
-    schema: str = ""
-    ensemble_size: int = 3
-    write_quorum_size: int = 3
-    ack_quorum_size: int = 2
-    digest_type: str = "CRC32C"
-    extra: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
-
-    def check(self) -> None:
-        """InvalidArgumentError unless E >= Qw >= Qa >= 1 (CR-1) and the entry format is known."""
-        if self.entry_format not in ENTRY_FORMATS:
-            raise InvalidArgumentError(f"entryFormat must be one of {', '.join(ENTRY_FORMATS)}, not {self.entry_format!r}")
-        if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
-            raise InvalidArgumentError(
-                "need ensembleSize >= writeQuorumSize >= ackQuorumSize >= 1, not "
-                f"{self.ensemble_size}/{self.write_quorum_size}/{self.ack_quorum_size}"
-            )
+ONE_SHOT = "write:"
+ONE_SHOT_RETENTION_MS = 24 * 3600 * 1000
+SCHEMAS_MAX = 64
+_Refs: TypeAlias = "tuple[HistoryRef, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerList:
     """One log. ``trimmed_*`` describe everything removed from the front, so cumulative counts stay exact for ever.
 
-    ``committed`` maps a query id (or transaction id) to its last committed batch id. ``condemned`` ledgers are about to be deleted by a
-    janitor: no commit may name them.
+    ``segments`` is the tail only, and bounded; older ones are in ``history``, whose first reference may reach below ``trimmed_seq``.
+    ``head_rows`` and ``head_bytes`` count what lies before the first listed reference or segment; None: nothing is cut, as ``trimmed_*``.
+    ``committed`` maps a query id (or transaction id) to its last batch. ``schemas`` are all schemas the log ever had, the last one is
+    ``properties.schema``.
+
+    What is on its way out: ``dropped`` references were cut off by a trim, their ledgers are still to be deleted. ``opened`` ones gave way
+    to their children at a cut; their own ledgers stay until all that they refer to is trimmed, for readers with an older list.
+    ``condemned`` ledgers are about to be deleted by a janitor: no commit may name them. ``released`` ledgers lost their last segment while
+    somebody was still entitled to write them; a janitor condemns them when nobody is any more.
     """
 
     log_id: str
@@ -104,24 +49,43 @@ class LedgerList:
     trimmed_seq: int = 0
     trimmed_rows: int = 0
     trimmed_bytes: int = 0
-    committed: Mapping[str, int] = field(default_factory=lambda: _EMPTY)
+    committed: Mapping[str, Mark] = field(default_factory=lambda: EMPTY)
     condemned: tuple[int, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
+    extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    history: tuple[HistoryRef, ...] = ()
+    head_rows: int | None = None
+    head_bytes: int | None = None
+    dropped: tuple[HistoryRef, ...] = ()
+    released: tuple[int, ...] = ()
+    opened: tuple[HistoryRef, ...] = ()
+    schemas: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """``head_*`` and ``schemas`` have one spelling, so that equal lists compare equal."""
+        object.__setattr__(self, "head_rows", self.trimmed_rows if self.head_rows is None else self.head_rows)
+        object.__setattr__(self, "head_bytes", self.trimmed_bytes if self.head_bytes is None else self.head_bytes)
+        if self.properties.schema and not self.schemas:
+            object.__setattr__(self, "schemas", (self.properties.schema,))
 
     # --- questions ----------------------------------------------------------------------------------------------
 
     @property
+    def items(self) -> tuple[Item, ...]:
+        return (*self.history, *self.segments)
+
+    @property
+    def tail_seq(self) -> int:
+        """The first sequence number of the tail."""
+        return self.history[-1].after_seq if self.history else self.trimmed_seq
+
+    @property
     def next_seq(self) -> int:
-        return self.trimmed_seq + len(self.segments)
+        return self.tail_seq + len(self.segments)
 
     @property
     def live_segments(self) -> tuple[Segment, ...]:
         """At most the last two (LOG-I3)."""
         return tuple(segment for segment in self.segments[-2:] if segment.live)
-
-    @property
-    def first_position(self) -> Position:
-        return self.normal(Position(self.trimmed_seq))
 
     @property
     def end_position(self) -> Position:
@@ -131,59 +95,43 @@ class LedgerList:
                 return segment.first_position()
         return Position(self.next_seq)
 
-    def segment(self, seq: int) -> Segment:
-        """LogDataLossError if the segment was trimmed; InvalidArgumentError if it does not exist yet."""
-        if seq < self.trimmed_seq:
-            raise LogDataLossError(f"segment {seq} was trimmed; the log now starts at segment {self.trimmed_seq}", seq=seq)
-        if seq >= self.next_seq:
-            raise InvalidArgumentError(f"segment {seq} does not exist; the log ends before segment {self.next_seq}")
-        return self.segments[seq - self.trimmed_seq]
+    @property
+    def total_rows(self) -> int:
+        """Committed rows since the log was created, trimmed ones included."""
+        return (self.head_rows or 0) + sum(item.rows for item in self.items)
 
-    def normal(self, position: Position) -> Position:
-        """The one spelling of a position: the end of a closed segment is the start of the next; entry 0 is the first entry.
-
-        LogDataLossError if it lies before the first segment that is left. Offsets are compared as text, so spelling matters.
-        """
-        seq, entry = position.seq, position.entry
-        if seq < self.trimmed_seq:
-            raise LogDataLossError(f"segment {seq} was trimmed; the log now starts at segment {self.trimmed_seq}", seq=seq)
-        while seq < self.next_seq:
-            segment = self.segments[seq - self.trimmed_seq]
-            entry = max(entry, segment.first_entry)
-            if segment.last_entry is None or entry <= segment.last_entry:
-                return Position(seq, entry)
-            seq, entry = seq + 1, 0
-        return Position(seq, entry)
-
-    def counts_before(self, position: Position) -> tuple[int, int]:
-        """Cumulative (rows, bytes) before ``position`` since the log was created.
-
-        Exact at segment boundaries; inside a segment rows and bytes are shared out evenly over its entries.
-        """
-        position = self.normal(position)
-        rows, size = self.trimmed_rows, self.trimmed_bytes
-        for segment in self.segments[: max(0, position.seq - self.trimmed_seq)]:
-            rows += segment.rows
-            size += segment.bytes
-        if position.seq < self.next_seq:
-            segment = self.segment(position.seq)
-            part_rows, part_size = _between(segment, segment.first_entry, position.entry)
-            rows, size = rows + part_rows, size + part_size
-        return rows, size
-
-    def ledger_ids(self) -> frozenset[int]:
-        return frozenset(segment.ledger_id for segment in self.segments)
+    @property
+    def total_bytes(self) -> int:
+        return (self.head_bytes or 0) + sum(item.bytes for item in self.items)
 
     def is_committed(self, query_id: str, batch_id: int) -> bool:
-        return self.committed.get(query_id, -1) >= batch_id
+        mark = self.committed.get(query_id)
+        return mark is not None and mark.batch_id >= batch_id
 
-    # --- changes ------------------------------------------------------------------------------------------------
+    def named(self, ledger_ids: Collection[int], load: Load = no_history) -> frozenset[int]:
+        """Which of these ledgers the log lists, as data of a segment that is left or as history."""
+        return named(self.items, ledger_ids, load, self.trimmed_seq)
 
-    def append_segments(self, ranges: Iterable[SegmentRange], now_ms: int, query_id: str | None = None, batch_id: int = -1) -> LedgerList:
+    def mentioned(self, ledger_ids: Collection[int], load: Load = no_history) -> frozenset[int]:
+        """Which of these ledgers the log lists, or still has to read in order to delete what a trim has dropped."""
+        opened = {ref.ledger_id for ref in self.opened}.intersection(ledger_ids)
+        return named(self.dropped, ledger_ids, load) | self.named(ledger_ids, load) | opened
+
+    # --- commits ------------------------------------------------------------------------------------------------
+
+    def append_segments(
+        self,
+        ranges: Iterable[SegmentRange],
+        now_ms: int,
+        query_id: str | None = None,
+        batch_id: int = -1,
+        schema: str | None = None,
+    ) -> LedgerList:
         """Publish acknowledged ranges in their order and, with a query id, mark its batch: both or neither.
 
-        Already there (same query and batch, or every range listed): unchanged. LogTakenOverError behind a live segment; LogError for a
-        condemned ledger or a range that overlaps one that is listed.
+        ``schema`` is one of ``schemas``, by default the last: what the entries were written with. Already there (same query and batch, or
+        without a query id every range in the tail): unchanged. LogTakenOverError behind a live segment; LogError for a condemned ledger
+        or a range that overlaps one in the tail; LogSchemaError for a schema the log does not have.
         """
         wanted = tuple(ranges)
         if query_id is not None and self.is_committed(query_id, batch_id):
@@ -193,16 +141,26 @@ class LedgerList:
         if self.live_segments and wanted:
             raise LogTakenOverError(f"the log has an exclusive writer (live ledger {self.live_segments[-1].ledger_id}); take it over first")
         self._refuse_bad_ranges(wanted)
+        schema_id = self._schema_id(schema)
         added = tuple(
-            Segment(self.next_seq + i, r.ledger_id, r.first_entry, r.last_entry, r.rows, r.bytes, now_ms) for i, r in enumerate(wanted)
+            Segment(self.next_seq + i, r.ledger_id, r.first_entry, r.last_entry, r.rows, r.bytes, now_ms, r.rows_per_entry, schema_id)
+            for i, r in enumerate(wanted)
         )
         changed = replace(self, segments=self.segments + added)
-        return changed if query_id is None else changed.mark_committed(query_id, batch_id)
+        return changed if query_id is None else changed.mark_committed(query_id, batch_id, now_ms)
 
-    def mark_committed(self, query_id: str, batch_id: int) -> LedgerList:
+    def mark_committed(self, query_id: str, batch_id: int, now_ms: int = 0) -> LedgerList:
+        """Mark a batch, and forget marks that are too old: those of one-shot writes after a day, others as the properties say."""
         if self.is_committed(query_id, batch_id):
             return self
-        return replace(self, committed=MappingProxyType({**self.committed, query_id: batch_id}))
+        kept = {name: mark for name, mark in self.committed.items() if not self._outdated(name, mark, now_ms)}
+        return replace(self, committed=MappingProxyType({**kept, query_id: Mark(batch_id, now_ms)}))
+
+    def _outdated(self, query_id: str, mark: Mark, now_ms: int) -> bool:
+        bounds = [self.properties.committed_retention_ms, ONE_SHOT_RETENTION_MS if query_id.startswith(ONE_SHOT) else None]
+        return mark.at_ms > 0 and any(bound is not None and now_ms - mark.at_ms > bound for bound in bounds)
+
+    # --- exclusive writing ----------------------------------------------------------------------------------------
 
     def add_live_segment(self, ledger_id: int, now_ms: int) -> LedgerList:
         """List a new ledger of an exclusive writer (LOG-1 step 4, LOG-6 step 2). LogError if two segments are live already (LOG-7)."""
@@ -210,7 +168,8 @@ class LedgerList:
             return self
         if len(self.live_segments) > 1:
             raise LogError("two segments of the log are live already; one must be closed before the next roll")
-        return replace(self, segments=(*self.segments, Segment(self.next_seq, ledger_id, 0, None, 0, 0, now_ms)))
+        live = Segment(self.next_seq, ledger_id, 0, None, 0, 0, now_ms, 1, self._schema_id(None))
+        return replace(self, segments=(*self.segments, live))
 
     def close_live(self, ledger_id: int, last_entry: int, size: int, now_ms: int) -> LedgerList:
         """Fill in the end of a live segment whose ledger is CLOSED at ``last_entry`` (-1: empty). One row per entry; bytes of payload.
@@ -224,33 +183,78 @@ class LedgerList:
                 return replace(self, segments=(*self.segments[:index], closed, *self.segments[index + 1 :]))
         return self
 
-    def trim(self, seq: int) -> tuple[LedgerList, tuple[int, ...]]:
-        """Remove all segments before ``seq``. Returns the list and the ledgers that nothing names any more; those are condemned in it.
+    # --- trimming and what is to be deleted -------------------------------------------------------------------------
 
+    def trim(self, seq: int, load: Load = no_history, keep: Collection[int] = ()) -> tuple[LedgerList, tuple[int, ...]]:
+        """Remove all segments before ``seq``. Returns the list, and the ledgers of them that it condemned: nothing names them any more.
+
+        History that is wholly before the cut becomes ``dropped``, whose ledgers ``sweep`` condemns later: so a trim of any size is one
+        small change. Ledgers in ``keep`` are not condemned but released (the caller goes on with them, or their intents are watched).
         Live segments stay (LOG-11): InvalidArgumentError if one lies before ``seq``.
         """
-        count = min(max(seq - self.trimmed_seq, 0), len(self.segments))
-        if count == 0:
+        seq = min(seq, self.next_seq)
+        if seq <= self.trimmed_seq:
             return self, ()
-        gone, kept = self.segments[:count], self.segments[count:]
-        if any(segment.live for segment in gone):
+        cut = [segment for segment in self.segments if segment.seq < seq]
+        if any(segment.live for segment in cut):
             raise InvalidArgumentError("a live segment cannot be trimmed")
-        left = {segment.ledger_id for segment in kept}
-        free = tuple(dict.fromkeys(s.ledger_id for s in gone if s.ledger_id not in left))
+        rows, size = counts(self.items, seq, load)
+        dropped, kept, opened = _split(self.history, seq, load)
+        opened = (*self.opened, *opened)
+        cut += segments_of([ref for ref in kept if ref.first_seq < seq], self.trimmed_seq, seq - 1, load)
+        first = kept[0].first_seq if kept else seq
+        before_rows, before_size = counts(self.items, first, load)
+        head_rows, head_bytes = self.head_rows or 0, self.head_bytes or 0
         changed = replace(
             self,
-            segments=kept,
-            trimmed_seq=self.trimmed_seq + count,
-            trimmed_rows=self.trimmed_rows + sum(segment.rows for segment in gone),
-            trimmed_bytes=self.trimmed_bytes + sum(segment.bytes for segment in gone),
+            segments=tuple(segment for segment in self.segments if segment.seq >= seq),
+            history=kept,
+            dropped=(*self.dropped, *dropped),
+            opened=tuple(ref for ref in opened if ref.after_seq > seq),
+            trimmed_seq=seq,
+            trimmed_rows=head_rows + rows,
+            trimmed_bytes=head_bytes + size,
+            head_rows=head_rows + before_rows,
+            head_bytes=head_bytes + before_size,
         )
-        return changed.condemn(free), free
+        unlisted = dict.fromkeys([*(segment.ledger_id for segment in cut), *(ref.ledger_id for ref in opened if ref.after_seq <= seq)])
+        return changed._free(list(unlisted), load, keep)
 
-    def condemn(self, ledger_ids: Iterable[int]) -> LedgerList:
-        """Forbid commits of these ledgers for good. Ledgers that are listed are left alone."""
-        listed = self.ledger_ids()
-        new = sorted({i for i in ledger_ids if i not in listed} - set(self.condemned))
-        return replace(self, condemned=tuple(sorted((*self.condemned, *new)))) if new else self
+    def sweep(self, load: Load, keep: Collection[int] = (), index: int = 0) -> tuple[LedgerList, tuple[int, ...]]:
+        """One step of clearing ``dropped``: its reference at ``index`` gives way to its children, or to condemned ledgers. As ``trim``."""
+        ref = self.dropped[index]
+        children = load(ref)
+        refs = tuple(item for item in children if isinstance(item, HistoryRef))
+        data = [item.ledger_id for item in children if isinstance(item, Segment)]
+        changed = replace(self, dropped=(*self.dropped[:index], *refs, *self.dropped[index + 1 :]))
+        return changed._free([*dict.fromkeys(data), ref.ledger_id], load, keep)
+
+    def _free(self, ledger_ids: Collection[int], load: Load, keep: Collection[int]) -> tuple[LedgerList, tuple[int, ...]]:
+        listed = self.named(ledger_ids, load)
+        unlisted = [ledger_id for ledger_id in ledger_ids if ledger_id not in listed]
+        free = tuple(ledger_id for ledger_id in unlisted if ledger_id not in keep)
+        released = {*self.released, *(ledger_id for ledger_id in unlisted if ledger_id in keep)}
+        return replace(self, released=tuple(sorted(released)))._condemn(free), free
+
+    def settle(self, keep: Collection[int], load: Load = no_history) -> LedgerList:
+        """Condemn what was released and is neither listed again nor in ``keep`` any more. Unchanged if there is nothing to settle."""
+        listed = self.named(self.released, load)
+        staying = tuple(ledger_id for ledger_id in self.released if ledger_id in keep and ledger_id not in listed)
+        if staying == self.released:
+            return self
+        return replace(self, released=staying)._condemn(set(self.released) - set(staying) - listed)
+
+    def condemn(self, ledger_ids: Collection[int], load: Load = no_history) -> LedgerList:
+        """Forbid commits of these ledgers for good. Ledgers that are listed, or that dropped history still lies in, are left alone."""
+        wanted = set(ledger_ids) - set(self.condemned)
+        return self._condemn(wanted - self.mentioned(wanted, load)) if wanted else self
+
+    def _condemn(self, ledger_ids: Iterable[int]) -> LedgerList:
+        new = set(ledger_ids) - set(self.condemned)
+        if not new:
+            return self
+        released = tuple(ledger_id for ledger_id in self.released if ledger_id not in new)
+        return replace(self, condemned=tuple(sorted((*self.condemned, *new))), released=released)
 
     def absolve(self, ledger_ids: Iterable[int]) -> LedgerList:
         """Forget condemned ledgers once they are deleted; a commit of one then fails on the missing ledger instead."""
@@ -259,13 +263,43 @@ class LedgerList:
             return self
         return replace(self, condemned=tuple(i for i in self.condemned if i not in gone))
 
+    # --- properties and schemas ----------------------------------------------------------------------------------
+
     def set_schema(self, schema: str) -> LedgerList:
         """The first write gives the schema; a different one later is a LogSchemaError."""
+        if self.properties.schema and self.properties.schema != schema:
+            raise LogSchemaError("the log has another schema than the rows to write")
+        return self.evolve_schema(schema)
+
+    def evolve_schema(self, schema: str) -> LedgerList:
+        """Make ``schema`` the newest one; the caller has checked that it only adds nullable columns at the end of the last.
+
+        Unchanged if it is the last. LogSchemaError if it is an earlier one (another writer has evolved the log: read the list again and
+        decide on its schema), or if there are too many.
+        """
         if self.properties.schema == schema:
             return self
-        if self.properties.schema:
-            raise LogSchemaError("the log has another schema than the rows to write")
-        return replace(self, properties=replace(self.properties, schema=schema))
+        if schema in self.schemas:
+            raise LogSchemaError("the schema to write was the log's once, but another writer has added columns since")
+        if len(self.schemas) >= SCHEMAS_MAX:
+            raise LogSchemaError(f"the log has had {SCHEMAS_MAX} schemas, which is the most that one may have; write a new log")
+        return replace(self, properties=replace(self.properties, schema=schema), schemas=(*self.schemas, schema))
+
+    def set_properties(self, properties: LogProperties) -> LedgerList:
+        """Other properties for what is written from now on. The schema and the entry format cannot be changed: InvalidArgumentError."""
+        properties.check()
+        if properties.entry_format != self.properties.entry_format:
+            raise InvalidArgumentError(f"the entry format of a log is for ever: {self.properties.entry_format}")
+        if properties.schema != self.properties.schema:
+            raise InvalidArgumentError("the schema of a log changes by writing more columns, not by its properties")
+        return self if properties == self.properties else replace(self, properties=properties)
+
+    def _schema_id(self, schema: str | None) -> int:
+        if schema is None:
+            return max(0, len(self.schemas) - 1)
+        if schema not in self.schemas:
+            raise LogSchemaError("the rows were written with a schema that the log does not have")
+        return self.schemas.index(schema)
 
     def _lists_all(self, ranges: tuple[SegmentRange, ...]) -> bool:
         listed = {(segment.ledger_id, segment.first_entry, segment.last_entry) for segment in self.segments}
@@ -280,123 +314,31 @@ class LedgerList:
         for r in ranges:
             if r.ledger_id in self.condemned:
                 raise LogError(f"ledger {r.ledger_id} was condemned by a janitor; write the rows again", ledger_id=r.ledger_id)
-            if not 0 <= r.first_entry <= r.last_entry:
-                raise InvalidArgumentError(f"bad entry range {r.first_entry}..{r.last_entry} of ledger {r.ledger_id}")
+            r.check()
             others = taken.setdefault(r.ledger_id, [])
             if any(first <= r.last_entry and r.first_entry <= last for first, last in others):
                 raise LogError(f"entries {r.first_entry}..{r.last_entry} of ledger {r.ledger_id} are listed already", ledger_id=r.ledger_id)
             others.append((r.first_entry, r.last_entry))
 
 
-def position_at_rows(listed: LedgerList, start: Position, rows: int | None, size: int | None) -> Position:
-    """The farthest committed position such that at most ``rows`` rows and ``size`` bytes lie between it and ``start``.
+def _split(
+    refs: Iterable[HistoryRef], seq: int, load: Load
+) -> tuple[tuple[HistoryRef, ...], tuple[HistoryRef, ...], tuple[HistoryRef, ...]]:
+    """References wholly before ``seq``, those kept, and those that gave way to their children.
 
-    At least one entry is always admitted if there is one, or a small limit would stop a stream for ever. One step per segment.
+    A reference of level 0 across the cut is kept; higher ones give way, or one of them would keep thousands of trimmed segments alive.
     """
-    here = listed.normal(start)
-    end = listed.end_position
-    position, spent_rows, spent_size = here, 0, 0
-    while position < end:
-        segment = listed.segment(position.seq)
-        after = (segment.last_entry if segment.last_entry is not None else -1) + 1
-        rows_left = None if rows is None else rows - spent_rows
-        size_left = None if size is None else size - spent_size
-        step_rows, step_size = _between(segment, position.entry, after)
-        if _fits(step_rows, rows_left) and _fits(step_size, size_left):
-            position, spent_rows, spent_size = listed.normal(Position(segment.seq, after)), spent_rows + step_rows, spent_size + step_size
-            continue
-        position = Position(segment.seq, _last_fitting(segment, position.entry, after, rows_left, size_left))
-        break
-    if position == here and here < end:
-        position = listed.normal(Position(here.seq, here.entry + 1))
-    return min(position, end)
-
-
-def _fits(amount: int, left: int | None) -> bool:
-    return left is None or amount <= left
-
-
-def _between(segment: Segment, first: int, after: int) -> tuple[int, int]:
-    """(rows, bytes) of entries ``first <= entry < after``, shared out evenly over the segment's entries."""
-    if not segment.entries:
-        return 0, 0
-    low, high = first - segment.first_entry, after - segment.first_entry
-    rows = segment.rows * high // segment.entries - segment.rows * low // segment.entries
-    return rows, segment.bytes * high // segment.entries - segment.bytes * low // segment.entries
-
-
-def _last_fitting(segment: Segment, first: int, after: int, rows: int | None, size: int | None) -> int:
-    def over(entry: int) -> bool:
-        step_rows, step_size = _between(segment, first, entry)
-        return not (_fits(step_rows, rows) and _fits(step_size, size))
-
-    return first + max(0, bisect_left(range(first, after), True, key=over) - 1)
-
-
-# --- codec ------------------------------------------------------------------------------------------------------
-
-_FIELDS = ("format", "logId", "properties", "trimmed", "segments", "committed", "condemned")
-_PROPERTY_FIELDS = ("entryFormat", "schema", "ensembleSize", "writeQuorumSize", "ackQuorumSize", "digestType")
-
-
-def encode(listed: LedgerList) -> bytes:
-    """One line of JSON. The same list always gives the same bytes (META-12 repeats byte-identically)."""
-    p = listed.properties
-    properties = {
-        "entryFormat": p.entry_format,
-        "schema": p.schema,
-        "ensembleSize": p.ensemble_size,
-        "writeQuorumSize": p.write_quorum_size,
-        "ackQuorumSize": p.ack_quorum_size,
-        "digestType": p.digest_type,
-        **dict(sorted(p.extra.items())),
-    }
-    value = {
-        "format": FORMAT_VERSION,
-        "logId": listed.log_id,
-        "properties": properties,
-        "trimmed": [listed.trimmed_seq, listed.trimmed_rows, listed.trimmed_bytes],
-        "segments": [[s.ledger_id, s.first_entry, s.last_entry, s.rows, s.bytes, s.committed_at_ms] for s in listed.segments],
-        "committed": dict(sorted(listed.committed.items())),
-        "condemned": list(listed.condemned),
-        **dict(sorted(listed.extra.items())),
-    }
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def decode(data: bytes) -> LedgerList:
-    """MetadataFormatError for bytes that are no ledger list or come from a newer, incompatible format."""
-    try:
-        value = json.loads(data.decode())
-        if value["format"] != FORMAT_VERSION:
-            raise MetadataFormatError(f"ledger list of format {value['format']!r}; this program reads format {FORMAT_VERSION}")
-        trimmed_seq, trimmed_rows, trimmed_bytes = (int(n) for n in value["trimmed"])
-        segments = tuple(
-            Segment(trimmed_seq + i, int(s[0]), int(s[1]), None if s[2] is None else int(s[2]), int(s[3]), int(s[4]), int(s[5]))
-            for i, s in enumerate(value["segments"])
-        )
-        return LedgerList(
-            log_id=str(value["logId"]),
-            properties=_decode_properties(value["properties"]),
-            segments=segments,
-            trimmed_seq=trimmed_seq,
-            trimmed_rows=trimmed_rows,
-            trimmed_bytes=trimmed_bytes,
-            committed=MappingProxyType({str(k): int(v) for k, v in value["committed"].items()}),
-            condemned=tuple(int(i) for i in value["condemned"]),
-            extra=MappingProxyType({k: v for k, v in value.items() if k not in _FIELDS}),
-        )
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise MetadataFormatError(f"not a ledger list: {type(error).__name__}: {error}") from error
-
-
-def _decode_properties(value: Mapping[str, Any]) -> LogProperties:
-    return LogProperties(
-        entry_format=str(value["entryFormat"]),
-        schema=str(value["schema"]),
-        ensemble_size=int(value["ensembleSize"]),
-        write_quorum_size=int(value["writeQuorumSize"]),
-        ack_quorum_size=int(value["ackQuorumSize"]),
-        digest_type=str(value["digestType"]),
-        extra=MappingProxyType({k: v for k, v in value.items() if k not in _PROPERTY_FIELDS}),
-    )
+    gone: list[HistoryRef] = []
+    kept: list[HistoryRef] = []
+    opened: list[HistoryRef] = []
+    for ref in refs:
+        if ref.after_seq <= seq:
+            gone.append(ref)
+        elif ref.first_seq >= seq or ref.level == 0:
+            kept.append(ref)
+        else:
+            below = _split([item for item in load(ref) if isinstance(item, HistoryRef)], seq, load)
+            gone += below[0]
+            kept += below[1]
+            opened += [*below[2], ref]
+    return tuple(gone), tuple(kept), tuple(opened)

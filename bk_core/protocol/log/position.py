@@ -1,6 +1,7 @@
-"""Positions in a log: the next entry to read, as (segment sequence number, entry id).
+"""Positions in a log: the next row to read, as (segment sequence number, entry id, row of that entry).
 
-A position is totally ordered and stays valid while ledgers close, because segments never change their sequence number (LOG-10).
+A position is totally ordered and stays valid while ledgers close and segments move into the history, because segments never change their
+sequence number (LOG-10).
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from bk_core.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """The next entry to read: ``entry`` is an entry id in the ledger of segment ``seq``. Entry 0 means the segment's first entry."""
+    """The next row to read: ``entry`` is an entry id in the ledger of segment ``seq``, of which ``row`` rows have been consumed already.
+
+    Entry 0 means the segment's first entry. ``row`` is 0 in logs whose entries hold one row each.
+    """
 
     seq: int
     entry: int = 0
+    row: int = 0
 
     def __post_init__(self) -> None:
-        if self.seq < 0 or self.entry < 0:
-            raise InvalidArgumentError(f"a log position needs seq and entry of at least 0, not ({self.seq}, {self.entry})")
+        if self.seq < 0 or self.entry < 0 or self.row < 0:
+            numbers = f"({self.seq}, {self.entry}, {self.row})"
+            raise InvalidArgumentError(f"a log position needs seq, entry and row of at least 0, not {numbers}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
+from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +19,15 @@ import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client import log_reader
 from bk_core.client.log_reader import LogReader
-from bk_core.client.logs import LogWriter, create_log, delete_log, read_ledger_list, update_ledger_list
+from bk_core.client.logs import LogWriter, create_log, delete_log, read_log, trim_log, update_ledger_list
 from bk_core.errors import LogDataLossError, NoSuchLogError
 from bk_core.metadata import open_store
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.ledger_list import LogProperties, SegmentRange
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.wire.messages import ReadRequest
 
 LIMITS = Limits(explicit_lac_ns=5_000_000)
 
@@ -115,7 +121,7 @@ def test_a_follower_sees_every_entry_across_rolls_and_asks_for_nothing_meanwhile
     """LC-5, LC-7, LOG-15, LOG-16: by long polls and watches; silence costs no reading of the list."""
     writer = LogWriter.open(client, "a")
     reads: list[str] = []
-    monkeypatch.setattr(log_reader, "read_ledger_list", lambda bk, name: (reads.append(name), read_ledger_list(bk, name))[1])
+    monkeypatch.setattr(log_reader, "read_log", lambda bk, name: (reads.append(name), read_log(bk, name))[1])
     done = threading.Event()
 
     def follow() -> list[bytes]:
@@ -181,4 +187,152 @@ def test_who_follows_a_live_segment_learns_that_the_log_is_gone(client: bk_core.
         delete_log(client, "a")
         with pytest.raises((NoSuchLogError, LogDataLossError)):
             waiting.result(60)
+    reader.close()
+
+
+# --- follow --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Traffic:
+    """What a client asks for. ``polling`` is set when a bookie has been asked to answer once there is more (LC-5)."""
+
+    lists: int = 0
+    opens: int = 0
+    polls: int = 0
+    requests: int = 0
+    polling: threading.Event = field(default_factory=threading.Event)
+
+    def heard(self, message: Any) -> None:
+        self.requests += 1
+        if isinstance(message, ReadRequest) and message.previous_lac is not None:
+            self.polls += 1
+            self.polling.set()
+
+
+@pytest.fixture
+def follower(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[bk_core.BookKeeper, Traffic]]:
+    """A client of its own whose traffic is counted. No pause of a reader is short enough to end within the test."""
+    monkeypatch.setattr(log_reader, "WAIT_S", 3600.0)
+    monkeypatch.setattr(log_reader, "STOP_LOOK_S", 3600.0)
+    traffic = Traffic()
+    with bk_core.connect(client.config.uri, limits=LIMITS) as bk:
+        session, opened, listed = bk._session, bk.open_ledger, log_reader.read_log
+        link = session.link
+
+        def counted(bookie: Any, kind: str) -> Any:
+            real = link(bookie, kind)
+
+            def request(message: Any, *rest: Any) -> Any:
+                traffic.heard(message)
+                return real.request(message, *rest)
+
+            return SimpleNamespace(request=request, failed_recently=False, listen=real.listen, unlisten=real.unlisten)
+
+        def open_ledger(*ids: Any, **settings: Any) -> Any:
+            traffic.opens += 1
+            return opened(*ids, **settings)
+
+        def read_log(*names: Any) -> Any:
+            traffic.lists += 1
+            return listed(*names)
+
+        monkeypatch.setattr(session, "link", counted)
+        monkeypatch.setattr(bk, "open_ledger", open_ledger)
+        monkeypatch.setattr(log_reader, "read_log", read_log)
+        yield bk, traffic
+
+
+def test_a_wait_ends_with_the_one_entry_that_it_waits_for(client: bk_core.BookKeeper, follower: tuple[bk_core.BookKeeper, Traffic]) -> None:
+    """LC-5: one long-poll round trip after its acknowledgement; no interval is involved, and hardly anything is asked."""
+    reading, traffic = follower
+    with LogWriter.open(client, "a") as writer, LogReader(reading, "a") as reader, ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(reader.wait, 3600)
+        assert traffic.polling.wait(30)
+        writer.append(b"one")
+        assert waiting.result(30)
+        assert payloads(reader) == [b"one"]
+    assert traffic.polls <= 4 and traffic.requests <= 24, traffic
+
+
+def test_a_follower_gets_each_entry_as_it_is_acknowledged(client: bk_core.BookKeeper, follower: tuple[bk_core.BookKeeper, Traffic]) -> None:
+    """LC-5, LOG-15: the live ledger is opened once, the list is read when it changes; entry by entry, across a roll."""
+    reading, traffic = follower
+    came = queue.SimpleQueue[bytes]()
+
+    def follow() -> None:
+        for run in LogReader(reading, "a").follow():
+            for payload in run.payloads():
+                came.put(payload)
+            if payload == b"last":
+                return
+
+    with LogWriter.open(client, "a") as writer, ThreadPoolExecutor(1) as threads:
+        following = threads.submit(follow)
+        for n in range(40):
+            writer.append(b"%d" % n)
+            assert came.get(timeout=30) == b"%d" % n
+        opened, listed, per_entry = traffic.opens, traffic.lists, traffic.requests / 40
+        writer.roll()
+        writer.append(b"last")
+        assert came.get(timeout=30) == b"last"
+        following.result(30)
+    assert came.empty()
+    assert (opened, traffic.opens) == (1, 2) and listed <= 2 and traffic.lists <= 6, (opened, listed, traffic)
+    assert per_entry < 12, traffic
+
+
+def test_follow_ends_when_it_is_told_to(client: bk_core.BookKeeper) -> None:
+    """While nothing comes at all; at the end of the log, and in a live segment. What it held open is closed."""
+    for live in (False, True):
+        writer = LogWriter.open(client, "a") if live else None
+        stop = threading.Event()
+        with LogReader(client, "a") as reader, ThreadPoolExecutor(1) as threads:
+            following = threads.submit(lambda reader=reader, stop=stop: list(reader.follow(stop)))
+            stop.set()
+            assert following.result(30) == [] and reader._waited is None
+        if writer is not None:
+            writer.close()
+
+
+def test_what_a_recreated_or_trimmed_log_has_lost_is_said(client: bk_core.BookKeeper) -> None:
+    """LOG-13."""
+    with LogWriter.open(client, "a") as writer:
+        for _ in range(4):
+            writer.append(b"x")
+            writer.roll()
+    behind = LogReader(client, "a", start=Position(1))
+    trim_log(client, "a", before=Position(3))
+    message = (
+        r"log 'a': segments 1\.\.2 were trimmed before this reader had read them \(it was at entry 0 of segment 1\).* starts at segment 3"
+    )
+    for ask in (lambda: payloads(behind), lambda: behind.wait(1), lambda: next(behind.follow())):
+        with pytest.raises(LogDataLossError, match=message):
+            ask()
+    reader = LogReader(client, "a")
+    delete_log(client, "a")
+    create_log(client, "a", LogProperties(entry_format="raw"))
+    with pytest.raises(LogDataLossError, match=r"created again: what this reader had not read .* from segment 3 entry 0 on, is lost"):
+        next(reader.follow())
+
+
+def test_a_live_segment_that_was_read_to_its_end_may_be_trimmed(client: bk_core.BookKeeper) -> None:
+    """LOG-13: nothing is lost to who has read it all; one entry less, and it is."""
+    with LogWriter.open(client, "a") as writer:
+        writer.append_run(b"ab", array("q", [0, 1, 2])).result(30)
+        reader, late = LogReader(client, "a"), LogReader(client, "a")
+        while reader.position != Position(0, 2):
+            assert reader.wait(30)
+            for run in reader.read():
+                if late.position == Position(0):
+                    late._rows_before, late.position = (0, 0), Position(0, 1)
+                assert run.end_position == reader.position
+        writer.append(b"c")
+        assert reader.wait(30) and payloads(reader) == [b"c"]
+        writer.roll()
+        writer.append(b"d")
+        trim_log(client, "a", before=Position(1))
+        assert reader.wait(30) and payloads(reader) == [b"d"]
+        with pytest.raises(LogDataLossError, match="it was at entry 1 of segment 0"):
+            payloads(late)
     reader.close()

@@ -48,6 +48,9 @@ class WriteHandle:
         self._ledger.state = LedgerState.CLOSED
         return SimpleNamespace(last_entry_id=len(self._ledger.entries) - 1, length=sum(map(len, self._ledger.entries)))
 
+    def abandon(self) -> None:
+        """It stays OPEN."""
+
 
 class ReadHandle:
     def __init__(self, ledger: Ledger) -> None:
@@ -91,8 +94,8 @@ class FakeClient:
         self.ledgers: dict[int, Ledger] = {}
         self.recovered: list[int] = []
 
-    def create_ledger(self, **_settings: Any) -> WriteHandle:
-        ledger = Ledger(self.store.new_ledger_id())
+    def create_ledger(self, *, ledger_id: int | None = None, **_settings: Any) -> WriteHandle:
+        ledger = Ledger(self.store.new_ledger_id() if ledger_id is None else ledger_id)
         self.ledgers[ledger.ledger_id] = ledger
         return WriteHandle(ledger)
 

@@ -581,6 +581,48 @@ def test_answers_and_timers_that_nobody_waits_for_do_nothing() -> None:
     assert lead.machine.state is LeaderState.SERVING
 
 
+def test_a_leader_may_be_given_up_at_any_time() -> None:
+    """Every call fails with the error given; what is being created is deleted when it is there, what may be listed stays (META-13)."""
+    error = BkError("too late")
+    lead = Lead()
+    lead.append("early")
+    lead.reply(ReadList, ledgers=(), version=3)
+    lead.take(lead.machine.abandon(error, 0))
+    assert lead.failed == {"open": error, "early": error} and lead.machine.state is LeaderState.FAILED
+    lead.reply(CreateLedger, ledger_id=9)
+    assert lead.deleted == [9]
+    listing = Lead()
+    listing.up_to_listing()
+    listing.take(listing.machine.abandon(error, 0))
+    listing.reply(WriteList, version=4)
+    assert listing.failed == {"open": error} and listing.deleted == []
+    for machine in (lead.machine, listing.machine):
+        assert machine.abandon(BkError("again"), 0) == [] and machine.error is error
+    listing.append("later")
+    assert listing.failed["later"] is error
+
+
+def test_payloads_are_kept_as_they_are_and_sliced() -> None:
+    """A run in one buffer goes through without becoming an object per entry; a list, which its caller may change, is copied."""
+
+    class Whole(tuple[str, ...]):
+        def __getitem__(self, index: Any) -> Any:
+            return Whole(super().__getitem__(index))
+
+    lead = Lead().serve()
+    whole, listed = Whole("abc"), ["d"]
+    lead.take(lead.machine.append(whole, "whole", 0))
+    lead.take(lead.machine.append(listed, "listed", 0))
+    assert [p.payloads for p in lead.pending if isinstance(p, AppendTo)] == [whole, ("d",)]
+    assert lead.find(AppendTo).payloads is whole
+    lead.reply(AppendTo, Outcome.UNKNOWN)
+    lead.reply(RecoverLedger, last_entry_id=0)
+    lead.reply(CreateLedger, ledger_id=10)
+    lead.reply(WriteList, version=5)
+    rest = lead.find(AppendTo, ledger_id=10).payloads
+    assert isinstance(rest, Whole) and rest == ("b", "c")
+
+
 # --- scenarios ------------------------------------------------------------------------------------------------------
 
 

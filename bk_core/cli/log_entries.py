@@ -1,0 +1,199 @@
+"""``bk log append`` and ``bk log tail``: entries in and out of a log."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from bk_core.cli.output import cluster_options, connected, password_option, preview, say_json
+from bk_core.errors import InvalidArgumentError, LogTakenOverError
+
+if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
+    from bk_core.client.log_reader import LogReader, LogRun
+    from bk_core.client.log_writer import LogSpan, LogWriter
+    from bk_core.protocol.log.position import Position
+    from bk_core.protocol.log.view import LogView
+
+_CHUNK_BYTES = 1 << 18
+_LINE_BYTES_MAX = 64 << 20
+_RUNS_MAX = 64  # on their way at a time
+
+
+# --- append --------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("name")
+@click.option("--take-over", is_flag=True, help="Fence whoever writes the log now, or died while writing it.")
+@password_option
+@cluster_options
+def append(name: str, take_over: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """Each line of standard input becomes an entry, without its newline. Writes exclusively until the input ends.
+
+    Prints where the entries are once all are acknowledged.
+    """
+    from bk_core.client.log_writer import LogWriter
+
+    with connected(uri, protocol) as client:
+        _check_appendable(client, name, take_over)
+        with LogWriter.open(client, name, password=password.encode()) as writer:
+            told = _Told()
+            for lines in _lines(sys.stdin.buffer):
+                told.send(writer, lines)
+            told.wait_for(0)
+    first, last = told.first, told.last
+    if as_json:
+        ends = (None if first is None else first.first_position, None if last is None else last.last_position)
+        say_json({"log": name, "entries": told.entries, "bytes": told.bytes, "first": _place(ends[0]), "last": _place(ends[1])})
+    elif first is not None and last is not None:
+        where = f"{first.seq}:{first.first_entry} .. {last.seq}:{last.last_entry}"
+        click.echo(f"{told.entries:,} entries, {told.bytes:,} bytes, at {where}")
+    else:
+        click.echo("no entries")
+
+
+def _place(position: Position | None) -> dict[str, int] | None:
+    return None if position is None else {"seq": position.seq, "entry": position.entry}
+
+
+def _check_appendable(client: BookKeeper, name: str, take_over: bool) -> None:
+    """Before anything is fenced."""
+    from bk_core.client.logs import read_log
+
+    view = read_log(client, name)
+    if view.properties.entry_format != "raw":
+        message = f"log {name!r} holds entries of format {view.properties.entry_format}, and a line is none; append lines to a raw log"
+        raise InvalidArgumentError(message, log=name)
+    if view.live_segments and not take_over:
+        ledger = view.live_segments[-1].ledger_id
+        raise LogTakenOverError(f"log {name!r} has a writer, or one that died (ledger {ledger}); --take-over fences it", log=name)
+
+
+class _Told:
+    """What was sent and where it is."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.bytes = 0
+        self.first: LogSpan | None = None
+        self.last: LogSpan | None = None
+        self._futures: deque[Future[tuple[LogSpan, ...]]] = deque()
+
+    def send(self, writer: LogWriter, lines: list[bytes]) -> None:
+        offsets = array("q", [0])
+        for line in lines:
+            offsets.append(offsets[-1] + len(line))
+        self._futures.append(writer.append_run(b"".join(lines), offsets))
+        self.entries += len(lines)
+        self.bytes += offsets[-1]
+        self.wait_for(_RUNS_MAX)
+
+    def wait_for(self, left: int) -> None:
+        while len(self._futures) > left:
+            spans = self._futures.popleft().result()
+            self.first, self.last = self.first or spans[0], spans[-1]
+
+
+def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
+    """The lines that are there, as soon as they are: an input that stands still holds back nothing but its last, unfinished line."""
+    rest = b""
+    while chunk := source.read1(_CHUNK_BYTES):  # type: ignore[attr-defined]
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield lines
+        if len(rest) > _LINE_BYTES_MAX:
+            break  # the writer says what is wrong with it
+    if rest:
+        yield [rest]
+
+
+# --- tail ----------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("-n", "--lines", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last entries.")
+@click.option("--from", "start", metavar="SEQ[:ENTRY]|first|end", help="Start there instead.")
+@click.option("--raw", is_flag=True, help="Payloads only, each followed by a newline.")
+@password_option
+@cluster_options
+def tail(name: str, follow: bool, count: int, start: str | None, raw: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """Entries of a log, the last ones by default. Never fences: a writer is not disturbed."""
+    from bk_core.client.log_reader import LogReader
+    from bk_core.client.logs import read_log
+
+    with connected(uri, protocol) as client:
+        view = read_log(client, name)
+        where = (
+            _last_entries(client, view, count, password.encode()) if start is None else _position(view, start, client, password.encode())
+        )
+        with LogReader(client, name, start=where, password=password.encode()) as reader:
+            for run in _runs(reader, follow):
+                _say_run(run, raw, as_json)
+                sys.stdout.flush()
+
+
+def _runs(reader: LogReader, follow: bool) -> Iterator[LogRun]:
+    return reader.follow() if follow else reader.read()
+
+
+def _position(view: LogView, text: str, client: BookKeeper, password: bytes) -> Position:
+    from bk_core.protocol.log.position import Position
+
+    if text == "first":
+        return view.first_position
+    if text == "end":
+        return _last_entries(client, view, 0, password)
+    seq, colon, entry = text.partition(":")
+    if not seq.isdecimal() or (colon and not entry.isdecimal()):
+        raise click.BadParameter(f"{text!r} is neither SEQ, SEQ:ENTRY, first nor end", param_hint="--from")
+    return Position(int(seq), int(entry or 0))
+
+
+def _last_entries(client: BookKeeper, view: LogView, count: int, password: bytes) -> Position:
+    """Where the last ``count`` entries begin. How many a live segment has, only its ledger knows."""
+    from bk_core.protocol.log.position import Position
+
+    left = count
+    position = Position(view.next_seq)
+    for seq in range(view.next_seq - 1, view.listed.trimmed_seq - 1, -1):
+        segment = view.segment(seq)
+        entries = segment.entries
+        if segment.live:
+            with client.open_ledger(segment.ledger_id, password=password) as handle:
+                entries = handle.last_add_confirmed + 1
+        if entries >= left:
+            return Position(seq, segment.first_entry + entries - left) if left or segment.live else position
+        left -= entries
+        position = Position(seq)
+    return position
+
+
+def _say_run(run: LogRun, raw: bool, as_json: bool) -> None:
+    for index, payload in enumerate(run.payloads()):
+        entry = run.first_entry + index
+        if raw:
+            sys.stdout.buffer.write(payload + b"\n")
+        elif as_json:
+            say_json(_entry(run, entry, payload))
+        else:
+            click.echo(f"{f'{run.segment.seq}:{entry}':>14}  {len(payload):>10,} B  {preview(payload)}")
+
+
+def _entry(run: LogRun, entry: int, payload: bytes) -> dict[str, Any]:
+    return {
+        "seq": run.segment.seq,
+        "entry": entry,
+        "ledger": run.segment.ledger_id,
+        "bytes": len(payload),
+        "payload": base64.b64encode(payload).decode(),
+    }

@@ -1,0 +1,156 @@
+"""Intents: who is about to write a ledger that nothing lists yet. Recorded before the ledger is created, so that none is ever forgotten.
+
+One value per ledger at store path ``intents/<log>/<ledger id>`` for data, ``intents/<log>/<ledger id>.history`` for history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, now_ms, until_definite
+from bk_core.errors import BkError, ClientClosedError, MetadataOutcomeUnknownError, NodeExistsError, NoNodeError, OperationTimeoutError
+from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.log.segments import LogProperties
+
+DATA = "data"
+HISTORY = "history"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Who opened a ledger, and where: ``started`` is the start time of process ``pid`` in clock ticks since boot, ``boot`` the boot of the
+
+    host and the process namespace in which ``pid`` means something. 0 and "": not known, so that only age tells.
+    """
+
+    ledger_id: int
+    query_id: str
+    host: str
+    pid: int
+    created_ms: int
+    started: int = 0
+    boot: str = ""
+    purpose: str = DATA
+
+
+def intent_here(ledger_id: int, query_id: str, purpose: str = DATA) -> Intent:
+    """The intent of this process."""
+    pid = os.getpid()
+    return Intent(ledger_id, query_id, socket.gethostname(), pid, now_ms(), _start_of(pid) or 0, _boot(), purpose)
+
+
+@cache
+def _boot() -> str:
+    """Of this host since it was booted, and of this process namespace; "" where there is no /proc."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if there is no such process, or it has ended and waits for its parent."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def abandoned(intent: Intent) -> bool:
+    """Whether the process that opened the ledger is certainly gone: it ran on this very host, since its last boot, and runs no more."""
+    return bool(intent.boot and intent.started and intent.boot == _boot()) and _start_of(intent.pid) != intent.started
+
+
+def intent_path(log: str, ledger_id: int, purpose: str = DATA) -> str:
+    return f"intents/{log}/{ledger_id}" + ("" if purpose == DATA else f".{purpose}")
+
+
+def record_intent(client: LogClient, log: str, intent: Intent) -> None:
+    value = {"query": intent.query_id, "host": intent.host, "pid": intent.pid, "createdMs": intent.created_ms}
+    data = json.dumps({**value, "started": intent.started, "boot": intent.boot}).encode()
+    path = intent_path(log, intent.ledger_id, intent.purpose)
+    try:
+        until_definite(lambda: client.store.create(path, data), time.monotonic() + UPDATE_TIMEOUT_S)
+    except NodeExistsError:  # ledger ids are never issued twice, so this is our own first try (META-12)
+        return
+
+
+def forget_intent(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
+    """The ledger is listed for good, or deleted. Absent is success."""
+    until_definite(lambda: client.store.delete(intent_path(log, ledger_id, purpose)), time.monotonic() + UPDATE_TIMEOUT_S)
+
+
+def create_intended(
+    client: LogClient,
+    log: str,
+    properties: LogProperties,
+    *,
+    query_id: str = "",
+    purpose: str = DATA,
+    password: bytes = b"",
+    custom: Mapping[str, bytes] | None = None,
+) -> Any:
+    """A new ledger with the log's settings, whose intent was recorded before it came to be. Returns its writer.
+
+    Whatever creating a ledger raises; the intent is forgotten then, unless the outcome is unknown.
+    """
+    ledger_id = client.store.new_ledger_id()
+    record_intent(client, log, intent_here(ledger_id, query_id, purpose))
+    try:
+        return client.create_ledger(
+            ledger_id=ledger_id,
+            ensemble_size=properties.ensemble_size,
+            write_quorum_size=properties.write_quorum_size,
+            ack_quorum_size=properties.ack_quorum_size,
+            digest_type=DigestType[properties.digest_type],
+            password=password,
+            custom={"log": log.encode(), **(custom or {})},  # LOG-9
+            guaranteed_write_quorum=properties.guaranteed and purpose == DATA,
+        )
+    except (MetadataOutcomeUnknownError, OperationTimeoutError, ClientClosedError):  # it may come to be: the janitor looks after it
+        raise
+    except BkError:
+        forget_intent(client, log, ledger_id, purpose)
+        raise
+
+
+def intents_of(client: LogClient, log: str) -> dict[int, Intent]:
+    """All intents of a log, by ledger."""
+    found: dict[int, Intent] = {}
+    for child in client.store.children(f"intents/{log}"):
+        intent = read_intent(client, log, child)
+        if intent is not None:
+            found[intent.ledger_id] = intent
+    return found
+
+
+def intended_ledgers(client: LogClient, log: str, purpose: str, since_ms: int = 0) -> list[int]:
+    """Ledgers that somebody has intended for ``purpose`` since then."""
+    children = [child for child in client.store.children(f"intents/{log}") if _named(child)[1] == purpose]
+    found = [intent for child in children if (intent := read_intent(client, log, child))]
+    return [intent.ledger_id for intent in found if intent.created_ms >= since_ms]
+
+
+def _named(child: str) -> tuple[int, str]:
+    ledger_id, _, purpose = child.partition(".")
+    return int(ledger_id), purpose or DATA
+
+
+def read_intent(client: LogClient, log: str, child: str) -> Intent | None:
+    """By the name of its node; None if it is gone meanwhile."""
+    ledger_id, purpose = _named(child)
+    try:
+        value = json.loads(client.store.read(f"intents/{log}/{child}").data)
+    except NoNodeError:
+        return None
+    worker = (str(value["query"]), str(value["host"]), int(value["pid"]), int(value["createdMs"]))
+    return Intent(ledger_id, *worker, int(value.get("started", 0)), str(value.get("boot", "")), purpose)

@@ -1,0 +1,462 @@
+"""Keeping logs clean: the janitor, trimming, retention, deletion.
+
+Whatever is to be deleted is written down before: intents for ledgers that are not listed yet, ``condemned`` and ``dropped`` in the list
+for what a trim has cut off, a tombstone for a log that was deleted. So a crash at any point leaves nothing that a later pass does not
+find. Every pass may run at any time, several at once: a ledger is deleted only after the list forbids to commit it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from bk_core.client.history import history_of, read_log
+from bk_core.client.intents import (
+    HISTORY,
+    Intent,
+    abandoned,
+    forget_intent,
+    intents_of,
+)
+from bk_core.client.list_store import (
+    UPDATE_TIMEOUT_S,
+    LogClient,
+    change_ledger_list,
+    log_path,
+    now_ms,
+    read_ledger_list,
+    read_versioned,
+    until_definite,
+)
+from bk_core.errors import (
+    BkError,
+    InvalidArgumentError,
+    LogDataLossError,
+    LogError,
+    MetadataError,
+    NodeExistsError,
+    NoNodeError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    VersionConflictError,
+)
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.codec import decode, encode
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import HistoryRef
+from bk_core.protocol.log.view import LogView
+
+INTENT_AGE_S = 6 * 3600.0
+GC_PERIOD_S = 10.0
+_TRIES = 5
+_log = logging.getLogger("bk_core.client.janitor")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """What one pass did: ledgers deleted, listed ledgers of vanished writers that were closed, and what failed (ledger id, why)."""
+
+    deleted: tuple[int, ...] = ()
+    closed: tuple[int, ...] = ()
+    failed: tuple[tuple[int, str], ...] = ()
+
+
+def _again(action: Callable[[], T]) -> T:
+    """Repeat what has met history that is trimmed meanwhile."""
+    for _ in range(_TRIES - 1):
+        with suppress(LogDataLossError):
+            return action()
+    return action()
+
+
+class _Pass:
+    """One pass over one log: what it did so far, and until when it may go on."""
+
+    def __init__(self, client: LogClient, log: str, password: bytes, budget_s: float | None = None) -> None:
+        self.client = client
+        self.log = log
+        self.password = password
+        self.intents = intents_of(client, log)
+        self._deadline = None if budget_s is None else time.monotonic() + budget_s
+        self._timeout_s = UPDATE_TIMEOUT_S if budget_s is None else max(1.0, budget_s)
+        self.deleted: list[int] = []
+        self.closed: list[int] = []
+        self.failed: dict[int, str] = {}
+
+    @property
+    def over(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def change(self, change: Callable[[LedgerList], LedgerList]) -> LedgerList:
+        """Again where another pass has deleted what ``change`` was about to look at: then the list is another one by now."""
+        return _again(lambda: change_ledger_list(self.client, self.log, change, timeout_s=self._timeout_s))
+
+    def report(self) -> GcReport:
+        return GcReport(tuple(self.deleted), tuple(self.closed), tuple(sorted(self.failed.items())))
+
+    def close(self, intent: Intent) -> None:
+        """A listed ledger whose writer is gone: its committed ranges stay."""
+        if self._try(intent.ledger_id, _close) is not None:
+            forget_intent(self.client, self.log, intent.ledger_id, intent.purpose)
+            self.closed.append(intent.ledger_id)
+
+    def delete(self, ledger_ids: Iterable[int]) -> list[int]:
+        """Fence, recover, delete, forget (LOG-12). Returns those that are gone now; others are left for another pass."""
+        gone: list[int] = []
+        for ledger_id in ledger_ids:
+            if self.over:
+                break
+            existed = self._try(ledger_id, _close_and_delete)
+            if existed is None:
+                continue
+            if existed:
+                self.deleted.append(ledger_id)
+            if ledger_id in self.intents:
+                forget_intent(self.client, self.log, ledger_id, self.intents[ledger_id].purpose)
+            gone.append(ledger_id)
+        return gone
+
+    def _try(self, ledger_id: int, action: Callable[[LogClient, int, bytes], bool]) -> bool | None:
+        """Whether the ledger existed; None if it failed."""
+        try:
+            return action(self.client, ledger_id, self.password)
+        except BkError as error:
+            self.failed[ledger_id] = str(error)
+            _log.warning("log %s: ledger %d cannot be cleaned up now: %s", self.log, ledger_id, error)
+            return None
+
+    # --- what the list says -----------------------------------------------------------------------------------------
+
+    def clear_list(self, listed: LedgerList) -> None:
+        """Delete what is condemned, what was released and has no intent any more, and what a trim has dropped, one reference at a time."""
+        load = history_of(self.client, self.log, listed.log_id)
+        if listed.released:
+            listed = self.change(lambda current: current.settle(self.intents, load))
+        listed = self.clear_condemned(listed)
+        index = 0
+        while index < len(listed.dropped) and not self.over:
+            ref = listed.dropped[index]
+
+            def sweep(current: LedgerList, ref: HistoryRef = ref) -> LedgerList:
+                return current.sweep(load, self.intents, current.dropped.index(ref))[0] if ref in current.dropped else current
+
+            try:
+                listed = self.clear_condemned(self.change(sweep))
+            except NoSuchLogError:
+                raise
+            except BkError as error:
+                listed = read_ledger_list(self.client, self.log)
+                if ref in listed.dropped:  # else another pass was faster
+                    self.failed[ref.ledger_id] = str(error)
+                    index = listed.dropped.index(ref) + 1
+
+    def clear_condemned(self, listed: LedgerList) -> LedgerList:
+        gone = self.delete(i for i in listed.condemned if i not in self.failed)
+        return self.change(lambda current: current.absolve(gone)) if gone else listed
+
+
+# --- the janitor ----------------------------------------------------------------------------------------------------
+
+
+def gc_log(client: LogClient, log: str, *, min_age_s: float = INTENT_AGE_S, password: bytes = b"", at_ms: int | None = None) -> GcReport:
+    """Clean up after vanished writers. Safe at any time: a commit that races with it fails with a clear error and its batch is run again.
+
+    Intents of processes that ran on this host and are gone, and all older than ``min_age_s``: a ledger that is listed is closed (its
+    committed ranges stay); one that is not is condemned in the list, so no later commit can name it, then fenced, recovered, deleted,
+    and forgotten. Then whatever a trim or a deletion has left half done. A ledger that cannot be cleaned up is in ``failed``.
+    """
+    before = (now_ms() if at_ms is None else at_ms) - int(min_age_s * 1000)
+    work = _Pass(client, log, password)
+    _clean(work, [intent for intent in work.intents.values() if intent.created_ms <= before or abandoned(intent)])
+    return work.report()
+
+
+def _clean(work: _Pass, old: list[Intent]) -> None:
+    _clear_tombstones(work)
+    try:
+        listed = read_ledger_list(work.client, work.log)
+        load = history_of(work.client, work.log, listed.log_id)
+        work.clear_list(listed)  # first: what dropped history mentions cannot be condemned
+        ids = [intent.ledger_id for intent in old if intent.ledger_id not in work.deleted]
+        if ids:
+            work.clear_condemned(work.change(lambda current: current.condemn(ids, load)))
+        named = _again(lambda: read_log(work.client, work.log).named(ids)) if ids else frozenset()
+    except NoSuchLogError:
+        work.delete(intent.ledger_id for intent in old)
+        return
+    for intent in old:
+        if intent.ledger_id in named and not work.over:
+            work.close(intent)
+
+
+_cleaned_at: dict[str, float] = {}  # by log id: when this process last cleaned up
+
+
+def gc_quietly(
+    client: LogClient, log: str, password: bytes = b"", budget_s: float = 2.0, *, query_id: str | None = None
+) -> GcReport | None:
+    """What a committer does after its commit: clean up within about ``budget_s``, every ten seconds at most; None if it was not yet time.
+
+    It never fails the commit. Ledgers that dead workers of ``query_id``, whose batch is just committed, have left unlisted are garbage
+    for certain. Those of other queries may belong to a batch that is still to be committed, however long that takes (Spark ends idle
+    workers after a minute), so they are left alone until they are ``INTENT_AGE_S`` old; ``gc_log`` does not wait.
+    """
+    try:
+        log_id = read_ledger_list(client, log).log_id
+        if time.monotonic() - _cleaned_at.get(log_id, -GC_PERIOD_S) < GC_PERIOD_S:
+            return None
+        _cleaned_at[log_id] = time.monotonic()
+        work = _Pass(client, log, password, budget_s)
+        _clean(work, [intent for intent in work.intents.values() if _is_garbage(intent, query_id)])
+        if not work.over:
+            _retain(work, now_ms())
+        report = work.report()
+    except Exception as error:  # a commit that succeeded must not be reported as failed
+        _log.warning("log %s: cleaning up after a commit failed: %s", log, error)
+        return None
+    if report != GcReport():
+        _log.info("log %s: deleted ledgers %s, closed %s, failed %s", log, report.deleted, report.closed, report.failed)
+    return report
+
+
+def _is_garbage(intent: Intent, query_id: str | None) -> bool:
+    if intent.created_ms <= now_ms() - int(INTENT_AGE_S * 1000):
+        return True
+    nobodys = intent.purpose == HISTORY or (query_id is not None and intent.query_id == query_id)
+    return nobodys and abandoned(intent)
+
+
+def _close(client: LogClient, ledger_id: int, password: bytes) -> bool:
+    """Fence, recover and close unless it is CLOSED; False if the ledger does not exist."""
+    try:
+        if client.ledger_metadata(ledger_id).state is not LedgerState.CLOSED:
+            client.recover_ledger(ledger_id, password=password).close()
+    except NoSuchLedgerError:
+        return False
+    return True
+
+
+def _close_and_delete(client: LogClient, ledger_id: int, password: bytes) -> bool:
+    existed = _close(client, ledger_id, password)
+    if existed:
+        client.delete_ledger(ledger_id)
+    return existed
+
+
+def check_ledgers_exist(client: LogClient, ledger_ids: Iterable[int]) -> None:
+    """Before a commit's compare-and-set: a ledger a janitor deleted must not be listed. LogError names it.
+
+    Together with ``condemned`` this is airtight: condemning changes the list, so a commit based on an older list conflicts.
+    """
+    for ledger_id in ledger_ids:
+        try:
+            client.ledger_metadata(ledger_id)
+        except NoSuchLedgerError:
+            raise LogError(f"ledger {ledger_id} was deleted by a janitor; write the rows again", ledger_id=ledger_id) from None
+
+
+# --- trimming and retention -----------------------------------------------------------------------------------------
+
+
+def trim_log(
+    client: LogClient,
+    log: str,
+    *,
+    before: Position | None = None,
+    before_ms: int | None = None,
+    max_bytes: int | None = None,
+    password: bytes = b"",
+) -> tuple[int, ...]:
+    """Drop whole segments from the front, then delete the ledgers that nothing lists any more. Returns those.
+
+    Dropped is what lies before the segment of ``before``, what was committed before ``before_ms``, and what is older than the newest
+    ``max_bytes``. It stops before a live segment, and before one whose ledger is neither CLOSED nor watched by an intent (LOG-11): its
+    writer may still commit more of it. InvalidArgumentError without any bound.
+    """
+    if before is None and before_ms is None and max_bytes is None:
+        raise InvalidArgumentError("say where to trim: before, before_ms or max_bytes")
+    work = _Pass(client, log, password)
+    _trim(work, before, before_ms, max_bytes)
+    return work.report().deleted
+
+
+def apply_retention(client: LogClient, log: str, *, password: bytes = b"", at_ms: int | None = None) -> tuple[int, ...]:
+    """Trim what the log's ``retention_ms`` and ``retention_bytes`` no longer keep. Returns the ledgers deleted."""
+    work = _Pass(client, log, password)
+    _retain(work, now_ms() if at_ms is None else at_ms)
+    return work.report().deleted
+
+
+def _retain(work: _Pass, at_ms: int) -> None:
+    try:
+        properties = read_ledger_list(work.client, work.log).properties
+    except NoSuchLogError:
+        return
+    if properties.retention_ms is not None or properties.retention_bytes is not None:
+        before_ms = None if properties.retention_ms is None else at_ms - properties.retention_ms
+        _trim(work, None, before_ms, properties.retention_bytes)
+
+
+def _trim(work: _Pass, before: Position | None, before_ms: int | None, max_bytes: int | None) -> None:
+    def look() -> tuple[str, int]:
+        view = read_log(work.client, work.log)
+        return view.log_id, max(_cuts(view, before, before_ms, max_bytes))
+
+    log_id, cut = _again(look)
+    load = history_of(work.client, work.log, log_id)
+    closed: dict[int, bool] = {}
+
+    def change(listed: LedgerList) -> LedgerList:
+        if listed.log_id != log_id:
+            return listed
+        return listed.trim(min(cut, _first_open(work, listed, cut, closed)), load, work.intents)[0]
+
+    work.clear_list(work.change(change))
+
+
+def _cuts(view: LogView, before: Position | None, before_ms: int | None, max_bytes: int | None) -> Iterable[int]:
+    """Sequence numbers of the first segment to keep, one per bound."""
+    first = view.listed.trimmed_seq
+    if before is not None:
+        yield view.normal(before).seq if before.seq >= first else first
+    if before_ms is not None:
+        found = view.position_at_time(before_ms)
+        yield view.next_seq if found is None else found.seq
+    if max_bytes is not None:
+        beyond = view.listed.total_bytes - max_bytes - view.listed.trimmed_bytes
+        yield first if beyond <= 0 else _at_byte(view, beyond)
+
+
+def _at_byte(view: LogView, beyond: int) -> int:
+    """The segment with that byte behind the start, so that at least the bytes to keep are kept. One row is always admitted: step back."""
+    found = view.position_at_rows(view.first_position, None, beyond).seq
+    over = view.counts_before(Position(found))[1] - view.listed.trimmed_bytes > beyond
+    return found - 1 if over else found
+
+
+def _first_open(work: _Pass, listed: LedgerList, cut: int, closed: dict[int, bool]) -> int:
+    """Segments in the history are never live. One in the tail may be in a ledger that is still written."""
+    for segment in listed.segments:
+        if segment.seq >= cut:
+            break
+        ledger_id = segment.ledger_id
+        if not closed.get(ledger_id):
+            closed[ledger_id] = ledger_id in work.intents or work.client.ledger_metadata(ledger_id).state is LedgerState.CLOSED
+        if segment.live or not closed[ledger_id]:
+            return segment.seq
+    return listed.next_seq
+
+
+# --- deletion -------------------------------------------------------------------------------------------------------
+
+
+def delete_log(client: LogClient, name: str, *, password: bytes = b"") -> None:
+    """Unlist first, then delete the ledgers (LOG-11): every ledger is closed before it is deleted (LOG-12), fencing its writer.
+
+    NoSuchLogError if there is none. A tombstone keeps the list until all is gone, so that ``gc_log`` of the same name can finish it.
+    """
+    while True:
+        listed, version = read_versioned(client, name)
+        _store_tombstone(client, name, listed)
+        try:
+            until_definite(partial(client.store.delete, log_path(name), version), _deadline())
+            break
+        except VersionConflictError:  # changed meanwhile
+            continue
+    work = _Pass(client, name, password)
+    work.delete(work.intents)
+    _clear_tombstones(work)
+    for reader in client.store.children(f"readers/{name}"):
+        client.store.delete(f"readers/{name}/{reader}")
+    for place in ("intents", "deleted", "readers"):
+        with suppress(MetadataError):  # a parent that is not empty stays, and who makes a node makes its parents
+            client.store.delete(f"{place}/{name}")
+    if work.failed:
+        failed = ", ".join(f"{ledger_id} ({why})" for ledger_id, why in sorted(work.failed.items()))
+        raise LogError(f"log {name!r} is deleted, but not its ledgers {failed}; gc_log finishes it", log=name)
+
+
+def _deadline() -> float:
+    return time.monotonic() + UPDATE_TIMEOUT_S
+
+
+def _tombstones(name: str) -> str:
+    return f"deleted/{name}"
+
+
+def _store_tombstone(client: LogClient, name: str, listed: LedgerList) -> None:
+    path = f"{_tombstones(name)}/{listed.log_id}"
+    try:
+        until_definite(lambda: client.store.create(path, encode(listed)), _deadline())
+    except NodeExistsError:
+        version = client.store.read(path).version
+        until_definite(lambda: client.store.write(path, encode(listed), version), _deadline())
+
+
+def _clear_tombstones(work: _Pass) -> None:
+    for log_id in work.client.store.children(_tombstones(work.log)):
+        try:
+            if read_ledger_list(work.client, work.log).log_id == log_id:
+                continue  # a deletion that stopped before it deleted anything, or one that is about to
+        except NoSuchLogError:
+            pass
+        path = f"{_tombstones(work.log)}/{log_id}"
+        try:
+            listed = decode(work.client.store.read(path).data)
+        except NoNodeError:  # another pass was faster
+            continue
+        if _delete_all(work, listed):
+            work.client.store.delete(path)
+
+
+def _delete_all(work: _Pass, listed: LedgerList) -> bool:
+    """Data ledgers chunk by chunk, each history ledger after what it tells of."""
+    load = history_of(work.client, work.log, listed.log_id)
+    done = True
+    gone = set(work.deleted)
+
+    def clear(ids: Iterable[int]) -> bool:
+        wanted = [ledger_id for ledger_id in dict.fromkeys(ids) if ledger_id not in gone]
+        deleted = work.delete(wanted)
+        gone.update(deleted)
+        return len(deleted) == len(wanted)
+
+    def clear_ref(ref: HistoryRef) -> bool:
+        try:
+            chunk = load(ref)
+        except BkError as error:
+            if _exists(work.client, ref.ledger_id):
+                work.failed[ref.ledger_id] = str(error)
+                return False
+            return True  # deleted by an earlier pass, after everything that it told of
+        below = [clear_ref(item) for item in chunk if isinstance(item, HistoryRef)]
+        return all(below) and clear(item.ledger_id for item in chunk if not isinstance(item, HistoryRef)) and clear([ref.ledger_id])
+
+    for ref in (*listed.dropped, *listed.history):
+        done = clear_ref(ref) and done
+    return (
+        clear(
+            (
+                *listed.condemned,
+                *listed.released,
+                *(ref.ledger_id for ref in listed.opened),
+                *(segment.ledger_id for segment in listed.segments),
+            )
+        )
+        and done
+    )
+
+
+def _exists(client: LogClient, ledger_id: int) -> bool:
+    try:
+        client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""The one place that reads and changes the stored ledger list of a log (compare-and-set, META-12 .. META-14)."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from bk_core.errors import (
+    InvalidArgumentError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NoNodeError,
+    NoSuchLogError,
+    OperationTimeoutError,
+    VersionConflictError,
+)
+from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.log.codec import decode, encode
+from bk_core.protocol.log.ledger_list import LedgerList
+
+if TYPE_CHECKING:
+    from bk_core.metadata.store import MetadataStore
+
+T = TypeVar("T")
+UPDATE_TIMEOUT_S = 60.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+class LogClient(Protocol):
+    """The part of ``BookKeeper`` that logs need."""
+
+    @property
+    def store(self) -> MetadataStore: ...
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = ...,
+        write_quorum_size: int = ...,
+        ack_quorum_size: int = ...,
+        digest_type: DigestType = ...,
+        password: bytes = ...,
+        custom: Any = ...,
+        ledger_id: int | None = ...,
+        guaranteed_write_quorum: bool = ...,
+    ) -> Any: ...
+    def open_ledger(self, ledger_id: int, *, password: bytes = ...) -> Any: ...
+    def recover_ledger(self, ledger_id: int, *, password: bytes = ...) -> Any: ...
+    def delete_ledger(self, ledger_id: int) -> None: ...
+    def ledger_metadata(self, ledger_id: int) -> Any: ...
+
+
+def log_path(name: str) -> str:
+    """InvalidArgumentError for a name that cannot be one path element in every store."""
+    if not _NAME.fullmatch(name):
+        raise InvalidArgumentError(f"log name {name!r}: use letters, digits, '.', '_', '-' (at most 200), starting with a letter or digit")
+    return f"logs/{name}"
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def read_ledger_list(client: LogClient, name: str) -> LedgerList:
+    """NoSuchLogError if the log does not exist. For reading entries take ``read_log``: it knows the history too."""
+    return read_versioned(client, name)[0]
+
+
+def read_versioned(client: LogClient, name: str) -> tuple[LedgerList, int]:
+    try:
+        stored = client.store.read(log_path(name))
+    except NoNodeError:
+        raise NoSuchLogError(f"there is no log {name!r}", log=name) from None
+    return decode(stored.data), stored.version
+
+
+def change_ledger_list(
+    client: LogClient, name: str, change: Callable[[LedgerList], LedgerList], *, timeout_s: float = UPDATE_TIMEOUT_S
+) -> LedgerList:
+    """Read, change, compare-and-set until it holds; returns the list that does.
+
+    ``change`` may run several times and must leave a list alone that it has already changed: after a lost answer (META-12: the identical
+    request is repeated until the outcome is definite) a conflict may be our own success. OperationTimeoutError after ``timeout_s``;
+    whatever ``change`` raises.
+    """
+    deadline = time.monotonic() + timeout_s
+    pause = 0.01
+    while True:
+        listed, version = until_definite(lambda: read_versioned(client, name), deadline)
+        changed = change(listed)
+        if changed is listed:
+            return listed
+        try:
+            compare_and_set(client, log_path(name), encode(changed), version, deadline)
+            return changed
+        except VersionConflictError:
+            pause = back_off(pause, deadline, f"changing log {name!r}")
+        except NoNodeError:
+            raise NoSuchLogError(f"log {name!r} was deleted", log=name) from None
+
+
+def compare_and_set(client: LogClient, path: str, data: bytes, version: int, deadline: float) -> None:
+    until_definite(lambda: client.store.write(path, data, version), deadline)
+
+
+def until_definite(request: Callable[[], T], deadline: float) -> T:
+    """Repeat the identical request while its outcome is unknown or the store is away (META-12, META-13)."""
+    pause = 0.01
+    while True:
+        try:
+            return request()
+        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
+            if time.monotonic() >= deadline:  # the caller learns whether the outcome is still open
+                raise
+            pause = back_off(pause, deadline, str(error))
+
+
+def back_off(pause: float, deadline: float, what: str) -> float:
+    if time.monotonic() >= deadline:
+        raise OperationTimeoutError(f"timed out: {what}")
+    time.sleep(pause * random.uniform(0.5, 1.0))
+    return min(pause * 2, 1.0)

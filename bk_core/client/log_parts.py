@@ -1,0 +1,269 @@
+"""Parts of a log's writer: runs of payloads, limits, tokens, the lanes that keep order and the thread for what blocks."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar, overload
+
+from bk_core.errors import BkError, InvalidArgumentError
+from bk_core.protocol.log.position import Position
+
+log = logging.getLogger("bk_core.client")
+
+T = TypeVar("T")
+Buffer: TypeAlias = "bytes | bytearray | memoryview | array[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpan:
+    """Entries ``first_entry .. last_entry`` (inclusive) of segment ``seq``, which is ledger ``ledger_id``."""
+
+    seq: int
+    ledger_id: int
+    first_entry: int
+    last_entry: int
+
+    @property
+    def first_position(self) -> Position:
+        return Position(self.seq, self.first_entry)
+
+    @property
+    def last_position(self) -> Position:
+        return Position(self.seq, self.last_entry)
+
+    @property
+    def end_position(self) -> Position:
+        return Position(self.seq, self.last_entry + 1)
+
+
+class PayloadRun(Sequence[bytes]):
+    """Payloads in one buffer; ``bounds``: int64, count + 1 byte positions in ``data``. A slice shares the buffer."""
+
+    __slots__ = ("bounds", "data")
+
+    def __init__(self, data: bytes, bounds: memoryview) -> None:
+        self.data = data
+        self.bounds = bounds
+
+    @classmethod
+    def checked(cls, data: bytes, offsets: Any, payload_bytes_max: int, log_name: str) -> PayloadRun:
+        """InvalidArgumentError for whatever a ledger would refuse: a refusal in there would end the ledger."""
+        try:
+            bounds = memoryview(memoryview(offsets).cast("B").tobytes()).cast("q")
+        except (TypeError, ValueError):
+            message = f"offsets of a run are int64 numbers in a buffer, such as array('q', ...); this is {type(offsets).__name__}"
+            raise InvalidArgumentError(message, log=log_name) from None
+        if len(bounds) < 2:
+            raise InvalidArgumentError("an empty run cannot be appended", log=log_name)
+        edges = bounds.tolist()
+        sizes = list(map(operator.sub, edges[1:], edges))
+        if edges[0] < 0 or min(sizes) < 0 or edges[-1] > len(data):
+            raise InvalidArgumentError(f"offsets of a run must rise within the {len(data)} bytes of its payloads", log=log_name)
+        largest = max(sizes)
+        if largest > payload_bytes_max:
+            message = (
+                f"a payload of {largest} bytes is too large for log {log_name!r}: at most {payload_bytes_max} bytes fit into one frame"
+            )
+            raise InvalidArgumentError(message, log=log_name)
+        return cls(data, bounds)
+
+    @property
+    def size(self) -> int:
+        """Payload bytes."""
+        return int(self.bounds[-1] - self.bounds[0])
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> PayloadRun: ...
+    def __getitem__(self, index: int | slice) -> bytes | PayloadRun:
+        chosen = range(len(self))[index]
+        if isinstance(chosen, range):
+            return PayloadRun(self.data, self.bounds[chosen.start : chosen.stop + 1])
+        return self.data[self.bounds[chosen] : self.bounds[chosen + 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class RollLimits:
+    """When a writer goes on in a new ledger. Soft: entries go to the old one until the new one is listed (LOG-6). None: never for that."""
+
+    bytes_max: int | None = 256 << 20
+    entries_max: int | None = None
+    age_s: float | None = None
+
+    def check(self) -> None:
+        """InvalidArgumentError."""
+        for name, value in (("roll_max_bytes", self.bytes_max), ("roll_max_entries", self.entries_max), ("roll_max_s", self.age_s)):
+            if value is not None and not value > 0:
+                raise InvalidArgumentError(f"{name} must be above 0, or None for no such limit, not {value!r}")
+
+
+class Filling:
+    """How full the ledger is that entries go to."""
+
+    __slots__ = ("bytes", "entries", "ledger_id", "limits", "not_before_s", "old")
+
+    def __init__(self, limits: RollLimits) -> None:
+        self.limits = limits
+        self.ledger_id: int | None = None
+        self.entries = 0
+        self.bytes = 0
+        self.old = False
+        self.not_before_s = 0.0  # a roll did not come off: not again before this monotonic time
+
+    def add(self, ledger_id: int, run: PayloadRun) -> bool:
+        """True for the first entries of a ledger."""
+        first = ledger_id != self.ledger_id
+        if first:
+            self.ledger_id, self.entries, self.bytes, self.old = ledger_id, 0, 0, False
+        self.entries += len(run)
+        self.bytes += run.size
+        return first
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to roll."""
+        limits = self.limits
+        by_bytes = limits.bytes_max is not None and self.bytes >= limits.bytes_max
+        by_entries = limits.entries_max is not None and self.entries >= limits.entries_max
+        return (by_bytes or by_entries or self.old) and time.monotonic() >= self.not_before_s
+
+
+class Call:
+    """Token of open, roll and close."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: Future[Any] = new_future()
+
+
+class Append:
+    """Token of one append; ``single``: its future has the entry's position, else spans."""
+
+    __slots__ = ("future", "single", "size")
+
+    def __init__(self, size: int, single: bool) -> None:
+        self.future: Future[Any] = new_future()
+        self.size = size
+        self.single = single
+
+
+class Lane(Generic[T]):
+    """Done in the order in which it was put in, one thing at a time, by whichever thread finds the lane free. ``lock`` guards it."""
+
+    def __init__(self, lock: threading.Condition, perform: Callable[[T], None]) -> None:
+        self._lock = lock
+        self._perform = perform
+        self._busy = False
+        self.items: deque[T] = deque()
+
+    def drain(self) -> None:
+        while True:
+            with self._lock:
+                if self._busy or not self.items:
+                    return
+                self._busy = True
+                item = self.items.popleft()
+            try:
+                self._perform(item)
+            finally:
+                with self._lock:
+                    self._busy = False
+
+
+class Worker:
+    """One thread for what blocks. It is there only while there is something to do or a timer runs, so nobody has to end it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Condition()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
+        self._running = False
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """After everything submitted before."""
+        with self._lock:
+            self._tasks.append(task)
+            self._wake()
+
+    def later(self, key: str, after_s: float, task: Callable[[], None]) -> None:
+        """Replaces the timer of this name, if there is one."""
+        with self._lock:
+            self._timers[key] = (time.monotonic() + after_s, task)
+            self._wake()
+
+    def wait_idle(self, timeout_s: float) -> None:
+        """Until nothing is left to do, or the time is up."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._running, timeout_s)
+
+    def forget_timers(self) -> None:
+        with self._lock:
+            self._timers.clear()
+            self._lock.notify_all()
+
+    def _wake(self) -> None:
+        if self._running:
+            self._lock.notify_all()
+        else:
+            self._running = True
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            try:
+                task()
+            except Exception:
+                log.exception("%s: a step failed", self._name)
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            while True:
+                if self._tasks:
+                    return self._tasks.popleft()
+                if not self._timers:
+                    self._running = False
+                    self._lock.notify_all()
+                    return None
+                key, (due, task) = min(self._timers.items(), key=lambda item: item[1][0])
+                left = due - time.monotonic()
+                if left <= 0:
+                    del self._timers[key]
+                    return task
+                self._lock.wait(left)
+
+
+def new_future() -> Future[Any]:
+    """One that nobody can cancel: what was handed in goes its way, and its outcome must find the future waiting."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def again(error: Exception, what: str = "") -> Exception:
+    """A new one for each who is told, since raising changes an exception."""
+    if not isinstance(error, BkError):
+        return error
+    return type(error)(f"{error.args[0]}; {what}" if what else error.args[0], **error.context)
+
+
+def bytes_of(payload: Any) -> bytes:
+    if isinstance(payload, bytes):
+        return payload
+    try:
+        return bytes(memoryview(payload).cast("B"))
+    except TypeError:
+        raise InvalidArgumentError(f"a payload is bytes, not {type(payload).__name__}") from None

@@ -1,0 +1,480 @@
+"""Writing a log exclusively: one leader at a time, driven by ``LogLeader`` (protocol/log/leader.py; replication-protocol.md 10.1, 10.2).
+
+Who does what. Steps of the machine run under one lock, on whatever thread something happened: a caller's, the reactor's, the worker's.
+What a step asks for leaves in two lanes that keep its order: entries go to the ledger's ``WriteHandle``, outcomes to the callers' futures.
+All that blocks (list, creating, recovering, closing) runs on a worker thread of the writer's own, so nothing holds up the reactor.
+
+Memory is bounded: ``append_run`` waits while more than ``outstanding_bytes_max`` are not acknowledged, whatever the reason: slow bookies, a
+roll that drains, or a ledger that is being recovered.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, Self
+
+from bk_core.client.list_store import LogClient, log_path
+from bk_core.client.log_driver import LeaderWorks, Work, append_outcome
+from bk_core.client.log_parts import Append, Buffer, Call, Filling, Lane, LogSpan, PayloadRun, RollLimits, Worker, again, bytes_of
+from bk_core.client.operations import must_not_block, wait
+from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
+from bk_core.net.reactor import on_reactor_thread
+from bk_core.protocol.effects import Complete, Fail, SetTimer
+from bk_core.protocol.entry import layout
+from bk_core.protocol.events import Outcome, TimerFired
+from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
+from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.effects import (
+    Appended,
+    AppendTo,
+    CheckLeadership,
+    CloseLedger,
+    CreateLedger,
+    DeleteLedger,
+    LeadershipChecked,
+    LogEffect,
+    ReadList,
+    RecoverLedger,
+    WriteList,
+)
+from bk_core.protocol.log.leader import LogLeader
+from bk_core.protocol.log.leader_state import Health, LeaderOptions, LeaderState, Roll, Span
+from bk_core.protocol.log.position import Position
+
+__all__ = ["LogSpan", "LogWriter"]
+
+log = logging.getLogger("bk_core.client")
+
+OUTSTANDING_BYTES_MAX = 32 << 20
+EMPTY_PAUSE_S = 0.1
+EMPTY_PAUSE_MAX_S = 2.0
+TIDY_S = 5.0
+ROLL_AGAIN_S = 5.0  # after a roll by size or age that could not be done
+_DEFAULT_TIMEOUT_S = 60.0
+
+
+_BY_ITSELF = object()  # token of a roll that nobody waits for
+
+
+class LogWriter:
+    """The one writer of a log. ``open`` takes the log over, fencing whoever wrote before (LOG-1).
+
+    One row is one entry. It may be used from several threads; entries are in the log in the order of their calls. Another writer's
+    take-over ends this one: what was not acknowledged fails with LogTakenOverError and may or may not be in the log (LOG-10), and so does
+    every later call, for which nothing is written. A failing ledger does not end it: it goes on in another, without a gap or a double.
+    """
+
+    def __init__(
+        self,
+        client: LogClient,
+        name: str,
+        *,
+        password: bytes,
+        rolls: RollLimits,
+        still_leading: Callable[[], bool] | None,
+        options: LeaderOptions,
+        outstanding_bytes_max: int,
+    ) -> None:
+        log_path(name)
+        rolls.check()
+        config = getattr(client, "config", None)
+        self.name = name
+        self._timeout_s = config.operation_timeout_s if config is not None else _DEFAULT_TIMEOUT_S
+        overhead = max(layout.body_overhead(digest_type) for digest_type in DigestType)  # the next ledger may have another digest
+        frame_bytes_max = (config.limits if config is not None else Limits()).frame_bytes_max
+        self._payload_bytes_max = frame_bytes_max - ADD_FRAME_PREFIX_BYTES - overhead
+        self._still_leading = still_leading
+        self._outstanding_bytes_max = outstanding_bytes_max
+        self._lock = threading.Condition()
+        self._machine = LogLeader(name, random.random, options)
+        self._works = LeaderWorks(client, name, password, self._timeout_s)
+        self._worker = Worker(f"bookkeeper-log-writer-{name}")
+        self._sends: Lane[AppendTo] = Lane(self._lock, self._send)
+        self._outcomes: Lane[Complete | Fail] = Lane(self._lock, self._deliver)
+        self._broken: set[int] = set()  # ledgers that refused a run: what follows must not take its entry ids
+        self._outstanding_bytes = 0
+        self._acknowledged: LogSpan | None = None
+        self._filling = Filling(rolls)
+        self._untold: dict[int, BkError | None] = {}  # CLOSED ledgers whose end is not yet in the list, and why not
+        self._closing: Call | None = None
+        self._stopped = False
+
+    @classmethod
+    def open(
+        cls,
+        client: LogClient,
+        name: str,
+        *,
+        password: bytes = b"",
+        roll_max_bytes: int | None = 256 << 20,
+        roll_max_entries: int | None = None,
+        roll_max_s: float | None = None,
+        still_leading: Callable[[], bool] | None = None,
+        attempts: int = 8,
+        outstanding_bytes_max: int = OUTSTANDING_BYTES_MAX,
+    ) -> Self:
+        """Take the log over and return its writer, once the list names its first ledger.
+
+        ``still_leading`` asks an election, between two rounds of a take-over that others keep winning; safety never depends on it
+        (LOG-4). ``attempts``: how many rounds. Raises LogTakenOverError when others won them all, or the election was lost; NoSuchLogError;
+        LogDataLossError when a ledger that must be recovered does not exist (LOG-5); WrongPasswordError; OperationTimeoutError when
+        bookies or store did not let it get there in the client's ``operation_timeout_s``.
+        """
+        must_not_block(f"taking over log {name!r}")
+        if attempts < 1:
+            raise InvalidArgumentError(f"attempts must be at least 1, not {attempts}")
+        if outstanding_bytes_max < 1:
+            raise InvalidArgumentError(f"outstanding_bytes_max must be at least 1, not {outstanding_bytes_max}")
+        writer = cls(
+            client,
+            name,
+            password=password,
+            rolls=RollLimits(roll_max_bytes, roll_max_entries, roll_max_s),
+            still_leading=still_leading,
+            options=LeaderOptions(rounds_max=attempts),
+            outstanding_bytes_max=outstanding_bytes_max,
+        )
+        writer._take_over()
+        return writer
+
+    def _take_over(self) -> None:
+        call = Call()
+        self._step(lambda now_ns: self._machine.open(call, now_ns))
+        what = f"taking over log {self.name!r}"
+        try:
+            wait(call.future, self._timeout_s, what)
+        except BaseException as error:
+            if call.future.done():
+                self._worker.wait_idle(TIDY_S)  # a ledger that is not wanted any more is being deleted
+                raise
+            problem = self._works.problem
+            late = OperationTimeoutError(f"{what} did not finish within {self._timeout_s:g} s" + (f": {problem}" if problem else ""))
+            self._step(lambda now_ns: self._machine.abandon(late, now_ns))
+            if isinstance(error, OperationTimeoutError):
+                raise late from problem
+            raise
+
+    # --- what there is --------------------------------------------------------------------------------------------------
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that entries go to now."""
+        assert self._machine.current is not None
+        return self._machine.current
+
+    @property
+    def position(self) -> Position:
+        """Behind the last acknowledged entry: where the next one will be, if nothing is outstanding and no roll comes between."""
+        with self._lock:
+            current, acknowledged = self.ledger_id, self._acknowledged
+            if acknowledged is not None and acknowledged.ledger_id == current:
+                return acknowledged.end_position
+            return Position(self._works.seqs[current])
+
+    def __repr__(self) -> str:
+        return f"<LogWriter {self.name!r} {self._machine.state.name} ledger {self._machine.current}>"
+
+    # --- writing --------------------------------------------------------------------------------------------------------
+
+    def append(self, payload: Buffer) -> Position:
+        """Append an entry and wait for its acknowledgement; where it is. LogTakenOverError, OperationTimeoutError: see the class."""
+        what = f"append to log {self.name!r}"
+        must_not_block(what)
+        found: Position = wait(self.append_future(payload), self._timeout_s, what)
+        return found
+
+    def append_future(self, payload: Buffer) -> Future[Position]:
+        """Append an entry; the future has its position once it is acknowledged. Blocks and raises as ``append_run`` does."""
+        data = bytes_of(payload)
+        return self._append(PayloadRun.checked(data, array("q", (0, len(data))), self._payload_bytes_max, self.name), single=True)
+
+    def append_run(self, payloads: Buffer, offsets: Buffer) -> Future[tuple[LogSpan, ...]]:
+        """Append ``len(offsets) - 1`` entries; entry i is ``payloads[offsets[i]:offsets[i + 1]]`` (int64 offsets).
+
+        The future says where they are once all are acknowledged: one span, or more if ledgers failed in between. Blocks while
+        ``outstanding_bytes_max`` are not acknowledged. Raises before anything is written: InvalidArgumentError, LogTakenOverError,
+        ClientClosedError after ``close``, OperationTimeoutError when no room came free.
+        """
+        return self._append(PayloadRun.checked(bytes_of(payloads), offsets, self._payload_bytes_max, self.name), single=False)
+
+    def _append(self, run: PayloadRun, *, single: bool) -> Future[Any]:
+        token = Append(run.size, single)
+        with self._lock:
+            self._wait_for_room(run.size)
+            self._outstanding_bytes += run.size
+            self._sort(self._machine.append(run, token, time.monotonic_ns()))
+            self._roll_if_due()
+        self._go_on()
+        return token.future
+
+    def _wait_for_room(self, size: int) -> None:
+        self._check()
+        deadline = time.monotonic() + self._timeout_s
+        while self._outstanding_bytes and self._outstanding_bytes + size > self._outstanding_bytes_max:
+            must_not_block(f"append to log {self.name!r}, whose window is full,")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                message = f"log {self.name!r}: {self._outstanding_bytes} bytes stayed unacknowledged; this run was not appended"
+                raise OperationTimeoutError(message, log=self.name)
+            self._lock.wait(left)
+            self._check()
+
+    def _check(self) -> None:
+        if self._machine.error is not None:
+            raise again(self._machine.error, "nothing was written")
+        if self._closing is not None:
+            raise ClientClosedError(f"the writer of log {self.name!r} was closed by this program", log=self.name)
+
+    # --- rolling, closing -----------------------------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Go on in a new ledger (LOG-6). Returns when the old one is CLOSED and the list says where it ends. Also joins a roll under way.
+
+        NotEnoughBookiesError and others if no ledger could be made: then nothing has changed.
+        """
+        what = f"rolling log {self.name!r}"
+        must_not_block(what)
+        deadline = time.monotonic() + self._timeout_s
+        call = None
+        with self._lock:
+            self._check()
+            before = self._machine.current
+            self._await(lambda: self._machine.rolling is Roll.NONE or self._stopped, deadline, what)
+            self._check()
+            if self._machine.current == before:
+                call = Call()
+                self._sort(self._machine.roll(call, time.monotonic_ns()))
+        self._go_on()
+        if call is not None:
+            wait(call.future, max(0.0, deadline - time.monotonic()), what)
+        self._await_told(deadline, what)
+
+    def close(self) -> None:
+        """Write what was appended, close the ledger and say so in the list, so that others may append. Idempotent.
+
+        Does nothing more for a writer that was taken over; raises LogTakenOverError if it is while it closes.
+        """
+        what = f"closing the writer of log {self.name!r}"
+        must_not_block(what)
+        deadline = time.monotonic() + self._timeout_s
+        with self._lock:
+            if self._closing is None and self._machine.error is None:
+                self._closing = Call()
+                self._sort(self._machine.close(self._closing, time.monotonic_ns()))
+        self._go_on()
+        if self._closing is not None:
+            wait(self._closing.future, self._timeout_s, what)
+            self._await_told(deadline, what)
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger: whoever takes the log over will recover it. What is outstanding may or may not be in the log."""
+        error = ClientClosedError(f"the writer of log {self.name!r} was abandoned by this program", log=self.name)
+        self._step(lambda now_ns: self._machine.abandon(error, now_ns))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+            return
+        with suppress(BkError):  # the error on its way out is the one to see
+            self.close()
+
+    def _await_told(self, deadline: float, what: str) -> None:
+        with self._lock:
+            self._await(lambda: all(error is not None for error in self._untold.values()), deadline, what)
+            errors = list(self._untold.values())
+            self._untold.clear()
+        if errors and errors[0] is not None:
+            raise errors[0]
+
+    def _await(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
+        """Under the lock."""
+        if not self._lock.wait_for(condition, max(0.0, deadline - time.monotonic())):
+            raise OperationTimeoutError(f"{what} did not finish within {self._timeout_s:g} s; it may still take effect", log=self.name)
+
+    # --- the machine ----------------------------------------------------------------------------------------------------
+
+    def _step(self, act: Callable[[int], list[LogEffect]]) -> None:
+        with self._lock:
+            self._sort(act(time.monotonic_ns()))
+        self._go_on()
+
+    def _sort(self, effects: list[LogEffect]) -> None:
+        """Under the lock: everything leaves in the order of the steps (SM-1)."""
+        for effect in effects:
+            match effect:
+                case Complete() | Fail():
+                    self._outcomes.items.append(effect)
+                case AppendTo():
+                    self._sends.items.append(effect)
+                    self._count(effect)
+                case SetTimer(key, after_ns):
+                    self._worker.later(key, after_ns / 1e9, partial(self._fire, key))
+                case CheckLeadership(request):
+                    self._worker.submit(partial(self._check_leadership, request))
+                case CreateLedger() if self._works.empty_in_a_row:
+                    self._worker.later("create again", self._pause_s(), partial(self._perform, effect))
+                case ReadList() | WriteList() | CreateLedger() | RecoverLedger() | CloseLedger() | DeleteLedger():
+                    self._worker.submit(partial(self._perform, effect))
+                case _:
+                    raise AssertionError(effect)
+        if self._machine.state in (LeaderState.CLOSED, LeaderState.ABDICATED, LeaderState.FAILED) and not self._stopped:
+            self._stopped = True
+            self._worker.forget_timers()
+            self._worker.submit(self._works.abandon_all)
+        self._lock.notify_all()
+
+    def _pause_s(self) -> float:
+        """Bookies that are gone but still registered make one new ledger after the other fail; the list should not fill with them."""
+        return float(min(EMPTY_PAUSE_S * 2 ** (self._works.empty_in_a_row - 1), EMPTY_PAUSE_MAX_S))
+
+    def _go_on(self) -> None:
+        """Without the lock. Handing entries to a ledger may wait for room there, which the reactor must not."""
+        self._outcomes.drain()
+        if not self._sends.items:
+            return
+        if on_reactor_thread():
+            self._worker.submit(self._sends.drain)
+        else:
+            self._sends.drain()
+
+    def _fire(self, key: str) -> None:
+        self._step(lambda now_ns: self._machine.handle(TimerFired(key), now_ns))
+
+    def _perform(self, work: Work) -> None:
+        """On the worker."""
+        machine = self._machine
+        urgent = isinstance(work, CreateLedger) and machine.state is LeaderState.SERVING and machine.health is not Health.HEALTHY
+        answer = self._works.answer(work, needed=urgent)
+        ended = None  # one of our own; others' ends go into the list with our first ledger
+        if isinstance(work, CloseLedger | RecoverLedger) and answer.outcome is Outcome.OK and work.ledger_id == machine.current:
+            ended = work.ledger_id
+            with self._lock:
+                self._untold[ended] = None
+        elif isinstance(work, WriteList) and answer.outcome is Outcome.OK:  # with all ends in it that are known
+            with self._lock:
+                self._untold = {ledger_id: None for ledger_id, error in self._untold.items() if error is None}
+        self._step(lambda now_ns: machine.handle(answer, now_ns))
+        if ended is not None:
+            self._tell_end(ended)
+
+    def _check_leadership(self, request: int) -> None:
+        answer = LeadershipChecked(request, self._leads())
+        self._step(lambda now_ns: self._machine.handle(answer, now_ns))
+
+    def _leads(self) -> bool:
+        if self._still_leading is None:
+            return True
+        try:
+            return bool(self._still_leading())
+        except Exception as error:
+            log.warning("log %s: the election cannot be asked, so it counts as lost: %s", self.name, error)
+            return False
+
+    def _tell_end(self, ledger_id: int) -> None:
+        """The list's cached end. It is worth no failure: whoever changes the list next as its leader fills it in, too."""
+        problem: BkError | None = None
+        try:
+            self._works.tell_end(ledger_id)
+        except BkError as error:
+            log.warning("log %s: the end of ledger %d is not in the list yet: %s", self.name, ledger_id, error)
+            problem = error
+        with self._lock:
+            del self._untold[ledger_id]
+            if problem is not None:
+                self._untold[ledger_id] = problem
+            self._lock.notify_all()
+
+    # --- entries --------------------------------------------------------------------------------------------------------
+
+    def _send(self, effect: AppendTo) -> None:
+        run = effect.payloads
+        handle = self._works.handles.get(effect.ledger_id)
+        assert isinstance(run, PayloadRun)
+        try:
+            if handle is None or effect.ledger_id in self._broken:
+                raise ClientClosedError(f"ledger {effect.ledger_id} takes no more entries of log {self.name!r}", ledger=effect.ledger_id)
+            future: Future[int] = handle.append_run(run.data, run.bounds)
+        except Exception as error:
+            self._broken.add(effect.ledger_id)
+            self._appended(effect.request, error)
+        else:
+            future.add_done_callback(lambda done: self._appended(effect.request, done.exception()))
+
+    def _appended(self, request: int, error: BaseException | None) -> None:
+        problem = error if isinstance(error, Exception) else None
+        answer = Appended(request, append_outcome(error), problem)
+        self._step(lambda now_ns: self._machine.handle(answer, now_ns))
+
+    def _deliver(self, outcome: Complete | Fail) -> None:
+        token = outcome.token
+        if isinstance(token, Append):
+            self._finish_append(token, outcome)
+        elif isinstance(token, Call):
+            if isinstance(outcome, Complete):
+                token.future.set_result(outcome.value)
+            else:
+                token.future.set_exception(again(outcome.error))
+        elif isinstance(outcome, Fail) and self._machine.error is None:
+            log.warning("log %s: it is not rolled now: %s", self.name, outcome.error)
+            self._filling.not_before_s = time.monotonic() + ROLL_AGAIN_S
+
+    def _finish_append(self, token: Append, outcome: Complete | Fail) -> None:
+        spans: tuple[LogSpan, ...] = ()
+        with self._lock:
+            self._outstanding_bytes -= token.size
+            if isinstance(outcome, Complete):
+                spans = tuple(self._span(span) for span in outcome.value)
+                self._acknowledged = spans[-1]
+            self._lock.notify_all()
+        if isinstance(outcome, Complete):
+            token.future.set_result(spans[0].first_position if token.single else spans)
+        else:
+            uncertain = "entries that were not acknowledged before may or may not be in the log"
+            token.future.set_exception(again(outcome.error, uncertain))
+
+    def _span(self, span: Span) -> LogSpan:
+        return LogSpan(self._works.seqs[span.ledger_id], span.ledger_id, span.first_entry_id, span.last_entry_id)
+
+    # --- rolling by itself ----------------------------------------------------------------------------------------------
+
+    def _count(self, effect: AppendTo) -> None:
+        """Under the lock."""
+        assert isinstance(effect.payloads, PayloadRun)
+        if self._filling.add(effect.ledger_id, effect.payloads):
+            self._look_at_age(effect.ledger_id)
+
+    def _look_at_age(self, ledger_id: int, again_s: float = 0.0) -> None:
+        age_s = self._filling.limits.age_s
+        if age_s is not None:
+            self._worker.later("age", max(again_s, age_s), partial(self._aged, ledger_id))
+
+    def _aged(self, ledger_id: int) -> None:
+        """On the worker."""
+        with self._lock:
+            if ledger_id != self._machine.current or self._stopped:
+                return
+            self._filling.old = True
+            self._roll_if_due()
+            self._look_at_age(ledger_id, ROLL_AGAIN_S)  # if it does not come off
+        self._go_on()
+
+    def _roll_if_due(self) -> None:
+        """Under the lock."""
+        machine = self._machine
+        if machine.current != self._filling.ledger_id or not self._filling.is_due:
+            return
+        serving = machine.state is LeaderState.SERVING and machine.health is Health.HEALTHY and self._closing is None
+        if serving and machine.rolling is Roll.NONE:
+            self._sort(machine.roll(_BY_ITSELF, time.monotonic_ns()))

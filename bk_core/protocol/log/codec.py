@@ -1,0 +1,231 @@
+"""The stored forms: the ledger list (one line of JSON with a format number) and the chunks of its history. FORMAT.md has every field.
+
+Unknown fields of the list and of its properties are carried from read to write, so that an older program leaves alone what a newer one
+has added. The same list always gives the same bytes (META-12 repeats byte-identically).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+from bk_core.errors import MetadataFormatError
+from bk_core.protocol.log.history import Chunk
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.sealing import ref_to
+from bk_core.protocol.log.segments import HistoryRef, LogProperties, Mark, Segment
+
+FORMAT_VERSION = 2
+CHUNK_FORMAT_VERSION = 1
+_READABLE = (1, 2)
+_FIELDS = (
+    "format",
+    "logId",
+    "properties",
+    "trimmed",
+    "history",
+    "dropped",
+    "segments",
+    "committed",
+    "condemned",
+    "released",
+    "opened",
+    "schemas",
+)
+_OPTIONAL_PROPERTIES = {
+    "retentionMs": "retention_ms",
+    "retentionBytes": "retention_bytes",
+    "guaranteed": "guaranteed",
+    "committedRetentionMs": "committed_retention_ms",
+}
+_PROPERTY_FIELDS = (
+    *("entryFormat", "schema", "ensembleSize", "writeQuorumSize", "ackQuorumSize", "digestType"),
+    *_OPTIONAL_PROPERTIES,
+)
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
+
+def encode(listed: LedgerList) -> bytes:
+    value = {
+        "format": FORMAT_VERSION,
+        "logId": listed.log_id,
+        "properties": _properties(listed.properties),
+        "trimmed": [listed.trimmed_seq, listed.trimmed_rows, listed.trimmed_bytes, listed.head_rows, listed.head_bytes],
+        "history": [encode_ref(ref) for ref in listed.history],
+        "dropped": [encode_ref(ref) for ref in listed.dropped],
+        "segments": [encode_segment(segment) for segment in listed.segments],
+        "committed": {name: [mark.batch_id, mark.at_ms] for name, mark in sorted(listed.committed.items())},
+        "condemned": list(listed.condemned),
+        "released": list(listed.released),
+        "opened": [encode_ref(ref) for ref in listed.opened],
+        "schemas": list(listed.schemas),
+        **dict(sorted(listed.extra.items())),
+    }
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _properties(p: LogProperties) -> dict[str, Any]:
+    """The schema is not repeated here: it is the last of ``schemas``."""
+    fixed = {
+        "entryFormat": p.entry_format,
+        "ensembleSize": p.ensemble_size,
+        "writeQuorumSize": p.write_quorum_size,
+        "ackQuorumSize": p.ack_quorum_size,
+        "digestType": p.digest_type,
+    }
+    optional = {name: getattr(p, attribute) for name, attribute in _OPTIONAL_PROPERTIES.items() if getattr(p, attribute)}
+    return {**fixed, **optional, **dict(sorted(p.extra.items()))}
+
+
+def decode(data: bytes) -> LedgerList:
+    """MetadataFormatError for bytes that are no ledger list or come from a newer, incompatible format."""
+    try:
+        value = json.loads(data.decode())
+        stored_format = value["format"]
+        if stored_format not in _READABLE:
+            raise MetadataFormatError(f"ledger list of format {stored_format!r}; this program reads formats 1 and {FORMAT_VERSION}")
+        return _decode_v1(value) if stored_format == 1 else _decode_v2(value)
+    except _MALFORMED as error:
+        raise MetadataFormatError(f"not a ledger list: {type(error).__name__}: {error}") from error
+
+
+def _decode_v2(value: Mapping[str, Any]) -> LedgerList:
+    trimmed_seq, trimmed_rows, trimmed_bytes, head_rows, head_bytes = (int(n) for n in value["trimmed"])
+    history = tuple(decode_ref(row) for row in value["history"])
+    schemas = tuple(str(schema) for schema in value["schemas"])
+    first_seq = history[-1].after_seq if history else trimmed_seq
+    return LedgerList(
+        log_id=str(value["logId"]),
+        properties=_decode_properties(value["properties"], schemas[-1] if schemas else ""),
+        segments=tuple(decode_segment(row, first_seq + i) for i, row in enumerate(value["segments"])),
+        trimmed_seq=trimmed_seq,
+        trimmed_rows=trimmed_rows,
+        trimmed_bytes=trimmed_bytes,
+        committed=MappingProxyType({str(name): Mark(int(mark[0]), int(mark[1])) for name, mark in value["committed"].items()}),
+        condemned=tuple(int(i) for i in value["condemned"]),
+        extra=_unknown(value, _FIELDS),
+        history=history,
+        head_rows=head_rows,
+        head_bytes=head_bytes,
+        dropped=tuple(decode_ref(row) for row in value["dropped"]),
+        released=tuple(int(i) for i in value["released"]),
+        opened=tuple(decode_ref(row) for row in value["opened"]),
+        schemas=schemas,
+    )
+
+
+def _decode_v1(value: Mapping[str, Any]) -> LedgerList:
+    """No history; six numbers per segment; a mark is its batch id. Rows per entry are known only where they are one."""
+    trimmed_seq, trimmed_rows, trimmed_bytes = (int(n) for n in value["trimmed"])
+    return LedgerList(
+        log_id=str(value["logId"]),
+        properties=_decode_properties(value["properties"], str(value["properties"]["schema"])),
+        segments=tuple(_decode_v1_segment(row, trimmed_seq + i) for i, row in enumerate(value["segments"])),
+        trimmed_seq=trimmed_seq,
+        trimmed_rows=trimmed_rows,
+        trimmed_bytes=trimmed_bytes,
+        committed=MappingProxyType({str(name): Mark(int(batch_id)) for name, batch_id in value["committed"].items()}),
+        condemned=tuple(int(i) for i in value["condemned"]),
+        extra=_unknown(value, _FIELDS),
+    )
+
+
+def _decode_v1_segment(row: Any, seq: int) -> Segment:
+    ledger_id, first, last, rows, size, at_ms = row
+    one_each = last is None or rows == last - first + 1
+    return Segment(seq, int(ledger_id), int(first), None if last is None else int(last), int(rows), int(size), int(at_ms), int(one_each))
+
+
+def _decode_properties(value: Mapping[str, Any], schema: str) -> LogProperties:
+    def optional(name: str) -> int | None:
+        return None if value.get(name) is None else int(value[name])
+
+    return LogProperties(
+        entry_format=str(value["entryFormat"]),
+        schema=schema,
+        ensemble_size=int(value["ensembleSize"]),
+        write_quorum_size=int(value["writeQuorumSize"]),
+        ack_quorum_size=int(value["ackQuorumSize"]),
+        digest_type=str(value["digestType"]),
+        retention_ms=optional("retentionMs"),
+        retention_bytes=optional("retentionBytes"),
+        guaranteed=bool(value.get("guaranteed", False)),
+        committed_retention_ms=optional("committedRetentionMs"),
+        extra=_unknown(value, _PROPERTY_FIELDS),
+    )
+
+
+def _unknown(value: Mapping[str, Any], known: tuple[str, ...]) -> Mapping[str, Any]:
+    return MappingProxyType({name: item for name, item in value.items() if name not in known})
+
+
+# --- rows of segments and references --------------------------------------------------------------------------------
+
+
+def encode_segment(s: Segment) -> list[int | None]:
+    """Six numbers, then rows per entry and schema id unless they are 1 and 0."""
+    row = [s.ledger_id, s.first_entry, s.last_entry, s.rows, s.bytes, s.committed_at_ms]
+    if s.schema_id:
+        return [*row, s.rows_per_entry, s.schema_id]
+    return row if s.rows_per_entry == 1 else [*row, s.rows_per_entry]
+
+
+def decode_segment(row: Any, seq: int) -> Segment:
+    numbers = [None if n is None else int(n) for n in row]
+    if not 6 <= len(numbers) <= 8 or any(n is None for i, n in enumerate(numbers) if i != 2):
+        raise ValueError(f"segment {seq} is {row!r}")
+    return Segment(seq, *numbers)  # type: ignore[arg-type]
+
+
+def encode_ref(ref: HistoryRef) -> list[int]:
+    head = [ref.level, ref.ledger_id, ref.entry_id, ref.first_seq, ref.count, ref.rows, ref.bytes]
+    return [*head, ref.min_ledger, ref.max_ledger, ref.first_ms, ref.last_ms]
+
+
+def decode_ref(row: Any) -> HistoryRef:
+    return HistoryRef(*(int(n) for n in row))
+
+
+# --- chunks of the history --------------------------------------------------------------------------------------------
+
+
+def encode_chunk(log_id: str, items: Chunk) -> bytes:
+    """The one entry of a history ledger: the segments, or the references, that a reference of the list stands for."""
+    ref = ref_to(items, 0)
+    value = {"format": CHUNK_FORMAT_VERSION, "logId": log_id, "level": ref.level, "firstSeq": ref.first_seq, "count": ref.count}
+    rows = [encode_segment(item) if isinstance(item, Segment) else encode_ref(item) for item in items]
+    return json.dumps({**value, "items": rows}, separators=(",", ":")).encode()
+
+
+def decode_chunk(data: bytes, log_id: str, ref: HistoryRef) -> Chunk:
+    """MetadataFormatError unless the entry is of a known format and is exactly what ``ref`` of this log stands for: its level, numbers,
+
+    sums and spans.
+    """
+    try:
+        value = json.loads(data.decode())
+        if value["format"] != CHUNK_FORMAT_VERSION:
+            message = f"a chunk of format {value['format']!r}; this program reads format {CHUNK_FORMAT_VERSION}"
+            raise MetadataFormatError(message)
+        if value["logId"] != log_id:
+            raise MetadataFormatError(f"a chunk of another log ({value['logId']!r} instead of {log_id!r})")
+        chunk = _chunk_items(value)
+        found = ref_to(chunk, ref.ledger_id, ref.entry_id)
+        stated = (int(value["level"]), int(value["firstSeq"]), int(value["count"]))
+    except _MALFORMED as error:
+        raise MetadataFormatError(f"not a chunk of history: {type(error).__name__}: {error}") from error
+    if found != ref or stated != (ref.level, ref.first_seq, ref.count):
+        raise MetadataFormatError(f"a chunk that is not the one referred to: {found} instead of {ref}")
+    return chunk
+
+
+def _chunk_items(value: Mapping[str, Any]) -> Chunk:
+    if value["level"] == 0:
+        return tuple(decode_segment(row, int(value["firstSeq"]) + i) for i, row in enumerate(value["items"]))
+    refs = tuple(decode_ref(row) for row in value["items"])
+    if any(before.after_seq != ref.first_seq or before.level != ref.level for before, ref in pairwise(refs)):
+        raise ValueError("its references leave a gap")
+    return refs

@@ -1,0 +1,203 @@
+"""The parts of a ledger list: segments, what committing writers bring, references into the history, properties, marks of batches.
+
+Rows and bytes inside a segment: every entry of a segment but its last holds exactly ``rows_per_entry`` rows, the last holds the rest
+(1 .. rows_per_entry), so row counts are exact at every position. Bytes are exact at the ends of a segment and shared out evenly over the
+rows in between. ``rows_per_entry`` 0 means that it is not known (lists of format 1): then rows are shared out evenly over the entries too,
+and positions inside an entry do not arise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from bk_core.errors import InvalidArgumentError
+from bk_core.protocol.log.position import Position
+
+ENTRY_FORMATS = ("arrow", "raw")
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Entries ``first_entry .. last_entry`` (inclusive) of one ledger. ``last_entry`` is None while the segment is live.
+
+    ``schema_id`` indexes ``LedgerList.schemas``: the schema that its entries were written with.
+    """
+
+    seq: int
+    ledger_id: int
+    first_entry: int
+    last_entry: int | None
+    rows: int = 0
+    bytes: int = 0
+    committed_at_ms: int = 0
+    rows_per_entry: int = 1
+    schema_id: int = 0
+
+    @property
+    def live(self) -> bool:
+        return self.last_entry is None
+
+    @property
+    def entries(self) -> int:
+        """Number of entries; 0 while live and for a segment closed without any."""
+        return 0 if self.last_entry is None else self.last_entry - self.first_entry + 1
+
+    @property
+    def after_seq(self) -> int:
+        return self.seq + 1
+
+    def first_position(self) -> Position:
+        return Position(self.seq, self.first_entry)
+
+    def rows_in(self, entry: int) -> int | None:
+        """Rows of one entry of this segment; None if that is not known."""
+        if self.rows_per_entry == 0:
+            return None
+        if entry == self.last_entry:
+            return self.rows - self.rows_per_entry * (self.entries - 1)
+        return self.rows_per_entry
+
+    def counts_before(self, entry: int, row: int) -> tuple[int, int]:
+        """(rows, bytes) of this segment before ``row`` of ``entry``, which lies in it or is the end of it."""
+        done = entry - self.first_entry
+        if self.rows_per_entry:
+            return self.counts_of(min(self.rows, done * self.rows_per_entry + row))
+        return self.counts_of(done)
+
+    # --- units: rows where rows per entry are known, else entries -----------------------------------------------------
+
+    @property
+    def units(self) -> int:
+        return self.rows if self.rows_per_entry else self.entries
+
+    def units_before(self, entry: int, row: int) -> int:
+        done = entry - self.first_entry
+        return min(self.rows, done * self.rows_per_entry + row) if self.rows_per_entry else done
+
+    def counts_of(self, units: int) -> tuple[int, int]:
+        """(rows, bytes) of the first ``units`` units."""
+        if not self.units:
+            return 0, 0
+        return self.rows * units // self.units, self.bytes * units // self.units
+
+    def position_after(self, units: int) -> Position:
+        """The position behind the first ``units`` units; the end of the segment is spelled as entry ``last_entry`` + 1."""
+        if units == self.units:
+            return Position(self.seq, self.first_entry + self.entries)
+        per_entry = self.rows_per_entry or 1
+        return Position(self.seq, self.first_entry + units // per_entry, units % per_entry)
+
+    def units_within(self, rows: int | None, size: int | None) -> int:
+        """The most first units with at most ``rows`` rows and ``size`` bytes."""
+        return min(_most(self.rows, self.units, rows), _most(self.bytes, self.units, size))
+
+
+def _most(total: int, parts: int, limit: int | None) -> int:
+    """The largest n <= parts with total * n // parts <= limit."""
+    if limit is None or total == 0 or limit >= total:
+        return parts
+    return min(parts, ((limit + 1) * parts - 1) // total) if limit >= 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """What a committing writer brings: an acknowledged, inclusive range of entries of one ledger; ``bytes`` of payload, ``rows`` in it.
+
+    Every entry but the last holds ``rows_per_entry`` rows (0: not known, see above).
+    """
+
+    ledger_id: int
+    first_entry: int
+    last_entry: int
+    rows: int
+    bytes: int
+    rows_per_entry: int = 1
+
+    def check(self) -> None:
+        """InvalidArgumentError for a range that cannot be, or whose rows do not fit ``rows_per_entry``."""
+        if not 0 <= self.first_entry <= self.last_entry:
+            raise InvalidArgumentError(f"bad entry range {self.first_entry}..{self.last_entry} of ledger {self.ledger_id}")
+        entries, k = self.last_entry - self.first_entry + 1, self.rows_per_entry
+        if self.rows < 0 or self.bytes < 0 or k < 0 or (k and not k * (entries - 1) < self.rows <= k * entries):
+            raise InvalidArgumentError(
+                f"entries {self.first_entry}..{self.last_entry} of ledger {self.ledger_id} cannot hold {self.rows} rows at {k} rows per "
+                f"entry and {self.bytes} bytes; every entry but the last holds rowsPerEntry rows (0: not known)"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRef:
+    """``count`` consecutive segments from ``first_seq``, kept in entry ``entry_id`` of the closed history ledger ``ledger_id``.
+
+    Level 0 holds segments, level n holds references of level n - 1 and below. ``min_ledger .. max_ledger`` spans every ledger id in it,
+    those of the data and those of the history ledgers below, so that one that is looked for is seldom looked for in vain;
+    ``first_ms .. last_ms`` spans the commit times.
+    """
+
+    level: int
+    ledger_id: int
+    entry_id: int
+    first_seq: int
+    count: int
+    rows: int
+    bytes: int
+    min_ledger: int
+    max_ledger: int
+    first_ms: int
+    last_ms: int
+
+    @property
+    def after_seq(self) -> int:
+        return self.first_seq + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The last committed batch of a query, and when it was committed (0: not known)."""
+
+    batch_id: int
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogProperties:
+    """How entries of the log are made and kept. ``schema`` is a serialised Arrow schema in base64, or "" until the first write gives it.
+
+    ``retention_ms``, ``retention_bytes``: what is older, or beyond that many newest bytes, may be trimmed; None keeps it for ever.
+    ``guaranteed``: data ledgers are written with a guaranteed write quorum. ``committed_retention_ms``: marks of queries that have not
+    committed for so long are forgotten; None keeps them for ever.
+    """
+
+    entry_format: str = "arrow"
+    schema: str = ""
+    ensemble_size: int = 3
+    write_quorum_size: int = 3
+    ack_quorum_size: int = 2
+    digest_type: str = "CRC32C"
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    guaranteed: bool = False
+    committed_retention_ms: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+
+    def check(self) -> None:
+        """InvalidArgumentError unless E >= Qw >= Qa >= 1 (CR-1), the entry format is known and every retention is positive."""
+        if self.entry_format not in ENTRY_FORMATS:
+            raise InvalidArgumentError(f"entryFormat must be one of {', '.join(ENTRY_FORMATS)}, not {self.entry_format!r}")
+        if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
+            raise InvalidArgumentError(
+                "need ensembleSize >= writeQuorumSize >= ackQuorumSize >= 1, not "
+                f"{self.ensemble_size}/{self.write_quorum_size}/{self.ack_quorum_size}"
+            )
+        bounds = {
+            "retentionMs": self.retention_ms,
+            "retentionBytes": self.retention_bytes,
+            "committedRetentionMs": self.committed_retention_ms,
+        }
+        for name, bound in bounds.items():
+            if bound is not None and bound <= 0:
+                raise InvalidArgumentError(f"{name} must be positive, or absent to keep everything, not {bound}")

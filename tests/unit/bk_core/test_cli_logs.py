@@ -1,0 +1,282 @@
+"""``bk log`` against bookies in this process: what is printed, what is an error, what is asked first, and what it does to logs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core import cli
+from bk_core.bookie.server import EmbeddedBookie
+from bk_core.cli import output
+from bk_core.cli.units import Duration, Size
+from bk_core.client import logs
+from bk_core.client.intents import Intent, record_intent
+from bk_core.client.log_writer import LogWriter
+from bk_core.client.logs import create_log, list_logs, read_log
+from bk_core.metadata import open_store
+from bk_core.protocol.log.segments import LogProperties
+
+
+class Bk:
+    """The command line and what it said."""
+
+    def __init__(self, uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.uri = uri
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+        self.out = self.err = ""
+
+    def __call__(self, *arguments: str, status: int = 0, stdin: bytes = b"") -> str:
+        self._monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
+        found = cli.run(["log", *arguments])
+        self.out, self.err = self._capsys.readouterr()
+        assert found == status, (found, self.out, self.err)
+        assert "Traceback" not in self.err
+        return self.out
+
+    def json(self, *arguments: str, status: int = 0, stdin: bytes = b"") -> list[Any]:
+        return [json.loads(line) for line in self(*arguments, "--json", status=status, stdin=stdin).splitlines()]
+
+
+@pytest.fixture
+def bk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bk]:
+    uri = f"memory://{tmp_path.name}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+    monkeypatch.setenv(output.URI_VARIABLE, uri)
+    yield Bk(uri, capsys, monkeypatch)
+    for bookie in bookies:
+        bookie.close()
+    store.close()
+
+
+@pytest.fixture
+def client(bk: Bk) -> Iterator[bk_core.BookKeeper]:
+    with bk_core.connect(bk.uri) as client:
+        yield client
+
+
+def fill(client: bk_core.BookKeeper, name: str, segments: int, entries: int = 2) -> None:
+    create_log(client, name, LogProperties(entry_format="raw"), exist_ok=True)
+    with LogWriter.open(client, name) as writer:
+        for seq in range(segments):
+            for n in range(entries):
+                writer.append(b"%d.%d" % (seq, n))
+            if seq < segments - 1:
+                writer.roll()
+
+
+def test_create_show_set_ls_rm(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    quorums = ["--ensemble-size", "2", "--write-quorum-size", "2", "--ack-quorum-size", "1", "--digest-type", "CRC32", "--guaranteed"]
+    kept = ["--retention", "7d", "--retention-bytes", "10GiB", "--committed-retention", "2w"]
+    (made,) = bk.json("create", "a", "--entry-format", "raw", *quorums, *kept)
+    properties = read_log(client, "a").properties
+    assert properties == LogProperties("raw", "", 2, 2, 1, "CRC32", 7 * 86_400_000, 10 << 30, True, 14 * 86_400_000)
+    assert (made["quorums"], made["retentionMs"], made["guaranteed"]) == ([2, 2, 1], 7 * 86_400_000, True)
+    bk("create", "a", status=1)
+    assert bk.err == "error: [BK-LOG-EXISTS] log 'a' exists\n"
+    assert "raw" in bk("create", "a", "--exist-ok")
+    bk("create", "b", "--ack-quorum-size", "9", status=1)
+    assert "[BK-ARGUMENT]" in bk.err and list_logs(client) == ["a"]
+    (changed,) = bk.json("set", "a", "--retention", "none", "--not-guaranteed", "--ack-quorum-size", "2")
+    assert (changed["retentionMs"], changed["retentionBytes"], changed["guaranteed"], changed["quorums"]) == (
+        None,
+        10 << 30,
+        False,
+        [2, 2, 2],
+    )
+    bk("set", "a", status=2)
+    assert "say what to change" in bk.err
+    bk("set", "a", "--retention", "soon", status=2)
+    assert "no duration" in bk.err
+    assert bk.json("show", "a")[0]["retentionBytes"] == 10 << 30
+    assert "CRC32" in bk("show", "a")
+    assert [summary["log"] for summary in bk.json("ls")] == ["a"]
+    assert "1 logs" in bk("ls")
+    monkeypatch.setattr("click.confirm", lambda *_args, **_options: (_ for _ in ()).throw(KeyboardInterrupt))
+    bk("rm", "a", status=130)
+    assert list_logs(client) == ["a"]
+    assert bk.json("rm", "a", "--yes") == [{"log": "a", "deleted": True}]
+    assert list_logs(client) == []
+    for command in ("show", "segments", "rm", "trim", "tail", "append", "set"):
+        bk(command, "a", *{"rm": ["--yes"], "trim": ["--before-seq", "1"], "set": ["--ensemble-size", "3"]}.get(command, []), status=1)
+        assert "[BK-NO-LOG]" in bk.err, command
+
+
+def test_lines_go_in_and_come_out(bk: Bk, client: bk_core.BookKeeper) -> None:
+    bk("create", "a", "--entry-format", "raw")
+    (told,) = bk.json("append", "a", stdin=b"one\n\nthree\nfour without an end")
+    assert told == {"log": "a", "entries": 4, "bytes": 27, "first": {"seq": 0, "entry": 0}, "last": {"seq": 0, "entry": 3}}
+    assert bk("append", "a", stdin=b"five\n").splitlines() == ["1 entries, 4 bytes, at 1:0 .. 1:0"]
+    assert bk("append", "a") == "no entries\n"
+    assert [line.split() for line in bk("tail", "a", "-n", "2").splitlines()] == [
+        ["0:3", "19", "B", "four", "without", "an", "end"],
+        ["1:0", "4", "B", "five"],
+    ]
+    assert bk.json("tail", "a", "-n", "1")[0]["payload"] == "Zml2ZQ=="
+    assert len(bk.json("tail", "a")) == 5 and bk("tail", "a", "-n", "0") == "" == bk("tail", "a", "--from", "end")
+    assert [(e["seq"], e["entry"]) for e in bk.json("tail", "a", "--from", "0:3")] == [(0, 3), (1, 0)]
+    assert len(bk.json("tail", "a", "--from", "first")) == 5 and len(bk.json("tail", "a", "--from", "1")) == 1
+    bk("tail", "a", "--from", "yesterday", status=2)
+    assert "neither SEQ" in bk.err
+
+
+def test_raw_payloads_are_written_as_they_are(bk: Bk, client: bk_core.BookKeeper) -> None:
+    bk("create", "a", "--entry-format", "raw")
+    with LogWriter.open(client, "a") as writer:
+        writer.append("ü\tx".encode())
+        writer.append(b"")
+    assert bk("tail", "a", "--raw") == "ü\tx\n\n"
+
+
+def test_append_fences_only_when_it_is_told_to(bk: Bk, client: bk_core.BookKeeper) -> None:
+    bk("create", "a", "--entry-format", "raw")
+    with LogWriter.open(client, "a", password=b"p") as writer:
+        writer.append(b"one")
+        bk("append", "a", "--password", "p", status=1, stdin=b"two\n")
+        assert "--take-over fences it" in bk.err
+        writer.append(b"still there")
+        assert [e["seq"] for e in bk.json("tail", "a", "--password", "p", "-n", "1")] == [0]  # of a live segment, too
+        bk("append", "a", "--take-over", status=1, stdin=b"two\n")
+        assert "[BK-PASSWORD]" in bk.err
+        bk("append", "a", "--take-over", "--password", "p", stdin=b"two\n")
+    assert [e["bytes"] for e in bk.json("tail", "a", "--password", "p")] == [3, 11, 3]
+
+
+def test_lines_are_no_entries_of_an_arrow_log(bk: Bk) -> None:
+    bk("create", "a")
+    bk("append", "a", status=1, stdin=b"x\n")
+    assert "append lines to a raw log" in bk.err
+
+
+def test_lines_are_written_as_they_come(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are followed as they come: `tail -f` ends when the log is deleted."""
+    create_log(client, "a", LogProperties(entry_format="raw"))
+    there, said = threading.Event(), []
+    read_end, write_end = os.pipe()
+    monkeypatch.setattr("bk_core.cli.log_entries.say_json", lambda value: (said.append(value), there.set()))
+    with ThreadPoolExecutor(2) as threads, os.fdopen(read_end, "rb") as source, os.fdopen(write_end, "wb", buffering=0) as sink:
+        following = threads.submit(cli.run, ["log", "tail", "a", "-f", "--json"])
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=source))
+        writing = threads.submit(cli.run, ["log", "append", "a"])
+        for n in range(3):
+            sink.write(b"%d\nunfinished" % n)
+            assert there.wait(60)
+            there.clear()
+            sink.write(b"\n")
+            assert there.wait(60)
+            there.clear()
+        sink.close()
+        assert writing.result(60) == 0
+        logs.delete_log(client, "a")
+        assert following.result(60) == 1
+    assert [value["bytes"] for value in said] == [1, 10] * 3
+
+
+def test_segments(bk: Bk, client: bk_core.BookKeeper) -> None:
+    fill(client, "a", 4)
+    assert [(s["seq"], s["lastEntry"], s["rows"], s["bytes"]) for s in bk.json("segments", "a")] == [(n, 1, 2, 6) for n in range(4)]
+    assert [s["seq"] for s in bk.json("segments", "a", "--first", "1", "--last", "2")] == [1, 2]
+    assert len(bk("segments", "a").splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("bound", "left"),
+    [
+        (["--before-seq", "2"], 2),
+        (["--before-seq", "99"], 0),
+        (["--keep-bytes", "6"], 1),
+        (["--keep-bytes", "7B"], 2),
+        (["--older-than", "1w"], 4),
+        (["--older-than", "0s"], 0),
+        (["--older-than", "1w", "--keep-bytes", "6"], 1),
+        (["--retention"], 3),
+    ],
+)
+def test_trim(bk: Bk, client: bk_core.BookKeeper, bound: list[str], left: int) -> None:
+    """A dry run says what the real one does."""
+    fill(client, "a", 4)
+    bk("set", "a", "--retention-bytes", "18", "--retention", "1d")
+    now_ms = logs.now_ms() + 1000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "now_ms", lambda: now_ms)
+        (would,) = bk.json("trim", "a", *bound, "--dry-run")
+        assert len(read_log(client, "a").listed.segments) == 4
+        text = bk("trim", "a", *bound, "--dry-run")
+        (did,) = bk.json("trim", "a", *bound)
+    assert text == f"would drop {4 - left} segments, {8 - 2 * left} rows, {24 - 6 * left} bytes\n"
+    assert {**would, "deleted": did["deleted"], "dryRun": False} == did
+    assert len(did["deleted"]) == 4 - left == did["segments"] and did["rows"] == 2 * (4 - left)
+    assert sorted(client.list_ledgers()) == sorted(s.ledger_id for s in read_log(client, "a").segments())
+    assert bk("trim", "a", *bound) == "dropped 0 segments, 0 rows, 0 bytes\n"
+
+
+def test_trim_needs_a_bound(bk: Bk, client: bk_core.BookKeeper) -> None:
+    fill(client, "a", 1)
+    bk("trim", "a", status=2)
+    assert "say what to drop" in bk.err
+    bk("trim", "a", "--retention", status=2)
+    assert "keeps everything for ever" in bk.err
+
+
+def test_gc(bk: Bk, client: bk_core.BookKeeper) -> None:
+    """All logs by default; what is younger than the age stays."""
+    fill(client, "a", 1)
+    create_log(client, "b")
+    with client.create_ledger() as orphan, client.create_ledger() as young:
+        pass
+    record_intent(client, "a", Intent(orphan.ledger_id, "q", "elsewhere", 1, logs.now_ms() - 7_200_000))
+    record_intent(client, "a", Intent(young.ledger_id, "q", "elsewhere", 1, logs.now_ms()))
+    assert [report["deleted"] for report in bk.json("gc")] == [[], []]
+    assert bk.json("gc", "--min-age", "1h") == [
+        {"log": "a", "deleted": [orphan.ledger_id], "closed": [], "failed": []},
+        {"log": "b", "deleted": [], "closed": [], "failed": []},
+    ]
+    assert bk("gc", "a") == "a: deleted nothing, closed nothing\n"
+    assert bk("gc", "a", "--min-age", "0s") == f"a: deleted ledgers {young.ledger_id}, closed nothing\n"
+    assert len(list(client.list_ledgers())) == 1
+
+
+def test_gc_says_what_it_could_not_do(bk: Bk, client: bk_core.BookKeeper) -> None:
+    create_log(client, "a")
+    orphan = client.create_ledger(password=b"secret").ledger_id
+    record_intent(client, "a", Intent(orphan, "q", "elsewhere", 1, 0))
+    assert bk("gc", status=1) == "a: deleted nothing, closed nothing\n"
+    assert f"a: ledger {orphan} could not be cleaned up: [BK-PASSWORD]" in bk.err
+    (report,) = bk.json("gc", status=1)
+    assert report["failed"][0]["ledger"] == orphan
+    assert bk("gc", "--password", "secret") == f"a: deleted ledgers {orphan}, closed nothing\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("90s", 90_000), ("1.5h", 5_400_000), ("2 d", 172_800_000), ("250ms", 250), ("1w", 604_800_000), (7, 7)]
+)
+def test_durations(text: Any, ms: int) -> None:
+    assert Duration().convert(text, None, None) == ms
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("12", 12), ("12B", 12), ("1k", 1000), ("1KiB", 1024), ("1.5MB", 1_500_000), ("2 GiB", 2 << 30), (7, 7)]
+)
+def test_sizes(text: Any, size: int) -> None:
+    assert Size().convert(text, None, None) == size
+
+
+@pytest.mark.parametrize("text", ["", "x", "12 parsecs", "1iB", "-5s", "-5"])
+def test_what_is_neither(text: str) -> None:
+    for kind in (Duration(), Duration(optional=True), Size(), Size(optional=True)):
+        with pytest.raises(Exception, match=r"no duration|no size"):
+            kind.convert(text, None, None)
+    assert Duration(optional=True).convert("none", None, None) == -1 == Size(optional=True).convert("Never", None, None)
