@@ -1,37 +1,67 @@
-"""Data ledgers: what write tasks append to. Each worker process keeps one open per log, across tasks, batches and queries.
+"""Data ledgers: what write tasks append to. Each worker process keeps them open across tasks, batches and queries.
 
-Nobody sees an entry of one until a commit lists its range. Workers die without warning after 60 s of idleness, so an abandoned data
-ledger is a normal end: committed ranges stay readable, and ``gc_log`` closes or deletes the ledger.
+Nobody sees an entry of one until a commit lists its range. Workers die without warning after 60 s of idleness (spark-connectors.md 5.3), so
+an abandoned data ledger is a normal end: committed ranges stay readable, and the janitor closes or deletes the ledger by its intent.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import time
-from collections import deque
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
-from bk_core.client.logs import Intent, now_ms, record_intent
-from bk_core.errors import BkError
-from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.client.intents import create_intended
+from bk_core.errors import BkError, OperationTimeoutError
 from bk_core.protocol.log.ledger_list import LogProperties, SegmentRange
 from bk_spark.arrow import PackedRun
 from bk_spark.clients import client_for
+from bk_spark.intents import still_usable, withdraw
 from bk_spark.options import Options
 
-IN_FLIGHT_BYTES = 32 << 20
-ROLL_AGE_S = 3600.0  # well below the janitor's age bound, so it never meets a ledger that is in use
 ACK_TIMEOUT_S = 300.0
+Key = tuple[Any, ...]
 
 
 @dataclass(slots=True)
-class _DataLedger:
+class DataLedger:
+    """An open ledger of this process. ``bytes`` and ``entries`` count everything appended to it, garbage too."""
+
+    key: Key
+    log: str
     handle: Any
     opened_s: float
     bytes: int = 0
+    entries: int = 0
+
+    @property
+    def ledger_id(self) -> int:
+        return int(self.handle.ledger_id)
+
+
+_kept: OrderedDict[Key, DataLedger] = OrderedDict()
+"""Least recently used first. One ledger per cluster, log and kind."""
+
+
+def _forget_the_parents() -> None:
+    """A forked child has none of the threads that drive these handles."""
+    _kept.clear()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents)
+
+
+@dataclass(slots=True)
+class _Appended:
+    """What a task wrote to one log."""
+
+    ranges: list[SegmentRange] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,92 +69,200 @@ class _InFlight:
     """A run that is sent; its future tells the last entry id once the whole run is acknowledged."""
 
     future: Future[int]
+    log: str
     ledger_id: int
     count: int
     rows: int
     bytes: int
+    rows_per_entry: int
 
 
-_kept: dict[tuple[Any, ...], _DataLedger] = {}
+class TaskLedgers:
+    """The appends of one task, to any number of logs; ``owner`` is whose ledgers it opens.
 
+    ``finish`` waits for every acknowledgement and tells the ranges. After an error call ``discard``: nothing of the task was told to
+    anybody, so ledgers that it opened are deleted at once.
+    """
 
-class DataLedgerWriter:
-    """The appends of one task. ``finish`` waits for every acknowledgement and tells the ranges; on any error nothing is kept open."""
-
-    def __init__(self, options: Options, log: str, log_id: str, properties: LogProperties, query_id: str) -> None:
+    def __init__(self, options: Options, owner: str) -> None:
         self._options = options
-        self._log = log
-        self._properties = properties
-        self._query_id = query_id
-        self._key = (os.getpid(), options.uri, options.protocol, log, log_id, options.password)
-        self._current: _DataLedger | None = None
-        self._ranges: list[SegmentRange] = []
+        self._owner = owner
+        self._logs: dict[str, _Appended] = {}
+        self._checked: set[int] = set()
+        self._broken: set[int] = set()
+        self._opened: list[DataLedger] = []
         self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
 
-    def append(self, run: PackedRun) -> None:
-        ledger = self._ledger()
-        future = ledger.handle.append_run(run.payloads, run.offsets)
-        ledger.bytes += run.bytes
-        self._in_flight.append(_InFlight(future, int(ledger.handle.ledger_id), run.count, run.rows, run.bytes))
-        self._in_flight_bytes += run.bytes
-        while self._in_flight_bytes > IN_FLIGHT_BYTES:
-            self._settle_oldest()
+    @property
+    def _client(self) -> Any:
+        """Asked for when it is needed: a task without rows connects to nobody."""
+        return client_for(self._options.uri, self._options.protocol)
 
-    def finish(self) -> tuple[SegmentRange, ...]:
+    @property
+    def unacknowledged_bytes(self) -> int:
+        return self._in_flight_bytes
+
+    def append(self, log: str, log_id: str, properties: LogProperties, run: PackedRun) -> None:
+        """Hand over a run. Blocks while more than ``maxInFlightBytes`` are unacknowledged; that is the back-pressure Spark feels."""
+        rest: PackedRun | None = run
+        while rest is not None:
+            ledger = self._ledger(log, log_id, properties)
+            piece, rest = _cut(rest, self._room(ledger))
+            try:
+                future = ledger.handle.append_run(piece.payloads, piece.offsets)
+            except BkError:
+                self._broken.add(ledger.ledger_id)
+                raise
+            ledger.bytes += piece.bytes
+            ledger.entries += piece.count
+            self._in_flight.append(_InFlight(future, log, ledger.ledger_id, piece.count, piece.rows, piece.bytes, piece.rows_per_entry))
+            self._in_flight_bytes += piece.bytes
+            while self._in_flight_bytes > self._options.max_in_flight_bytes:
+                self._settle_oldest()
+
+    def finish(self, *, keep: bool = True) -> dict[str, tuple[tuple[SegmentRange, ...], tuple[int, ...]]]:
+        """Log to (ranges in the order of its rows, ledgers that were closed). Without ``keep`` no ledger stays open for later tasks."""
         self._settle_all()
-        if self._current is not None:
-            _kept[self._key] = self._current
-            self._current = None
-        return tuple(self._ranges)
+        for ledger in [kept for kept in _kept.values() if kept.ledger_id in self._checked and not keep]:
+            self._retire(ledger)
+        return {log: (tuple(done.ranges), tuple(done.closed)) for log, done in self._logs.items()}
 
-    def _note(self, ledger_id: int, first: int, last: int, rows: int, size: int) -> None:
-        before = self._ranges[-1] if self._ranges else None
-        if before is not None and before.ledger_id == ledger_id and before.last_entry + 1 == first:
-            self._ranges[-1] = SegmentRange(ledger_id, before.first_entry, last, before.rows + rows, before.bytes + size)
-        else:
-            self._ranges.append(SegmentRange(ledger_id, first, last, rows, size))
+    def discard(self) -> None:
+        """Never raises: what cannot be cleaned up here is the janitor's."""
+        while self._in_flight:
+            with suppress(Exception):
+                self._settle_oldest()
+        for ledger in [kept for kept in _kept.values() if kept.ledger_id in self._broken]:
+            _drop(ledger)
+            _close(ledger, forced=True)
+        for ledger in self._opened:
+            _drop(ledger)
+            withdraw(self._client, ledger.log, ledger.handle)
+
+    # --- acknowledgements ------------------------------------------------------------------------------------------
 
     def _settle_all(self) -> None:
         while self._in_flight:
             self._settle_oldest()
 
     def _settle_oldest(self) -> None:
-        run = self._in_flight.popleft()
-        last = run.future.result(ACK_TIMEOUT_S)
-        self._in_flight_bytes -= run.bytes
-        self._note(run.ledger_id, last - run.count + 1, last, run.rows, run.bytes)
+        sent = self._in_flight.popleft()
+        self._in_flight_bytes -= sent.bytes
+        try:
+            last = sent.future.result(0 if sent.ledger_id in self._broken else ACK_TIMEOUT_S)
+        except BaseException as error:
+            self._broken.add(sent.ledger_id)
+            if isinstance(error, TimeoutError) and not isinstance(error, BkError):
+                what = f"ledger {sent.ledger_id}: {sent.count} entries stayed unacknowledged for {ACK_TIMEOUT_S:.0f} s"
+                raise OperationTimeoutError(what, ledger=sent.ledger_id) from None
+            raise
+        _note(self._of(sent.log).ranges, sent, last)
 
-    def _ledger(self) -> _DataLedger:
-        ledger = self._current or _kept.pop(self._key, None)
-        if ledger is not None and self._worn(ledger):
-            self._settle_all()
-            _close(ledger)
+    def _of(self, log: str) -> _Appended:
+        return self._logs.setdefault(log, _Appended())
+
+    # --- ledgers ---------------------------------------------------------------------------------------------------
+
+    def _ledger(self, log: str, log_id: str, properties: LogProperties) -> DataLedger:
+        p, o = properties, self._options
+        quorums = (p.ensemble_size, p.write_quorum_size, p.ack_quorum_size, p.digest_type, p.guaranteed)
+        key = (o.uri, o.protocol, log, log_id, o.password, quorums)
+        for other in [kept for kept in _kept.values() if kept.key[:3] == key[:3] and kept.key[3] != log_id]:
+            self._retire(other)  # of the same name, but from before the log was created, or deleted and created again
+        ledger = _kept.get(key)
+        if ledger is not None and self._is_worn(ledger):
+            self._retire(ledger)
             ledger = None
-        self._current = ledger or self._open()
-        return self._current
+        if ledger is not None and ledger.ledger_id not in self._checked:
+            if still_usable(self._client, log, ledger.ledger_id, self._owner):
+                self._checked.add(ledger.ledger_id)
+            else:
+                self._retire(ledger, forced=True)
+                ledger = None
+        if ledger is None:
+            ledger = self._open(key, log, properties)
+        _kept.move_to_end(key)
+        return ledger
 
-    def _worn(self, ledger: _DataLedger) -> bool:
-        return ledger.bytes >= self._options.roll_max_bytes or time.monotonic() - ledger.opened_s > ROLL_AGE_S
+    def _is_worn(self, ledger: DataLedger) -> bool:
+        o = self._options
+        aged = (time.monotonic() - ledger.opened_s) * 1000 >= o.roll_max_time_ms
+        return aged or ledger.bytes >= o.roll_max_bytes or self._room(ledger) == 0
 
-    def _open(self) -> _DataLedger:
-        """The intent is stored before the first entry, so a janitor can find whatever a killed worker leaves behind."""
-        client, p = client_for(self._options.uri, self._options.protocol), self._properties
-        handle = client.create_ledger(
-            ensemble_size=p.ensemble_size,
-            write_quorum_size=p.write_quorum_size,
-            ack_quorum_size=p.ack_quorum_size,
-            digest_type=DigestType[p.digest_type],
-            password=self._options.password,
-            custom={"application": b"bk_spark", "log": self._log.encode()},
-        )
-        record_intent(client, self._log, Intent(handle.ledger_id, self._query_id, socket.gethostname(), os.getpid(), now_ms()))
-        return _DataLedger(handle, time.monotonic())
+    def _room(self, ledger: DataLedger) -> int | None:
+        most = self._options.roll_max_entries
+        return None if most is None else max(0, most - ledger.entries)
+
+    def _open(self, key: Key, log: str, p: LogProperties) -> DataLedger:
+        """The intent is stored before the ledger exists, so a janitor finds whatever a killed worker leaves behind."""
+        while len(_kept) >= self._options.max_open_ledgers:
+            self._retire(next(iter(_kept.values())))
+        while True:
+            custom = {"application": b"bk_spark"}
+            handle = create_intended(self._client, log, p, query_id=self._owner, password=self._options.password, custom=custom)
+            if still_usable(self._client, log, handle.ledger_id, self._owner):
+                break
+            withdraw(self._client, log, handle)  # a janitor took the intent away in between
+        ledger = _kept[key] = DataLedger(key, log, handle, time.monotonic())
+        self._opened.append(ledger)
+        self._checked.add(ledger.ledger_id)
+        return ledger
+
+    def _retire(self, ledger: DataLedger, *, forced: bool = False) -> None:
+        """Close it for good. Everything sent to it is acknowledged before, and settled later in its turn."""
+        _drop(ledger)
+        if _close(ledger, forced=forced):
+            self._of(ledger.log).closed.append(ledger.ledger_id)
 
 
-def _close(ledger: _DataLedger) -> None:
-    """Everything in it is acknowledged, so a close that fails (a janitor was faster) costs nothing."""
+def _drop(ledger: DataLedger) -> None:
+    if _kept.get(ledger.key) is ledger:
+        del _kept[ledger.key]
+
+
+def _close(ledger: DataLedger, *, forced: bool = False) -> bool:
+    """Whether it is closed now. Failing costs nothing: unacknowledged runs tell so themselves, and the janitor closes what stays open."""
     try:
-        ledger.handle.close()
+        ledger.handle.close(forced=forced)
     except BkError:
-        return
+        return False
+    return True
+
+
+# --- runs and ranges ------------------------------------------------------------------------------------------------
+
+
+def _cut(run: PackedRun, room: int | None) -> tuple[PackedRun, PackedRun | None]:
+    """The first ``room`` entries (None: all) and the rest. Every entry but the last of the run is full, so rows are known."""
+    if room is None or run.count <= room:
+        return run, None
+    edge = run.offsets[room]
+    rows = room * run.rows_per_entry
+    rest = array("q", (offset - edge for offset in run.offsets[room:]))
+    first = PackedRun(run.payloads[:edge], run.offsets[: room + 1], rows, run.rows_per_entry)
+    return first, PackedRun(run.payloads[edge:], rest, run.rows - rows, run.rows_per_entry)
+
+
+def _note(ranges: list[SegmentRange], sent: _InFlight, last: int) -> None:
+    """Join what follows on without a gap, as long as every entry but the last holds the same number of rows."""
+    first = last - sent.count + 1
+    before = ranges[-1] if ranges else None
+    if before is not None and _follows_on(before, sent, first):
+        rows, size = before.rows + sent.rows, before.bytes + sent.bytes
+        ranges[-1] = SegmentRange(sent.ledger_id, before.first_entry, last, rows, size, before.rows_per_entry)
+    else:
+        ranges.append(SegmentRange(sent.ledger_id, first, last, sent.rows, sent.bytes, sent.rows_per_entry))
+
+
+def _follows_on(before: SegmentRange, sent: _InFlight, first: int) -> bool:
+    if before.ledger_id != sent.ledger_id or before.last_entry + 1 != first:
+        return False
+    full = before.rows == (before.last_entry - before.first_entry + 1) * before.rows_per_entry
+    alike = sent.rows_per_entry == before.rows_per_entry or (sent.count == 1 and sent.rows <= before.rows_per_entry)
+    return full and alike
+
+
+def kept_ledgers() -> Iterator[DataLedger]:
+    """What this process holds open now, for tests and diagnosis."""
+    return iter(tuple(_kept.values()))

@@ -1,56 +1,73 @@
 """Stream offsets: JSON that a person can read in progress and checkpoint, with a fixed key order because Spark compares text.
 
-``{"log": "flights", "logId": "…", "seq": 12, "entry": 0, "rows": 345678, "bytes": 9876543}``: the next entry to read is entry ``entry``
-of segment ``seq``; ``rows`` and ``bytes`` count everything before it since the log was created, so lag is a subtraction.
+``{"flights": {"logId": "…", "seq": 12, "entry": 0, "row": 0, "rows": 345678, "bytes": 9876543}, …}``, sorted by log: the next row to
+read is row ``row`` of entry ``entry`` of segment ``seq``; ``rows`` and ``bytes`` count everything before it since the log was created, so
+lag is a subtraction. One small object per log, never a list of ledgers: Spark writes it into every file of ``offsets/``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError, LogDataLossError
-from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.view import LogView
 
-KEYS = ("log", "logId", "seq", "entry", "rows", "bytes")
-
-
-def offset_at(log: str, listed: LedgerList, position: Position) -> dict[str, Any]:
-    position = listed.normal(position)
-    rows, size = listed.counts_before(position)
-    return {"log": log, "logId": listed.log_id, "seq": position.seq, "entry": position.entry, "rows": rows, "bytes": size}
+KEYS = ("logId", "seq", "entry", "row", "rows", "bytes")
 
 
-def position_of(offset: Mapping[str, Any]) -> Position:
+@dataclass(frozen=True, slots=True)
+class LogOffset:
+    """A position in one log with its identity and the rows and payload bytes before it."""
+
+    log_id: str
+    position: Position
+    rows: int
+    bytes: int
+
+    def json(self) -> dict[str, Any]:
+        p = self.position
+        return dict(zip(KEYS, (self.log_id, p.seq, p.entry, p.row, self.rows, self.bytes), strict=True))
+
+
+def to_json(offsets: Mapping[str, LogOffset]) -> dict[str, Any]:
+    """The offset of a source, sorted by log name."""
+    return {name: offset.json() for name, offset in sorted(offsets.items())}
+
+
+def from_json(value: Mapping[str, Any]) -> dict[str, LogOffset]:
+    """InvalidArgumentError for what is no offset of this source."""
     try:
-        return Position(int(offset["seq"]), int(offset.get("entry", 0)))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"not an offset of this source: {json.dumps(dict(offset))}") from error
+        return {name: _log_offset(offset) for name, offset in value.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"not an offset of this source: {json.dumps(value)}") from error
 
 
-def locate(log: str, listed: LedgerList, offset: Mapping[str, Any], fail_on_data_loss: bool) -> Position:
-    """Where ``offset`` is in the log as it is now.
-
-    LogDataLossError if the log was recreated or trimmed behind it; without ``fail_on_data_loss`` the log's first entry instead.
-    """
-    try:
-        if "logId" in offset and offset["logId"] != listed.log_id:
-            raise LogDataLossError(f"log {log!r} was deleted and created again; failOnDataLoss=false starts at its first entry", log=log)
-        return listed.normal(position_of(offset))
-    except LogDataLossError:
-        if fail_on_data_loss:
-            raise
-        return listed.first_position
+def _log_offset(value: Mapping[str, Any]) -> LogOffset:
+    position = Position(int(value["seq"]), int(value["entry"]), int(value["row"]))
+    return LogOffset(str(value["logId"]), position, int(value["rows"]), int(value["bytes"]))
 
 
-def starting_position(listed: LedgerList, starting: str, log: str, fail_on_data_loss: bool) -> Position:
-    if starting == "earliest":
-        return listed.first_position
-    if starting == "latest":
-        return listed.end_position
-    position = locate(log, listed, json.loads(starting), fail_on_data_loss)
-    if position > listed.end_position:
-        raise InvalidArgumentError(f"startingOffsets lies behind the end of log {log!r} (segment {listed.end_position.seq})")
-    return position
+def check_there(log: str, view: LogView, offset: LogOffset) -> None:
+    """LogDataLossError, saying what is lost, if the log was recreated or trimmed behind ``offset``."""
+    way_out = "failOnDataLoss=false goes on at the first entry that is there"
+    if offset.log_id != view.log_id:
+        message = (
+            f"log {log!r} was deleted and created again: whatever the old log {offset.log_id} had after row {offset.rows:,} "
+            f"(segment {offset.position.seq}, entry {offset.position.entry}) is lost; {way_out}"
+        )
+        raise LogDataLossError(message, log=log, log_id=offset.log_id)
+    first = view.first_position
+    if offset.position.seq >= first.seq:
+        return
+    rows, size = view.counts_before(first)
+    lost_rows, lost_bytes = max(0, rows - offset.rows), max(0, size - offset.bytes)
+    if lost_rows:
+        message = (
+            f"log {log!r} was trimmed: {lost_rows:,} rows ({lost_bytes:,} bytes) from segment {offset.position.seq}, entry "
+            f"{offset.position.entry} up to segment {first.seq} are lost; {way_out}"
+        )
+        raise LogDataLossError(message, log=log, rows=lost_rows, bytes=lost_bytes, seq=offset.position.seq)

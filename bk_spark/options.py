@@ -5,90 +5,35 @@ An option that is not in the table is an error that names the nearest one: no ty
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
+from bk_spark.grammar import (
+    Offsets,
+    one_of,
+    parse_age,
+    parse_bool,
+    parse_columns,
+    parse_count,
+    parse_duration,
+    parse_ledgers,
+    parse_names,
+    parse_offsets,
+    parse_pattern,
+    parse_secret,
+    parse_size,
+    parse_text,
+    parse_times,
+    parse_version,
+    parse_when,
+)
+from bk_spark.option_help import unknown
 
 URI_ENVIRONMENT = "BOOKKEEPER_METADATA_SERVICE_URI"
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})  # Spark mixes these into a streaming sink's options
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
-
-
-def parse_size(text: str) -> int:
-    """Bytes: ``134217728``, ``128m``, ``1g``."""
-    digits = text.strip().lower().rstrip("bkmg")
-    unit = text.strip().lower()[len(digits) :]
-    if not digits.isdigit() or unit not in _UNITS or int(digits) == 0:
-        raise ValueError("expected a size like 262144, 256k or 128m")
-    return int(digits) * _UNITS[unit]
-
-
-def parse_count(text: str) -> int:
-    if not text.strip().isdigit() or int(text) == 0:
-        raise ValueError("expected a whole number of at least 1")
-    return int(text)
-
-
-def parse_version(text: str) -> int:
-    if not text.strip().isdigit():
-        raise ValueError("expected a whole number of at least 0")
-    return int(text)
-
-
-def parse_bool(text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError("expected true or false")
-    return text.strip().lower() == "true"
-
-
-def parse_ledgers(text: str) -> tuple[tuple[int, int], ...]:
-    """``7,9-12`` to ((7, 7), (9, 12)): inclusive ranges of ledger ids."""
-    ranges: list[tuple[int, int]] = []
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or not (last.isdigit() or (not last and "-" not in part)) or int(last or first) < int(first):
-            raise ValueError("expected ledger ids like 7,9-12")
-        ranges.append((int(first), int(last or first)))
-    return tuple(ranges)
-
-
-def parse_text(text: str) -> str:
-    if not text.strip():
-        raise ValueError("expected some text")
-    return text.strip()
-
-
-def parse_secret(text: str) -> bytes:
-    return text.encode()
-
-
-def parse_starting(text: str) -> str:
-    """``earliest``, ``latest`` or JSON with at least ``seq``; the JSON is what progress and checkpoint show."""
-    plain = text.strip()
-    if plain.lower() in ("earliest", "latest"):
-        return plain.lower()
-    try:
-        value = json.loads(plain)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict) or not isinstance(value.get("seq"), int):
-        raise ValueError('expected earliest, latest or JSON like {"seq":3,"entry":0}')
-    return plain
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        for word in words:
-            if text.strip().lower() == word.lower():
-                return word
-        raise ValueError(f"expected one of {', '.join(words)}")
-
-    return parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +58,26 @@ OPTIONS: tuple[Option, ...] = (
         "required",
     ),
     Option("bookkeeper.protocol", "protocol", one_of("v2", "v3"), "v2", "Wire protocol of the data path."),
-    Option("log", "log", parse_text, None, 'Log to read or write; also `load("name")`.', ("topic", "path"), "`log` or `ledgers`"),
+    Option("log", "log", parse_text, None, 'Log to read or write; also `load("name")`.', ("topic", "path"), "one of these four"),
+    Option("logs", "logs", parse_names, None, "Logs to read together, e.g. `flights,ships`.", ("subscribe", "topics"), "one of these four"),
+    Option(
+        "logPattern",
+        "log_pattern",
+        parse_pattern,
+        None,
+        "Logs to read whose whole name matches a regular expression. A stream looks for new ones every second and reads those from their "
+        "first entry; one that is gone is a loss (`failOnDataLoss`).",
+        ("subscribePattern", "topicsPattern"),
+        "one of these four",
+    ),
     Option(
         "ledgers",
         "ledgers",
         parse_ledgers,
         None,
         "Batch read of single ledgers as raw entries, e.g. `7,9-12`.",
-        ("ledger", "ledgerId"),
-        "`log` or `ledgers`",
+        ("ledger", "ledgerId", "assign"),
+        "one of these four",
     ),
     Option(
         "entryFormat",
@@ -140,29 +96,110 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "startingOffsets",
         "starting_offsets",
-        parse_starting,
+        parse_offsets,
         None,
-        'Where to begin: `earliest`, `latest` or JSON like `{"seq":3,"entry":0}`.',
+        'Where to begin: `earliest`, `latest`, JSON like `{"seq":3,"entry":0}` or `{"ledgerId":7,"entryId":0}`, or a place for each log: '
+        '`{"flights":{"seq":3},"ships":-2}` (-2 is earliest, -1 latest). What progress shows is accepted as it is.',
         shown_default="stream `latest`, batch `earliest`",
     ),
+    Option(
+        "startingTimestamp",
+        "starting_timestamp",
+        parse_when,
+        None,
+        "Begin at the first commit at or after this time: milliseconds since 1970, or ISO 8601 (UTC without a zone). Goes before "
+        "`startingOffsetsByTimestamp`, and that before `startingOffsets`. The resolution is a commit, that is a segment: rows of one "
+        "segment are never told apart by time.",
+        ("startingTime",),
+        "none",
+    ),
+    Option(
+        "startingOffsetsByTimestamp",
+        "starting_offsets_by_timestamp",
+        parse_times,
+        None,
+        'The same for each log: `{"flights":1763640000000,"ships":"2026-11-20T12:00:00Z"}`.',
+        (),
+        "none",
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "starting_offsets_by_timestamp_strategy",
+        one_of("error", "latest"),
+        "error",
+        "When no commit is that young: fail, or begin at the end.",
+    ),
+    Option(
+        "endingOffsets",
+        "ending_offsets",
+        parse_offsets,
+        None,
+        "Batch: where to end, written like `startingOffsets`; the row named is the first that is not read.",
+        shown_default="`latest`",
+    ),
+    Option(
+        "endingTimestamp",
+        "ending_timestamp",
+        parse_when,
+        None,
+        "Batch: end before the first commit at or after this time. Goes before `endingOffsets`.",
+        ("endingTime",),
+        "none",
+    ),
+    Option("endingOffsetsByTimestamp", "ending_offsets_by_timestamp", parse_times, None, "Batch: the same for each log.", (), "none"),
     Option(
         "maxRowsPerTrigger",
         "max_rows_per_trigger",
         parse_count,
         None,
-        "Most rows in a micro-batch. Exact between segments; within a segment rows are shared out evenly over entries. At least one entry.",
-        ("maxOffsetsPerTrigger", "maxEntriesPerTrigger"),
+        "Most rows in a micro-batch, exactly: it ends inside an entry if need be. Several logs share it in proportion to what waits.",
+        ("maxOffsetsPerTrigger", "maxEntriesPerTrigger", "maxRecordsPerTrigger", "maxEventsPerTrigger"),
         "none",
     ),
-    Option("maxBytesPerTrigger", "max_bytes_per_trigger", parse_size, None, "Most payload bytes in a micro-batch.", (), "none"),
+    Option(
+        "maxBytesPerTrigger",
+        "max_bytes_per_trigger",
+        parse_size,
+        None,
+        "Most payload bytes in a micro-batch, exactly, by whole entries; one entry that is larger is read all the same.",
+        (),
+        "none",
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        "min_rows_per_trigger",
+        parse_count,
+        None,
+        "Rows that a micro-batch waits for, for at most `maxTriggerDelay`; not the first of a run, nor with `availableNow` or `once`.",
+        ("minRowsPerTrigger",),
+        "none",
+    ),
+    Option(
+        "maxTriggerDelay",
+        "max_trigger_delay_ms",
+        parse_duration,
+        900_000,
+        "With `minOffsetsPerTrigger`: time since the last micro-batch after which fewer rows are read, e.g. `30s`.",
+        shown_default="`15m`",
+    ),
     Option("maxBytesPerPartition", "max_bytes_per_partition", parse_size, 128 << 20, "Payload bytes a task reads.", (), "128m"),
-    Option("minPartitions", "min_partitions", parse_count, 1, "Least number of tasks, if there are as many entries."),
+    Option(
+        "maxRecordsPerPartition",
+        "max_records_per_partition",
+        parse_count,
+        None,
+        "Most rows a task reads, exactly: several tasks share an entry if need be.",
+        (),
+        "none",
+    ),
+    Option("minPartitions", "min_partitions", parse_count, 1, "Least number of tasks, if there are as many rows."),
     Option(
         "failOnDataLoss",
         "fail_on_data_loss",
         parse_bool,
         True,
-        "When the log was trimmed behind the stream or recreated: `true` fails, `false` goes on at its first entry.",
+        "When a log was trimmed behind the reader, deleted or recreated: `true` fails and says what is lost, `false` warns and goes on at "
+        "the first entry there is.",
         shown_default="true",
     ),
     Option(
@@ -171,7 +208,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_text,
         None,
         "Keeps a stream's first offset in the metadata store, so that a restart before the first commit starts at the same place.",
-        (),
+        ("predefinedSubscription",),
         "none",
     ),
     Option(
@@ -179,9 +216,107 @@ OPTIONS: tuple[Option, ...] = (
         "open_ledgers",
         one_of("skip", "lac", "recover"),
         "skip",
-        "Batch reads of ledgers still written to: leave out, read up to the last add confirmed, or fence and recover them first.",
+        "Ledgers still written to: leave out until they are closed, read up to the last add confirmed (a stream follows it), or fence and "
+        "recover them first, which stops their writer.",
+    ),
+    Option(
+        "columns",
+        "columns",
+        parse_columns,
+        None,
+        "Columns to read, in this order, e.g. `id,_offset`. Only they are decoded: Spark tells no Python source which ones a query uses.",
+        (),
+        "all",
+    ),
+    Option(
+        "includeMetadata",
+        "include_metadata",
+        parse_bool,
+        None,
+        "Whether rows say where they come from. `arrow` logs: `_log`, `_ledgerId`, `_entryId`, `_offset`, `_timestamp` behind their own "
+        "columns. Raw entries: `false` leaves `value` alone.",
+        shown_default="raw `true`, arrow `false`",
+    ),
+    Option(
+        "includeHeaders",
+        "include_headers",
+        parse_bool,
+        False,
+        "Raw entries: a column `headers` as Kafka's source has it. It is null, because BookKeeper's entries have no headers.",
+        shown_default="false",
+    ),
+    Option(
+        "pushdown",
+        "pushdown",
+        parse_bool,
+        False,
+        "Batch: let filters on ledger, entry, offset and time choose what is read. Needs `spark.sql.python.filterPushdown.enabled=true`, "
+        "or Spark refuses to plan.",
+        shown_default="false",
+    ),
+    Option(
+        "metadata",
+        "metadata",
+        one_of("ledgers", "fragments", "bookies", "logs", "segments", "entries"),
+        None,
+        "Batch: read a table about the cluster instead of rows. `log`, `logs`, `logPattern` or `ledgers` narrow it down.",
+        (),
+        "none",
+    ),
+    Option(
+        "guaranteedWriteQuorum",
+        "guaranteed_write_quorum",
+        parse_bool,
+        False,
+        "Write that creates a log: acknowledge at `ackQuorumSize`, and guarantee that every entry reaches all `writeQuorumSize` bookies.",
+        shown_default="false",
     ),
     Option("rollMaxBytes", "roll_max_bytes", parse_size, 256 << 20, "Payload bytes after which a data ledger is rolled.", (), "256m"),
+    Option("rollMaxEntries", "roll_max_entries", parse_count, None, "Entries after which a data ledger is rolled, exactly.", (), "none"),
+    Option("rollMaxTime", "roll_max_time_ms", parse_age, 3_600_000, "Age at which a data ledger is rolled: `10m`, at most `3h`.", (), "1h"),
+    Option("maxOpenLedgers", "max_open_ledgers", parse_count, 32, "Data ledgers a worker process keeps open; the longest unused one goes."),
+    Option(
+        "maxInFlightBytes",
+        "max_in_flight_bytes",
+        parse_size,
+        32 << 20,
+        "Payload bytes a write task has unacknowledged before it waits: its memory, and the back-pressure Spark feels.",
+        (),
+        "32m",
+    ),
+    Option(
+        "createLogs",
+        "create_logs",
+        parse_bool,
+        True,
+        "Whether a write creates a log that does not exist, with its first commit; else BK-NO-LOG.",
+        shown_default="true",
+    ),
+    Option(
+        "mergeSchema",
+        "merge_schema",
+        parse_bool,
+        False,
+        "Whether a write adds its new columns to the end of the log's; else they are an error.",
+        shown_default="false",
+    ),
+    Option(
+        "takeOver",
+        "take_over",
+        parse_bool,
+        False,
+        "Whether a commit fences and closes the live segments of an exclusive writer; else it is refused behind one.",
+        shown_default="false",
+    ),
+    Option(
+        "exactlyOnce",
+        "exactly_once",
+        parse_bool,
+        True,
+        "`false` keeps no mark of batches: whatever Spark repeats is appended again.",
+        ("exactly_once",),
+        "true",
+    ),
     Option("txnAppId", "txn_app_id", parse_text, None, "With `txnVersion`: makes a batch write idempotent.", (), "none"),
     Option("txnVersion", "txn_version", parse_version, None, "Grows with every batch write of one `txnAppId`.", (), "none"),
 )
@@ -194,6 +329,8 @@ class Options:
     uri: str
     protocol: str = "v2"
     log: str | None = None
+    logs: tuple[str, ...] | None = None
+    log_pattern: str | None = None
     ledgers: tuple[tuple[int, int], ...] | None = None
     entry_format: str = "arrow"
     entry_size: int = 262144
@@ -203,22 +340,55 @@ class Options:
     ack_quorum_size: int = 2
     digest_type: str = "CRC32C"
     password: bytes = field(default=b"", repr=False)
-    starting_offsets: str | None = None
+    starting_offsets: Offsets | None = None
+    starting_timestamp: int | None = None
+    starting_offsets_by_timestamp: tuple[tuple[str, int], ...] | None = None
+    starting_offsets_by_timestamp_strategy: str = "error"
+    ending_offsets: Offsets | None = None
+    ending_timestamp: int | None = None
+    ending_offsets_by_timestamp: tuple[tuple[str, int], ...] | None = None
     max_rows_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    min_rows_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
     max_bytes_per_partition: int = 128 << 20
+    max_records_per_partition: int | None = None
     min_partitions: int = 1
     fail_on_data_loss: bool = True
     reader_name: str | None = None
     open_ledgers: str = "skip"
+    columns: tuple[str, ...] | None = None
+    include_metadata: bool | None = None
+    include_headers: bool = False
+    pushdown: bool = False
+    metadata: str | None = None
+    guaranteed_write_quorum: bool = False
     roll_max_bytes: int = 256 << 20
+    roll_max_entries: int | None = None
+    roll_max_time_ms: int = 3_600_000
+    max_open_ledgers: int = 32
+    max_in_flight_bytes: int = 32 << 20
+    create_logs: bool = True
+    merge_schema: bool = False
+    take_over: bool = False
+    exactly_once: bool = True
     txn_app_id: str | None = None
     txn_version: int | None = None
+    given: frozenset[str] = field(default=frozenset(), repr=False)  # fields that were set, not defaulted
+
+    @property
+    def names_logs(self) -> bool:
+        return self.log is not None or self.logs is not None or self.log_pattern is not None
 
     def log_name(self) -> str:
+        """The one log, where there must be just one: to write to."""
         if self.log is None:
             raise InvalidArgumentError('name the log: .option("log", "name"), or WITH (log = \'name\') on a table')
         return self.log
+
+    def log_names(self) -> tuple[str, ...]:
+        """``log`` or ``logs``, sorted; a pattern is for ``starting.source_logs``."""
+        return (self.log_name(),) if self.logs is None else self.logs
 
 
 def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
@@ -230,9 +400,9 @@ def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | Non
             continue
         option = spelled.get(key.lower())
         if option is None:
-            raise InvalidArgumentError(_unknown(key))
+            raise InvalidArgumentError(unknown(key, OPTIONS))
         if option.field in values:
-            raise InvalidArgumentError(f"option {option.name} is given twice (also as {', '.join(option.aliases)})")
+            raise InvalidArgumentError(f"option {option.name} is given twice; its other names are {', '.join(option.aliases)}")
         values[option.field] = _parse(option, text)
     if "uri" not in values:
         values["uri"] = (os.environ if environment is None else environment).get(URI_ENVIRONMENT)
@@ -242,7 +412,7 @@ def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | Non
             f"name the cluster: {line}; on a table WITH (`bookkeeper.metadataServiceUri` = '...'); or {URI_ENVIRONMENT}"
         )
     _check_together(values)
-    return Options(**values)
+    return Options(**values, given=frozenset(values))
 
 
 def _parse(option: Option, text: str) -> Any:
@@ -253,24 +423,20 @@ def _parse(option: Option, text: str) -> Any:
         raise InvalidArgumentError(f"option {option.name}: {error}{shown}") from None
 
 
-def _unknown(key: str) -> str:
-    spellings = {spelling.lower(): spelling for option in OPTIONS for spelling in (option.name, *option.aliases)}
-    near = get_close_matches(key.lower(), spellings, n=1, cutoff=0.5)
-    hint = f"; did you mean {spellings[near[0]]}?" if near else f"; known: {', '.join(option.name for option in OPTIONS)}"
-    return f"unknown option {key!r}{hint}"
-
-
 def _check_together(values: Mapping[str, Any]) -> None:
-    if values.get("log") and values.get("ledgers"):
-        raise InvalidArgumentError("options log and ledgers exclude each other")
+    """InvalidArgumentError for options that contradict one another, or that do nothing without another."""
+    named = [option.name for option in OPTIONS if option.field in ("log", "logs", "log_pattern", "ledgers") and values.get(option.field)]
+    if len(named) > 1:
+        raise InvalidArgumentError(f"options {' and '.join(named)} exclude each other")
     if (values.get("txn_app_id") is None) != (values.get("txn_version") is None):
         raise InvalidArgumentError("options txnAppId and txnVersion belong together")
-
-
-def options_table() -> str:
-    """The table of README.md."""
-    lines = ["| Option | Default | Aliases | Meaning |", "| --- | --- | --- | --- |"]
-    for option in OPTIONS:
-        default = option.shown_default if option.shown_default is not None else f"`{option.default}`"
-        lines.append(f"| `{option.name}` | {default} | {', '.join(f'`{a}`' for a in option.aliases)} | {option.doc} |")
-    return "\n".join(lines)
+    least, most = values.get("min_rows_per_trigger"), values.get("max_rows_per_trigger")
+    if least is not None and most is not None and least > most:
+        raise InvalidArgumentError(f"minOffsetsPerTrigger {least} is more than maxRowsPerTrigger {most}")
+    if "max_trigger_delay_ms" in values and least is None:
+        raise InvalidArgumentError("maxTriggerDelay does nothing without minOffsetsPerTrigger")
+    timed = values.get("starting_timestamp") is not None or values.get("starting_offsets_by_timestamp") is not None
+    if "starting_offsets_by_timestamp_strategy" in values and not timed:
+        raise InvalidArgumentError(
+            "startingOffsetsByTimestampStrategy does nothing without startingTimestamp or startingOffsetsByTimestamp"
+        )

@@ -2,69 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from bk_core.errors import LogDataLossError
+from bk_core.errors import LogDataLossError, NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_spark.arrow import BATCH_BYTES, arrow_batches, raw_batches
+from bk_core.protocol.log.view import LogView
+from bk_spark.arrow import BATCH_BYTES, Run, arrow_schema_of_text
 from bk_spark.clients import client_for
+from bk_spark.columns import RunSplitter, arrow_column_batches, joined, raw_column_batches
 from bk_spark.options import Options
-from bk_spark.planning import Boundaries, EntryRange
+from bk_spark.planning import Boundaries, EntryRange, plan
+
+Schemas = Mapping[tuple[str | None, int], str]
+"""By log and schema id: with which schema (as the ledger list keeps it) entries were written."""
 
 
 class BookKeeperPartition(InputPartition):
-    """Ranges of entries that one task reads, in order."""
+    """Ranges of entries that one task reads, in order. ``rotation``: which replica it asks first, so that tasks spread over bookies."""
 
-    def __init__(self, ranges: Sequence[EntryRange]) -> None:
+    def __init__(self, ranges: Sequence[EntryRange], schemas: Schemas | None = None, rotation: int = 0) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
+        self.schemas = dict(schemas or {})
+        self.rotation = rotation
 
     def __repr__(self) -> str:
         return f"BookKeeperPartition({', '.join(f'{r.ledger_id}:{r.first}-{r.last}' for r in self.ranges)})"
+
+
+def partitions_of(client: Any, options: Options, views: Mapping[str, LogView], ranges: Iterable[EntryRange]) -> list[BookKeeperPartition]:
+    """Tasks for ``ranges``, as ``maxBytesPerPartition``, ``maxRecordsPerPartition`` and ``minPartitions`` say. ``views``: by log name."""
+    boundaries = fragment_boundaries(client)
+    tasks = plan(ranges, options.max_bytes_per_partition, options.min_partitions, boundaries, options.max_records_per_partition)
+    start = (tasks[0][0].seq or tasks[0][0].ledger_id) if tasks else 0  # so that the single tasks of micro-batches take turns too
+    return [BookKeeperPartition(task, _schemas(task, views), start + index) for index, task in enumerate(tasks)]
+
+
+def _schemas(task: Sequence[EntryRange], views: Mapping[str, LogView]) -> dict[tuple[str | None, int], str]:
+    needed = {(r.log, r.schema_id) for r in task if r.log is not None and r.log in views}
+    found: dict[tuple[str | None, int], str] = {}
+    for log, schema_id in needed:
+        schemas = views[str(log)].listed.schemas
+        if schema_id < len(schemas):
+            found[log, schema_id] = schemas[schema_id]
+    return found
+
+
+# --- in the task ----------------------------------------------------------------------------------------------------------
 
 
 def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Record batches of ``schema``. Spark turns an empty plan into one partition of None: it has no rows."""
     if not isinstance(partition, BookKeeperPartition):
         return
+    metadata = bool(options.include_metadata) and not raw
+    stored = {key: arrow_schema_of_text(text) for key, text in partition.schemas.items()}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for r, runs in _runs(options, partition):
+            if raw:
+                yield from raw_column_batches(schema, r, runs)
+            else:
+                yield from arrow_column_batches(schema, stored.get((r.log, r.schema_id)), metadata, r, runs)
+
+    yield from joined(batches(), schema)
+
+
+def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[EntryRange, Iterator[Run]]]:
+    """Each range with its entries. Ranges that touch are read as one, through one handle. A range's runs must be used up before the next
+    one is asked for."""
     client = client_for(options.uri, options.protocol)
-    for r in partition.ranges:
-        with client.open_ledger(r.ledger_id, password=options.password) as ledger:
-            if ledger.is_closed and ledger.last_add_confirmed < r.last:
-                raise _cut_off(r, ledger.last_add_confirmed)
+    reads = replace(client.config.reads, rotation=partition.rotation)
+    for stretch in _touching(partition.ranges):
+        first, last = stretch[0], stretch[-1]
+        try:
+            handle = client.open_ledger(first.ledger_id, password=options.password, options=reads)
+        except NoSuchLedgerError:
+            if options.fail_on_data_loss:
+                raise _deleted(stretch) from None
+            continue
+        with handle as ledger:
+            if ledger.is_closed and ledger.last_add_confirmed < last.last:
+                raise _cut_off(first.ledger_id, first.first, last.last, ledger.last_add_confirmed)
             # The driver learned that these entries are acknowledged, from a ledger list or a LAC; this handle's LAC may be lower (RD-1).
-            runs = ledger.read_runs(r.first, r.last, bytes_max=BATCH_BYTES, unchecked_bound=r.acknowledged)
-            yield from raw_batches(options.log, r.ledger_id, runs) if raw else arrow_batches(schema, runs)
+            runs = RunSplitter(ledger.read_runs(first.first, last.last, bytes_max=BATCH_BYTES, unchecked_bound=first.acknowledged))
+            for r in stretch:
+                yield r, runs.through(r.last)
 
 
-def _cut_off(r: EntryRange, end: int) -> LogDataLossError:
-    message = f"entries {max(r.first, end + 1)}..{r.last} of ledger {r.ledger_id} are lost: the ledger was closed at entry {end}"
-    return LogDataLossError(message, ledger=r.ledger_id, first_entry=max(r.first, end + 1), last_entry=r.last)
+def _touching(ranges: Sequence[EntryRange]) -> Iterator[list[EntryRange]]:
+    stretch: list[EntryRange] = []
+    for r in ranges:
+        before = stretch[-1] if stretch else None
+        if before and (before.ledger_id, before.last + 1, before.acknowledged) != (r.ledger_id, r.first, r.acknowledged):
+            yield stretch
+            stretch = []
+        stretch.append(r)
+    if stretch:
+        yield stretch
+
+
+def _cut_off(ledger_id: int, first: int, last: int, end: int) -> LogDataLossError:
+    message = f"entries {max(first, end + 1)}..{last} of ledger {ledger_id} are lost: the ledger was closed at entry {end}"
+    return LogDataLossError(message, ledger=ledger_id, first_entry=max(first, end + 1), last_entry=last)
+
+
+def _deleted(stretch: Sequence[EntryRange]) -> LogDataLossError:
+    """RD-6, LOG-13: trimmed between planning and reading."""
+    first, last, name = stretch[0], stretch[-1], stretch[0].log
+    whose = "" if name is None else f" of log {name!r}"
+    message = (
+        f"entries {first.first}..{last.last} of ledger {first.ledger_id}{whose} are lost: the ledger was deleted since the read was planned"
+    )
+    return LogDataLossError(f"{message}; failOnDataLoss=false leaves them out", ledger=first.ledger_id)
+
+
+# --- ledgers --------------------------------------------------------------------------------------------------------------
 
 
 def fragment_boundaries(client: Any) -> Boundaries:
+    """First entries of a ledger's fragments; none for a ledger that is gone, which the task will find out."""
+
     def boundaries(ledger_id: int) -> list[int]:
-        return [fragment.first_entry_id for fragment in client.ledger_metadata(ledger_id).fragments]
+        try:
+            return [fragment.first_entry_id for fragment in client.ledger_metadata(ledger_id).fragments]
+        except NoSuchLedgerError:
+            return []
 
     return boundaries
 
 
-def ledger_range(client: Any, options: Options, ledger_id: int) -> EntryRange | None:
-    """All entries of one ledger, as ``openLedgers`` says; None if there are none. Never fences unless the word is ``recover``."""
+def ledger_end(client: Any, options: Options, ledger_id: int) -> tuple[int, int, bool] | None:
+    """(last entry, payload bytes, whether it is CLOSED there) as ``openLedgers`` says; None if it is skipped. Never fences unless the word
+    is ``recover``."""
     metadata = client.ledger_metadata(ledger_id)
-    if metadata.state is not LedgerState.CLOSED and options.open_ledgers == "skip":
-        return None
     if metadata.state is LedgerState.CLOSED:
-        last, size = metadata.last_entry_id, metadata.length
-    elif options.open_ledgers == "recover":
-        with client.recover_ledger(ledger_id, password=options.password) as ledger:
-            last, size = ledger.last_add_confirmed, ledger.length
-    else:
-        with client.open_ledger(ledger_id, password=options.password) as ledger:
-            last = ledger.read_last_add_confirmed()
-            size = ledger.length
-    return EntryRange(ledger_id, 0, last, size) if last >= 0 else None
+        return metadata.last_entry_id, metadata.length, True
+    if options.open_ledgers == "skip":
+        return None
+    open_ledger = client.recover_ledger if options.open_ledgers == "recover" else client.open_ledger
+    with open_ledger(ledger_id, password=options.password) as ledger:
+        closed = bool(ledger.is_closed)  # before the LAC, which then is the end
+        last = int(ledger.last_add_confirmed)
+        return last, ledger.length if closed else _estimate(ledger, last), closed
+
+
+def _estimate(ledger: Any, last: int) -> int:
+    """Payload bytes of entries 0..last of a ledger that is not CLOSED: its metadata does not know them, a few entries spread evenly do."""
+    picked = sorted({last * i // 3 for i in range(4)}) if last >= 0 else []
+    sizes = [len(payload) for entry in picked for payload in ledger.read(entry, entry)]
+    return sum(sizes) * (last + 1) // len(sizes) if sizes else 0
+
+
+def ledger_range(client: Any, options: Options, ledger_id: int) -> EntryRange | None:
+    """All entries of one ledger as one row each; None if there are none, or it is skipped. NoSuchLedgerError."""
+    end = ledger_end(client, options, ledger_id)
+    if end is None or end[0] < 0:
+        return None
+    last, size, _ = end
+    return EntryRange(ledger_id, 0, last, size, rows=last + 1, rows_per_entry=1)

@@ -1,16 +1,20 @@
 """From ranges of entries to tasks. Pure.
 
 Large ranges are cut at fragment boundaries (another ensemble means other bookies), then evenly by bytes; small neighbours are packed
-together, because a task costs about 70 ms (spark-connectors.md 5.14, no. 11).
+together, because a task costs about 70 ms (spark-connectors.md 5.14, no. 11). A limit of rows, or more tasks than there are entries, cuts
+inside entries: two tasks then read one entry and take different rows of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import Segment
+from bk_core.protocol.log.view import LogView
+from bk_spark.pushdown import ENTRY, LEDGER, NO_BOUNDS, OFFSET, TIMESTAMP, Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,11 @@ class EntryRange:
 
     ``acknowledged``: every entry is known to be acknowledged (a ledger list says so, or the LAC that planning learned), whatever LAC a
     task's own handle knows.
+    ``skip_rows``: rows of the first entry that are left out. ``last_rows``: rows of the last entry up to which is read, counted from that
+    entry's beginning; None is all of them. ``rows``: how many that makes, None if not known. ``rows_per_entry``: of every entry of the
+    segment but its last; 0 is not known.
+    ``offset``: number of the first row since the log was created. ``committed_at_ms``: when its segment was committed. ``schema_id``: which
+    of the log's schemas its entries were written with.
     """
 
     ledger_id: int
@@ -26,78 +35,276 @@ class EntryRange:
     last: int
     bytes: int
     acknowledged: bool = True
+    skip_rows: int = 0
+    last_rows: int | None = None
+    rows: int | None = None
+    rows_per_entry: int = 0
+    schema_id: int = 0
+    log: str | None = None
+    seq: int | None = None
+    offset: int | None = None
+    committed_at_ms: int | None = None
 
     @property
     def entries(self) -> int:
         return self.last - self.first + 1
+
+    @property
+    def units(self) -> int:
+        """What it can be cut into: rows where they are known, else entries."""
+        return self.rows if self.rows is not None and self.rows_per_entry else self.entries
+
+    def part(self, start: int, end: int) -> EntryRange:
+        """Its units ``start .. end - 1``."""
+        size = self.bytes * end // self.units - self.bytes * start // self.units
+        if self.rows is None or not self.rows_per_entry:
+            return replace(self, first=self.first + start, last=self.first + end - 1, bytes=size)
+        per_entry = self.rows_per_entry
+        index, skip = divmod(self.skip_rows + start, per_entry)
+        last, last_rows = self.last, self.last_rows
+        if end < self.units:
+            before, rest = divmod(self.skip_rows + end - 1, per_entry)
+            last, last_rows = self.first + before, None if rest + 1 == per_entry else rest + 1
+        return replace(
+            self,
+            first=self.first + index,
+            last=last,
+            bytes=size,
+            skip_rows=skip,
+            last_rows=last_rows,
+            rows=end - start,
+            offset=None if self.offset is None else self.offset + start,
+        )
+
+    def units_before(self, entry: int) -> int:
+        """Units of it that lie in entries below ``entry``."""
+        index = entry - self.first
+        if self.rows is None or not self.rows_per_entry:
+            return index
+        return min(self.rows, max(0, index * self.rows_per_entry - self.skip_rows))
 
 
 Boundaries = Callable[[int], Sequence[int]]
 """First entry ids of the fragments of a ledger."""
 
 
-def committed_ranges(listed: LedgerList, start: Position, end: Position) -> list[EntryRange]:
-    """Committed entries at positions ``start <= p < end``, in log order."""
+# --- what is read -------------------------------------------------------------------------------------------------------
+
+
+def committed_ranges(view: LogView, start: Position, end: Position, log: str | None = None, bounds: Bounds = NO_BOUNDS) -> list[EntryRange]:
+    """Committed rows at positions ``start <= p < end``, in log order, without those that ``bounds`` rules out."""
+    if start >= end or not bounds.allows_log(log):
+        return []
+    start, end = _narrowed(view, start, end, bounds)
     ranges: list[EntryRange] = []
-    for segment in listed.segments[max(0, start.seq - listed.trimmed_seq) :]:
-        if segment.seq > end.seq:
-            break
-        if segment.last_entry is None:
-            continue
-        first = max(segment.first_entry, start.entry) if segment.seq == start.seq else segment.first_entry
-        last = min(segment.last_entry, end.entry - 1) if segment.seq == end.seq else segment.last_entry
-        if first <= last:
-            ranges.append(EntryRange(segment.ledger_id, first, last, segment.bytes * (last - first + 1) // segment.entries))
+    before = view.counts_before(Position(start.seq))[0]
+    for segment in view.segments(start.seq, end.seq):
+        r = None if segment.live else _range_of(segment, start, end, log, before)
+        ranges += [] if r is None else bounded(r, bounds)
+        before += segment.rows
     return ranges
 
 
-def plan(ranges: Iterable[EntryRange], bytes_max: int, min_partitions: int, boundaries: Boundaries) -> list[tuple[EntryRange, ...]]:
-    """Tasks in log order; every entry is in exactly one of them. ``boundaries`` is asked only for ranges that must be cut."""
-    joined = _join(ranges)
-    total = sum(r.bytes for r in joined)
+def _narrowed(view: LogView, start: Position, end: Position, bounds: Bounds) -> tuple[Position, Position]:
+    """The same without the history that row numbers or times rule out, so that it is not even loaded."""
+    since, _ = bounds.interval(TIMESTAMP).ends()
+    if since is not None:
+        start = max(start, view.position_at_time(since) or end)
+    low, high = bounds.interval(OFFSET).ends()
+    if low is None and high is None:
+        return start, end
+    done = view.counts_before(start)[0]
+    if low is not None and low > done and start < end:
+        start = view.position_at_rows(start, low - done, None)
+        done = view.counts_before(start)[0]
+    if high is not None and start < end:
+        end = min(end, view.position_at_rows(start, high + 1 - done, None)) if high >= done else start
+    return start, end
+
+
+def _range_of(segment: Segment, start: Position, end: Position, log: str | None, before: int) -> EntryRange | None:
+    """``before``: rows of the log before this segment."""
+    assert segment.last_entry is not None
+    first, skip = segment.first_entry, 0
+    if segment.seq == start.seq and start.entry >= first:
+        first, skip = start.entry, start.row
+    last, last_rows = segment.last_entry, None
+    if segment.seq == end.seq and end.entry <= last:
+        last, last_rows = (end.entry, end.row) if end.row else (end.entry - 1, None)
+    if first > last or (first == last and last_rows is not None and skip >= last_rows):
+        return None
+    through = segment.units_before(last + 1, 0) if last_rows is None else segment.units_before(last, last_rows)
+    rows_before, bytes_before = segment.counts_of(segment.units_before(first, skip))
+    rows_after, bytes_after = segment.counts_of(through)
+    known = segment.rows_per_entry > 0
+    return EntryRange(
+        segment.ledger_id,
+        first,
+        last,
+        bytes_after - bytes_before,
+        skip_rows=skip,
+        last_rows=last_rows,
+        rows=rows_after - rows_before if known else None,
+        rows_per_entry=segment.rows_per_entry,
+        schema_id=segment.schema_id,
+        log=log,
+        seq=segment.seq,
+        offset=before + rows_before if known else None,
+        committed_at_ms=segment.committed_at_ms,
+    )
+
+
+def bounded(r: EntryRange, bounds: Bounds) -> list[EntryRange]:
+    """The part of a range that ``bounds`` allows: none or one."""
+    if not bounds.allows_log(r.log) or not bounds.interval(LEDGER).meets(r.ledger_id, r.ledger_id):
+        return []
+    if r.committed_at_ms is not None and not bounds.interval(TIMESTAMP).meets(r.committed_at_ms, r.committed_at_ms):
+        return []
+    wanted = bounds.interval(ENTRY)
+    first, last = wanted.clipped(r.first, r.last)
+    if first > last or not wanted.meets(first, last):
+        return []
+    if (first, last) != (r.first, r.last):
+        r = r.part(r.units_before(first), r.units if last == r.last else r.units_before(last + 1))
+    return _bounded_by_offset(r, bounds)
+
+
+def _bounded_by_offset(r: EntryRange, bounds: Bounds) -> list[EntryRange]:
+    if r.offset is None or r.rows is None or OFFSET not in bounds.intervals:
+        return [r]
+    wanted = bounds.interval(OFFSET)
+    low, high = wanted.clipped(r.offset, r.offset + r.rows - 1)
+    if low > high or not wanted.meets(low, high):
+        return []
+    return [r.part(low - r.offset, high + 1 - r.offset)]
+
+
+# --- tasks --------------------------------------------------------------------------------------------------------------
+
+
+def plan(
+    ranges: Iterable[EntryRange], bytes_max: int, min_partitions: int, boundaries: Boundaries, rows_max: int | None = None
+) -> list[tuple[EntryRange, ...]]:
+    """Tasks in log order; every row is in exactly one of them. ``boundaries`` is asked only for ledgers of which more than a task is read.
+
+    No task has more than ``rows_max`` rows, where they are known, or more than ``bytes_max`` bytes, except by one entry that is larger.
+    There are at least ``min_partitions`` tasks if there are as many rows.
+    """
+    given = list(ranges)
+    total = sum(r.bytes for r in given)
     target = max(1, min(bytes_max, -(-total // min_partitions)))
     tasks: list[tuple[EntryRange, ...]] = []
     current: list[EntryRange] = []
-    size = 0
-    for piece in (piece for r in joined for piece in _cut(r, target, boundaries)):
-        if current and size + piece.bytes > target:
+    size = rows = 0
+    for piece, begins_fragment in _pieces(given, target, boundaries, rows_max):
+        piece_rows = piece.rows or 0
+        full = size + piece.bytes > target or (rows_max is not None and rows + piece_rows > rows_max)
+        if current and (full or (begins_fragment and 4 * size >= target)):
             tasks.append(tuple(current))
-            current, size = [], 0
+            current, size, rows = [], 0, 0
         current.append(piece)
-        size += piece.bytes
+        size, rows = size + piece.bytes, rows + piece_rows
     if current:
         tasks.append(tuple(current))
-    return tasks
+    return _at_least(tasks, min_partitions)
 
 
-def _join(ranges: Iterable[EntryRange]) -> list[EntryRange]:
-    """Neighbouring ranges of one ledger become one: micro-batches of one worker lie next to each other."""
-    joined: list[EntryRange] = []
+def _pieces(ranges: Sequence[EntryRange], target: int, boundaries: Boundaries, rows_max: int | None) -> Iterator[tuple[EntryRange, bool]]:
+    """Pieces no larger than a task, each with whether a fragment begins with it."""
+    for stretch in _stretches(ranges):
+        starts: list[int] = []
+        if sum(r.bytes for r in stretch) > target:
+            starts = sorted(boundaries(stretch[0].ledger_id))
+        for r in stretch:
+            for fragment in _cut_at(r, starts):
+                for piece in _cut_evenly(fragment, target, rows_max):
+                    yield piece, piece.first in starts and not piece.skip_rows
+
+
+def _stretches(ranges: Sequence[EntryRange]) -> Iterator[list[EntryRange]]:
+    """Consecutive ranges of one ledger: the micro-batches of one worker lie next to each other."""
+    stretch: list[EntryRange] = []
     for r in ranges:
-        before = joined[-1] if joined else None
-        if before and before.ledger_id == r.ledger_id and before.last + 1 == r.first and before.acknowledged == r.acknowledged:
-            joined[-1] = replace(before, last=r.last, bytes=before.bytes + r.bytes)
-        else:
-            joined.append(r)
-    return joined
+        if stretch and stretch[0].ledger_id != r.ledger_id:
+            yield stretch
+            stretch = []
+        stretch.append(r)
+    if stretch:
+        yield stretch
 
 
-def _cut(whole: EntryRange, target: int, boundaries: Boundaries) -> list[EntryRange]:
-    if whole.bytes <= target:
-        return [whole]
-    starts = [whole.first, *(b for b in sorted(boundaries(whole.ledger_id)) if whole.first < b <= whole.last), whole.last + 1]
-    pieces: list[EntryRange] = []
-    for first, after in zip(starts, starts[1:], strict=False):
-        pieces.extend(_cut_evenly(_part(whole, first, after - 1), target))
-    return pieces
+def _cut_at(r: EntryRange, starts: Sequence[int]) -> list[EntryRange]:
+    edges = [0, *(r.units_before(entry) for entry in starts if r.first < entry <= r.last), r.units]
+    return [r.part(low, high) for low, high in zip(edges, edges[1:], strict=False) if low < high]
 
 
-def _cut_evenly(r: EntryRange, target: int) -> list[EntryRange]:
+def _cut_evenly(r: EntryRange, target: int, rows_max: int | None) -> Iterator[EntryRange]:
     count = min(r.entries, max(1, -(-r.bytes // target)))
-    edges = [r.first + r.entries * i // count for i in range(count + 1)]
-    return [_part(r, first, after - 1) for first, after in zip(edges, edges[1:], strict=False)]
+    edges = [r.units_before(r.first + r.entries * i // count) for i in range(count)] + [r.units]
+    for low, high in zip(edges, edges[1:], strict=False):
+        if low < high:
+            piece = r if count == 1 else r.part(low, high)
+            yield from _parts(piece, -(-piece.rows // rows_max) if rows_max is not None and piece.rows is not None else 1)
 
 
-def _part(r: EntryRange, first: int, last: int) -> EntryRange:
-    low, high = first - r.first, last + 1 - r.first
-    return replace(r, first=first, last=last, bytes=r.bytes * high // r.entries - r.bytes * low // r.entries)
+def _parts(r: EntryRange, count: int) -> Iterator[EntryRange]:
+    """``count`` parts of nearly as many units each."""
+    if count <= 1:
+        yield r
+        return
+    edges = [r.units * i // count for i in range(count + 1)]
+    for low, high in zip(edges, edges[1:], strict=False):
+        yield r.part(low, high)
+
+
+def _at_least(tasks: list[tuple[EntryRange, ...]], wanted: int) -> list[tuple[EntryRange, ...]]:
+    """Halve the largest tasks until there are ``wanted``, or nothing is left to halve."""
+    if len(tasks) >= wanted:
+        return tasks
+    heap: list[_Placed] = []
+    done: list[_Placed] = []
+    for index, task in enumerate(tasks):
+        _put((index,), task, heap, done)
+    while heap and len(heap) + len(done) < wanted:
+        _, place, task = heapq.heappop(heap)
+        for which, half in enumerate(_halves(task)):
+            _put((*place, which), half, heap, done)
+    return [task for _, _, task in sorted(heap + done, key=lambda one: one[1])]
+
+
+_Placed = tuple[float, tuple[int, ...], tuple[EntryRange, ...]]
+
+
+def _put(place: tuple[int, ...], task: tuple[EntryRange, ...], heap: list[_Placed], done: list[_Placed]) -> None:
+    """``heap`` holds what can be halved, heaviest first."""
+    if _units(task) > 1:
+        heapq.heappush(heap, (-_weight(task), place, task))
+    else:
+        done.append((0.0, place, task))
+
+
+def _units(task: Sequence[EntryRange]) -> int:
+    return sum(r.units for r in task)
+
+
+def _weight(task: Sequence[EntryRange]) -> float:
+    """Bytes first; among tasks of nothing but empty values the number of rows."""
+    return sum(r.bytes for r in task) + _units(task) / 1024
+
+
+def _halves(task: Sequence[EntryRange]) -> tuple[tuple[EntryRange, ...], tuple[EntryRange, ...]]:
+    middle = _units(task) // 2
+    first: list[EntryRange] = []
+    second: list[EntryRange] = []
+    done = 0
+    for r in task:
+        here = min(max(0, middle - done), r.units)
+        if here == r.units:
+            first.append(r)
+        elif here == 0:
+            second.append(r)
+        else:
+            first.append(r.part(0, here))
+            second.append(r.part(here, r.units))
+        done += r.units
+    return tuple(first), tuple(second)

@@ -1,85 +1,140 @@
-"""Batch reads: a snapshot of a log's committed segments, or single ledgers."""
+"""Batch reads: a snapshot of logs, or single ledgers, or a metadata table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from bk_core.client.logs import read_ledger_list
-from bk_core.errors import LogSchemaError
-from bk_core.protocol.log.ledger_list import LedgerList
-from bk_spark.arrow import RAW_SCHEMA, arrow_schema, schema_of_text
+from bk_core.errors import InvalidArgumentError
+from bk_spark.arrow import arrow_schema
 from bk_spark.clients import client_for
-from bk_spark.offsets import starting_position
-from bk_spark.options import Options
-from bk_spark.partitions import BookKeeperPartition, fragment_boundaries, ledger_range, read_partition
-from bk_spark.planning import EntryRange, committed_ranges, plan
+from bk_spark.columns import METADATA_FIELDS, RAW_FIELDS, chosen
+from bk_spark.options import OPTIONS, Options
+from bk_spark.partitions import partitions_of, read_partition
+from bk_spark.pushdown import NO_BOUNDS, Bounds, bounds_of
+from bk_spark.snapshot import PLACES, check_read_schema, is_raw_source, read_ranges, source_schema, views_of
+from bk_spark.tables.cluster import BOOKIES, FRAGMENTS, LEDGERS
+from bk_spark.tables.entries import ENTRIES
+from bk_spark.tables.logs import LOGS, SEGMENTS
+from bk_spark.tables.table import WHICH_LEDGERS, Table
+
+TABLES: dict[str, Table] = {
+    "ledgers": LEDGERS,
+    "fragments": FRAGMENTS,
+    "bookies": BOOKIES,
+    "logs": LOGS,
+    "segments": SEGMENTS,
+    "entries": ENTRIES,
+}
+ROWS_AT_ONCE = 4096
+_PLAIN = {field.name: field.name for field in RAW_FIELDS[:5]}
+_UNDERSCORED = {meta.name: plain.name for meta, plain in zip(METADATA_FIELDS, RAW_FIELDS, strict=False)}
+
+
+_ALWAYS = frozenset({"uri", "protocol", "metadata", "columns", "pushdown"})
+_ROWS = WHICH_LEDGERS | PLACES | _ALWAYS | {"password", "open_ledgers", "fail_on_data_loss", "include_metadata", "include_headers"}
+BATCH_OPTIONS = _ROWS | {"max_bytes_per_partition", "max_records_per_partition", "min_partitions"}
+"""Options, by field, that mean something to a batch read."""
+
+
+def refuse_others(options: Options) -> None:
+    """InvalidArgumentError for an option that would be read and then do nothing."""
+    takes = BATCH_OPTIONS if options.metadata is None else _ALWAYS | TABLES[options.metadata].takes
+    idle = sorted(option.name for option in OPTIONS if option.field in options.given - takes)
+    if idle:
+        what = "a batch read of rows" if options.metadata is None else f"metadata={options.metadata}"
+        raise InvalidArgumentError(f"option {', '.join(idle)} does nothing in {what}: it belongs to a stream, a write or another table")
 
 
 def schema_of(options: Options) -> StructType:
-    """Raw columns for ledgers and raw logs, else the schema that the first write stored. LogSchemaError if there was no write yet."""
-    if options.ledgers is not None:
-        return RAW_SCHEMA
-    name = options.log_name()
-    return list_schema(name, read_ledger_list(client_for(options.uri, options.protocol), name))
+    """The columns that a read with these options gives. LogSchemaError if a log has none yet; InvalidArgumentError for bad ``columns``."""
+    if options.metadata is not None:
+        return chosen(TABLES[options.metadata].schema, options.columns)
+    views = {} if options.ledgers is not None else views_of(client_for(options.uri, options.protocol), options)
+    return chosen(source_schema(options, views), options.columns)
 
 
-def list_schema(name: str, listed: LedgerList) -> StructType:
-    if listed.properties.entry_format == "raw":
-        return RAW_SCHEMA
-    if not listed.properties.schema:
-        raise LogSchemaError(f"log {name!r} has no schema yet: its first write gives it", log=name)
-    return schema_of_text(listed.properties.schema)
-
-
-def is_raw(options: Options, name: str, listed: LedgerList, schema: StructType) -> bool:
-    """LogSchemaError if ``schema`` (a user's, or one from planning) is not the log's."""
-    if arrow_schema(schema) != arrow_schema(list_schema(name, listed)):
-        raise LogSchemaError(f"the given schema is not the one of log {name!r}; leave .schema(...) out", log=name)
-    return listed.properties.entry_format == "raw"
+def batch_reader(options: Options, schema: StructType) -> DataSourceReader:
+    """Only with ``pushdown=true`` a reader with ``pushFilters``: Spark refuses one that has it while its conf is off (5.5)."""
+    refuse_others(options)
+    if options.metadata is not None:
+        return PushdownMetadataReader(options, schema) if options.pushdown else MetadataReader(options, schema)
+    return PushdownReader(options, schema) if options.pushdown else BookKeeperReader(options, schema)
 
 
 class BookKeeperReader(DataSourceReader):
     """The snapshot is taken by ``partitions``, once per DataFrame (spark-connectors.md 5.5)."""
 
+    _bounds: Bounds = NO_BOUNDS
+
     def __init__(self, options: Options, schema: StructType) -> None:
+        views = {} if options.ledgers is not None else views_of(client_for(options.uri, options.protocol), options)
+        check_read_schema(schema, source_schema(options, views))
         self._options = options
         self._schema = arrow_schema(schema)
-        if options.ledgers is not None:
-            if self._schema != arrow_schema(RAW_SCHEMA):
-                raise LogSchemaError("ledgers are read with the columns log, ledgerId, entryId, value; leave .schema(...) out")
-            self._raw = True
-        else:
-            name = options.log_name()
-            self._raw = is_raw(options, name, read_ledger_list(client_for(options.uri, options.protocol), name), schema)
+        self._raw = is_raw_source(options, views)
 
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
-        client = client_for(options.uri, options.protocol)
-        ranges = self._ledger_ranges() if options.ledgers is not None else self._log_ranges()
-        tasks = plan(ranges, options.max_bytes_per_partition, options.min_partitions, fragment_boundaries(client))
-        return [BookKeeperPartition(task) for task in tasks]
-
-    def _ledger_ranges(self) -> list[EntryRange]:
         client = client_for(self._options.uri, self._options.protocol)
-        ids = dict.fromkeys(i for first, last in self._options.ledgers or () for i in range(first, last + 1))
-        found = (ledger_range(client, self._options, ledger_id) for ledger_id in ids)
-        return [r for r in found if r is not None]
-
-    def _log_ranges(self) -> list[EntryRange]:
-        options, name = self._options, self._options.log_name()
-        client = client_for(options.uri, options.protocol)
-        listed = read_ledger_list(client, name)
-        start = starting_position(listed, options.starting_offsets or "earliest", name, options.fail_on_data_loss)
-        ranges = committed_ranges(listed, start, listed.end_position)
-        for segment in listed.live_segments:
-            live = ledger_range(client, options, segment.ledger_id) if options.open_ledgers != "skip" else None
-            if live is not None:
-                ranges.append(live)
-        return ranges
+        views, ranges = read_ranges(client, self._options, self._bounds)
+        return partitions_of(client, self._options, views, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, self._schema, self._raw, partition)
+
+
+class PushdownReader(BookKeeperReader):
+    """Every filter is handed back, so that Spark looks at each row again: bounds only spare reading (pushdown.py)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        meant = _PLAIN if self._raw else _UNDERSCORED if self._options.include_metadata else {}
+        self._bounds = bounds_of(filters, meant)
+        return filters
+
+
+class TablePartition(InputPartition):
+    """One unit of work of a metadata table."""
+
+    def __init__(self, unit: Any) -> None:
+        super().__init__(None)
+        self.unit = unit
+
+
+class MetadataReader(DataSourceReader):
+    """``metadata=``. InvalidArgumentError for options that would have it write: looking never fences."""
+
+    _bounds: Bounds = NO_BOUNDS
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        if options.open_ledgers == "recover":
+            raise InvalidArgumentError("openLedgers=recover fences ledgers, and metadata tables only look: use skip or lac")
+        assert options.metadata is not None
+        self._table = TABLES[options.metadata]
+        check_read_schema(schema, self._table.schema)
+        self._options = options
+        self._columns = tuple(schema.names)
+        self._schema = arrow_schema(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        client = client_for(self._options.uri, self._options.protocol)
+        return [TablePartition(unit) for unit in self._table.plan(client, self._options, self._bounds)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Spark turns an empty plan into one partition of None: it has no rows."""
+        if not isinstance(partition, TablePartition):
+            return
+        client = client_for(self._options.uri, self._options.protocol)
+        rows = self._table.rows(client, self._options, partition.unit, frozenset(self._columns))
+        while some := [{name: row.get(name) for name in self._columns} for row in islice(rows, ROWS_AT_ONCE)]:
+            yield pa.RecordBatch.from_pylist(some, schema=self._schema)
+
+
+class PushdownMetadataReader(MetadataReader):
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._bounds = bounds_of(filters, self._table.bounded_by)
+        return filters

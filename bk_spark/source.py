@@ -1,42 +1,55 @@
-"""The data source named ``bookkeeper``. Holds parsed options only: Spark pickles it, so nothing is opened here."""
+"""The data source named ``bookkeeper``. Holds options only: Spark pickles it, so nothing is opened here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from bk_spark.options import Options, parse_options
-from bk_spark.reader import BookKeeperReader, schema_of
+from bk_core.errors import InvalidArgumentError
+from bk_spark.catalog import for_reading, for_writing, forget, of_table, remember
+from bk_spark.options import parse_options
+from bk_spark.reader import BATCH_OPTIONS, batch_reader, schema_of
 from bk_spark.stream_reader import BookKeeperStreamReader
 from bk_spark.writer import BookKeeperStreamWriter, BookKeeperWriter
 
+_BATCH_ONLY = frozenset({"ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp", "pushdown"})
+
 
 class BookKeeperDataSource(DataSource):
-    """``spark.read.format("bookkeeper").option("log", "flights").load()`` and its three companions."""
+    """``spark.read.format("bookkeeper").option("log", "flights").load()`` and its three companions.
+
+    Options are parsed, and mistakes in them told, by the first call that knows all of them: a catalog table's come with its schema.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options: Options = parse_options(options)
+        self._table = of_table(options)
+        self._given = dict(options) if self._table is None else {}
 
     def __repr__(self) -> str:
-        return f"BookKeeperDataSource({self._options!r})"
+        return f"{type(self).__name__}({', '.join(sorted(self._given))})"
 
     @classmethod
     def name(cls) -> str:
         return "bookkeeper"
 
     def schema(self) -> StructType:
-        return schema_of(self._options)
+        if self._table is not None:
+            return remember(schema_of(parse_options(self._table)), self._table)
+        return schema_of(parse_options(self._given))
 
-    def reader(self, schema: StructType) -> BookKeeperReader:
-        return BookKeeperReader(self._options, schema)
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return batch_reader(parse_options(for_reading(self._given, schema, BATCH_OPTIONS.__contains__)), schema)
 
     def streamReader(self, schema: StructType) -> BookKeeperStreamReader:
-        return BookKeeperStreamReader(self._options, schema)
+        options = parse_options(for_reading(self._given, schema, lambda field: field not in _BATCH_ONLY))
+        if options.metadata is not None:
+            raise InvalidArgumentError(f"metadata={options.metadata} is a table for batch reads; a stream reads log, logs or logPattern")
+        return BookKeeperStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BookKeeperWriter:
-        return BookKeeperWriter(self._options, schema, overwrite)
+        return BookKeeperWriter(parse_options(for_writing(self._given)), forget(schema), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BookKeeperStreamWriter:
-        return BookKeeperStreamWriter(self._options, schema, overwrite)
+        return BookKeeperStreamWriter(parse_options(for_writing(self._given)), forget(schema), overwrite)

@@ -1,127 +1,345 @@
-"""Streaming reads of a log's committed segments. Lives in one long process per run of a query; ``read`` runs on executors."""
+"""Streaming reads of one log or several. Lives in one long process per run of a query; ``read`` runs on executors.
+
+Order of calls in a trigger (spark-connectors.md 5.6): ``latestOffset``, ``reportLatestOffset``, ``commit`` of the batch before,
+``partitions``.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
-from bk_core.client.logs import read_ledger_list
-from bk_core.errors import InvalidArgumentError, LogDataLossError, NodeExistsError, NoNodeError
-from bk_core.protocol.log.ledger_list import LedgerList, position_at_rows
+from bk_core.client.logs import now_ms
+from bk_core.errors import InvalidArgumentError, LogDataLossError, LogSchemaError, NoSuchLogError
+from bk_core.protocol.log.lag import Lag, lag
 from bk_core.protocol.log.position import Position
+from bk_spark.admission import Backlog, Delay, admit
 from bk_spark.arrow import arrow_schema
 from bk_spark.clients import client_for
-from bk_spark.offsets import locate, offset_at, position_of, starting_position
+from bk_spark.first_offset import durable
+from bk_spark.following import Snapshot, SourceLogs, retried
+from bk_spark.grammar import LATEST
+from bk_spark.offsets import LogOffset, check_there, from_json, to_json
 from bk_spark.options import Options
-from bk_spark.partitions import BookKeeperPartition, fragment_boundaries, read_partition
-from bk_spark.planning import committed_ranges, plan
-from bk_spark.reader import is_raw
+from bk_spark.partitions import partitions_of, read_partition
+from bk_spark.planning import EntryRange, committed_ranges
+from bk_spark.snapshot import check_read_schema, is_raw_source, source_schema, views_of
+from bk_spark.starting import depends_on_now, source_logs, starting_position
+
+CATCH_UP_S = 5.0
+LOG_LEVEL = "BOOKKEEPER_LOG_LEVEL"
+_log = logging.getLogger("bk_spark.stream")
+Offsets = dict[str, LogOffset]
 
 
 class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows committed segments; a live segment of an exclusive writer is read once it is closed."""
+    """Follows committed segments, and live ones if ``openLedgers`` says so. Pickled by Spark before anything is followed."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        if options.ledgers is not None:
-            raise InvalidArgumentError("ledgers are read in batch; a stream needs option log")
+        _refuse_batch_options(options)
         self._options = options
-        self._name = options.log_name()
+        views = retried(lambda: views_of(client_for(options.uri, options.protocol), options))
+        check_read_schema(schema, source_schema(options, views))
+        self._spark_schema = schema
         self._schema = arrow_schema(schema)
-        self._raw = is_raw(options, self._name, self._list(), schema)
+        self._raw = is_raw_source(options, views)
+        self._logs: SourceLogs | None = None
         self._initial: dict[str, Any] | None = None
-        self._target: Position | None = None
-        self._available_now = False
+        self._planned: set[str] = set()
+        self._target: dict[str, tuple[str, Position]] | None = None
+        self._delay = Delay(options.min_rows_per_trigger, options.max_trigger_delay_ms)
+        self._turn = 0
+        self._latest: dict[str, Any] | None = None
+        self._told: set[str] = set()
 
-    def _list(self) -> LedgerList:
-        return read_ledger_list(client_for(self._options.uri, self._options.protocol), self._name)
+    def __getstate__(self) -> dict[str, Any]:
+        """For tasks: options and schema. What is followed stays in the driver."""
+        return {**self.__dict__, "_logs": None}
 
-    # --- offsets ---------------------------------------------------------------------------------------------------
+    def _snapshots(self, fresh: bool = False, reached: Mapping[str, Position] | None = None) -> dict[str, Snapshot]:
+        if self._logs is None:
+            show_logs(os.environ)
+            self._logs = SourceLogs(retried(lambda: client_for(self._options.uri, self._options.protocol)), self._options)
+        return self._logs.snapshots(fresh, reached)
+
+    def _reaching(self, offsets: Offsets) -> dict[str, Snapshot]:
+        """Snapshots that have come as far as ``offsets``. A server of the metadata store that lags behind is given a moment."""
+        reached = {name: offset.position for name, offset in offsets.items()}
+        snapshots = self._snapshots(reached=reached)
+        deadline = time.monotonic() + CATCH_UP_S
+        while any(_falls_short(snapshots.get(name), offset) for name, offset in offsets.items()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            snapshots = self._snapshots(True, reached)
+        return snapshots
+
+    # --- the first offset ----------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         """Spark does not store it and asks again (5.6), so it is fixed for the run, and with ``readerName`` for ever."""
         if self._initial is None:
-            listed = self._list()
-            starting = self._options.starting_offsets or "latest"
-            position = starting_position(listed, starting, self._name, self._options.fail_on_data_loss)
-            self._initial = self._durable(offset_at(self._name, listed, position))
+            client = client_for(self._options.uri, self._options.protocol)
+            reader = self._options.reader_name
+            if reader is None:
+                self._initial = to_json(self._first_offsets())
+            else:
+                names = retried(lambda: source_logs(self._options, client))
+                offsets, known = retried(lambda: durable(client.store, reader, names, self._first_offsets))
+                self._initial = to_json(offsets)
+                if known:
+                    _log.info("reader %s begins where it began before: %s", reader, json.dumps(self._initial))
         return self._initial
 
-    def _durable(self, offset: dict[str, Any]) -> dict[str, Any]:
-        """Whoever comes first decides; everybody else takes what is stored."""
-        if self._options.reader_name is None:
-            return offset
-        store = client_for(self._options.uri, self._options.protocol).store
-        path = f"readers/{self._name}/{self._options.reader_name}"
-        try:
-            return dict(json.loads(store.read(path).data))
-        except NoNodeError:
-            pass
-        try:
-            store.create(path, json.dumps(offset).encode())
-        except NodeExistsError:
-            return dict(json.loads(store.read(path).data))
-        return offset
+    def _first_offsets(self) -> Offsets:
+        names = retried(lambda: source_logs(self._options, client_for(self._options.uri, self._options.protocol)))
+        snapshots = self._snapshots(fresh=True)
+        missing = sorted(set(names) - set(snapshots))
+        if missing and self._options.log_pattern is None:
+            raise NoSuchLogError(f"there is no log {missing[0]!r}", log=missing[0])
+        return {name: self._begin(snapshot) for name, snapshot in snapshots.items()}
+
+    def _begin(self, snapshot: Snapshot) -> LogOffset:
+        position = starting_position(snapshot.view, snapshot.name, self._options, LATEST, snapshot.end)
+        return snapshot.offset_at(position)
+
+    # --- admission ------------------------------------------------------------------------------------------------------
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        if self._options.max_rows_per_trigger is not None:
-            return ReadMaxRows(self._options.max_rows_per_trigger)
-        if self._options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        """One limit for show; all of them are kept by ``latestOffset``."""
+        options = self._options
+        if options.max_rows_per_trigger is not None:
+            return ReadMaxRows(options.max_rows_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_rows_per_trigger is not None:
+            return ReadMinRows(options.min_rows_per_trigger)
         return ReadAllAvailable()
 
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes what is read in this run. Called before ``initialOffset``, after a restart too (5.7)."""
+        self._target = {name: (snapshot.view.log_id, snapshot.end) for name, snapshot in self._snapshots(fresh=True).items()}
+
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Rows and bytes hold together (Spark knows no composite limit); ReadAllAvailable is obeyed."""
-        listed = self._list()
-        here = locate(self._name, listed, start, self._options.fail_on_data_loss)
+        """Rows, bytes, least rows and delay hold together (Spark knows no composite limit); ReadAllAvailable is obeyed."""
+        before = from_json(start)
+        snapshots = self._reaching(before)
+        self._latest = to_json({name: snapshot.offset_at(snapshot.end) for name, snapshot in snapshots.items()})
+        backlogs = self._backlogs(before, snapshots)
         bounded = not isinstance(limit, ReadAllAvailable)
+        if bounded and self._target is None:
+            waiting = sum(backlog.waiting()[0] for backlog in backlogs.values())
+            if self._delay.holds(waiting, _clock_ms()):
+                return start
         rows = self._options.max_rows_per_trigger if bounded else None
         size = self._options.max_bytes_per_trigger if bounded else None
-        there = position_at_rows(listed, here, rows, size)
-        if self._available_now:
-            self._target = self._target or listed.end_position
-            there = max(here, min(there, self._target))
-        if here > there:
-            raise LogDataLossError(f"log {self._name!r} ends before the offset {json.dumps(start)}", log=self._name)
-        return offset_at(self._name, listed, there)
+        reached = dict(zip(backlogs, admit(list(backlogs.values()), rows, size, self._turn), strict=True))
+        end = to_json(self._ends(before, snapshots, backlogs, reached))
+        if end == start:  # in any order of keys: an unchanged place must be the same text
+            return start
+        self._turn += 1
+        self._delay.went(_clock_ms())
+        if start == self._initial:
+            self._planned.add(json.dumps(end))
+        self._report(snapshots, from_json(end), before)
+        return end
 
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._available_now = True
-        self._target = self._list().end_position
+    def _backlogs(self, before: Offsets, snapshots: Mapping[str, Snapshot]) -> dict[str, Backlog]:
+        """What may be read of each log that the stream has begun. Losses are raised or told here."""
+        for name in sorted(set(before) - set(snapshots)):
+            self._lost(LogDataLossError(f"log {name!r} was deleted; what it had after row {before[name].rows:,} is lost", log=name))
+        backlogs: dict[str, Backlog] = {}
+        for name in sorted(set(before) & set(snapshots)):
+            snapshot = snapshots[name]
+            here = self._here(snapshot, before[name])
+            backlogs[name] = Backlog(snapshot.measured, here, max(here, self._target_of(snapshot)))
+        return backlogs
+
+    def _here(self, snapshot: Snapshot, offset: LogOffset) -> Position:
+        """Where ``offset`` is in the log as it is now, as it was spelled; the first entry if that is lost and may be."""
+        try:
+            check_there(snapshot.name, snapshot.view, offset)
+        except LogDataLossError as error:
+            self._lost(error)
+            return snapshot.first
+        if offset.position < snapshot.first:  # the end of a segment that was trimmed since, so nothing is lost
+            return snapshot.first
+        if _falls_short(snapshot, offset):
+            message = f"log {snapshot.name!r} ends before the offset {json.dumps(offset.json())}; was its metadata restored from a backup?"
+            raise LogDataLossError(message, log=snapshot.name)
+        return snapshot.spelled(offset.position)
+
+    def _target_of(self, snapshot: Snapshot) -> Position:
+        if self._target is None:
+            return snapshot.end
+        log_id, position = self._target.get(snapshot.name, ("", Position(0)))
+        return min(position, snapshot.end) if log_id == snapshot.view.log_id else Position(0)
+
+    def _ends(
+        self, before: Offsets, snapshots: Mapping[str, Snapshot], backlogs: Mapping[str, Backlog], reached: Mapping[str, Position]
+    ) -> Offsets:
+        """A log that is new to the stream is pinned at its first entry, and read from the next batch on: so a replay of this one, or a
+
+        trim in between, cannot move its beginning.
+        """
+        ends: Offsets = {}
+        for name, snapshot in snapshots.items():
+            if name in reached:
+                ends[name] = _end_of(snapshot, before[name], backlogs[name].start, reached[name])
+            elif (self._target is None or name in self._target) and self._fits(snapshot):
+                ends[name] = snapshot.offset_at(snapshot.first)
+        return ends
+
+    def _fits(self, snapshot: Snapshot) -> bool:
+        """Whether a log that was found may be read: not before its first write, which gives it a schema.
+
+        LogSchemaError if that is not the stream's.
+        """
+        properties = snapshot.view.properties
+        if properties.entry_format == "arrow" and not properties.schema:
+            return False
+        views = {snapshot.name: snapshot.view}
+        check_read_schema(self._spark_schema, source_schema(self._options, views))
+        if is_raw_source(self._options, views) != self._raw:
+            raise LogSchemaError(
+                f"log {snapshot.name!r} has another entry format than the logs that this stream began with", log=snapshot.name
+            )
+        return True
+
+    def _lost(self, error: LogDataLossError) -> None:
+        """``failOnDataLoss``: raise, or say it once and go on."""
+        if self._options.fail_on_data_loss:
+            raise error
+        if str(error) not in self._told:
+            self._told.add(str(error))
+            _log.warning("%s", error, extra={"context": {k: str(v) for k, v in error.context.items()}})
+
+    # --- lag ------------------------------------------------------------------------------------------------------------
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        listed = self._list()
-        return offset_at(self._name, listed, listed.end_position)
+        """``latestOffset`` of the progress: the end of each log with its cumulative rows and bytes; lag is what ``endOffset`` lacks."""
+        if self._latest is None:
+            snapshots = self._snapshots()
+            self._latest = to_json({name: snapshot.offset_at(snapshot.end) for name, snapshot in snapshots.items()})
+        return self._latest
+
+    def _report(self, snapshots: Mapping[str, Snapshot], ends: Offsets, before: Offsets) -> None:
+        """One structured line per trigger and log: what it takes, and how far behind the log's end the stream is then."""
+        for name, end in ends.items():
+            snapshot, start = snapshots[name], before.get(name)
+            behind = lag(snapshot.view, end.position, snapshot.end, now_ms())
+            taken = end.rows - start.rows if start is not None and start.log_id == end.log_id else end.rows
+            context = {"log": name, "rows": str(max(0, taken)), **_lag_context(behind)}
+            text = "log %s: %d rows; then %d rows, %d bytes, %.1f s behind"
+            _log.info(text, name, max(0, taken), behind.rows, behind.bytes, behind.seconds, extra={"context": context})
 
     def commit(self, end: dict[str, Any]) -> None:
         """A hint only (5.6): nothing is released by it."""
 
     def stop(self) -> None:
-        """Nothing needs a goodbye; Spark seldom calls this (5.1)."""
+        """Spark seldom calls this, but ends the process (5.1): nothing outside it needs a goodbye."""
+        logs, self._logs = self._logs, None
+        if logs is not None:
+            logs.close()
 
     # --- tasks -----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """LogDataLossError if start > end: returning nothing would lose rows silently (5.6 d)."""
-        listed = self._list()
-        lossy = not self._options.fail_on_data_loss
-        if start.get("logId") == end.get("logId") and position_of(start) > position_of(end):
-            raise LogDataLossError(f"offsets run backwards: {json.dumps(start)} > {json.dumps(end)}; use readerName", log=self._name)
-        if lossy and end.get("logId") != listed.log_id:
-            return []
-        first = locate(self._name, listed, start, self._options.fail_on_data_loss)
-        after = locate(self._name, listed, end, self._options.fail_on_data_loss)
-        if first > after:
-            raise LogDataLossError(f"offsets run backwards: {json.dumps(start)} > {json.dumps(end)}", log=self._name)
+        before, after = from_json(start), from_json(end)
+        self._refuse_unknown_first(start, end)
+        snapshots = self._reaching(after)
+        ranges: list[EntryRange] = []
+        for name, there in sorted(after.items()):
+            here = before.get(name)
+            if here is None:  # new in this batch, which only pins it
+                continue
+            if here.log_id == there.log_id and here.position > there.position:
+                raise LogDataLossError(f"offsets of log {name!r} run backwards: {json.dumps(start)} > {json.dumps(end)}", log=name)
+            ranges += self._ranges(snapshots.get(name), name, here, there)
         client = client_for(self._options.uri, self._options.protocol)
-        ranges = committed_ranges(listed, first, after)
-        tasks = plan(ranges, self._options.max_bytes_per_partition, self._options.min_partitions, fragment_boundaries(client))
-        return [BookKeeperPartition(task) for task in tasks]
+        return partitions_of(client, self._options, {name: snapshot.view for name, snapshot in snapshots.items()}, ranges)
+
+    def _refuse_unknown_first(self, start: dict[str, Any], end: dict[str, Any]) -> None:
+        """A batch 0 that an earlier run planned began where *its* initialOffset was, which nobody wrote down (5.6)."""
+        if start != self._initial or self._options.reader_name is not None or json.dumps(end) in self._planned:
+            return
+        moving = [name for name in from_json(start) if depends_on_now(self._options, name, LATEST)]
+        if moving:
+            message = (
+                f"batch 0 was planned by an earlier run up to {json.dumps(end)}, but nobody knows where it began in {', '.join(moving)}, "
+                "because latest is elsewhere now. Nothing of it was committed: delete the checkpoint, and give option readerName, which "
+                "keeps the first offset"
+            )
+            self._lost(LogDataLossError(message))
+
+    def _ranges(self, snapshot: Snapshot | None, name: str, here: LogOffset, there: LogOffset) -> list[EntryRange]:
+        """Entries of one log between two offsets, as far as they are there still; what is not is a loss."""
+        if snapshot is None or snapshot.log_id != there.log_id:
+            self._lost(LogDataLossError(f"log {name!r} was deleted or recreated: rows up to {there.rows:,} of it are lost", log=name))
+            return []
+        first = snapshot.first if here.log_id != there.log_id else self._here(snapshot, here)
+        if there.position < snapshot.first:
+            self._lost(LogDataLossError(f"log {name!r} was trimmed behind a batch that was planned, up to row {there.rows:,}", log=name))
+            return []
+        return committed_ranges(snapshot.view, first, there.position, name) if first < there.position else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, self._schema, self._raw, partition)
+
+
+def show_logs(environment: Mapping[str, str]) -> None:
+    """Nobody configures logging in the source runner: ``BOOKKEEPER_LOG_LEVEL`` does, for our loggers, to standard error."""
+    level = environment.get(LOG_LEVEL, "").upper()
+    ours = logging.getLogger("bk_spark")
+    if level in logging.getLevelNamesMapping() and not ours.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        ours.addHandler(handler)
+        ours.setLevel(level)
+
+
+def _refuse_batch_options(options: Options) -> None:
+    if options.ledgers is not None:
+        raise InvalidArgumentError("ledgers are read in batch; a stream needs option log, logs or logPattern")
+    if options.metadata is not None or options.pushdown:
+        raise InvalidArgumentError("options metadata and pushdown are for batch reads")
+    endings = (options.ending_offsets, options.ending_timestamp, options.ending_offsets_by_timestamp)
+    if any(ending is not None for ending in endings):
+        raise InvalidArgumentError("endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batch reads: a stream has no end")
+
+
+def _clock_ms() -> int:
+    return int(time.monotonic() * 1000)
+
+
+def _lag_context(behind: Lag) -> dict[str, str]:
+    return {"lagRows": str(behind.rows), "lagBytes": str(behind.bytes), "lagSeconds": f"{behind.seconds:.1f}"}
+
+
+def _falls_short(snapshot: Snapshot | None, offset: LogOffset) -> bool:
+    return snapshot is not None and snapshot.log_id == offset.log_id and snapshot.end < offset.position
+
+
+def _end_of(snapshot: Snapshot, before: LogOffset, start: Position, end: Position) -> LogOffset:
+    """Nothing read of a log whose place is not lost: the same offset, to the letter. Counts never go back."""
+    if before.log_id != snapshot.log_id:
+        return snapshot.offset_at(end)
+    if end == start and before.position >= snapshot.first:
+        return before
+    found = snapshot.offset_at(end)
+    return LogOffset(found.log_id, found.position, max(found.rows, before.rows), max(found.bytes, before.bytes))

@@ -17,9 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client import BookKeeper
-from bk_core.client.logs import read_ledger_list
+from bk_core.client.logs import read_log
 from bk_core.errors import NoSuchLogError
-from bk_core.protocol.log.ledger_list import Segment
+from bk_core.protocol.log.segments import Segment
 from bk_spark.demo.compare import Comparison
 from bk_spark.demo.flights import Part, read_lines, write_parts
 from bk_spark.demo.plot import save_plot
@@ -69,7 +69,7 @@ class Stage:
     def segments(self) -> tuple[Segment, ...]:
         """Published segments, in order. None before the first commit has made the log."""
         try:
-            return tuple(read_ledger_list(self.client, LOG_NAME).segments)
+            return tuple(read_log(self.client, LOG_NAME).segments())
         except NoSuchLogError:
             return ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +15,8 @@ from functools import partial
 
 from bk_core.client import BookKeeper, ReadHandle, WriteHandle
 from bk_core.client.log_reader import LogReader
-from bk_core.client.logs import LogWriter, create_log, read_ledger_list
+from bk_core.client.logs import LogWriter, create_log, read_log
+from bk_core.client.operations import wait
 from bk_core.errors import BkError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.ledger_list import LogProperties
@@ -344,7 +346,9 @@ class Leader(Actor):
         self.count += 1
         entry = f"{self.name} {self.count};".encode() * self.rng.randint(1, 20)
         with self.recorder.during(self.name, "log_append", log=LOG, leader=self.name, digest=digest(entry)) as value:
-            value["ledger"], value["entry"] = writer.append(entry)
+            future = writer.append_run(entry, array("q", (0, len(entry))))
+            (span,) = wait(future, self.client.config.operation_timeout_s, "append to the log")
+            value["ledger"], value["entry"] = span.ledger_id, span.first_entry
 
 
 class LogFollower(Actor):
@@ -388,7 +392,7 @@ class ListSampler(Actor):
 
     def sample(self) -> None:
         with self.recorder.during(self.name, "log_list", log=LOG) as value:
-            listed = [segment.ledger_id for segment in read_ledger_list(self.client, LOG).segments]
+            listed = [segment.ledger_id for segment in read_log(self.client, LOG).segments()]
             value.update(ledgers=listed, unclosed=[ledger for ledger in listed[:-2] if not self._is_closed(ledger)])
 
     def _is_closed(self, ledger_id: int) -> bool:
@@ -478,6 +482,6 @@ class Auditor(Actor):
             runs = []
             for run in LogReader(self.client, LOG, password=PASSWORD).read():
                 runs.append((run.segment.seq, run.segment.ledger_id, run.first_entry, digests(run.payloads())))
-            listed = read_ledger_list(self.client, LOG)
-            ends = {str(segment.ledger_id): self.client.ledger_metadata(segment.ledger_id).last_entry_id for segment in listed.segments}
+            listed = read_log(self.client, LOG)
+            ends = {str(segment.ledger_id): self.client.ledger_metadata(segment.ledger_id).last_entry_id for segment in listed.segments()}
             value.update(runs=runs, ends=ends)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -46,14 +44,13 @@ def start_spark(master: str) -> SparkSession:
     )
 
 
-@pytest.fixture(scope="session", params=["local[2]", pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.slow)])
-def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    session = start_spark(request.param)
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests of this folder: a JVM costs more than all of them. Other masters: test_deployments.py, in processes."""
+    session = start_spark("local[2]")
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
-    if request.param.startswith("local-cluster"):  # it keeps its executors' files inside the installed package
-        shutil.rmtree(Path(pyspark.__file__).with_name("work"), ignore_errors=True)
 
 
 @pytest.fixture
@@ -65,8 +62,8 @@ def active(spark: SparkSession, cluster: LocalCluster) -> None:
 @pytest.fixture
 def log(request: pytest.FixtureRequest) -> str:
     """A log name of its own for each test."""
-    allowed = "".join(c if c.isalnum() else "-" for c in request.node.name)
-    return f"t-{allowed}"[:100]
+    allowed = "".join(c if c.isalnum() else "-" for c in request.node.nodeid.removeprefix("tests/spark/test_"))
+    return f"t-{allowed}"[:150]
 
 
 @pytest.fixture

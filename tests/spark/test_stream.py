@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from bk_core.client.logs import create_log, delete_log, read_ledger_list
+from bk_core import cli
+from bk_core.client.logs import delete_log, read_ledger_list
 from bk_spark.offsets import KEYS
 
 pytestmark = pytest.mark.spark
@@ -38,19 +40,36 @@ def ids(load: Callable[..., Any], log: str) -> list[int]:
 
 
 def test_a_copy_is_complete_and_goes_on(
-    spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], copy: Callable[..., Any], log: str
+    spark: SparkSession,
+    load: Callable[..., Any],
+    save: Callable[..., None],
+    copy: Callable[..., Any],
+    cluster: Any,
+    log: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for i in range(3):
-        save(spark.range(i * 100, i * 100 + 100).coalesce(1), log=log)
-    query = copy(log, f"{log}-out", maxRowsPerTrigger="100")
-    assert ids(load, f"{log}-out") == list(range(300))
+    for i in range(2):
+        save(spark.range(i * 100, i * 100 + 100).coalesce(1), log=log, entrySize="512b")
+    query = copy(log, f"{log}-out", maxRowsPerTrigger="77")
+    assert ids(load, f"{log}-out") == list(range(200))
     progress = [p for p in query.recentProgress if p["numInputRows"]]
-    assert [p["numInputRows"] for p in progress] == [100, 100, 100]
-    end = json.loads(progress[-1]["sources"][0]["endOffset"])
-    assert tuple(end) == KEYS and end["rows"] == 300
-    save(spark.range(300, 400), log=log)
+    assert [p["numInputRows"] for p in progress] == [77, 77, 46]  # inside entries
+    end, latest = (json.loads(progress[0]["sources"][0][key])[log] for key in ("endOffset", "latestOffset"))
+    assert tuple(end) == KEYS and (end["rows"], latest["rows"]) == (77, 200) and 0 < end["bytes"] < latest["bytes"]
+    save(spark.range(200, 300), log=log)
+    assert lag(tmp_path, cluster, capsys) == {"log": log, "committedBatch": 2, "rowsBehind": 100}
     copy(log, f"{log}-out")
-    assert ids(load, f"{log}-out") == list(range(400))
+    assert ids(load, f"{log}-out") == list(range(300))
+    assert lag(tmp_path, cluster, capsys) == {"log": log, "committedBatch": 3, "rowsBehind": 0}
+
+
+def lag(folder: Path, cluster: Any, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """``bk query lag`` on the checkpoint that Spark wrote."""
+    capsys.readouterr()
+    assert cli.run(["query", "lag", str(folder / "checkpoint"), "--uri", cluster.uri, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return {key: found[key] for key in ("log", "committedBatch", "rowsBehind")}
 
 
 def test_a_replayed_batch_is_published_once(
@@ -90,39 +109,74 @@ def test_two_queries_share_a_log(
     assert len(read_ledger_list(client, f"{log}-out").committed) == 2
 
 
-def test_reader_name_keeps_the_first_offset(
-    spark: SparkSession,
-    load: Callable[..., Any],
-    save: Callable[..., None],
-    copy: Callable[..., Any],
-    client: Any,
-    log: str,
-    tmp_path: Path,
+def test_a_restart_before_batch_0_commits(
+    spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], copy: Callable[..., Any], log: str, tmp_path: Path
 ) -> None:
+    """Batch 0 is in ``offsets`` and not in ``commits``: Spark asks for the first offset again (5.6), and latest has moved on."""
+
+    options = {"startingOffsets": "latest", "readerName": "me"}
     save(spark.range(10), log=log)
-    copy(log, f"{log}-out", startingOffsets="latest", readerName="me")
+    copy(log, f"{log}-out", **options)
     save(spark.range(10, 20), log=log)
-    shutil.rmtree(tmp_path / "checkpoint", ignore_errors=True)  # as if batch 0 had never been committed
-    copy(log, f"{log}-out", startingOffsets="latest", readerName="me")
+    shutil.rmtree(tmp_path / "checkpoint")  # its batch 0 was empty: this run's will not be
+    copy(log, f"{log}-out", **options)
+    for path in (tmp_path / "checkpoint" / "commits").iterdir():
+        path.unlink()
+    with pytest.raises(StreamingQueryException, match="BK-LOG-DATA-LOSS.*readerName"):
+        copy(log, f"{log}-out", startingOffsets="latest")
+    copy(log, f"{log}-out", **options)
     assert ids(load, f"{log}-out") == list(range(10, 20))
-    assert client.store.children(f"readers/{log}") == ["me"]
 
 
-def test_a_recreated_log_is_noticed(
+def test_losses_end_the_query(
     spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], copy: Callable[..., Any], client: Any, log: str
 ) -> None:
     save(spark.range(10), log=log)
     copy(log, f"{log}-out")
     delete_log(client, log)
     save(spark.range(90, 95), log=log)
-    with pytest.raises(StreamingQueryException, match="BK-LOG-DATA-LOSS"):
+    with pytest.raises(StreamingQueryException, match="BK-LOG-DATA-LOSS.*after row 10"):
         copy(log, f"{log}-out")
     copy(log, f"{log}-out", failOnDataLoss="false")
     assert ids(load, f"{log}-out") == [*range(10), *range(90, 95)]
 
 
-def test_single_ledgers_do_not_stream(spark: SparkSession, cluster: Any, client: Any, log: str) -> None:
-    create_log(client, log)
+def test_a_running_query_sees_a_commit_and_a_new_log(
+    spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], cluster: Any, log: str, tmp_path: Path
+) -> None:
+    """Triggers of a query that goes on: a commit shows through the watch, a new log of the pattern within a second."""
+    save(spark.range(5), log=f"{log}-1")
+    options = {"bookkeeper.metadataServiceUri": cluster.uri, "logPattern": f"{log}-[0-9]", "startingOffsets": "earliest"}
+    writer = spark.readStream.format("bookkeeper").options(**options).load().writeStream.format("bookkeeper")
+    query = writer.options(**{"bookkeeper.metadataServiceUri": cluster.uri, "log": f"{log}-out"}).option(
+        "checkpointLocation", str(tmp_path / "running")
+    )
+    running = query.trigger(processingTime="100 milliseconds").start()
+    try:
+        seen = wait_for(running, 5)
+        save(spark.range(5, 8), log=f"{log}-1")
+        save(spark.range(8, 10), log=f"{log}-2")
+        seen = wait_for(running, 10)
+    finally:
+        running.stop()
+    assert list(seen) == [f"{log}-1", f"{log}-2"]
+    assert ids(load, f"{log}-out") == list(range(10))
+
+
+def wait_for(query: Any, rows: int) -> dict[str, Any]:
+    """The end offset once the query has read so many rows; every second trigger reports (the API has nothing to wait on)."""
+    pause = threading.Event()
+    for _ in range(600):
+        progress = query.lastProgress
+        end = json.loads(progress["sources"][0]["endOffset"] or "{}") if progress else {}
+        if sum(offset["rows"] for offset in end.values()) == rows:
+            return dict(end)
+        assert query.isActive, query.exception()
+        pause.wait(0.1)
+    raise AssertionError(f"{rows} rows were not read; the query is at {query.lastProgress}")
+
+
+def test_single_ledgers_do_not_stream(spark: SparkSession, cluster: Any, active: None) -> None:
     stream = spark.readStream.format("bookkeeper").option("bookkeeper.metadataServiceUri", cluster.uri).option("ledgers", "1").load()
     query = stream.writeStream.format("noop").start()
     with pytest.raises(StreamingQueryException, match="BK-ARGUMENT"):

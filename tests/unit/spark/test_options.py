@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bk_spark.options
 from bk_core.errors import InvalidArgumentError
-from bk_spark.options import OPTIONS, Options, options_table, parse_options
+from bk_spark.grammar import Offsets, Place, parse_duration, parse_offsets, parse_times, parse_when
+from bk_spark.option_help import ELSEWHERE, options_table, with_table
+from bk_spark.options import OPTIONS, Options, parse_options
 
 URI = {"bookkeeper.metadataserviceuri": "zk://h/ledgers"}
 
@@ -16,7 +20,61 @@ URI = {"bookkeeper.metadataserviceuri": "zk://h/ledgers"}
 def test_keys_arrive_lower_cased_and_aliases_count() -> None:
     options = parse_options({"metadataserviceuri": "zk://h/ledgers", "topic": "t", "maxbytespertrigger": "2m", "maxentriespertrigger": "5"})
     assert (options.log, options.max_bytes_per_trigger, options.max_rows_per_trigger) == ("t", 2 << 20, 5)
-    assert parse_options({**URI, "ledgers": "7,9-12", "checkpointlocation": "x"}).ledgers == ((7, 7), (9, 12))
+    assert parse_options({**URI, "assign": "7,9-12", "checkpointlocation": "x"}).ledgers == ((7, 7), (9, 12))
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [
+        ({"subscribe": "b, a"}, "logs", ("a", "b")),
+        ({"topicsPattern": "fl.*"}, "log_pattern", "fl.*"),
+        ({"path": "t"}, "log", "t"),
+        ({"maxOffsetsPerTrigger": "9"}, "max_rows_per_trigger", 9),
+        ({"maxRecordsPerTrigger": "9"}, "max_rows_per_trigger", 9),
+        ({"maxEventsPerTrigger": "9"}, "max_rows_per_trigger", 9),
+        ({"minRowsPerTrigger": "9"}, "min_rows_per_trigger", 9),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "2h"}, "max_trigger_delay_ms", 7_200_000),
+        ({"startingTime": "5"}, "starting_timestamp", 5),
+        ({"endingTime": "1970-01-01T00:00:01Z"}, "ending_timestamp", 1000),
+        ({"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "LATEST"}, "starting_offsets_by_timestamp_strategy", "latest"),
+        ({"endingOffsets": "earliest"}, "ending_offsets", Offsets(Place(word="earliest"))),
+        ({"predefinedSubscription": "me"}, "reader_name", "me"),
+        ({"openLedgers": "LAC"}, "open_ledgers", "lac"),
+    ],
+)
+def test_every_name_sets_its_field(given: dict[str, str], field: str, value: Any) -> None:
+    assert getattr(parse_options({**URI, **{key.lower(): text for key, text in given.items()}}), field) == value
+
+
+def test_spellings_are_unique() -> None:
+    spellings = [spelling.lower() for option in OPTIONS for spelling in (option.name, *option.aliases)]
+    assert len(spellings) == len(set(spellings))
+    assert not {name.lower() for name in ELSEWHERE} & set(spellings)
+    assert set(ELSEWHERE.values()) <= {option.name for option in OPTIONS}
+
+
+def test_both_names_of_an_option_are_an_error() -> None:
+    for option in OPTIONS:
+        for alias in option.aliases:
+            with pytest.raises(InvalidArgumentError, match="given twice"):
+                values = sample(option.name)
+                parse_options(
+                    {**URI, option.name.lower(): values, alias.lower(): values} if option.field != "uri" else {**URI, alias: "zk://h/l"}
+                )
+
+
+def sample(name: str) -> str:
+    """A value that the option takes."""
+    by_name = {"ledgers": "1", "startingTimestamp": "0", "endingTimestamp": "0", "logPattern": "a", "exactlyOnce": "true"}
+    option = next(option for option in OPTIONS if option.name == name)
+    for text in (by_name.get(name), "1", "true", "1m", "a", str(option.default)):
+        try:
+            if text is not None:
+                option.parse(text)
+                return text
+        except ValueError:
+            continue
+    raise AssertionError(name)
 
 
 def test_uri_from_the_environment() -> None:
@@ -29,20 +87,77 @@ def test_uri_from_the_environment() -> None:
     ("given", "message"),
     [
         ({"maxrowspertriger": "5"}, "did you mean maxRowsPerTrigger"),
+        ({"startingoffset": "latest"}, "did you mean startingOffsets"),
+        ({"pulsar.target-num-splits": "5"}, "done by minPartitions"),
+        ({"kafka.bootstrap.servers": "h:1"}, "done by bookkeeper.metadataServiceUri"),
         ({"topic": "a", "log": "b"}, "given twice"),
-        ({"log": "a", "ledgers": "1"}, "exclude"),
+        ({"log": "a", "ledgers": "1"}, "log and ledgers exclude"),
+        ({"logs": "a", "logpattern": "b"}, "logs and logPattern exclude"),
+        ({"logs": "a,,b"}, "logs"),
+        ({"logs": "a,a"}, "logs"),
+        ({"logpattern": "("}, "regular expression"),
         ({"txnappid": "a"}, "belong together"),
         ({"ledgers": "9-7"}, "ledgers"),
         ({"ledgers": "7-"}, "ledgers"),
         ({"entrysize": "12q"}, "entrySize"),
         ({"failondataloss": "maybe"}, "failOnDataLoss"),
         ({"startingoffsets": "newest"}, "startingOffsets"),
+        ({"startingtimestamp": "yesterday"}, "startingTimestamp"),
         ({"openledgers": "fence"}, "openLedgers"),
+        ({"maxtriggerdelay": "5m"}, "does nothing without minOffsetsPerTrigger"),
+        ({"startingoffsetsbytimestampstrategy": "latest"}, "does nothing without"),
+        ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "more than maxRowsPerTrigger"),
     ],
 )
 def test_mistakes_are_named(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         parse_options({**URI, **given})
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [
+        ("latest", Offsets(Place(word="latest"))),
+        ('{"seq":3}', Offsets(Place(seq=3))),
+        ('{"seq":3,"entry":4,"row":5,"logId":"x","rows":9,"bytes":9}', Offsets(Place(seq=3, entry=4, row=5, log_id="x"))),
+        ('{"ledgerId":7,"entryId":1}', Offsets(Place(ledger_id=7, entry=1))),
+        ('{"b":-1,"a":-2}', Offsets(by_log=(("a", Place(word="earliest")), ("b", Place(word="latest"))))),
+        ('{"a":"earliest","b":{"seq":1}}', Offsets(by_log=(("a", Place(word="earliest")), ("b", Place(seq=1))))),
+    ],
+)
+def test_offsets_are_parsed(text: str, offsets: Offsets) -> None:
+    assert parse_offsets(text) == offsets
+    assert offsets.place("a") == (offsets.everywhere or dict(offsets.by_log)["a"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        "3",
+        '{"seq":"3"}',
+        '{"seq":1,"entry":-1}',
+        '{"seq":1,"offset":2}',
+        '{"a":-3}',
+        '{"a":{"seq":1},"b":7}',
+        '{"ledgerId":7}',
+        '{"seq":true}',
+    ],
+)
+def test_what_is_no_place(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        parse_offsets(text)
+
+
+def test_times_and_durations() -> None:
+    assert parse_when("1763640000000") == 1763640000000
+    assert parse_when("2026-11-20T12:00:00Z") == parse_when("2026-11-20T13:00:00+01:00") == parse_when("2026-11-20 12:00") == 1795176000000
+    assert parse_times('{"b":5,"a":"1970-01-01"}') == (("a", 0), ("b", 5))
+    assert [parse_duration(t) for t in ("15m", "30s", "500ms", "2 h", "7d", "250")] == [900_000, 30_000, 500, 7_200_000, 604_800_000, 250]
+    for parse, bad in ((parse_when, "noon"), (parse_times, "{}"), (parse_times, '{"a":-1}'), (parse_duration, "1w"), (parse_duration, "")):
+        with pytest.raises(ValueError, match="expected"):
+            parse(bad)
 
 
 def test_the_password_is_never_shown() -> None:
@@ -51,10 +166,13 @@ def test_the_password_is_never_shown() -> None:
 
 
 def test_every_field_has_an_option_with_the_same_default() -> None:
-    defaults = {name: f.default for name, f in Options.__dataclass_fields__.items() if name != "uri"}
-    assert {o.field: o.default for o in OPTIONS if o.field != "uri"} == defaults
+    derived = {"uri", "given"}
+    defaults = {f.name: f.default for f in fields(Options) if f.name not in derived}
+    assert {o.field: o.default for o in OPTIONS if o.field not in derived} == defaults
 
 
 def test_the_readme_has_the_current_table() -> None:
     readme = Path(bk_spark.options.__file__).with_name("README.md").read_text()
-    assert options_table() in readme
+    assert options_table(OPTIONS) in readme, "run: python -m bk_spark.option_help"
+    assert with_table(readme, OPTIONS) == readme
+    assert with_table(readme, OPTIONS[:1]).count("\n") == readme.count("\n") - len(OPTIONS) + 1

@@ -1,0 +1,103 @@
+"""Options of catalog tables. Spark forgets them, so ``schema()`` hides them in the metadata of the first column (spark-connectors.md 5.12).
+
+``CREATE TABLE t USING bookkeeper OPTIONS (...)`` shows its options to ``schema()`` alone; later ``reader`` gets none. But what ``schema()``
+returns is stored with the table, with the metadata of its columns, and comes back in ``reader(schema)`` and ``streamReader(schema)``.
+Secrets are never stored: give them at each statement.
+
+Writers must not look there: ``INSERT INTO t SELECT * FROM u`` hands over the columns of the query, so the metadata is that of ``u``, and
+the rows would be appended to the log they came from. They demand their options at the statement.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql.types import StructField, StructType
+
+from bk_core.errors import InvalidArgumentError
+from bk_spark.grammar import parse_secret
+from bk_spark.options import OPTIONS, Option
+
+KEY = "bookkeeper.options"
+_PROVIDER, _PREFIX = "provider", "option."
+_SOURCES = frozenset({"log", "logs", "log_pattern", "ledgers"})  # a statement that names one of them does not mean the table's
+_SPELLED: Mapping[str, Option] = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
+_URI, _LOG = "`bookkeeper.metadataServiceUri` = 'zk://host:2181/ledgers'", "log = 'name'"
+
+
+def of_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a CREATE TABLE, or None if ``given`` is from elsewhere. Spark adds the table's properties there, and a copy of each
+    option that begins with ``option.``."""
+    lowered = {key.lower(): value for key, value in given.items()}
+    if _PROVIDER not in lowered:
+        return None
+    return {key[len(_PREFIX) :]: value for key, value in lowered.items() if key.startswith(_PREFIX)}
+
+
+def remember(schema: StructType, given: Mapping[str, str]) -> StructType:
+    """The schema with all options but the secret ones in the metadata of its first column."""
+    kept = {key: value for key, value in given.items() if not _is_secret(key)}
+    first, *rest = schema.fields
+    noted: dict[str, Any] = {**(first.metadata or {}), KEY: json.dumps(kept, sort_keys=True)}
+    return StructType([StructField(first.name, first.dataType, first.nullable, noted), *rest])
+
+
+def forget(schema: StructType) -> StructType:
+    """The schema without remembered options, for what is stored with a log."""
+    return StructType(
+        [
+            StructField(f.name, f.dataType, f.nullable, {key: value for key, value in (f.metadata or {}).items() if key != KEY})
+            for f in schema.fields
+        ]
+    )
+
+
+def for_reading(given: Mapping[str, str], schema: StructType, takes: Callable[[str], bool] = lambda _: True) -> dict[str, str]:
+    """The options of a read: those of the statement, over those of the table unless the statement names another source. Of the table's,
+    which serve batches and streams, only fields that this read ``takes``.
+
+    InvalidArgumentError, with the line to write, if there are none at all.
+    """
+    fields = {_field(key) for key in given}
+    if fields & _SOURCES:
+        return dict(given)
+    stored = _remembered(schema)
+    if not given and not stored:
+        raise InvalidArgumentError(
+            "this table does not say what to read: Spark keeps no options for it. Say it at the statement: "
+            f"SELECT * FROM t WITH ({_URI}, {_LOG}), or spark.read.option(...).table('t'); or make it with "
+            "CREATE TABLE t USING bookkeeper OPTIONS (...), which remembers them"
+        )
+    return {key: value for key, value in stored.items() if _field(key) not in fields and takes(_field(key))} | dict(given)
+
+
+def for_writing(given: Mapping[str, str]) -> dict[str, str]:
+    """InvalidArgumentError, with the line to write, if there are no options: the table's do not reach a write."""
+    if not given:
+        raise InvalidArgumentError(
+            "Spark does not tell a write which options the table was made with. Say them at the statement: "
+            f"INSERT INTO t WITH ({_URI}, {_LOG}) SELECT ...; df.writeTo('t').option('log', 'name').option(...).append(); or "
+            "df.write.format('bookkeeper').option(...).mode('append').save(). CREATE TABLE ... AS SELECT has no such place: create first"
+        )
+    return dict(given)
+
+
+def _remembered(schema: StructType) -> dict[str, str]:
+    text = (schema.fields[0].metadata or {}).get(KEY) if schema.fields else None
+    try:
+        return {str(key): str(value) for key, value in json.loads(text).items()} if text else {}
+    except (ValueError, AttributeError) as error:
+        raise InvalidArgumentError(f"the options stored with this table cannot be read ({error}); create it again") from None
+
+
+def _field(key: str) -> str:
+    """What an option means, whatever its alias; unknown ones stand for themselves."""
+    option = _SPELLED.get(key.lower())
+    return key.lower() if option is None else option.field
+
+
+def _is_secret(key: str) -> bool:
+    option = _SPELLED.get(key.lower())
+    return option is not None and option.parse is parse_secret

@@ -1,0 +1,250 @@
+"""The columns that reading gives, and record batches of them.
+
+A log of ``arrow`` entries gives its own columns; ``includeMetadata`` puts ``_log, _ledgerId, _entryId, _offset, _timestamp`` behind them.
+Entries of ``raw`` logs and of single ledgers give ``log, ledgerId, entryId, offset, timestamp, key, value, length`` (spark-connectors.md
+2.4), and ``value`` alone without metadata. ``offset`` is the number of the row since the log was created, dense; ``timestamp`` the time at
+which its segment was committed. Both are null where nobody knows them: in a ledger that is read without its log, and, for the timestamp,
+in a segment that is still written to. BookKeeper's entries have neither keys nor headers, so ``key`` and ``headers`` are null.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
+
+from bk_core.errors import InvalidArgumentError, LogSchemaError
+from bk_spark.arrow import Run, arrow_batches, value_array
+from bk_spark.planning import EntryRange
+
+_TIMESTAMP = pa.timestamp("us", "UTC")
+JOIN_BYTES = 1 << 20  # smaller batches are joined: each costs Spark a round through the JVM
+JOIN_BATCHES = 1024
+VALUE = StructField("value", BinaryType())
+HEADERS = StructField("headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])))
+RAW_FIELDS = (
+    StructField("log", StringType()),
+    StructField("ledgerId", LongType()),
+    StructField("entryId", LongType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("key", BinaryType()),
+    VALUE,
+    StructField("length", LongType()),
+)
+METADATA_FIELDS = tuple(StructField(f"_{field.name}", field.dataType) for field in RAW_FIELDS[:5])
+METADATA_NAMES = tuple(field.name for field in METADATA_FIELDS)
+
+
+# --- which columns ------------------------------------------------------------------------------------------------------
+
+
+def raw_schema(include_metadata: bool | None, include_headers: bool) -> StructType:
+    fields = list(RAW_FIELDS) if include_metadata is not False else [VALUE]
+    return StructType([*fields, HEADERS] if include_headers else fields)
+
+
+def arrow_columns(own: StructType, include_metadata: bool | None) -> StructType:
+    """LogSchemaError if the log has a column of its own that is called like one of the metadata columns, whatever the case."""
+    if not include_metadata:
+        return own
+    reserved = {name.lower() for name in METADATA_NAMES}
+    taken = [name for name in own.names if name.lower() in reserved]
+    if taken:
+        raise LogSchemaError(f"the log has a column {taken[0]} of its own, so includeMetadata=true cannot add one; leave the option out")
+    return StructType([*own.fields, *METADATA_FIELDS])
+
+
+def chosen(schema: StructType, columns: Sequence[str] | None) -> StructType:
+    """The columns that option ``columns`` names, in its order. InvalidArgumentError for one that is not there."""
+    if columns is None:
+        return schema
+    known = {field.name: field for field in schema.fields}
+    for name in columns:
+        if name not in known:
+            raise InvalidArgumentError(f"option columns: there is no column {name!r}; there are {', '.join(known)}")
+    return StructType([known[name] for name in columns])
+
+
+# --- record batches -----------------------------------------------------------------------------------------------------
+
+
+def raw_column_batches(schema: pa.Schema, r: EntryRange, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
+    """One batch per run, of the columns of ``schema``, which are among the raw ones. Values are not copied."""
+    for run in runs:
+        made = _RawRun(r, run)
+        yield pa.RecordBatch.from_arrays([made.column(field) for field in schema], schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _RawRun:
+    range: EntryRange
+    run: Run
+
+    def column(self, field: pa.Field) -> pa.Array:
+        run, count = self.run, self.run.count
+        match field.name:
+            case "entryId":
+                return _counted(run.first_entry_id, count)
+            case "offset":
+                before = self.range.offset
+                return pa.nulls(count, pa.int64()) if before is None else _counted(before + run.first_entry_id - self.range.first, count)
+            case "value":
+                return value_array(run)
+            case "length":
+                ends = pa.Array.from_buffers(pa.int64(), count + 1, [None, pa.py_buffer(run.offsets)])
+                return pc.subtract(ends.slice(1), ends.slice(0, count))
+            case _:
+                return _repeated(self.range, field, count)
+
+
+def _repeated(r: EntryRange, field: pa.Field, count: int) -> pa.Array:
+    """A column that is the same for a whole range."""
+    match field.name.removeprefix("_"):
+        case "log":
+            value: Any = r.log
+        case "ledgerId":
+            value = r.ledger_id
+        case "timestamp":
+            value = None if r.committed_at_ms is None else r.committed_at_ms * 1000
+        case _:  # key, headers
+            value = None
+    return pa.nulls(count, field.type) if value is None else pa.repeat(pa.scalar(value, field.type), count)
+
+
+def _counted(first: int, count: int) -> pa.Array:
+    """first, first + 1, ..., without a Python object for each."""
+    return pc.add(_numbers(max(12, count.bit_length())).slice(0, count), pa.scalar(first, pa.int64()))
+
+
+@cache
+def _numbers(bits: int) -> pa.Array:
+    return pa.array(range(1 << bits), pa.int64())
+
+
+def arrow_column_batches(
+    schema: pa.Schema, stored: pa.Schema | None, with_metadata: bool, r: EntryRange, runs: Iterable[Run]
+) -> Iterator[pa.RecordBatch]:
+    """Batches of ``schema``: the log's columns, decoded with ``stored``, and with ``with_metadata`` those of METADATA_NAMES."""
+    if not with_metadata:
+        yield from arrow_batches(schema, runs, r.skip_rows, r.last_rows, stored=stored)
+        return
+    own = pa.schema([field for field in schema if field.name not in METADATA_NAMES])
+    if not len(own):  # Arrow knows the rows of an entry only by a column of it
+        assert stored is not None
+        own = pa.schema([stored.field(0)])
+    if r.rows_per_entry:
+        yield from _with_metadata(schema, r, arrow_batches(own, runs, r.skip_rows, r.last_rows, stored=stored))
+        return
+    for run in runs:  # written before lists knew the rows per entry: one entry at a time tells
+        for i in range(run.count):
+            one = cut_run(run, i, i + 1)
+            alone = EntryRange(r.ledger_id, one.first_entry_id, one.first_entry_id, 0, log=r.log, committed_at_ms=r.committed_at_ms)
+            yield from _with_metadata(schema, alone, arrow_batches(own, [one], stored=stored))
+
+
+def _with_metadata(schema: pa.Schema, r: EntryRange, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    done = 0
+    for batch in batches:
+        columns = []
+        for field in schema:
+            if field.name == "_entryId":
+                columns.append(_entry_ids(r, done, batch.num_rows))
+            elif field.name == "_offset":
+                count = batch.num_rows
+                columns.append(pa.nulls(count, pa.int64()) if r.offset is None else _counted(r.offset + done, count))
+            elif field.name in METADATA_NAMES:
+                columns.append(_repeated(r, field, batch.num_rows))
+            else:
+                columns.append(batch.column(field.name))
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        done += batch.num_rows
+
+
+def _entry_ids(r: EntryRange, done: int, count: int) -> pa.Array:
+    """Of ``count`` rows after the first ``done`` of the range: all entries but the last hold ``rows_per_entry`` rows."""
+    per_entry = r.rows_per_entry or count + r.skip_rows + 1
+    row, end = r.skip_rows + done, r.skip_rows + done + count
+    parts: list[pa.Array] = []
+    while row < end:
+        index = row // per_entry
+        after = min(end, (index + 1) * per_entry)
+        parts.append(pa.repeat(pa.scalar(r.first + index, pa.int64()), after - row))
+        row = after
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.int64())
+
+
+def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches, where they are small."""
+    small: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if batch.nbytes >= JOIN_BYTES and not small:
+            yield batch
+            continue
+        small.append(batch)
+        size += batch.nbytes
+        if size >= JOIN_BYTES or len(small) >= JOIN_BATCHES:
+            yield from _one(small, schema)
+            small, size = [], 0
+    yield from _one(small, schema)
+
+
+def _one(batches: list[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if len(batches) == 1:
+        yield batches[0]
+    elif batches:
+        yield from pa.Table.from_batches(batches, schema=schema).combine_chunks().to_batches()
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartOfRun:
+    """Some consecutive entries of a run. ``values`` holds nothing else, and ``offsets`` begin at 0."""
+
+    first_entry_id: int
+    count: int
+    values: Any
+    offsets: memoryview
+
+
+def cut_run(run: Run, start: int, end: int) -> PartOfRun:
+    """Entries number ``start .. end - 1`` of the run."""
+    base = run.offsets[start]
+    offsets = array("q", (run.offsets[i] - base for i in range(start, end + 1)))
+    return PartOfRun(run.first_entry_id + start, end - start, memoryview(run.values)[base : run.offsets[end]], memoryview(offsets))
+
+
+class RunSplitter:
+    """Gives the runs of one long read out to the ranges that it spans."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self._runs = iter(runs)
+        self._held: Run | None = None
+
+    def through(self, last: int) -> Iterator[Run]:
+        """Runs up to entry ``last``; what a run has beyond it is kept for the next call."""
+        while True:
+            run = self._held if self._held is not None else next(self._runs, None)
+            self._held = None
+            if run is None:
+                return
+            count = last + 1 - run.first_entry_id
+            if count < run.count:
+                self._held = cut_run(run, count, run.count) if count > 0 else run
+                if count > 0:
+                    yield cut_run(run, 0, count)
+                return
+            yield run
+            if count == run.count:
+                return

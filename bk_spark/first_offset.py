@@ -1,0 +1,69 @@
+"""Durable first offsets: what ``initialOffset`` said once, it says for ever (spark-connectors.md 5.6).
+
+Spark does not store the first offset of a Python source, and asks again until batch 0 is committed. With ``readerName`` it is kept in the
+metadata store, one node for each log of the source, ``readers/<log>/<readerName>``, each holding the offset of the whole source, so that
+it is found again though a log of a pattern was deleted. Whoever creates the node of the first log decides; everybody else takes that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from bk_core.errors import BkError, InvalidArgumentError, NodeExistsError, NoNodeError
+from bk_spark.offsets import LogOffset, from_json, to_json
+
+if TYPE_CHECKING:
+    from bk_core.metadata.store import MetadataStore
+
+
+def reader_path(log: str, reader: str) -> str:
+    """InvalidArgumentError for a name that cannot be one path element in every store."""
+    if not reader.replace("-", "").replace("_", "").replace(".", "").isalnum() or not reader.isascii() or reader[0] == ".":
+        raise InvalidArgumentError(f"readerName {reader!r}: use letters, digits, '.', '_', '-', not starting with '.'")
+    return f"readers/{log}/{reader}"
+
+
+def durable(
+    store: MetadataStore, reader: str, names: Collection[str], make: Callable[[], Mapping[str, LogOffset]]
+) -> tuple[dict[str, LogOffset], bool]:
+    """The first offset of the reader, and whether it was there already; ``make`` is asked only if it was not."""
+    paths = [reader_path(name, reader) for name in sorted(names)]
+    for path in paths:
+        found = _read(store, path)
+        if found is not None:
+            return found, True
+    fresh = dict(make())
+    data = json.dumps(to_json(fresh)).encode()
+    decided, known = _create(store, paths[0], data)
+    for path in paths[1:]:
+        _create(store, path, data if not known else json.dumps(to_json(decided)).encode())
+    return (decided, True) if known else (fresh, False)
+
+
+def _create(store: MetadataStore, path: str, data: bytes) -> tuple[dict[str, LogOffset], bool]:
+    """What the node holds then, and whether somebody else wrote it. A lost answer of our own write looks like success (META-12)."""
+    try:
+        store.create(path, data)
+    except NodeExistsError:
+        found = store.read(path).data
+        return _decode(path, found), found != data
+    return {}, False
+
+
+def _read(store: MetadataStore, path: str) -> dict[str, LogOffset] | None:
+    try:
+        return _decode(path, store.read(path).data)
+    except NoNodeError:
+        return None
+
+
+def _decode(path: str, data: bytes) -> dict[str, LogOffset]:
+    try:
+        value = json.loads(data)
+        return from_json(value)
+    except (ValueError, BkError) as error:
+        raise InvalidArgumentError(
+            f"{path} in the metadata store holds no first offset; delete it, or choose another readerName"
+        ) from error

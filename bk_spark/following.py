@@ -1,0 +1,306 @@
+"""What the driver knows of the logs of a stream: lists kept fresh by watches, live segments followed by long polls.
+
+The stream reader has one thread, which Spark blocks on (spark-connectors.md 5.14, no. 19), so reading is done beside it: a watch that fires
+wakes a thread which reads that list again, and each followed ledger has a thread in a long poll. A trigger looks at what is there; it reads
+itself only what changed a moment ago. Nothing here fences, except where the user wrote ``openLedgers=recover``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from bk_core.client.logs import list_logs, log_path, now_ms, read_log
+from bk_core.errors import BkError, ClientClosedError, LogDataLossError, NoSuchLedgerError, NoSuchLogError
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import Segment
+from bk_core.protocol.log.view import LogView
+from bk_spark.grammar import matching
+from bk_spark.measuring import EntryLengths, Measured
+from bk_spark.offsets import LogOffset
+from bk_spark.options import Options
+
+T = TypeVar("T")
+RETRY_S = 60.0
+RELIST_S = 10.0  # a list this old is read again though no watch has fired, in case one was lost
+DISCOVER_S = 1.0  # how often logPattern is matched against the logs there are
+_POLL_S = 30.0
+_log = logging.getLogger("bk_spark.stream")
+
+
+def retried(call: Callable[[], T], timeout_s: float = RETRY_S) -> T:
+    """Repeat what only reads while it fails in a way that may pass: nobody else repeats a call of the driver (5.13)."""
+    deadline = time.monotonic() + timeout_s
+    pause = 0.05
+    while True:
+        try:
+            return call()
+        except BkError as error:
+            if not error.retriable or time.monotonic() + pause >= deadline:
+                raise
+            _log.warning("trying again: %s", error)
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One log at one moment. ``end`` is where its readable entries end: the last committed one, or the LAC of a live segment.
+
+    A live segment that is followed is closed in ``view`` at what is known to be acknowledged, so that its rows can be counted. ``end`` then
+    lies inside that segment, where it stays valid when the segment grows.
+    """
+
+    name: str
+    view: LogView
+    end: Position
+    measured: Measured
+
+    @property
+    def log_id(self) -> str:
+        return self.view.log_id
+
+    @property
+    def first(self) -> Position:
+        return self.spelled(self.view.first_position)
+
+    def spelled(self, position: Position) -> Position:
+        """The one spelling of a position, never behind ``end``: the end of a live segment so far is not the start of the next."""
+        return min(self.view.normal(position), self.end)
+
+    def offset_at(self, position: Position) -> LogOffset:
+        rows, size = self.measured.counts_before(position)
+        return LogOffset(self.log_id, position, rows, size)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEnd:
+    """What is known of a ledger that a list calls live: its last acknowledged entry (-1: none) and whether it is CLOSED there."""
+
+    last: int
+    closed: bool
+
+
+class LiveTail:
+    """Follows the end of one ledger without fencing it (``openLedgers=lac``). A daemon thread waits in long polls (LC-5)."""
+
+    def __init__(self, client: Any, ledger_id: int, password: bytes) -> None:
+        self.ledger_id = ledger_id
+        self._handle = client.open_ledger(ledger_id, password=password)
+        self._stopped = threading.Event()
+        threading.Thread(target=self._follow, name=f"bk-tail-{ledger_id}", daemon=True).start()
+
+    def _follow(self) -> None:
+        while not self._handle.is_closed and not self._stopped.is_set():
+            try:
+                self._handle.wait_for(self._handle.last_add_confirmed + 1, _POLL_S)
+            except (ClientClosedError, NoSuchLedgerError):
+                return
+            except BkError as error:
+                _log.warning("following ledger %d: %s; trying again", self.ledger_id, error)
+                self._stopped.wait(1.0)
+
+    def look(self, fresh: bool = False) -> LiveEnd:
+        """What the long poll has brought; ``fresh`` asks the bookies first."""
+        if fresh:
+            retried(self._handle.read_last_add_confirmed)
+        closed = bool(self._handle.is_closed)  # before the LAC: a ledger that closes in between is seen as open once more
+        return LiveEnd(self._handle.last_add_confirmed, closed)
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._handle.close()
+
+
+class FollowedLog:
+    """One log: its list, read again after a change, and the tails of its live segments."""
+
+    def __init__(self, client: Any, name: str, options: Options, wake: Callable[[], None]) -> None:
+        self.name = name
+        self._client = client
+        self._options = options
+        self._wake = wake
+        self._lock = threading.RLock()
+        self._stale = threading.Event()
+        self._stale.set()
+        self._read_at = 0.0
+        self._view: LogView | None = None
+        self._tails: dict[int, LiveTail] = {}
+        self._recovered: dict[int, LiveEnd] = {}
+        self._skipped: dict[int, tuple[float, LiveEnd | None]] = {}
+        self._watch = client.store.watch(log_path(name), self._changed)
+
+    def _changed(self) -> None:
+        """From the watch, any thread: must not wait."""
+        self._stale.set()
+        self._wake()
+
+    def refresh(self, fresh: bool = False) -> LogView:
+        """The list as of the last change that is known of. NoSuchLogError if the log is gone."""
+        with self._lock:
+            old = time.monotonic() - self._read_at > RELIST_S
+            if self._view is None or fresh or old or self._stale.is_set():
+                self._stale.clear()  # before it is read, so that no change falls between
+                try:
+                    self._view = retried(lambda: read_log(self._client, self.name))
+                except BaseException:
+                    self._view = None
+                    raise
+                self._read_at = time.monotonic()
+            return self._view
+
+    def refresh_if_stale(self) -> None:
+        if self._stale.is_set():
+            self.refresh()
+
+    def snapshot(self, lengths: EntryLengths, fresh: bool = False, reached: Position | None = None) -> Snapshot:
+        """``reached``: a position that an offset named, so everything before it is known to be acknowledged, whatever LAC is known here."""
+        with self._lock:
+            view = self.refresh(fresh)
+            try:
+                return self._with_live(view, lengths, fresh, reached)
+            except NoSuchLedgerError as error:  # the log may have been trimmed or deleted a moment ago, which has words of its own
+                again = self.refresh(fresh=True)
+                if again.log_id == view.log_id and again.live_segments == view.live_segments:
+                    message = f"log {self.name!r} lists a live ledger that does not exist ({error}); its entries are lost"
+                    raise LogDataLossError(message, log=self.name) from None
+                return self._with_live(again, lengths, fresh, reached)
+
+    def _with_live(self, view: LogView, lengths: EntryLengths, fresh: bool, reached: Position | None) -> Snapshot:
+        listed, end = view.listed, view.end_position
+        for segment in view.live_segments:
+            known = self._live_end(segment.ledger_id, fresh)
+            if reached is not None:
+                known = self._at_least(known, segment, reached)
+            if known is None:
+                break
+            if known.last >= 0 or known.closed:
+                size = lengths.up_to(segment.ledger_id, known.last) or 0
+                listed = listed.close_live(segment.ledger_id, known.last, size, now_ms())
+            end = Position(segment.seq + 1) if known.closed else Position(segment.seq, known.last + 1)
+            if not known.closed:  # a successor says nothing about where this one ends: wait for CLOSED (LOG-15)
+                break
+        self._forget_all_but({segment.ledger_id for segment in view.live_segments})
+        seen = copy(view)
+        seen.listed = listed
+        return Snapshot(self.name, seen, end, Measured(seen, lengths))
+
+    def _live_end(self, ledger_id: int, fresh: bool) -> LiveEnd | None:
+        if self._options.open_ledgers == "skip":
+            return self._closed_end(ledger_id, fresh)
+        if self._options.open_ledgers == "recover":
+            if ledger_id not in self._recovered:
+                with retried(lambda: self._client.recover_ledger(ledger_id, password=self._options.password)) as ended:
+                    self._recovered[ledger_id] = LiveEnd(ended.last_add_confirmed, True)
+                _log.warning("ledger %d of log %s was fenced and recovered, as openLedgers=recover asks", ledger_id, self.name)
+            return self._recovered[ledger_id]
+        tail = self._tails.get(ledger_id)
+        if tail is None:
+            tail = self._tails[ledger_id] = retried(lambda: LiveTail(self._client, ledger_id, self._options.password))
+        return tail.look(fresh)
+
+    def _closed_end(self, ledger_id: int, fresh: bool) -> LiveEnd | None:
+        """A ledger that is CLOSED though the list calls it live: its writer died, and somebody recovered it. Seldom, so seldom asked."""
+        asked_at, known = self._skipped.get(ledger_id, (None, None))
+        if known is None and (fresh or asked_at is None or time.monotonic() - asked_at > RELIST_S):
+            metadata = retried(lambda: self._client.ledger_metadata(ledger_id))
+            known = LiveEnd(metadata.last_entry_id, True) if metadata.state is LedgerState.CLOSED else None
+            self._skipped[ledger_id] = (time.monotonic(), known)
+        return known
+
+    def _at_least(self, known: LiveEnd | None, segment: Segment, reached: Position) -> LiveEnd | None:
+        """An offset inside a live segment, or behind it, was made when more of it was known than now."""
+        if (known is not None and known.closed) or segment.seq > reached.seq:
+            return known
+        if segment.seq < reached.seq:  # passed, so its ledger is CLOSED, though the list does not say so yet
+            return self._closed_end(segment.ledger_id, True) or known
+        return LiveEnd(max(known.last if known is not None else -1, reached.entry - 1), False)
+
+    def _forget_all_but(self, live: Collection[int]) -> None:
+        for ledger_id in [i for i in self._tails if i not in live]:
+            self._tails.pop(ledger_id).close()
+        for known in (self._recovered, self._skipped):
+            for ledger_id in [i for i in known if i not in live]:
+                known.pop(ledger_id)
+
+    def close(self) -> None:
+        self._watch.cancel()
+        self._forget_all_but(())
+
+
+class SourceLogs:
+    """All logs of a source, by name. ``log`` and ``logs`` name them, ``logPattern`` finds them again and again."""
+
+    def __init__(self, client: Any, options: Options) -> None:
+        self._client = client
+        self._options = options
+        self._lengths = EntryLengths(client)
+        self._followed: dict[str, FollowedLog] = {}
+        self._names: tuple[str, ...] = ()
+        self._named_at: float | None = None
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
+        threading.Thread(target=self._refresh, name="bk-lists", daemon=True).start()
+
+    def _refresh(self) -> None:
+        """Reads changed lists beside the thread that Spark waits for. What fails here fails again there, where it is reported."""
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            if self._closed:
+                return
+            with self._lock:
+                logs = list(self._followed.values())
+            for log in logs:
+                try:
+                    log.refresh_if_stale()
+                except BkError as error:
+                    _log.debug("log %s: %s", log.name, error)
+
+    def names(self, fresh: bool = False) -> tuple[str, ...]:
+        pattern = self._options.log_pattern
+        if pattern is None:
+            return self._options.log_names()
+        now = time.monotonic()
+        if self._named_at is None or fresh or now - self._named_at > DISCOVER_S:
+            self._names = matching(pattern, retried(lambda: list_logs(self._client)))
+            self._named_at = now
+        return self._names
+
+    def snapshots(self, fresh: bool = False, reached: Mapping[str, Position] | None = None) -> dict[str, Snapshot]:
+        """Of the logs that exist, sorted by name. ``fresh``: as they are now, not as the watches have told."""
+        found: dict[str, Snapshot] = {}
+        for name in sorted(self.names(fresh)):
+            try:
+                found[name] = self._of(name).snapshot(self._lengths, fresh, (reached or {}).get(name))
+            except NoSuchLogError:
+                self._forget(name)
+        return found
+
+    def _of(self, name: str) -> FollowedLog:
+        log = self._followed.get(name)
+        if log is None:
+            log = retried(lambda: FollowedLog(self._client, name, self._options, self._wake.set))
+            with self._lock:
+                self._followed[name] = log
+        return log
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            log = self._followed.pop(name, None)
+        if log is not None:
+            log.close()
+
+    def close(self) -> None:
+        """End all threads and watches."""
+        self._closed = True
+        self._wake.set()
+        for name in list(self._followed):
+            self._forget(name)

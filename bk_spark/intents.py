@@ -1,0 +1,81 @@
+"""Whose a data ledger is, told before it exists: ``intents/<log>/<ledger id>`` in the metadata store (bk_core/client/intents.py).
+
+A ledger begins as the property of one query or write. When a task of another one goes on with it, it first says so in the intent, by
+compare-and-set, so a failed write that cleans up behind itself and a query that shares its ledger can never both be right.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from bk_core.client.intents import forget_intent, intent_path
+from bk_core.client.list_store import UPDATE_TIMEOUT_S, until_definite
+from bk_core.errors import BkError, NoNodeError, VersionConflictError
+
+SHARED = "*"
+"""Owner of a ledger that several queries write to."""
+
+
+def still_usable(client: Any, log: str, ledger_id: int, owner: str) -> bool:
+    """Whether ``owner`` may go on with a ledger that this process has open; from then on it is shared if somebody else began it.
+
+    False if a janitor, a deletion of the log or the end of a failed write claimed it.
+    """
+    return _change(client, log, ledger_id, lambda value: None if value["query"] in (owner, SHARED) else {**value, "query": SHARED})
+
+
+def claim(client: Any, log: str, ledger_id: int, owner: str) -> bool:
+    """Take a ledger away from whoever writes it, if nobody but ``owner`` ever did; any janitor may then delete it at once."""
+
+    def mine(value: dict[str, Any]) -> dict[str, Any] | None:
+        if value["query"] != owner:
+            raise _NotOursError
+        return {**value, "createdMs": 0} if value["createdMs"] else None
+
+    try:
+        return _change(client, log, ledger_id, mine, claimed=True)
+    except _NotOursError:
+        return False
+
+
+def withdraw(client: Any, log: str, handle: Any) -> None:
+    """Delete a ledger that no message and no commit will ever name. Never raises: what fails is the janitor's, at its next round."""
+    ledger_id = int(handle.ledger_id)
+    try:
+        handle.close(forced=True)
+        client.delete_ledger(ledger_id)
+        forget_intent(client, log, ledger_id)
+    except BkError:
+        with suppress(BkError):
+            _change(client, log, ledger_id, lambda value: {**value, "createdMs": 0})
+
+
+class _NotOursError(Exception):
+    pass
+
+
+def _change(
+    client: Any, log: str, ledger_id: int, change: Callable[[dict[str, Any]], dict[str, Any] | None], *, claimed: bool = False
+) -> bool:
+    """One compare-and-set. False if the intent is gone, is claimed (unless that is ``claimed``), or somebody else was faster."""
+    path = intent_path(log, ledger_id)
+    try:
+        stored = _definite(lambda: client.store.read(path))
+        value = json.loads(stored.data)
+        if not value["createdMs"] and not claimed:
+            return False
+        changed = change(value)
+        if changed is not None:
+            data = json.dumps(changed).encode()
+            _definite(lambda: client.store.write(path, data, stored.version))
+    except (NoNodeError, VersionConflictError):
+        return False
+    return True
+
+
+def _definite(request: Callable[[], Any]) -> Any:
+    return until_definite(request, time.monotonic() + UPDATE_TIMEOUT_S)

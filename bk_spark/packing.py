@@ -1,0 +1,277 @@
+"""Rows to entries: record batches packed to a target size, or one ``value`` per entry. No Python object per row.
+
+An ``arrow`` entry is one encapsulated IPC record batch message, without the schema: that is kept once, in the ledger list. Every entry of
+a run but its last holds the same number of rows, so a ledger list knows the row at every position without an index per entry.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogSchemaError, NullValueError
+
+ENTRY_BYTES_MAX = (5 << 20) - 1024
+"""Payload of one entry: what Apache's bookies take (``nettyMaxFrameSizeBytes``, 5 MiB), less headers and digest."""
+RUN_BYTES = 4 << 20
+"""Payload of one append: large enough that its cost does not count, small enough for steady acknowledgements."""
+_GROWTH_BYTES_MAX = 3 << 20  # an entry never grows beyond this with the rows it was laid out for
+_GROWTH = 4  # entries between a quarter and four times the target keep their number of rows
+_SMALL_ENTRIES = 32  # so many in a row are too small before a larger number of rows begins a new range
+_ROWS_MAX = 1 << 20  # per entry, for rows that weigh nothing
+
+
+class PackedRun:
+    """Entries ready for one ``append_run``: payloads one after the other, int64 offsets (count + 1), and the rows in them.
+
+    Every entry but the last holds exactly ``rows_per_entry`` rows, the last 1 to ``rows_per_entry``. A run whose last entry is ``full``
+    and the next one of the same ``rows_per_entry`` are one range.
+    """
+
+    __slots__ = ("count", "offsets", "payloads", "rows", "rows_per_entry")
+
+    def __init__(self, payloads: Any, offsets: array[int], rows: int, rows_per_entry: int = 1) -> None:
+        self.payloads = memoryview(payloads).cast("B")
+        self.offsets = offsets
+        self.count = len(offsets) - 1
+        self.rows = rows
+        self.rows_per_entry = rows_per_entry
+
+    @property
+    def bytes(self) -> int:
+        return self.offsets[-1]
+
+    @property
+    def full(self) -> bool:
+        return self.rows == self.count * self.rows_per_entry
+
+
+# --- arrow ----------------------------------------------------------------------------------------------------------
+
+
+def pack_arrow(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, entry_size: int, compression: str = "none", run_bytes: int = RUN_BYTES
+) -> Iterator[PackedRun]:
+    """Pack rows into entries of about ``entry_size`` payload bytes (before compression), and entries into runs of ``run_bytes``.
+
+    The number of rows per entry is chosen from the first data and kept while entries stay near ``entry_size``; remainders are carried
+    from batch to batch. Raises LogSchemaError for columns that the log does not have, EntryTooLargeError for a row that no bookie takes.
+    """
+    packer = _Packer(schema, entry_size, compression, run_bytes)
+    for given in batches:
+        packer.put(conform(given, schema))
+        yield from packer.full_entries()
+    yield from packer.rest()
+
+
+class _Packer:
+    def __init__(self, schema: pa.Schema, entry_size: int, compression: str, run_bytes: int) -> None:
+        self._schema = schema
+        self._options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+        self._entry_size = entry_size
+        self._entry_bytes_max = max(entry_size, min(_GROWTH * entry_size, _GROWTH_BYTES_MAX))
+        self._run_bytes = run_bytes
+        self._pending: deque[pa.RecordBatch] = deque()
+        self._pending_rows = 0
+        self._rows_per_entry: int | None = None
+        self._entries: list[pa.RecordBatch] = []
+        self._size = 0
+        self._small = 0
+        self._packed_rows = 0
+
+    def put(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._pending.append(batch)
+            self._pending_rows += batch.num_rows
+
+    def full_entries(self) -> Iterator[PackedRun]:
+        """Cut as many entries as the pending rows fill."""
+        while self._layout(final=False) and self._pending_rows >= (self._rows_per_entry or 0):
+            yield from self._cut(self._rows_per_entry or 1)
+
+    def rest(self) -> Iterator[PackedRun]:
+        """Everything that is left: the last entry of the last run may be short."""
+        while self._pending_rows:
+            self._layout(final=True)
+            yield from self._cut(min(self._rows_per_entry or 1, self._pending_rows))
+        yield from self._flush()
+
+    def _layout(self, final: bool) -> bool:
+        """Choose the rows per entry, once there is data enough to choose from."""
+        if self._rows_per_entry is not None:
+            return True
+        size = sum(batch.nbytes for batch in self._pending)
+        if not final and size < self._entry_size and self._pending_rows < _ROWS_MAX:
+            return False
+        self._rows_per_entry = max(1, min(self._pending_rows * self._entry_size // max(1, size), self._pending_rows, _ROWS_MAX))
+        return True
+
+    def _cut(self, rows: int) -> Iterator[PackedRun]:
+        entry = self._take(rows)
+        size = entry.nbytes
+        if rows > 1 and size > self._entry_bytes_max:  # rows have grown: they go into a range of their own, with fewer per entry
+            self._pending.appendleft(entry)
+            self._pending_rows += rows
+            yield from self._flush()
+            self._rows_per_entry = max(1, rows * self._entry_size // size)
+            return
+        self._entries.append(entry)
+        self._size += size
+        self._small = self._small + 1 if size * _GROWTH < self._entry_size else 0
+        if self._small >= _SMALL_ENTRIES:  # rows have shrunk, for good as it seems
+            yield from self._flush()
+            self._rows_per_entry = None
+        elif self._size >= self._run_bytes:
+            yield from self._flush()
+
+    def _take(self, rows: int) -> pa.RecordBatch:
+        """The next ``rows`` rows. A copy only where they come from several batches."""
+        self._pending_rows -= rows
+        parts: list[pa.RecordBatch] = []
+        while rows:
+            batch = self._pending.popleft()
+            if batch.num_rows > rows:
+                self._pending.appendleft(batch.slice(rows))
+                batch = batch.slice(0, rows)
+            parts.append(batch)
+            rows -= batch.num_rows
+        return parts[0] if len(parts) == 1 else _joined(parts, self._schema)
+
+    def _flush(self) -> Iterator[PackedRun]:
+        if not self._entries:
+            return
+        sink = pa.BufferOutputStream()
+        writer = pa.ipc.new_stream(sink, self._schema, options=self._options)
+        writer.write_batch(self._entries[0].slice(0, 0))  # the schema goes out with the first batch; both are cut off
+        start = sink.tell()
+        offsets = array("q", [0])
+        for entry in self._entries:
+            writer.write_batch(entry)
+            offsets.append(sink.tell() - start)
+            self._check_size(entry, offsets[-1] - offsets[-2])
+        rows = sum(entry.num_rows for entry in self._entries)
+        run = PackedRun(sink.getvalue().slice(start, offsets[-1]), offsets, rows, self._rows_per_entry or 1)
+        self._entries, self._size, self._small = [], 0, 0
+        yield run
+
+    def _check_size(self, entry: pa.RecordBatch, size: int) -> None:
+        if size > ENTRY_BYTES_MAX:
+            raise too_large(self._packed_rows, entry.num_rows, size)
+        self._packed_rows += entry.num_rows
+
+
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    (whole,) = pa.Table.from_batches(batches, schema=schema).combine_chunks().to_batches()
+    return whole
+
+
+def too_large(row: int, rows: int, size: int) -> EntryTooLargeError:
+    what = f"row {row} of the task" if rows == 1 else f"rows {row}..{row + rows - 1} of the task"
+    message = f"{what} would be an entry of {size} bytes; bookies take {ENTRY_BYTES_MAX}. Keep large values elsewhere, or compress them"
+    return EntryTooLargeError(message, row=row, bytes=size)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """``batch`` with the log's columns: found by name, cast to the stored types, null where the batch has none.
+
+    Spark sends session time zones, non-nullable fields and, if asked to, large types. LogSchemaError for a column that is not the log's.
+    """
+    if batch.schema.equals(schema):
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    unknown = [name for name in batch.schema.names if name not in schema.names]
+    if unknown or len(set(batch.schema.names)) != batch.num_columns:
+        raise LogSchemaError(f"columns {', '.join(unknown or batch.schema.names)} are written; the log has {', '.join(schema.names)}")
+    present = set(batch.schema.names)
+    columns = [_cast(batch.column(f.name), f) if f.name in present else pa.nulls(batch.num_rows, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return as_type(column, field.type)
+    except pa.ArrowException as error:
+        raise LogSchemaError(f"column {field.name} is {column.type}; the log has {field.type}: {error}", column=field.name) from error
+
+
+def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Like ``cast``, but also where only the nullability of nested fields differs, which Arrow's cast refuses for structs and maps."""
+    given = column.type
+    if given == wanted:
+        return column
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted) and given.num_fields == wanted.num_fields:
+        parts = [as_type(column.field(i), wanted.field(i).type) for i in range(wanted.num_fields)]
+        return pa.StructArray.from_arrays(parts, fields=[wanted.field(i) for i in range(wanted.num_fields)], mask=column.is_null())
+    if pa.types.is_list(given) and pa.types.is_list(wanted):
+        return _rebuilt(column, wanted, as_type(column.values, wanted.value_type))
+    if pa.types.is_map(given) and pa.types.is_map(wanted):
+        entries = pa.struct([wanted.key_field, wanted.item_field])
+        pairs = pa.StructArray.from_arrays(
+            [as_type(column.keys, wanted.key_type), as_type(column.items, wanted.item_type)], fields=list(entries)
+        )
+        return _rebuilt(column, wanted, pairs)
+    return column.cast(wanted)
+
+
+def _rebuilt(column: pa.Array, wanted: pa.DataType, values: pa.Array) -> pa.Array:
+    """The lists of ``column`` over other ``values``: validity and offsets stay."""
+    validity, offsets = column.buffers()[:2]
+    return pa.Array.from_buffers(wanted, len(column), [validity, offsets], column.null_count, column.offset, [values])
+
+
+# --- raw ------------------------------------------------------------------------------------------------------------
+
+
+def pack_raw(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> Iterator[PackedRun]:
+    """Each ``value`` (binary or string) is one entry, in runs of about ``run_bytes``.
+
+    Raises InvalidArgumentError for a missing or foreign column, NullValueError and EntryTooLargeError with the number of the row in its
+    task: nothing of the task becomes visible then.
+    """
+    row = 0
+    for batch in batches:
+        if batch.num_rows:
+            yield from _raw_runs(_value_column(batch, row), row, run_bytes)
+            row += batch.num_rows
+
+
+def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedRun]:
+    first, count = column.offset, len(column)
+    edges = pa.Array.from_buffers(pa.int32(), first + count + 1, [None, column.buffers()[1]]).slice(first).cast(pa.int64()).to_numpy()
+    data = column.buffers()[2] or pa.py_buffer(b"")
+    sizes = edges[1:] - edges[:-1]
+    largest = int(sizes.argmax())
+    if sizes[largest] > ENTRY_BYTES_MAX:
+        raise too_large(row + largest, 1, int(sizes[largest]))
+    start = 0
+    while start < count:
+        end = max(start + 1, min(count, int(edges.searchsorted(edges[start] + run_bytes, "right")) - 1))
+        offsets = array("q", (edges[start : end + 1] - edges[start]).tobytes())
+        yield PackedRun(data.slice(int(edges[start]), offsets[-1]), offsets, end - start, 1)
+        start = end
+
+
+def _value_column(batch: pa.RecordBatch, row: int) -> pa.Array:
+    if "value" not in batch.schema.names:
+        raise InvalidArgumentError("a raw log takes a column named value (binary or string)")
+    column = batch.column("value")
+    if column.null_count:
+        missing = row + pc.index(column.is_null(), True).as_py()
+        raise NullValueError(
+            f"row {missing} of the task has a null value, and an entry of a raw log cannot be null: filter it", row=missing
+        )
+    try:
+        return column if pa.types.is_binary(column.type) else as_type(_textual(column), pa.binary())
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(f"column value must be binary or string, not {column.type}") from error
+
+
+def _textual(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return column
+    raise InvalidArgumentError(f"column value must be binary or string, not {kind}")

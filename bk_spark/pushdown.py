@@ -1,0 +1,145 @@
+"""Filters that Spark pushes down, as bounds on what a read may give (spark-connectors.md 5.5). Pure.
+
+Bounds only leave out what no row can satisfy. Every filter goes back to Spark too, which looks at each row again, so that results are the
+same with and without: a filter that is not understood bounds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+
+LEDGER, ENTRY, OFFSET, TIMESTAMP, LOG = "ledgerId", "entryId", "offset", "timestamp", "log"
+Convert = Callable[[Any], int | None]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Whole numbers ``low .. high`` (inclusive), None is open; with ``among`` only the numbers in it."""
+
+    low: int | None = None
+    high: int | None = None
+    among: frozenset[int] | None = None
+
+    def meets(self, first: int, last: int | None) -> bool:
+        """Whether a number of ``first .. last`` (None: no end) may be meant."""
+        if self.low is not None and last is not None and last < self.low:
+            return False
+        if self.high is not None and first > self.high:
+            return False
+        return self.among is None or any(first <= n and (last is None or n <= last) for n in self.among)
+
+    def clipped(self, first: int, last: int) -> tuple[int, int]:
+        """The part of ``first .. last`` that may be meant: first > last if there is none."""
+        low, high = self.ends()
+        return first if low is None else max(first, low), last if high is None else min(last, high)
+
+    def ends(self) -> tuple[int | None, int | None]:
+        if self.among is None:
+            return self.low, self.high
+        inside = [n for n in self.among if (self.low is None or n >= self.low) and (self.high is None or n <= self.high)]
+        return (min(inside), max(inside)) if inside else (1, 0)
+
+    def narrowed(self, other: Interval) -> Interval:
+        lows = [n for n in (self.low, other.low) if n is not None]
+        highs = [n for n in (self.high, other.high) if n is not None]
+        sets = [s for s in (self.among, other.among) if s is not None]
+        among = frozenset.intersection(*sets) if sets else None
+        return Interval(max(lows) if lows else None, min(highs) if highs else None, among)
+
+
+ANY = Interval()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What filters allow: intervals by column (times in milliseconds since 1970), and the names of logs, None for all."""
+
+    intervals: Mapping[str, Interval] = field(default_factory=lambda: MappingProxyType({}))
+    logs: frozenset[str] | None = None
+
+    def interval(self, column: str) -> Interval:
+        return self.intervals.get(column, ANY)
+
+    def allows_log(self, log: str | None) -> bool:
+        return self.logs is None or log in self.logs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _bounds, (dict(self.intervals), self.logs)
+
+
+def _bounds(intervals: dict[str, Interval], logs: frozenset[str] | None) -> Bounds:
+    return Bounds(MappingProxyType(intervals), logs)
+
+
+NO_BOUNDS = Bounds()
+
+
+def bounds_of(filters: Iterable[Filter], columns: Mapping[str, str]) -> Bounds:
+    """``columns``: what a column of the DataFrame means, e.g. ``{"_ledgerId": "ledgerId"}``; filters on others bound nothing."""
+    intervals: dict[str, Interval] = {}
+    logs: frozenset[str] | None = None
+    for one in filters:
+        path: Sequence[str] = getattr(one, "attribute", ())
+        meaning = columns.get(path[0]) if len(path) == 1 else None
+        if meaning == LOG:
+            names = _names(one)
+            if names is not None:
+                logs = names if logs is None else logs & names
+        elif meaning is not None:
+            found = _interval(one, _milliseconds if meaning == TIMESTAMP else _whole)
+            if found is not None:
+                intervals[meaning] = intervals.get(meaning, ANY).narrowed(found)
+    return Bounds(MappingProxyType(intervals), logs)
+
+
+def _names(one: Filter) -> frozenset[str] | None:
+    match one:
+        case EqualTo(_, str(value)) | EqualNullSafe(_, str(value)):
+            return frozenset((value,))
+        case In(_, values):
+            return frozenset(v for v in values if isinstance(v, str))
+        case _:
+            return None
+
+
+def _interval(one: Filter, convert: Convert) -> Interval | None:
+    """Inclusive bounds that contain whatever satisfies the filter."""
+    match one:
+        case EqualTo(_, value) | EqualNullSafe(_, value):
+            return _between(convert(value), convert(value))
+        case GreaterThanOrEqual(_, value) | GreaterThan(_, value):
+            return _between(convert(value), None, past=isinstance(one, GreaterThan) and convert is _whole)
+        case LessThanOrEqual(_, value) | LessThan(_, value):
+            return _between(None, convert(value), past=isinstance(one, LessThan) and convert is _whole)
+        case In(_, values):
+            there = [value for value in values if value is not None]
+            numbers = frozenset(n for n in map(convert, there) if n is not None)
+            return Interval(among=numbers) if all(convert(value) is not None for value in there) else None
+        case _:
+            return None
+
+
+def _between(low: int | None, high: int | None, past: bool = False) -> Interval | None:
+    if low is None and high is None:
+        return None
+    step = 1 if past else 0
+    return Interval(None if low is None else low + step, None if high is None else high - step)
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _milliseconds(value: Any) -> int | None:
+    """Rounded down: commit times are whole milliseconds. A bound that allows less than a millisecond too much is put right by Spark's own
+    look at the rows. A time without a zone says nothing about a moment, so it bounds nothing."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // timedelta(milliseconds=1)

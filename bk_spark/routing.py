@@ -1,0 +1,52 @@
+"""Rows to logs: without option ``log`` a string column ``log`` (or ``topic``, as with Kafka) names the log of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StringType, StructType
+
+from bk_core.client.logs import log_path
+from bk_core.errors import InvalidArgumentError, LogSchemaError
+
+ROUTE_COLUMNS = ("log", "topic")
+
+
+def route_column(schema: StructType) -> str:
+    """The column that names the log of each row. InvalidArgumentError if there is none, LogSchemaError if it is no string."""
+    for name in ROUTE_COLUMNS:
+        found = [f for f in schema.fields if f.name.casefold() == name]
+        if found:
+            if not isinstance(found[0].dataType, StringType):
+                kind = found[0].dataType.simpleString()
+                raise LogSchemaError(f"column {found[0].name} chooses the log of each row, so it must be a string, not {kind}")
+            return found[0].name
+    raise InvalidArgumentError(
+        'name the log: .option("log", "name"), or WITH (log = \'name\') on a table; or give each row a string column "log"'
+    )
+
+
+def without_route(schema: StructType, column: str) -> StructType:
+    """What is stored of a routed row."""
+    return StructType([f for f in schema.fields if f.name != column])
+
+
+def split_by_log(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """(log name, its rows without ``column``), rows in their order. Nothing is given out before every name of the batch was checked.
+
+    LogSchemaError for a null, InvalidArgumentError for what cannot be a log's name.
+    """
+    index = batch.schema.get_field_index(column)
+    names = batch.column(index)
+    if names.null_count:
+        raise LogSchemaError(f"column {column} chooses the log of each row, and {names.null_count} rows have null there")
+    others = [i for i in range(batch.num_columns) if i != index]
+    rest = pa.RecordBatch.from_arrays([batch.column(i) for i in others], schema=pa.schema([batch.schema.field(i) for i in others]))
+    encoded = names.dictionary_encode()
+    logs = encoded.dictionary.to_pylist()
+    for log in logs:
+        log_path(log)
+    for i, log in enumerate(logs):
+        yield log, rest if len(logs) == 1 else rest.filter(pc.equal(encoded.indices, i))

@@ -1,0 +1,163 @@
+"""A write, from its plan to the messages of its tasks. What is decided per log is in sink_plan.py, what a commit does in commit.py."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from bk_core.errors import InvalidArgumentError
+from bk_spark.arrow import arrow_schema_of_text, check_schema, conform, pack_arrow, pack_raw
+from bk_spark.clients import client_for
+from bk_spark.data_ledgers import TaskLedgers
+from bk_spark.messages import CommitMessage, LogPart
+from bk_spark.options import Options
+from bk_spark.packing import RUN_BYTES, PackedRun, _Packer
+from bk_spark.routing import route_column, split_by_log, without_route
+from bk_spark.sink_plan import LogPlan, plan_log, wanted_properties
+from bk_spark.sink_schema import only_value, spelled
+
+_log = logging.getLogger("bk_spark.sink")
+_SOURCE_ONLY = {"ledgers": "ledgers", "logs": "logs", "logPattern": "log_pattern", "metadata": "metadata"}
+
+
+def task_identity() -> tuple[str, int, int]:
+    """(query id or "", partition, attempt). Only a task can tell the query id, which the checkpoint keeps over restarts (5.3)."""
+    context = TaskContext.get()
+    if context is None:
+        return "", 0, 0
+    return context.getLocalProperty("sql.streaming.queryId") or "", context.partitionId(), context.attemptNumber()
+
+
+def worker_is_reused() -> bool:
+    """Whether this process gets more tasks; with ``spark.python.worker.reuse=false`` it ends with this one, as pyspark's daemon sees it."""
+    return TaskContext.get() is None or bool(os.environ.get("SPARK_REUSE_WORKER"))
+
+
+class Sink:
+    """One planned write. Plain data: it is pickled into every task. ``owner`` is "" for a stream: there the query id owns ledgers."""
+
+    def __init__(self, options: Options, schema: StructType, owner: str, mark: tuple[str, int] | None) -> None:
+        for name, given in _SOURCE_ONLY.items():
+            if given in options.given:
+                raise InvalidArgumentError(f'option {name} is for reading; a write takes .option("log", "name") or a column log')
+        wanted_properties(options)
+        self.options = options
+        self.owner = owner
+        self.mark = mark
+        self.route = route_column(schema) if options.log is None else None
+        self.schema = schema if self.route is None else without_route(schema, self.route)
+        self.plan = None if options.log is None else plan_log(self._client(), options, options.log, schema, mark)
+        if self.plan is None:
+            check_schema(self.schema)
+
+    def _client(self) -> Any:
+        return client_for(self.options.uri, self.options.protocol)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> CommitMessage:
+        """Runs in a worker. No ledger before the first row; returns after the last acknowledgement; a failed task leaves nothing."""
+        started = time.monotonic()
+        query_id, partition, attempt = task_identity()
+        parts = self._write(batches, self.owner or query_id)
+        message = CommitMessage(query_id, partition, attempt, parts)
+        facts = {
+            "partition": partition,
+            "attempt": attempt,
+            "rows": message.rows,
+            "bytes": message.bytes,
+            "logs": ",".join(part.log for part in parts),
+            "ledgers": len({r.ledger_id for part in parts for r in part.ranges}),
+            "ms": round((time.monotonic() - started) * 1000),
+        }
+        _log.info("BK-SINK-TASK wrote %d rows", message.rows, extra={"context": facts})
+        return message
+
+    def _write(self, batches: Iterator[pa.RecordBatch], owner: str) -> tuple[LogPart, ...]:
+        ledgers = TaskLedgers(self.options, owner)
+        plans: dict[str, LogPlan] = {}
+        try:
+            runs = self._routed(batches, plans) if self.plan is None else self._single(batches, plans, self.plan)
+            for plan, run in runs:
+                ledgers.append(plan.log, plan.log_id, plan.properties, run)
+            written = ledgers.finish(keep=worker_is_reused())
+        except BaseException:
+            ledgers.discard()
+            raise
+        nothing: tuple[tuple[Any, ...], tuple[int, ...]] = ((), ())
+        return tuple(LogPart(plan.log, plan.log_id, plan.schema, *written.get(plan.log, nothing)) for plan in plans.values())
+
+    def _single(self, batches: Iterator[pa.RecordBatch], plans: dict[str, LogPlan], plan: LogPlan) -> Iterator[tuple[LogPlan, PackedRun]]:
+        plans[plan.log] = plan
+        if plan.done:
+            for _ in batches:
+                pass
+            return
+        if plan.schema:
+            schema = arrow_schema_of_text(plan.schema)
+            fitting = (spelled(batch, schema.names) for batch in batches)
+            runs: Iterable[PackedRun] = pack_arrow(fitting, schema, self.options.entry_size, self.options.compression)
+        else:
+            runs = pack_raw(only_value(plan.log, batch) for batch in batches)
+        for run in runs:
+            yield plan, run
+
+    def _routed(self, batches: Iterator[pa.RecordBatch], plans: dict[str, LogPlan]) -> Iterator[tuple[LogPlan, PackedRun]]:
+        """Rows of each log are packed apart; together the packers hold at most about ``maxInFlightBytes``, or the fullest is emptied."""
+        assert self.route is not None
+        packers: dict[str, _LogPacker] = {}
+        for batch in batches:
+            for log, rows in split_by_log(batch, self.route):
+                if log not in plans:
+                    plans[log] = plan_log(self._client(), self.options, log, self.schema, self.mark)
+                    packers[log] = _LogPacker(plans[log], self.options)
+                for run in packers[log].put(rows):
+                    yield plans[log], run
+                while sum(p.held_bytes for p in packers.values()) > self.options.max_in_flight_bytes:
+                    log, fullest = max(packers.items(), key=lambda item: item[1].held_bytes)
+                    for run in fullest.rest():
+                        yield plans[log], run
+        for log, packer in packers.items():
+            for run in packer.rest():
+                yield plans[log], run
+
+
+class _LogPacker:
+    """The rows of one of several logs on their way into entries."""
+
+    def __init__(self, plan: LogPlan, options: Options) -> None:
+        self._plan = plan
+        self._rows = self._bytes = 0
+        self._packer: _Packer | None = None
+        if plan.schema:
+            self._schema = arrow_schema_of_text(plan.schema)
+            self._packer = _Packer(self._schema, options.entry_size, options.compression, RUN_BYTES)
+
+    @property
+    def held_bytes(self) -> int:
+        """Before compression."""
+        return self._bytes
+
+    def put(self, rows: pa.RecordBatch) -> Iterator[PackedRun]:
+        if self._plan.done:
+            return
+        if self._packer is None:
+            yield from pack_raw([only_value(self._plan.log, rows)])
+            return
+        self._packer.put(conform(spelled(rows, self._schema.names), self._schema))
+        self._rows += rows.num_rows
+        self._bytes += rows.nbytes
+        for run in self._packer.full_entries():
+            self._bytes -= self._bytes * run.rows // max(self._rows, run.rows)
+            self._rows -= run.rows
+            yield run
+
+    def rest(self) -> Iterator[PackedRun]:
+        self._rows = self._bytes = 0
+        if self._packer is not None:
+            yield from self._packer.rest()

@@ -1,0 +1,112 @@
+"""How a write treats one log: decided from what is stored and from the options, before any row moves and without any side effect."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from bk_core.client.list_store import UPDATE_TIMEOUT_S, until_definite
+from bk_core.client.logs import log_path, read_ledger_list
+from bk_core.errors import InvalidArgumentError, LogTakenOverError, NoSuchLogError
+from bk_core.protocol.log.ledger_list import LedgerList, LogProperties
+from bk_spark.options import Options
+from bk_spark.sink_schema import check_raw, schema_to_write
+
+_FIXED = {  # option, field of Options, field of LogProperties: decided when a log is created
+    "entryFormat": ("entry_format", "entry_format"),
+    "ensembleSize": ("ensemble_size", "ensemble_size"),
+    "writeQuorumSize": ("write_quorum_size", "write_quorum_size"),
+    "ackQuorumSize": ("ack_quorum_size", "ack_quorum_size"),
+    "digestType": ("digest_type", "digest_type"),
+    "guaranteedWriteQuorum": ("guaranteed_write_quorum", "guaranteed"),
+}
+_ARROW_ONLY = {"entrySize": "entry_size", "compression": "compression", "mergeSchema": "merge_schema"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """How one log is written. ``log_id`` is "" if the log does not exist yet: the commit creates it. ``done``: rows need not be written."""
+
+    log: str
+    log_id: str
+    properties: LogProperties
+    schema: str
+    done: bool = False
+
+
+def wanted_properties(options: Options) -> LogProperties:
+    """What a log that this write creates is like. InvalidArgumentError unless E >= Qw >= Qa (CR-1)."""
+    o = options
+    properties = LogProperties(
+        o.entry_format,
+        "",
+        o.ensemble_size,
+        o.write_quorum_size,
+        o.ack_quorum_size,
+        o.digest_type,
+        guaranteed=o.guaranteed_write_quorum,
+    )
+    properties.check()
+    return properties
+
+
+def check_fixed(options: Options, log: str, properties: LogProperties) -> None:
+    """InvalidArgumentError for an option that says otherwise than the log was created with."""
+    for name, (given, kept) in _FIXED.items():
+        wanted, has = getattr(options, given), getattr(properties, kept)
+        if given in options.given and wanted != has:
+            raise InvalidArgumentError(
+                f"option {name}={wanted} does not fit: log {log!r} was created with {has}, for ever. Leave the option out"
+            )
+
+
+def same_kind(options: Options, properties: LogProperties) -> bool:
+    """Whether a log is what this write would have created: its ledgers were made for such a one."""
+    wanted = wanted_properties(options)
+    return all(getattr(wanted, kept) == getattr(properties, kept) for _, kept in _FIXED.values())
+
+
+def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: tuple[str, int] | None) -> LogPlan:
+    """Read the log's list and decide. Raises before any side effect: InvalidArgumentError for options that do not fit the log,
+
+    LogSchemaError, LogTakenOverError behind an exclusive writer without ``takeOver``, NoSuchLogError with ``createLogs=false``.
+    """
+    log_path(log)
+    listed = _read(client, log)
+    if listed is None:
+        if not options.create_logs:
+            raise NoSuchLogError(f"there is no log {log!r}, and createLogs is false", log=log)
+        properties = wanted_properties(options)
+    else:
+        properties = listed.properties
+        check_fixed(options, log, properties)
+        if listed.live_segments and not options.take_over:
+            raise LogTakenOverError(
+                f"log {log!r} has an exclusive writer (live ledger {listed.live_segments[-1].ledger_id}); stop it, or fence it with "
+                '.option("takeOver", "true")',
+                log=log,
+            )
+    text = _schema_for(options, log, properties, schema)
+    done = mark is not None and listed is not None and listed.is_committed(*mark)
+    plain = replace(properties, extra={})  # what this release does not know, it need not carry into tasks
+    return LogPlan(log, "" if listed is None else listed.log_id, plain, text, done)
+
+
+def _schema_for(options: Options, log: str, properties: LogProperties, schema: StructType) -> str:
+    if properties.entry_format != "raw":
+        return schema_to_write(log, properties.schema, schema, options.merge_schema)
+    for name, given in _ARROW_ONLY.items():
+        if given in options.given:
+            raise InvalidArgumentError(f"option {name} is for arrow logs; {log!r} is a raw one: each value is an entry as it is")
+    check_raw(log, schema)
+    return ""
+
+
+def _read(client: Any, log: str) -> LedgerList | None:
+    try:
+        return until_definite(lambda: read_ledger_list(client, log), time.monotonic() + UPDATE_TIMEOUT_S)
+    except NoSuchLogError:
+        return None

@@ -1,0 +1,155 @@
+"""Which schema a write stores: columns go by name, types may only widen, new columns need ``mergeSchema``. Judged before any row moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StructField,
+    StructType,
+)
+
+from bk_core.errors import LogSchemaError
+from bk_spark.arrow import arrow_schema_of_text, check_schema, schema_of_text, schema_text
+
+_INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
+_DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+_EXACT_IN: dict[type[DataType], tuple[type[DataType], ...]] = {  # floating point types that hold every value of the key
+    FloatType: (DoubleType,),
+    ByteType: (FloatType, DoubleType),
+    ShortType: (FloatType, DoubleType),
+    IntegerType: (DoubleType,),
+}
+READERS_OWN = frozenset(  # what reading a raw log adds to each entry: a copy of a raw log brings these back, and they are not stored
+    {"log", "topic", "ledgerId", "entryId", "offset", "timestamp", "timestampType", "partition", "length"}
+)
+EMPTY_IF_RAW = frozenset({"key", "headers"})  # a raw entry has no room for them: they may come along only as nulls
+
+
+def schema_to_write(log: str, stored: str, given: StructType, merge: bool) -> str:
+    """The text of the schema that rows of ``given`` are written with: ``stored``, or with ``merge`` one with new columns at its end.
+
+    LogSchemaError names every column that does not fit. Missing columns are filled with null; all stored columns are nullable.
+    """
+    check_schema(given)
+    if not stored:
+        _refuse_untyped(log, given.fields)
+        return schema_text(given)
+    kept = schema_of_text(stored)
+    chosen = columns_for(kept.names, given.names)
+    wrong = [
+        f"{f.name} is {given[i].dataType.simpleString()}, stored as {f.dataType.simpleString()}"
+        for f, i in zip(kept.fields, chosen, strict=True)
+        if i is not None and not widens(given[i].dataType, f.dataType)
+    ]
+    if wrong:
+        raise LogSchemaError(f"log {log!r}: {'; '.join(wrong)}; cast the column, only widening is done by itself", log=log)
+    new = [f for i, f in enumerate(given.fields) if i not in chosen]
+    if not new:
+        if not any(i is not None for i in chosen):
+            raise LogSchemaError(f"log {log!r} has the columns {_shown(kept)}; none of them is in the DataFrame", log=log)
+        return stored
+    if not merge:
+        raise LogSchemaError(
+            f"log {log!r} has no column {', '.join(f.name for f in new)}; it has {_shown(kept)}. "
+            'Add new ones with .option("mergeSchema", "true")',
+            log=log,
+        )
+    _refuse_untyped(log, new)
+    return schema_text(StructType([*kept.fields, *new]))
+
+
+def extends(stored: str, schema: str) -> bool:
+    """Whether ``schema`` is ``stored`` with perhaps more columns at its end, so that it may follow it in the list."""
+    if not stored:
+        return True
+    before, after = arrow_schema_of_text(stored), arrow_schema_of_text(schema)
+    return len(after) >= len(before) and all(had.equals(has) for had, has in zip(before, after, strict=False))
+
+
+def check_raw(log: str, given: StructType) -> None:
+    """LogSchemaError unless a raw log can keep all of it: ``value``, beside the columns that reading a raw log adds."""
+    check_schema(given)
+    if "value" not in given.names:
+        raise LogSchemaError(f"raw log {log!r} takes a column named value (binary or string), not {_shown(given)}", log=log)
+    kind = given["value"].dataType.typeName()
+    if kind not in ("binary", "string"):
+        raise LogSchemaError(f"raw log {log!r}: column value must be binary or string, not {kind}", log=log)
+    lost = [name for name in given.names if name != "value" and name not in READERS_OWN | EMPTY_IF_RAW]
+    if lost:
+        raise LogSchemaError(f"raw log {log!r} stores only value; drop {', '.join(lost)} or use an arrow log", log=log)
+
+
+def only_value(log: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What a raw log keeps of ``batch``. LogSchemaError if a column that it has no room for holds more than nulls."""
+    for name in EMPTY_IF_RAW.intersection(batch.schema.names):
+        column = batch.column(name)
+        if column.null_count != len(column):
+            raise LogSchemaError(f"raw log {log!r} stores only value, and column {name} is not all null; drop it", log=log)
+    return batch.select(["value"])
+
+
+def columns_for(wanted: Sequence[str], given: Sequence[str]) -> list[int | None]:
+    """For each wanted name the index of the given one: the same spelling, or else, as Spark resolves names, the only one but for case."""
+    exact = {name: i for i, name in enumerate(given)}
+    free: dict[str, list[int]] = {}
+    for i, name in enumerate(given):
+        if name not in wanted:
+            free.setdefault(name.casefold(), []).append(i)
+    found: list[int | None] = []
+    for name in wanted:
+        near = free.get(name.casefold(), [])
+        found.append(exact[name] if name in exact else near[0] if len(near) == 1 else None)
+    return found
+
+
+def spelled(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """``batch`` with its columns spelled as the log spells them; order, types and missing columns are the packer's work."""
+    given = batch.schema.names
+    if all(name in names for name in given):
+        return batch
+    spelling = {i: name for name, i in zip(names, columns_for(names, given), strict=True) if i is not None}
+    return pa.RecordBatch.from_arrays(batch.columns, names=[spelling.get(i, name) for i, name in enumerate(given)])
+
+
+def widens(given: DataType, stored: DataType) -> bool:
+    """Whether every value of ``given`` is a value of ``stored``. Nested types: the same shape and names, widening inside."""
+    if isinstance(given, NullType) or given == stored:
+        return True
+    kind, into = type(given), type(stored)
+    if kind in _INTEGERS and into in _INTEGERS:
+        return _INTEGERS.index(kind) <= _INTEGERS.index(into)
+    if isinstance(stored, DecimalType):
+        if isinstance(given, DecimalType):
+            return stored.scale >= given.scale and stored.precision - stored.scale >= given.precision - given.scale
+        return stored.precision - stored.scale >= _DIGITS.get(kind, 1 << 30)
+    if isinstance(given, ArrayType) and isinstance(stored, ArrayType):
+        return widens(given.elementType, stored.elementType)
+    if isinstance(given, MapType) and isinstance(stored, MapType):
+        return widens(given.keyType, stored.keyType) and widens(given.valueType, stored.valueType)
+    if isinstance(given, StructType) and isinstance(stored, StructType):
+        pairs = zip(given.fields, stored.fields, strict=False)
+        return given.names == stored.names and all(widens(a.dataType, b.dataType) for a, b in pairs)
+    return into in _EXACT_IN.get(kind, ())
+
+
+def _refuse_untyped(log: str, new: Sequence[StructField]) -> None:
+    for f in new:
+        if isinstance(f.dataType, NullType):
+            raise LogSchemaError(f"log {log!r}: column {f.name} is nothing but null; give it a type, e.g. cast(null as string)", log=log)
+
+
+def _shown(schema: StructType) -> str:
+    return ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in schema.fields)

@@ -1,0 +1,150 @@
+"""What a batch read reads: the logs as they are now, and the ranges of their entries between its starting and ending offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from bk_core.client.logs import now_ms, read_log
+from bk_core.errors import InvalidArgumentError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.view import LogView
+from bk_spark.arrow import arrow_schema, schema_of_text
+from bk_spark.columns import arrow_columns, raw_schema
+from bk_spark.options import Options
+from bk_spark.partitions import ledger_end, ledger_range
+from bk_spark.planning import EntryRange, bounded, committed_ranges
+from bk_spark.pushdown import NO_BOUNDS, Bounds
+from bk_spark.starting import ending_position, source_logs, starting_position
+
+PLACES = frozenset(
+    {
+        "starting_offsets",
+        "starting_timestamp",
+        "starting_offsets_by_timestamp",
+        "starting_offsets_by_timestamp_strategy",
+        "ending_offsets",
+        "ending_timestamp",
+        "ending_offsets_by_timestamp",
+    }
+)
+"""Options, by field, that are places in logs."""
+
+
+# --- schema -------------------------------------------------------------------------------------------------------------
+
+
+def views_of(client: Any, options: Options) -> dict[str, LogView]:
+    """The logs to read, by name. With ``logPattern`` a log that is deleted at this moment is left out; else NoSuchLogError."""
+    views: dict[str, LogView] = {}
+    for name in source_logs(options, client):
+        try:
+            views[name] = read_log(client, name)
+        except NoSuchLogError:
+            if options.log_pattern is None:
+                raise
+    return views
+
+
+def is_raw_source(options: Options, views: Mapping[str, LogView]) -> bool:
+    """LogSchemaError for logs of both entry formats: they have no columns in common."""
+    if options.ledgers is not None:
+        return True
+    formats = {view.properties.entry_format: name for name, view in sorted(views.items(), reverse=True)}
+    if len(formats) > 1:
+        both = " and ".join(f"{name!r} ({entry_format})" for entry_format, name in sorted(formats.items()))
+        raise LogSchemaError(f"logs {both} cannot be read together: their entry formats differ")
+    return "raw" in formats
+
+
+def source_schema(options: Options, views: Mapping[str, LogView]) -> StructType:
+    """All columns that there are to read. LogSchemaError if there was no write yet, or if the columns of several logs do not fit."""
+    if is_raw_source(options, views):
+        return raw_schema(options.include_metadata, options.include_headers)
+    own = _common_columns(views)
+    if options.include_headers and "headers" not in own.names:
+        raise LogSchemaError("includeHeaders=true on logs without a column headers: headers are what their writers put there")
+    return arrow_columns(own, options.include_metadata)
+
+
+def _common_columns(views: Mapping[str, LogView]) -> StructType:
+    """Those of the log with the most. The others have the first of them: as if written before columns were added (null there)."""
+    schemas = {name: schema_of_text(view.properties.schema) for name, view in views.items() if view.properties.schema}
+    if not schemas:
+        raise LogSchemaError(f"log {', '.join(map(repr, views))} has no schema yet: its first write gives it")
+    longest = max(schemas, key=lambda name: len(schemas[name].fields))
+    whole = list(arrow_schema(schemas[longest]))
+    for name, schema in schemas.items():
+        fields = list(arrow_schema(schema))
+        if fields != whole[: len(fields)]:
+            differs = next(f for f, other in zip(fields, whole, strict=False) if f != other)
+            raise LogSchemaError(f"logs {name!r} and {longest!r} cannot be read together: they differ at column {differs.name}", log=name)
+    return schemas[longest]
+
+
+def check_read_schema(given: StructType, whole: StructType) -> None:
+    """LogSchemaError unless every column that is asked for is there, with its type: a user's schema, or a table's from when it was made."""
+    there = {field.name: field for field in arrow_schema(whole)}
+    for field in arrow_schema(given):
+        if field.name not in there or there[field.name].type != field.type:
+            found = f"{there[field.name].type}" if field.name in there else "not there"
+            raise LogSchemaError(f"the schema asks for column {field.name} as {field.type}, which is {found}; leave .schema(...) out")
+
+
+# --- ranges -------------------------------------------------------------------------------------------------------------
+
+
+def read_ranges(client: Any, options: Options, bounds: Bounds = NO_BOUNDS) -> tuple[dict[str, LogView], list[EntryRange]]:
+    """The logs by name, and what of them (or of single ledgers) is read, in order."""
+    if options.ledgers is not None:
+        return {}, _ledger_ranges(client, options, bounds)
+    views = views_of(client, options)
+    ranges: list[EntryRange] = []
+    for name, view in views.items():
+        seen, end = _with_live(client, options, view)
+        start, stop = starting_position(seen, name, options, "earliest", end), ending_position(seen, name, options, end)
+        if start > stop:
+            raise InvalidArgumentError(f"log {name!r}: the starting offset (segment {start.seq}) lies behind the ending one ({stop.seq})")
+        live = {segment.seq for segment in view.live_segments}
+        found = committed_ranges(seen, start, stop, name, bounds)
+        ranges += [replace(r, committed_at_ms=None) if r.seq in live else r for r in found]
+    return views, ranges
+
+
+def _ledger_ranges(client: Any, options: Options, bounds: Bounds) -> list[EntryRange]:
+    """InvalidArgumentError for offsets of logs; NoSuchLedgerError, or with ``failOnDataLoss=false`` what is left."""
+    if options.given & PLACES:
+        raise InvalidArgumentError("ledgers are read whole: starting and ending offsets are places in logs; filter on entryId instead")
+    ranges: list[EntryRange] = []
+    for ledger_id in dict.fromkeys(i for first, last in options.ledgers or () for i in range(first, last + 1)):
+        try:
+            found = ledger_range(client, options, ledger_id)
+        except NoSuchLedgerError:
+            if options.fail_on_data_loss:
+                raise
+            continue
+        ranges += [] if found is None else bounded(found, bounds)
+    return ranges
+
+
+def _with_live(client: Any, options: Options, view: LogView) -> tuple[LogView, Position]:
+    """The log with its live segments ended where ``openLedgers`` allows to read, and the end of what is read. A live segment whose ledger
+    is CLOSED is read in any case; behind one that is not, nothing is (LOG-15)."""
+    listed, end = view.listed, view.end_position
+    for segment in view.live_segments:
+        ended = ledger_end(client, options, segment.ledger_id)
+        if ended is None:
+            break
+        last, size, closed = ended
+        if last >= 0 or closed:
+            listed = listed.close_live(segment.ledger_id, last, size, now_ms())
+        end = Position(segment.seq + 1) if closed else Position(segment.seq, last + 1)
+        if not closed:
+            break
+    seen = copy(view)
+    seen.listed = listed
+    return seen, end

@@ -1,0 +1,125 @@
+"""Which logs a source reads, and where in each it begins and ends: ``startingOffsets``, ``startingTimestamp`` and their kin, for one log.
+
+As with Kafka a timestamp for all logs goes before timestamps by log, and those before offsets. Times are those of commits: the resolution
+is a segment, which for the Spark sink is what one task wrote in one batch (a live segment counts as committed now).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from bk_core.client.logs import list_logs
+from bk_core.errors import InvalidArgumentError, LogDataLossError, NoSuchLogError
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.view import LogView
+from bk_spark.grammar import EARLIEST, LATEST, Offsets, Place, matching
+from bk_spark.options import Options
+
+
+def source_logs(options: Options, client: Any) -> tuple[str, ...]:
+    """Names of the logs to read, sorted: ``log``, ``logs``, or those that ``logPattern`` matches now. NoSuchLogError if it matches none."""
+    if options.log_pattern is None:
+        names = options.log_names()
+    else:
+        names = matching(options.log_pattern, list_logs(client))
+        if not names:
+            raise NoSuchLogError(f"logPattern {options.log_pattern!r} matches no log", pattern=options.log_pattern)
+    check_offsets_name(options, names)
+    return names
+
+
+def check_offsets_name(options: Options, names: Collection[str]) -> None:
+    """InvalidArgumentError unless offsets and times given by log name each of the logs, and no other."""
+    for option, given in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
+        if given is None:
+            continue
+        if given.everywhere is not None:
+            if given.everywhere.word is None and len(names) != 1:
+                raise InvalidArgumentError(f'{option} is a place in one log; for several write {{"log": {{...}}, ...}} with {_list(names)}')
+            continue
+        _check_same(option, [name for name, _ in given.by_log], names)
+    for option, times in (
+        ("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp),
+        ("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp),
+    ):
+        if times is not None:
+            _check_same(option, [name for name, _ in times], names)
+
+
+def _check_same(option: str, given: Collection[str], names: Collection[str]) -> None:
+    missing, strange = set(names) - set(given), set(given) - set(names)
+    if missing or strange:
+        wrong = f"leaves out {_list(missing)}" if missing else f"names {_list(strange)}"
+        raise InvalidArgumentError(f"{option} {wrong}; the source reads {_list(names)}")
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "no log"
+
+
+def starting_position(view: LogView, log: str, options: Options, default: str, end: Position | None = None) -> Position:
+    """Where reading of ``log`` begins. ``default``: ``earliest`` or ``latest``. ``end``: what latest means, else the last committed entry.
+
+    LogDataLossError for a place that was trimmed or belongs to a log of that name that was deleted (``failOnDataLoss=false``: the first
+    entry); InvalidArgumentError for a place behind the end, or a time behind the last commit (unless the strategy is ``latest``).
+    """
+    end = view.end_position if end is None else end
+    when = _time(options.starting_timestamp, options.starting_offsets_by_timestamp, log)
+    if when is not None:
+        position = view.position_at_time(when)
+        if position is None and options.starting_offsets_by_timestamp_strategy == "error":
+            raise InvalidArgumentError(
+                f"log {log!r} has no commit at or after {when} (milliseconds since 1970); with startingOffsetsByTimestampStrategy=latest "
+                "reading begins at its end"
+            )
+        return end if position is None else min(position, end)
+    return _position(view, log, _place(options.starting_offsets, log, default), "startingOffsets", options, end)
+
+
+def ending_position(view: LogView, log: str, options: Options, end: Position | None = None) -> Position:
+    """Where a batch read of ``log`` ends: the first position that is not read. A time behind the last commit is the end of the log."""
+    end = view.end_position if end is None else end
+    when = _time(options.ending_timestamp, options.ending_offsets_by_timestamp, log)
+    if when is not None:
+        position = view.position_at_time(when)
+        return end if position is None else min(position, end)
+    return _position(view, log, _place(options.ending_offsets, log, LATEST), "endingOffsets", options, end)
+
+
+def depends_on_now(options: Options, log: str, default: str) -> bool:
+    """Whether the starting position is another one when it is asked for later."""
+    if _time(options.starting_timestamp, options.starting_offsets_by_timestamp, log) is not None:
+        return options.starting_offsets_by_timestamp_strategy == "latest"
+    return _place(options.starting_offsets, log, default).word == LATEST
+
+
+def _time(everywhere: int | None, by_log: tuple[tuple[str, int], ...] | None, log: str) -> int | None:
+    return everywhere if everywhere is not None else dict(by_log or ()).get(log)
+
+
+def _place(offsets: Offsets | None, log: str, default: str) -> Place:
+    return (offsets.place(log) if offsets is not None else None) or Place(word=default)
+
+
+def _position(view: LogView, log: str, place: Place, option: str, options: Options, end: Position) -> Position:
+    if place.word is not None:
+        return min(view.first_position, end) if place.word == EARLIEST else end
+    try:
+        position = _exact(view, log, place)
+    except LogDataLossError:
+        if options.fail_on_data_loss:
+            raise
+        position = view.first_position
+    if position > max(end, view.normal(end)):
+        raise InvalidArgumentError(f"{option} lies behind the end of log {log!r} (segment {end.seq}, entry {end.entry})")
+    return min(position, end)
+
+
+def _exact(view: LogView, log: str, place: Place) -> Position:
+    if place.ledger_id is not None:
+        return view.position_of_entry(place.ledger_id, place.entry)
+    if place.log_id is not None and place.log_id != view.log_id:
+        raise LogDataLossError(f"log {log!r} was deleted and created again since that offset was taken", log=log)
+    assert place.seq is not None
+    return view.normal(Position(place.seq, place.entry, place.row))

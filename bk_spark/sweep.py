@@ -1,0 +1,40 @@
+"""The janitor's rounds, made by whoever commits: bounded, seldom, and never in the way of a commit."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from bk_core.client.intents import forget_intent
+from bk_core.client.janitor import gc_quietly
+from bk_core.client.logs import update_ledger_list
+from bk_core.errors import NoSuchLedgerError, NoSuchLogError
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_spark.options import Options
+
+PAUSE_S = 60.0
+_last: dict[tuple[int, str, str], float] = {}
+
+
+def sweep(client: Any, options: Options, log: str, owner: str) -> None:
+    """At most once a minute per process and log. What dead workers of ``owner``, who has just committed, left unlisted is garbage."""
+    key, now = (os.getpid(), options.uri, log), time.monotonic()
+    if now - _last.get(key, -PAUSE_S) >= PAUSE_S:
+        _last[key] = now
+        gc_quietly(client, log, password=options.password, query_id=owner)
+
+
+def delete_condemned(client: Any, log: str, ledger_ids: Sequence[int], password: bytes) -> None:
+    """Close, delete and forget ledgers that are condemned in the list, then take them off it."""
+    for ledger_id in ledger_ids:
+        with suppress(NoSuchLedgerError):
+            if client.ledger_metadata(ledger_id).state is not LedgerState.CLOSED:
+                client.recover_ledger(ledger_id, password=password).close()  # LOG-12: fence its writer, or bookies go on taking entries
+            client.delete_ledger(ledger_id)
+        forget_intent(client, log, ledger_id)
+    if ledger_ids:
+        with suppress(NoSuchLogError):
+            update_ledger_list(client, log, lambda current: current.absolve(ledger_ids))

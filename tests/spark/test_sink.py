@@ -1,0 +1,175 @@
+"""``df.write`` and ``writeStream`` in Spark: replays, aborts, routing, evolution, overwrite, and workers that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from bk_core.client.intents import intents_of
+from bk_core.client.logs import LogWriter, create_log, gc_log, list_logs, read_ledger_list, read_log
+from bk_core.protocol.log.segments import LogProperties
+from bk_spark.source import BookKeeperDataSource
+from bk_spark.writer import BookKeeperStreamWriter
+
+pytestmark = pytest.mark.spark
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
+
+
+class LosesTheAnswer(BookKeeperDataSource):
+    """Its first commit of a checkpoint succeeds, and says that it failed."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bookkeeper_loses_the_answer"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> BookKeeperStreamWriter:
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = _SaysItFailed
+        return writer
+
+
+class _SaysItFailed(BookKeeperStreamWriter):
+    def commit(self, messages: Any, batchId: int) -> None:
+        super().commit(messages, batchId)
+        raise RuntimeError("the answer was lost")
+
+
+class Sinks:
+    def __init__(self, spark: SparkSession, uri: str, client: Any, checkpoint: Path) -> None:
+        self.spark = spark
+        self.client = client
+        self.checkpoint = checkpoint
+        self._uri = {"bookkeeper.metadataServiceUri": uri}
+
+    def source(self, log: str) -> DataFrame:
+        return self.spark.readStream.format("bookkeeper").options(**self._uri, startingOffsets="earliest").load(log)
+
+    def run(self, frame: DataFrame, mode: str = "append", format: str = "bookkeeper", **options: str) -> None:
+        """Everything there is, then stop."""
+        writer = frame.writeStream.format(format).options(**self._uri, **options).outputMode(mode)
+        query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    def replay(self) -> None:
+        """What a crash between the sink's commit and Spark's own leaves (paimon#9666)."""
+        for name in ("0", ".0.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    def write(self, frame: DataFrame, mode: str = "append", **options: str) -> None:
+        frame.write.format("bookkeeper").options(**self._uri, **options).mode(mode).save()
+
+    def rows(self, log: str) -> list[Any]:
+        read = self.spark.read.format("bookkeeper").options(**self._uri).load(log)
+        return sorted(tuple(row) if len(row) > 1 else row[0] for row in read.collect())
+
+    def leftovers(self, *logs: str) -> set[int]:
+        """Ledgers of these logs that nothing lists."""
+        mine = {i for i in self.client.list_ledgers() if self.client.ledger_metadata(i).custom.get("log", b"").decode() in logs}
+        listed = {s.ledger_id for log in logs if log in list_logs(self.client) for s in read_log(self.client, log).segments()}
+        return mine - listed
+
+
+@pytest.fixture
+def sinks(spark: SparkSession, cluster: Any, client: Any, active: None, tmp_path: Path) -> Sinks:
+    return Sinks(spark, cluster.uri, client, tmp_path / "checkpoint")
+
+
+def test_a_routed_stream_is_exactly_once_in_each_log(sinks: Sinks, log: str) -> None:
+    sinks.write(sinks.spark.range(20), log=log)
+    name = F.concat(F.lit(f"{log}-"), (F.col("id") % 2).cast("string"))
+    routed = sinks.source(log).withColumn("log", name)
+    sinks.run(routed)
+    sinks.replay()
+    sinks.run(routed)
+    assert [sinks.rows(f"{log}-{i}") for i in (0, 1)] == [list(range(0, 20, 2)), list(range(1, 20, 2))]
+
+
+def test_foreach_batch_with_a_transaction_id(sinks: Sinks, log: str) -> None:
+    sinks.write(sinks.spark.range(10), log=log)
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        sinks.write(frame, log=f"{log}-out", txnAppId="job", txnVersion=str(batch_id))
+
+    for _ in range(2):
+        query = sinks.source(log).writeStream.foreachBatch(write).option("checkpointLocation", str(sinks.checkpoint))
+        assert query.trigger(availableNow=True).start().awaitTermination(120)
+        sinks.replay()
+    assert sinks.rows(f"{log}-out") == list(range(10))
+
+
+def test_abort_after_a_commit_that_succeeded(sinks: Sinks, log: str) -> None:
+    """5.9: commit raises after its compare-and-set, Spark aborts with the same messages, and the batch is there, once."""
+    sinks.spark.dataSource.register(LosesTheAnswer)
+    sinks.write(sinks.spark.range(10), log=log)
+    with pytest.raises(StreamingQueryException, match="the answer was lost"):
+        sinks.run(sinks.source(log), format="bookkeeper_loses_the_answer", log=f"{log}-out")
+    assert sinks.rows(f"{log}-out") == list(range(10))
+    sinks.run(sinks.source(log), log=f"{log}-out")
+    assert sinks.rows(f"{log}-out") == list(range(10))
+
+
+def test_complete_mode_replaces_the_log_with_every_batch(sinks: Sinks, log: str) -> None:
+    sinks.write(sinks.spark.range(6), log=log)
+    counts = sinks.source(log).groupBy((F.col("id") % 2).alias("odd")).count()
+    sinks.run(counts, "complete", log=f"{log}-out")
+    sinks.write(sinks.spark.range(6), log=log)
+    sinks.run(counts, "complete", log=f"{log}-out")
+    assert sinks.rows(f"{log}-out") == [(0, 6), (1, 6)]
+
+
+def test_overwrite_and_a_write_that_fails(sinks: Sinks, log: str) -> None:
+    sinks.write(sinks.spark.range(5), log=log)
+    sinks.write(sinks.spark.range(10, 12), "overwrite", log=log)
+    assert sinks.rows(log) == [10, 11]
+    bad = sinks.spark.range(0, 1000, 1, 2).select(F.when(F.col("id") == 999, F.raise_error("boom")).otherwise(F.col("id")).alias("id"))
+    with pytest.raises(PySparkException, match="boom"):
+        sinks.write(bad, log=log)
+    with pytest.raises(PySparkException, match="boom"):
+        sinks.write(bad, log=f"{log}-new", entrySize="64")
+    assert sinks.rows(log) == [10, 11]
+    assert f"{log}-new" not in list_logs(sinks.client) and sinks.leftovers(f"{log}-new") == set()
+
+
+def test_columns_by_name_and_evolution(sinks: Sinks, log: str) -> None:
+    sinks.write(sinks.spark.createDataFrame([(1, "a")], "id long, name string"), log=log)
+    sinks.write(sinks.spark.createDataFrame([("b", 2)], "name string, id int"), log=log)
+    more = sinks.spark.createDataFrame([(3, 0.5)], "id long, more double")
+    with pytest.raises(PySparkException, match="BK-LOG-SCHEMA.*no column more"):
+        sinks.write(more, log=log)
+    sinks.write(more, log=log, mergeSchema="true")
+    assert sinks.rows(log) == [(1, "a", None), (2, "b", None), (3, None, 0.5)]
+
+
+def test_take_over(sinks: Sinks, log: str) -> None:
+    create_log(sinks.client, log, LogProperties(entry_format="raw"))
+    frame = sinks.spark.createDataFrame([("two",)], "value string")
+    with LogWriter.open(sinks.client, log) as exclusive:
+        exclusive.append(b"one")
+        with pytest.raises(PySparkException, match="BK-LOG-TAKEN-OVER.*takeOver"):
+            sinks.write(frame, log=log)
+        sinks.write(frame, log=log, takeOver="true")
+    assert read_ledger_list(sinks.client, log).total_rows == 2
+
+
+def test_killed_workers_cost_neither_data_nor_ledgers(sinks: Sinks, log: str) -> None:
+    """5.3: Spark kills idle workers without a word, and leaves their ledgers open; the next batch and the janitor go on from there."""
+    create_log(sinks.client, log)
+    sinks.write(sinks.spark.range(0, 10, 1, 2), log=log)
+    workers = {intent.pid for intent in intents_of(sinks.client, log).values()}
+    assert workers and os.getpid() not in workers
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    sinks.write(sinks.spark.range(10, 20, 1, 2), log=log)
+    report = gc_log(sinks.client, log)
+    assert report.closed and not report.failed
+    assert sinks.rows(log) == list(range(20)) and sinks.leftovers(log) == set()
+    assert not workers & {intent.pid for intent in intents_of(sinks.client, log).values()}

@@ -1,0 +1,291 @@
+"""The sink: routing to several logs, schemas and their evolution, overwrite, takeover."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import bk_core
+from bk_core.client.intents import intents_of
+from bk_core.client.logs import LogWriter, create_log, delete_log, gc_log, list_logs, read_ledger_list
+from bk_core.errors import (
+    InvalidArgumentError,
+    LogDataLossError,
+    LogError,
+    LogSchemaError,
+    LogTakenOverError,
+    NoSuchLogError,
+)
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.segments import LogProperties
+from bk_spark import data_ledgers
+from bk_spark.arrow import schema_of_text
+from bk_spark.data_ledgers import kept_ledgers
+from bk_spark.options import parse_options
+from bk_spark.writer import BookKeeperWriter
+
+# --- routing ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_column_chooses_the_log(world: Any) -> None:
+    batches = [{"id": [1, 2, 3], "log": ["a", "b", "a"]}, {"id": [4, 5], "log": ["b", "a"]}]
+    message = world.write(*batches, schema="id long, log string")
+    assert world.rows("a") == [1, 3, 5] and world.rows("b") == [2, 4] and message.rows == 5
+    world.write({"id": [6], "topic": ["a"]}, schema="topic string, id long")
+    assert world.rows("a") == [1, 3, 5, 6]
+    assert schema_of_text(read_ledger_list(world.client, "a").properties.schema).names == ["id"]
+
+
+def test_with_a_log_the_column_is_data(world: Any) -> None:
+    world.write({"id": [1], "log": ["b"]}, schema="id long, log string", log="a")
+    assert world.rows("a") == [(1, "b")] and list_logs(world.client) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "row", "error", "text"),
+    [
+        ("id long, log string", {"id": [1, 2], "log": ["a", None]}, LogSchemaError, "null"),
+        ("id long, log string", {"id": [1, 2], "log": ["a", "no/name"]}, InvalidArgumentError, "no/name"),
+        ("id long, log long", {"id": [1], "log": [1]}, LogSchemaError, "must be a string"),
+        ("id long", {"id": [1]}, InvalidArgumentError, 'option\\("log"'),
+        ("log string", {"log": ["a"]}, LogSchemaError, "column"),
+    ],
+)
+def test_a_bad_route_fails_before_anything_is_published(world: Any, schema: str, row: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        world.write({k: v[:1] for k, v in row.items()}, row, schema=schema)
+    assert list_logs(world.client) == [] and world.ledgers() == set()
+
+
+def test_routed_batches_are_exactly_once_in_each_log(world: Any) -> None:
+    """A crash between the logs: the replay appends only where the mark is missing."""
+    world.write({"id": [0, 0], "log": ["a", "b"]}, schema="id long, log string")
+    schema = "id long, log string"
+    message = world.task(world.stream(schema), {"id": [1, 2], "log": ["a", "b"]}, query="q")
+    count = 0
+
+    def crash() -> None:
+        nonlocal count
+        count += 1
+        if count == 1:
+            world.store.before_write = crash
+        else:
+            raise KeyboardInterrupt
+
+    world.store.before_write = crash
+    with pytest.raises(KeyboardInterrupt):
+        world.stream(schema).commit([message], 0)
+    assert (world.rows("a"), world.rows("b")) == ([0, 1], [0])
+    replay = world.task(world.stream(schema), {"id": [1, 2], "log": ["a", "b"]}, query="q")
+    world.stream(schema).commit([replay], 0)
+    assert (world.rows("a"), world.rows("b")) == ([0, 1], [0, 2])
+
+
+def test_what_one_log_refuses_is_published_in_none(world: Any) -> None:
+    schema = "id long, log string"
+    world.write({"id": [0, 0], "log": ["a", "b"]}, schema=schema)
+    writer = world.writer(schema)
+    message = world.task(writer, {"id": [1, 2], "log": ["a", "b"]})
+    delete_log(world.client, "b")
+    create_log(world.client, "b")
+    with pytest.raises(LogDataLossError):
+        writer.commit([message])
+    assert world.rows("a") == [0]
+
+
+def test_missing_logs_without_create_logs(world: Any) -> None:
+    create_log(world.client, "a")
+    world.write({"id": [1], "log": ["a"]}, schema="id long, log string", createLogs="false")
+    with pytest.raises(NoSuchLogError, match="createLogs"):
+        world.write({"id": [1, 2], "log": ["a", "b"]}, schema="id long, log string", createLogs="false")
+    with pytest.raises(NoSuchLogError, match="createLogs"):
+        world.writer(log="b", createLogs="false")
+    assert list_logs(world.client) == ["a"] and world.rows("a") == [1]
+
+
+def test_open_ledgers_are_bounded(world: Any) -> None:
+    rows = {"id": list(range(12)), "log": [f"l{i % 4}" for i in range(12)]}
+    world.write(rows, rows, schema="id long, log string", maxOpenLedgers="2", entrySize="1", maxInFlightBytes="1")
+    assert len(list(kept_ledgers())) == 2
+    for i in range(4):
+        assert world.rows(f"l{i}") == [i, i + 4, i + 8] * 2
+    open_ones = [i for i in world.ledgers() if world.client.ledger_metadata(i).state is LedgerState.OPEN]
+    assert len(open_ones) == 2
+
+
+def test_the_rows_of_many_logs_are_bounded_too(world: Any) -> None:
+    """What waits for a full entry counts: with a small bound the fullest log's rows go out early, as entries that are not full."""
+    rows = {"id": list(range(400)), "log": [f"l{i % 2}" for i in range(400)]}
+    for bound, entries in (("1k", 4), ("1m", 2)):
+        message = world.write(rows, rows, schema="id long, log string", maxInFlightBytes=bound)
+        assert sum(r.last_entry - r.first_entry + 1 for p in message.parts for r in p.ranges) == entries
+    assert world.rows("l0") == list(range(0, 400, 2)) * 4
+
+
+# --- schemas -----------------------------------------------------------------------------------------------------------------
+
+
+def test_columns_go_by_name_and_missing_ones_are_null(world: Any) -> None:
+    world.write({"id": [1], "name": ["one"]}, schema="id long, name string", log="a")
+    world.write({"name": ["two"], "id": [2]}, schema="name string, id long", log="a")
+    world.write({"ID": pa.array([3], pa.int32())}, schema="ID int", log="a")
+    assert world.rows("a") == [(1, "one"), (2, "two"), (3, None)]
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(world: Any) -> None:
+    world.write({"id": [1]}, schema="id int", log="a")
+    for schema, text in (("id string", "id is string, stored as int"), ("id long", "bigint"), ("id int, x int, y int", "column x, y")):
+        with pytest.raises(LogSchemaError, match=text):
+            world.writer(schema, log="a")
+    with pytest.raises(LogSchemaError, match="at least one column"):
+        world.writer("", log="a")
+    with pytest.raises(LogSchemaError, match="nothing but null"):
+        world.writer("id int, n void", log="a", mergeSchema="true")
+
+
+def test_evolution_adds_columns_in_the_same_compare_and_set(world: Any) -> None:
+    world.write([1], log="a")
+    writer = world.writer("name string, id long", log="a", mergeSchema="true")
+    message = world.task(writer, {"name": ["two"], "id": [2]})
+    assert read_ledger_list(world.client, "a").properties.schema == read_ledger_list(world.client, "a").schemas[0]
+    writer.commit([message])
+    world.write([3], log="a")
+    assert world.rows("a") == [1, (2, "two"), (3, None)]
+    listed = read_ledger_list(world.client, "a")
+    assert [s.schema_id for s in listed.segments] == [0, 1, 1]
+    assert schema_of_text(listed.properties.schema).names == ["id", "name"]
+
+
+def test_a_race_of_two_evolutions(world: Any) -> None:
+    """The second is told; a writer that adds nothing goes on with the schema that its rows have."""
+    world.write([1], log="a")
+    plain, one, two = world.writer(log="a"), *(world.writer(f"id long, {c} string", log="a", mergeSchema="true") for c in ("x", "y"))
+    same = world.writer("id long, x string", log="a", mergeSchema="true")
+    messages = [world.task(plain, [2]), *(world.task(w, {"id": [3], c: ["v"]}) for w, c in ((one, "x"), (two, "y"), (same, "x")))]
+    one.commit([messages[1]])
+    with pytest.raises(LogSchemaError, match="other columns"):
+        two.commit([messages[2]])
+    plain.commit([messages[0]])
+    same.commit([messages[3]])
+    assert world.rows("a") == [1, (3, "v"), 2, (3, "v")]
+    assert len(read_ledger_list(world.client, "a").schemas) == 2
+
+
+def test_two_writers_create_a_log_differently(world: Any) -> None:
+    one, two = world.writer(log="a"), world.writer("value string", log="a", entryFormat="raw")
+    first, second = world.task(one, [1]), world.task(two, {"value": ["x"]})
+    one.commit([first])
+    with pytest.raises(bk_core.BkError, match="entryFormat"):
+        two.commit([second])
+    fewer = {"ensembleSize": "3", "writeQuorumSize": "2", "ackQuorumSize": "2"}
+    data_ledgers._kept.clear()
+    default = BookKeeperWriter(parse_options({"metadataServiceUri": "memory://x", "log": "d"}), world.struct("id long"), False)
+    message = world.task(default, [1])
+    world.write([2], log="d", **fewer)
+    with pytest.raises(LogError, match="created log 'd' otherwise"):
+        default.commit([message])
+    assert world.rows("d") == [2]
+    three = world.writer("other long", log="b")
+    four = world.writer(log="b")
+    messages = world.task(three, {"other": [1]}), world.task(four, [1])
+    three.commit([messages[0]])
+    with pytest.raises(LogSchemaError, match="other columns"):
+        four.commit([messages[1]])
+    assert world.rows("a") == [1] and world.rows("b") == [1]
+
+
+def test_a_raw_log_loses_no_column(world: Any) -> None:
+    rows = {"key": pa.nulls(1, pa.binary()), "value": [b"v"], "log": ["a"], "ledgerId": [7], "entryId": [1]}
+    schema = "key binary, value binary, log string, ledgerId long, entryId long"
+    world.write(rows, schema=schema, entryFormat="raw")
+    assert world.rows("a") == [b"v"]  # a copy of a raw log, routed as it came
+    for schema, row, text in (
+        ("value binary, more int", {}, "drop more"),
+        ("value int", {}, "must be binary or string"),
+        ("other int", {}, "named value"),
+        ("key binary, value binary", {"key": [b"k"], "value": [b"v"]}, "column key is not all null"),
+    ):
+        with pytest.raises(LogSchemaError, match=text):
+            world.task(world.writer(schema, log="a"), row)
+    assert world.rows("a") == [b"v"]
+
+
+def test_a_ledger_from_before_the_log_was_created_is_closed(world: Any) -> None:
+    """And so is one of a log that was deleted and created again: what deletes the old log might still delete its ledgers."""
+    world.write([1], log="a")
+    world.write([2], log="a")
+    assert [world.client.ledger_metadata(i).state.name for i in sorted(world.ledgers())] == ["CLOSED", "OPEN"]
+    assert world.rows("a") == [1, 2] and len(intents_of(world.client, "a")) == 1
+    delete_log(world.client, "a")
+    world.write([3], log="a")
+    assert world.rows("a") == [3] and len(world.ledgers()) == 1 == len(list(kept_ledgers()))
+
+
+# --- overwrite, takeOver ---------------------------------------------------------------------------------------------------------
+
+
+def test_overwrite_is_one_compare_and_set(world: Any) -> None:
+    world.write([1], log="a")
+    data_ledgers._kept.clear()  # as if that worker were gone
+    gc_log(world.client, "a", min_age_s=-60)
+    version = world.store.read("logs/a").version
+    world.write([2], [3], log="a", overwrite=True)
+    assert world.rows("a") == [2, 3] and len(world.ledgers()) == 1
+    listed = read_ledger_list(world.client, "a")
+    assert (listed.trimmed_seq, listed.trimmed_rows, listed.total_rows) == (1, 1, 3) and listed.condemned == ()
+    assert world.store.read("logs/a").version - version <= 3  # publish, absolve what was deleted, perhaps a janitor
+
+
+def test_overwrite_does_not_disturb_a_query_in_the_same_ledger(world: Any) -> None:
+    world.write([1], log="a")
+    other = world.task(world.stream(log="a"), [3], query="q")
+    data_ledgers._kept.clear()
+    world.write([2], log="a", overwrite=True)
+    world.stream(log="a").commit([other], 0)
+    assert world.rows("a") == [2, 3]
+
+
+def test_complete_mode_replaces_the_log_with_every_batch(world: Any) -> None:
+    create_log(world.client, "a")
+    for batch_id, ids in ((0, [1]), (1, [1, 2]), (1, [9]), (2, [])):
+        stream = world.stream(log="a", overwrite=True)
+        stream.commit([world.task(stream, ids, query="q")], batch_id)
+        assert world.rows("a") == {0: [1], 1: [1, 2], 2: []}[batch_id]
+    assert len(world.ledgers()) == 1
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_take_over_fences_an_exclusive_writer(world: Any, overwrite: bool) -> None:
+    create_log(world.client, "a", LogProperties(entry_format="raw"))
+    with LogWriter.open(world.client, "a") as exclusive:
+        exclusive.append(b"one")
+        with pytest.raises(LogTakenOverError, match="takeOver"):
+            world.writer("value string", log="a", overwrite=overwrite)
+        world.write(schema="value string", log="a", takeOver="true")
+        exclusive.append(b"two")  # a batch without rows stops nobody
+        world.write({"value": ["three"]}, schema="value string", log="a", takeOver="true", overwrite=overwrite)
+        with pytest.raises(LogTakenOverError):
+            exclusive.append(b"never")
+    assert world.rows("a") == ([b"three"] if overwrite else [b"one", b"two", b"three"])
+
+
+def test_a_writer_that_comes_during_the_write_is_not_written_behind(world: Any) -> None:
+    create_log(world.client, "a", LogProperties(entry_format="raw"))
+    writer = world.writer("value string", log="a")
+    message = world.task(writer, {"value": ["x"]})
+    with LogWriter.open(world.client, "a"):
+        with pytest.raises(LogTakenOverError):
+            writer.commit([message])
+    writer.commit([message])
+    assert world.rows("a") == [b"x"]
+
+
+def test_a_replay_with_take_over_fences_nobody(world: Any) -> None:
+    stream = world.stream("value string", log="a", entryFormat="raw", takeOver="true")
+    message = world.task(stream, {"value": ["x"]}, query="q")
+    stream.commit([message], 0)
+    with LogWriter.open(world.client, "a") as exclusive:
+        stream.commit([message], 0)
+        exclusive.append(b"still mine")
