@@ -1,0 +1,44 @@
+"""``python -m tests.faults``: all cells, a table, exit status 1 if anything is missing, doubled or left over. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.faults.cells import cells
+from tests.faults.run import play_all, table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults")
+    parser.add_argument("--repeat", type=int, default=1, help="how often each cell is played")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--cells", default="", metavar="REGEX", help="only cells whose 'step / fault' matches")
+    parser.add_argument("--apache", default=None, metavar="VERSION", help="Apache's bookies instead of embedded ones")
+    parser.add_argument("--list", action="store_true", help="only name the cells")
+    parser.add_argument("--json", type=Path, default=None, help="write the verdicts there too")
+    parser.add_argument("--directory", type=Path, default=None, help="for logs and checkpoints; kept")
+    options = parser.parse_args()
+    chosen = [spec for spec in cells() if re.search(options.cells, spec.name)]
+    if options.list:
+        print("\n".join(f"{spec.world:8} {spec.name}" for spec in chosen))
+        return 0
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    directory = options.directory or Path(tempfile.mkdtemp(prefix="bk-faults-"))
+    print(f"seed {seed}, {len(chosen)} cells, {options.apache or 'embedded'} bookies; {directory}", flush=True)
+    verdicts = play_all(chosen, directory.absolute(), seed, options.repeat, options.apache, lambda line: print(line, flush=True))
+    print(table(verdicts), flush=True)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        rows = [{name: getattr(v, name) for name in v.__dataclass_fields__} for v in verdicts]
+        options.json.write_text(json.dumps({"seed": seed, "bookies": options.apache or "embedded", "verdicts": rows}, indent=1) + "\n")
+    return 0 if all(verdict.good for verdict in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

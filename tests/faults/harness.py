@@ -1,0 +1,430 @@
+"""What cells run on: one cluster of bookies, Spark drivers as child processes, orders on disk, and the judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.client import BookKeeper
+from bk_core.client.logs import delete_log, gc_log, read_log
+from bk_core.errors import NoSuchLogError
+from tests.faults.driver import MARK
+from tests.faults.points import RELEASE
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 180.0
+COMMAND_TIMEOUT_S = 300.0
+KILL_TIMEOUT_S = 60.0
+RUNS_MAX = 6
+ROWS_PER_FILE = 15
+FILES_PER_BATCH = 2
+
+
+class HarnessError(Exception):
+    """The cell cannot be judged."""
+
+
+class HangingError(HarnessError):
+    """Something did not end in time, so the driver cannot be used again."""
+
+
+class DriverDiedError(Exception):
+    """The driver was killed, as ordered or not."""
+
+
+# --- Spark drivers ------------------------------------------------------------------------------------------------------------
+
+
+class Driver:
+    """A Spark session in a process session of its own. Dies with this process, because its standard input ends."""
+
+    def __init__(self, work: Path, master: str, conf: dict[str, str] | None = None) -> None:
+        work.mkdir(parents=True, exist_ok=True)
+        self.log = work / f"driver-{time.monotonic_ns()}.log"
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        command = [sys.executable, "-u", "-m", "tests.faults.driver", "--master", master, "--work", str(work)]
+        with self.log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*command, "--conf", json.dumps(conf or {})],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=work, start_new_session=True,
+            )  # fmt: skip
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.jvm = int(self._answer(START_TIMEOUT_S, lambda: None)["jvm"])
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                self._answers.put(line[len(MARK) :])
+        self._answers.put(None)
+
+    def begin(self, command: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise DriverDiedError("before the command") from None
+
+    def end(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
+        """The answer to the command begun; ``meanwhile`` is called again and again. DriverDiedError if its JVM is gone."""
+        return self._answer(COMMAND_TIMEOUT_S, meanwhile)
+
+    def _answer(self, limit_s: float, meanwhile: Callable[[], None]) -> dict[str, Any]:
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            meanwhile()
+            try:
+                line = self._answers.get(timeout=0.05)
+            except queue.Empty:
+                continue
+            if line is None or not self.alive:
+                raise DriverDiedError(f"see {self.log}")
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        raise HangingError(f"no answer within {limit_s:.0f} s; see {self.log}")
+
+    @property
+    def alive(self) -> bool:
+        jvm = getattr(self, "jvm", None)
+        return self._process.poll() is None and (jvm is None or _lives(jvm))
+
+    def members(self) -> list[int]:
+        found = []
+        for pid in psutil.pids():
+            with suppress(ProcessLookupError, PermissionError):
+                if os.getsid(pid) == self._process.pid:
+                    found.append(pid)
+        return found
+
+    def kill(self) -> None:
+        """Everything that it started, Python workers included."""
+        while members := [pid for pid in self.members() if _lives(pid)]:
+            for pid in members:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait()
+            time.sleep(0.02)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+# --- the world ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """A cluster, and a Spark driver that is started again when it was killed."""
+
+    cluster: LocalCluster
+    client: BookKeeper
+    work: Path
+    master: str = "local[3,4]"
+    conf: dict[str, str] = field(default_factory=dict)
+    rng: random.Random = field(default_factory=random.Random)
+    _driver: Driver | None = None
+    _beside: Driver | None = None
+
+    @property
+    def driver(self) -> Driver:
+        if self._driver is None or not self._driver.alive:
+            self.kill_driver()
+            self._driver = Driver(self.work / "spark-work", self.master, self.conf)
+        return self._driver
+
+    def kill_driver(self) -> None:
+        if self._driver is not None:
+            self._driver.kill()
+            self._driver = None
+
+    @property
+    def beside(self) -> Driver:
+        """A second driver, for what happens elsewhere in the meantime."""
+        if self._beside is None or not self._beside.alive:
+            self._beside = Driver(self.work / "spark-beside", "local[2,4]")
+        return self._beside
+
+    def close(self) -> None:
+        self.kill_driver()
+        if self._beside is not None:
+            self._beside.kill()
+
+
+# --- one cell -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Verdict:
+    """``runs``: how often the query was started until it ended well, the run after it included."""
+
+    step: str
+    fault: str
+    runs: int = 0
+    fired: int = 0
+    missing: int = 0
+    doubled: int = 0
+    foreign: int = 0
+    ledgers: int = 0
+    leftovers: int = 0
+    intents: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not (self.missing or self.doubled or self.foreign or self.leftovers or self.intents or self.problem)
+
+
+class Cell:
+    """The files, orders and runs of one cell. ``expected``: the ids that must be in the log exactly once."""
+
+    def __init__(self, world: World, name: str, log: str | None = None) -> None:
+        self.world = world
+        self.log = log or f"{name}-{world.rng.getrandbits(32):08x}"
+        self.directory = world.work / "cells" / f"{self.log}-{world.rng.getrandbits(32):08x}"
+        self.input = self.directory / "input"
+        self.orders = self.directory / "orders"
+        self.checkpoint = self.directory / "checkpoint"
+        for path in (self.input, self.orders):
+            path.mkdir(parents=True)
+        self.expected: list[int] = []
+        self.runs = 0
+        self.errors: list[str] = []
+        self.source: dict[str, Any] = {"files": str(self.input)}
+        self.inputs: list[str] = []
+        self._files = 0
+        self._orders = 0
+        self._down: list[int] = []
+        self._paused: list[int] = []
+        self.answers: dict[str, Callable[[], None]] = {"bookie": self.kill_a_bookie, "pause": self.pause_a_bookie, "nothing": lambda: None}
+
+    # input ---------------------------------------------------------------------------------------------------------------
+
+    def add_files(self, batches: int = 1, rows: int = ROWS_PER_FILE) -> None:
+        """``FILES_PER_BATCH`` files for each batch. Each appears at once, under an increasing time."""
+        for _ in range(batches * FILES_PER_BATCH):
+            ids = range(self._files * 1000, self._files * 1000 + rows)
+            path = self.input / f".{self._files:04d}.json"
+            path.write_text("".join(json.dumps({"id": i, "text": str(i) * 9}) + "\n" for i in ids))
+            os.utime(path, (1_700_000_000 + self._files,) * 2)
+            path.rename(self.input / f"{self._files:04d}.json")
+            self._files += 1
+            self.expected.extend(ids)
+
+    def read_from(self, log: str, **options: str) -> None:
+        """From now on the query's input is a log."""
+        self.source = {"from": log, "source": options}
+        self.inputs.append(log)
+
+    def add_rows(self, count: int = 2 * ROWS_PER_FILE, *, expected: bool = True) -> None:
+        """Append to the log that the query reads; no orders are obeyed meanwhile."""
+        log = self.inputs[-1]
+        first = self._files * 1000
+        self._files += 1
+        command = {"do": "write", "uri": self.world.cluster.uri, "log": log, "faults": "", "first": first, "end": first + count}
+        self.call({**command, "sink": {"entrySize": "256"}})
+        if expected:
+            self.expected.extend(range(first, first + count))
+
+    def rows_by_client(self, count: int = 7) -> None:
+        """Append to the query's input while its driver is busy: as a second query would, by a driver of its own."""
+        first = self._files * 1000
+        self._files += 1
+        beside = self.world.beside
+        command = {"do": "write", "uri": self.world.cluster.uri, "log": self.inputs[-1], "faults": "", "first": first, "end": first + count}
+        beside.begin(command)
+        if not beside.end(lambda: None)["ok"]:
+            raise HarnessError("rows could not be added")
+        self.expected.extend(range(first, first + count))
+
+    # orders --------------------------------------------------------------------------------------------------------------
+
+    def order(self, step: str, do: str, **more: Any) -> None:
+        if do == "kill_driver":
+            more = {"pid": self.world.driver.jvm, **more}
+        beside = self.orders / f".{self._orders}"
+        beside.write_text(json.dumps({"do": do, **more}))
+        beside.rename(self.orders / f"{step}@{self._orders:04d}")
+        self._orders += 1
+
+    def fired(self) -> int:
+        return len(list(self.orders.glob("fired.*")))
+
+    def wait_until_killed(self, order: int) -> None:
+        """Until the process that obeys an order is gone, as Spark's ``killTimeout`` wants it."""
+        pid = int(next(self.orders.glob(f"fired.*@{order:04d}.*")).name.rpartition(".")[2])
+        deadline = time.monotonic() + KILL_TIMEOUT_S
+        while _lives(pid):
+            if time.monotonic() > deadline:
+                raise HarnessError(f"Spark did not kill process {pid} within {KILL_TIMEOUT_S:.0f} s")
+            time.sleep(0.05)
+
+    def withdraw(self) -> None:
+        for path in self.orders.glob("*@*"):
+            if not path.name.startswith("fired."):
+                path.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        (self.orders / RELEASE).touch()
+
+    def answer(self) -> None:
+        """Do what fault points ask for."""
+        for question in self.orders.glob("ask.*"):
+            self.answers[question.read_text()]()
+            question.rename(question.with_name(question.name.replace("ask.", "answer.", 1)))
+
+    # bookies ---------------------------------------------------------------------------------------------------------------
+
+    def _some_bookie(self) -> int:
+        """One that the newest ledger of this log is on."""
+        cluster = self.world.cluster
+        running = [index for index in range(len(cluster.bookie_ids)) if cluster.is_running(index)]
+        for ledger_id in sorted(self.ledgers(), reverse=True):
+            ensemble = self.world.client.ledger_metadata(ledger_id).fragments[-1].ensemble
+            held = [index for index in running if cluster.bookie_ids[index] in ensemble]
+            if held:
+                return self.world.rng.choice(held)
+        return self.world.rng.choice(running)
+
+    def kill_a_bookie(self) -> None:
+        index = self._some_bookie()
+        self.world.cluster.kill(index)
+        self._down.append(index)
+
+    def pause_a_bookie(self) -> None:
+        index = self._some_bookie()
+        pid = self.world.cluster.pid(index)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        self._paused.append(pid)
+
+    def heal(self) -> None:
+        while self._paused:
+            os.kill(self._paused.pop(), signal.SIGCONT)
+        while self._down:
+            self.world.cluster.restart(self._down.pop())
+
+    # runs ------------------------------------------------------------------------------------------------------------------
+
+    def command(self, **more: Any) -> dict[str, Any]:
+        fixed = {"do": "stream", "uri": self.world.cluster.uri, "log": self.log, "faults": str(self.orders)}
+        return {**fixed, "checkpoint": str(self.checkpoint), "sink": {"entrySize": "256"}, **self.source, **more}
+
+    def call(self, command: dict[str, Any]) -> dict[str, Any]:
+        """An orderly command. HarnessError if it fails."""
+        for _ in range(3):
+            driver = self.world.driver
+            try:
+                driver.begin(command)
+                answer = driver.end(lambda: None)
+            except DriverDiedError:
+                continue
+            if answer["ok"]:
+                return answer
+            raise HarnessError(answer["error"][-1500:])
+        raise HarnessError("the driver died again and again")
+
+    def run(self, meanwhile: Callable[[], None] | None = None, **more: Any) -> bool:
+        """Start the query once; whether it ended well."""
+        self.runs += 1
+        driver = self.world.driver
+
+        def attend() -> None:
+            self.answer()
+            if meanwhile is not None:
+                meanwhile()
+
+        try:
+            driver.begin(self.command(**more))
+            answer = driver.end(attend)
+        except DriverDiedError:
+            self.errors.append("driver killed")
+            return False
+        if not answer["ok"]:
+            self.errors.append(answer["error"])
+        return bool(answer["ok"])
+
+    def run_to_the_end(self, **more: Any) -> None:
+        """Restart from the checkpoint until it ends well. HarnessError if it does not."""
+        for _ in range(RUNS_MAX):
+            if self.run(**more):
+                return
+        raise HarnessError(f"failed {RUNS_MAX} times: {self.errors[-1][-1500:]}")
+
+    def lose(self, *names: str) -> None:
+        """Delete files of the checkpoint, with their checksums."""
+        for name in names:
+            path = self.checkpoint / name
+            path.unlink()
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+    def last(self, folder: str) -> int:
+        return max(int(path.name) for path in (self.checkpoint / folder).iterdir() if path.name.isdigit())
+
+    # verdict ---------------------------------------------------------------------------------------------------------------
+
+    def ledgers(self) -> set[int]:
+        """All ledgers that say they belong to this log."""
+        found = set()
+        for ledger_id in self.world.client.store.list_ledgers():
+            with suppress(Exception):  # deleted in between
+                if self.world.client.ledger_metadata(ledger_id).custom.get("log") == self.log.encode():
+                    found.add(ledger_id)
+        return found
+
+    def judge(self, verdict: Verdict) -> None:
+        """Compare the log with the input, as a user reads it; collect garbage without waiting; look at what is left."""
+        verdict.runs, verdict.fired, verdict.errors = self.runs, self.fired(), self.errors
+        found = Counter(self.call({"do": "read", "uri": self.world.cluster.uri, "log": self.log})["ids"])
+        wanted = Counter(self.expected)
+        verdict.missing = (wanted - found).total()
+        verdict.doubled = sum(found[i] - wanted[i] for i in wanted if found[i] > wanted[i])
+        verdict.foreign = sum(count for i, count in found.items() if i not in wanted)
+        client = self.world.client
+        verdict.ledgers = len(self.ledgers())
+        gc_log(client, self.log, min_age_s=0)
+        left = self.ledgers()
+        with suppress(NoSuchLogError):
+            left -= read_log(client, self.log).named(left)
+        verdict.leftovers = len(left)
+        verdict.intents = len(client.store.children(f"intents/{self.log}"))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        for log in (self.log, *self.inputs):
+            with suppress(NoSuchLogError):
+                delete_log(self.world.client, log)
+
+
+def distinct(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))

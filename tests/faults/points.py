@@ -1,0 +1,240 @@
+"""Fault points: places inside Spark's processes where a fault can be made to happen from outside. Nothing here is in the product.
+
+A point has the name of a step. An *order* is a file ``<step>@<n>`` of JSON in the cell's directory; a process that comes to the step takes
+the lowest one by an atomic rename to ``fired.<step>@<n>.<pid>``, so each order fires once in all processes, and does what it says:
+
+    do          pass, kill, kill_driver, kill_executor, raise, hold, expire, cut, lose_answer, ask
+    batch, partition, attempt      only there (absent: anywhere)
+    pid         kill_driver: whom
+    what        ask: what the harness shall do meanwhile
+
+The steps of our own code are found by wrapping stable methods: the metadata store's (``intents/``, ``logs/``, ledgers) and the
+write handle's.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import os
+import signal
+import socket
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HOLD_S = 150.0  # longer than a second driver needs to start and to run
+RELEASE = "release"
+
+
+class InjectedError(Exception):
+    """Raised by a fault point."""
+
+
+@dataclass
+class _Place:
+    """Where this process is: Spark gives it one task, or one call, at a time."""
+
+    directory: Path | None = None
+    phase: str = ""
+    batch: int | None = None
+    partition: int | None = None
+    attempt: int | None = None
+
+
+_here = _Place()
+_installed = False
+
+
+def arm(directory: str | None) -> None:
+    """Take orders from ``directory`` from now on; None: from nowhere."""
+    _here.directory = Path(directory) if directory else None
+    if directory and not _installed:
+        _install()
+
+
+@contextmanager
+def phase(name: str, batch: int | None = None, partition: int | None = None, attempt: int | None = None) -> Iterator[None]:
+    """What the process does within: ``write``, ``commit``, ``abort``, ``read`` or ``plan``."""
+    before = (_here.phase, _here.batch, _here.partition, _here.attempt)
+    _here.phase, _here.batch, _here.partition, _here.attempt = name, batch, partition, attempt
+    try:
+        yield
+    finally:
+        _here.phase, _here.batch, _here.partition, _here.attempt = before
+
+
+def point(step: str) -> None:
+    """The process is at ``step``. Usually nothing happens."""
+    if _here.directory is None:
+        return
+    order = _take(_here.directory, step)
+    if order is not None:
+        _obey(order)
+
+
+def _take(directory: Path, step: str) -> dict[str, Any] | None:
+    for path in sorted(directory.glob(f"{step}@*")):
+        try:
+            order: dict[str, Any] = json.loads(path.read_text())
+            if any(order.get(key) not in (None, getattr(_here, key)) for key in ("batch", "partition", "attempt")):
+                continue
+            path.rename(directory / f"fired.{path.name}.{os.getpid()}")
+        except FileNotFoundError:  # another process was faster
+            continue
+        return order
+    return None
+
+
+def _obey(order: dict[str, Any]) -> None:
+    action = order["do"]
+    if action == "pass":
+        return
+    if action in ("kill", "kill_driver", "kill_executor"):
+        if action != "kill":
+            victim = order["pid"] if action == "kill_driver" else _executor()
+            os.kill(victim, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if action == "raise":
+        raise InjectedError("on order")
+    if action == "lose_answer":
+        from bk_core.errors import MetadataOutcomeUnknownError
+
+        raise MetadataOutcomeUnknownError("the answer was lost, on order")
+    if action == "hold":
+        _wait_for(_directory() / RELEASE)
+    elif action == "ask":
+        _ask(str(order["what"]))
+    elif action in ("expire", "cut"):
+        stores = _stores()
+        if not stores:
+            raise InjectedError(f"nothing to {action}: this process has no metadata store yet")
+        for store in stores:
+            _expire(store) if action == "expire" else _cut(store)
+    else:
+        raise InjectedError(f"unknown order {action!r}")
+
+
+def _directory() -> Path:
+    assert _here.directory is not None
+    return _here.directory
+
+
+def _ask(what: str) -> None:
+    """The harness does it and says when it is done."""
+    beside = _directory() / f".ask.{os.getpid()}"
+    beside.write_text(what)
+    question = _directory() / f"ask.{os.getpid()}.{time.monotonic_ns()}"
+    beside.rename(question)
+    _wait_for(question.with_name(question.name.replace("ask.", "answer.", 1)))
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + HOLD_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise InjectedError(f"waited in vain for {path.name}")
+        time.sleep(0.02)
+
+
+def _executor() -> int:
+    """The JVM that this Python worker works for."""
+    import psutil  # type: ignore[import-untyped, unused-ignore]
+
+    return next(int(parent.pid) for parent in psutil.Process().parents() if parent.name() == "java")
+
+
+# --- the metadata store's session and connection ----------------------------------------------------------------------------
+
+
+def _stores() -> list[Any]:
+    from bk_core.metadata.zookeeper import ZooKeeperStore
+
+    return [found for found in gc.get_objects() if isinstance(found, ZooKeeperStore) and found._link.client.connected]
+
+
+def _expire(store: Any) -> None:
+    """End its ZooKeeper session: a second client takes the session over and closes it."""
+    from kazoo.client import KazooClient
+
+    client = store._link.client
+    hosts = ",".join(f"{host}:{port}" for host, port in client.hosts)
+    other = KazooClient(hosts=hosts, client_id=client.client_id)
+    other.start()
+    other.stop()
+    other.close()
+
+
+def _cut(store: Any) -> None:
+    """Only its connection."""
+    with suppress(OSError, AttributeError):
+        store._link.client._connection._socket.shutdown(socket.SHUT_RDWR)
+
+
+# --- the steps of our own code ----------------------------------------------------------------------------------------------
+
+
+def _install() -> None:
+    global _installed
+    _installed = True
+    from bk_core.client.write_handle import WriteHandle
+    from bk_core.metadata.zookeeper import ZooKeeperStore
+
+    def of_create(path: str, *_: Any) -> str:
+        return {"write": "intent"}.get(_here.phase, "") if path.startswith("intents/") else ""
+
+    def of_write(path: str, *_: Any) -> str:
+        return {"commit": "cas"}.get(_here.phase, "") if path.startswith("logs/") else ""
+
+    _around(ZooKeeperStore, "create", of_create)
+    _around(ZooKeeperStore, "write", of_write)
+    _around(ZooKeeperStore, "create_ledger", lambda *_: {"write": "create"}.get(_here.phase, ""))
+    _around(ZooKeeperStore, "delete_ledger", lambda *_: {"commit": "janitor"}.get(_here.phase, ""))
+    append_run = WriteHandle.append_run
+
+    @functools.wraps(append_run)
+    def append(self: Any, payloads: Any, offsets: Any, **named: Any) -> Any:
+        """A run of several entries goes in two halves, so that there is something between two adds however few rows there are."""
+        if _here.phase != "write":
+            return append_run(self, payloads, offsets, **named)
+        point("first_add")
+        bounds = array("q", memoryview(offsets).cast("B").cast("q"))
+        middle = (len(bounds) - 1) // 2
+        first = append_run(self, payloads, bounds[: middle + 1], **named) if middle else None
+        if first is not None:
+            point("add")
+        future = append_run(self, payloads, bounds[middle:], **named)
+        result = future.result
+
+        def answered(timeout: float | None = None) -> Any:
+            point("ack")
+            if first is not None:
+                first.result(timeout)
+            return result(timeout)
+
+        future.result = answered  # type: ignore[method-assign]
+        return future
+
+    WriteHandle.append_run = append  # type: ignore[method-assign]
+
+
+def _around(owner: type, name: str, step_of: Callable[..., str]) -> None:
+    """Points before (``step``) and after (``step_done``) each call that ``step_of`` names."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
+        step = step_of(*arguments)
+        if not step:
+            return original(self, *arguments, **named)
+        point(step)
+        result = original(self, *arguments, **named)
+        point(f"{step}_done")
+        return result
+
+    setattr(owner, name, wrapped)

@@ -1,0 +1,71 @@
+"""The most telling cells of the fault table on real bookies and a real Spark; all of them: ``make faults`` (README.md)."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+import bk_core
+from bk_core.bookie.apache import find_java
+from bk_core.errors import BookieUnavailableError
+from tests.faults.cells import Spec, cells
+from tests.faults.harness import Cell, Verdict, World
+from tests.faults.run import BOOKIES, line, play, table
+
+SEED = int(os.environ.get("BK_SEED") or random.SystemRandom().randrange(1 << 32))
+QUICK = [spec for spec in cells() if spec.quick]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    try:
+        find_java()
+    except BookieUnavailableError as error:
+        pytest.skip(str(error))
+    print(f"\nseed {SEED} (BK_SEED repeats its choices)", flush=True)
+    with bk_core.local_cluster(bookies=BOOKIES) as cluster, bk_core.connect(cluster.uri) as client:
+        world = World(cluster, client, tmp_path_factory.mktemp("faults"))
+        yield world
+        world.close()
+
+
+@pytest.mark.parametrize("spec", QUICK, ids=lambda spec: spec.name)
+def test_exactly_once_whatever_fails(world: World, spec: Spec) -> None:
+    """5.9: missing 0, doubled 0, leftover ledgers 0 after a collection of garbage."""
+    verdict = play(world, spec, str(SEED))
+    assert verdict.good, f"{line(verdict)}\n" + "\n".join(verdict.errors)
+
+
+def test_the_judge_sees_what_is_wrong(world: World) -> None:
+    cell = Cell(world, "judge")
+    cell.add_files()
+    cell.run_to_the_end()
+    right = Verdict("none", "none")
+    cell.judge(right)
+    assert right.good and right.ledgers >= 1
+    here = sorted(cell.expected)
+    cell.expected = [*here[2:], 999_999_999]  # two rows too many, one too few
+    wrong = Verdict("none", "none")
+    with world.client.create_ledger(custom={"log": cell.log.encode()}):
+        cell.judge(wrong)
+    cell.remove()
+    assert (wrong.missing, wrong.doubled, wrong.foreign, wrong.leftovers) == (1, 0, 2, 1)
+    assert not wrong.good
+
+
+def test_the_table_sums_up() -> None:
+    good, bad = Verdict("a", "b", runs=2), Verdict("a", "b", runs=3, missing=4, doubled=1, leftovers=1, intents=1)
+    assert table([good, bad]).splitlines()[2:] == [
+        "| a | b | 2 | 5 | 4 | 1 | 2 | **1 bad** |",
+        "| **all** | 1 cells | 2 | 5 | 4 | 1 | 2 | **1 bad** |",
+    ]
+
+
+def test_every_cell_has_a_name_of_its_own() -> None:
+    names = [spec.name for spec in cells()]
+    assert len(set(names)) == len(names) > 100
