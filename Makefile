@@ -78,7 +78,7 @@ lint: setup
 	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
 
 # Two lanes side by side: servers and Spark spend half of their time waiting. PYTEST_ARGS="tests/unit -x" runs just that, in one.
-SERVER_LANE := tests/conformance tests/integration tests/soak
+SERVER_LANE := tests/conformance tests/integration
 
 test: setup lint
 ifdef PYTEST_ARGS

@@ -157,10 +157,10 @@ def test_a_random_walk_agrees_with_a_plain_list_of_segments(seed: int) -> None:
         elif action < 0.85 and world.model:
             seq = rng.randint(0, len(world.model))
             world.listed, _ = world.listed.trim(seq, world.load, keep=_some(rng, world))
-            world.gone.update(world.listed.condemned)
         else:
             world.sweep_all(_some(rng, world))
             world.listed = world.listed.settle(_some(rng, world), world.load)
+        world.gone.update(world.listed.condemned)
         if rng.random() < 0.7:
             world.seal()
         if step % 3 == 0:
