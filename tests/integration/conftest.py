@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,10 +133,26 @@ class JavaClient:
         crash: bool = False,
     ) -> JavaLedger:
         """Write a ledger and close it, or with ``crash`` halt without closing."""
+        options = {"password": password, "protocol": protocol, "quorums": quorums, "crash": crash}
+        return self.write_each(cluster, payloads, [digest], **options)[0]
+
+    def write_each(
+        self,
+        cluster: LocalCluster,
+        payloads: Sequence[bytes],
+        digests: Sequence[str],
+        *,
+        password: str,
+        protocol: str,
+        quorums: tuple[int, int, int],
+        crash: bool,
+    ) -> list[JavaLedger]:
+        """The same payloads into one ledger for each digest, by one JVM."""
         e, w, a = quorums
         lines = b"".join(base64.b64encode(payload) + b"\n" for payload in payloads)
         command = "open-and-crash" if crash else "write"
-        return _ledger(self.run(cluster, command, protocol, lines, digest=digest, password=password, e=e, w=w, a=a))
+        answers = self.run(cluster, command, protocol, lines, digest=",".join(digests), password=password, e=e, w=w, a=a)
+        return [_ledger([answer]) for answer in answers]
 
     def read(
         self, cluster: LocalCluster, ledger_id: int, *, digest: str = "CRC32C", password: str = "", protocol: str = "v2"
@@ -149,6 +165,15 @@ class JavaClient:
     ) -> JavaLedger:
         """Open with recovery: fence, close, and every entry."""
         return _ledger(self.run(cluster, "recover", protocol, ledger=ledger_id, digest=digest, password=password))
+
+    def read_each(
+        self, cluster: LocalCluster, command: str, ledgers: Mapping[int, str], *, password: str, protocol: str
+    ) -> list[JavaLedger]:
+        """``command`` is read or recover; ``ledgers`` maps ids to digests. All by one JVM, in their order."""
+        ids, digests = ",".join(map(str, ledgers)), ",".join(ledgers.values())
+        answers = self.run(cluster, command, protocol, ledger=ids, digest=digests, password=password)
+        ends = [i + 1 for i, answer in enumerate(answers) if "ledger" in answer]
+        return [_ledger(answers[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
 
     def delete(self, cluster: LocalCluster, ledger_id: int) -> None:
         self.run(cluster, "delete", "v2", ledger=ledger_id)

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from bk_core.bookie.local_cluster import LocalCluster
     from bk_core.client import BookKeeper
+    from bk_core.client.write_handle import WriteHandle
 
 pytestmark = pytest.mark.apache
 
 PAYLOADS = [b"", b"one", bytes(range(256)), b"x" * 100_000] + [b"%d" % i for i in range(40)]
 PASSWORD = "secret"
+DIGESTS = ("CRC32", "MAC", "CRC32C", "DUMMY")
 SIZE = sum(map(len, PAYLOADS))
 
 
@@ -31,57 +33,67 @@ def client(request: pytest.FixtureRequest, apache_cluster: LocalCluster) -> Iter
         yield opened
 
 
-@pytest.fixture(params=["CRC32", "MAC", "CRC32C", "DUMMY"])
-def digest(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2)], ids=["mirrored", "striped"])
 def test_written_here_read_by_java(
-    client: BookKeeper, apache_cluster: LocalCluster, java_client: JavaClient, digest: str, quorums: tuple[int, int, int]
+    client: BookKeeper, apache_cluster: LocalCluster, java_client: JavaClient, quorums: tuple[int, int, int]
 ) -> None:
-    """The mirrored ledger is closed; the striped one is left unclosed, and Java recovers it."""
+    """One ledger for each digest. The mirrored ones are closed; the striped ones are left unclosed, and Java recovers them."""
+    mirrored = quorums == (3, 3, 2)
+    ledgers: dict[int, str] = {}
+    for digest in DIGESTS:
+        writer = _writer(client, digest, quorums)
+        writer.append_many(PAYLOADS).result(30)
+        if mirrored:
+            writer.close()
+        else:
+            writer.abandon()
+        ledgers[writer.ledger_id] = digest
+    command = "read" if mirrored else "recover"
+    seen = java_client.read_each(apache_cluster, command, ledgers, password=PASSWORD, protocol=client.config.protocol)
+    assert [each.ledger_id for each in seen] == list(ledgers)
+    for each in seen:
+        assert each.closed
+        assert list(each.payloads) == PAYLOADS
+        assert each.length == SIZE
+        stored = client.ledger_metadata(each.ledger_id)
+        assert (stored.state, stored.last_entry_id, stored.length) == (LedgerState.CLOSED, len(PAYLOADS) - 1, SIZE)
+        assert stored.custom["by"] == b"python"
+
+
+def _writer(client: BookKeeper, digest: str, quorums: tuple[int, int, int]) -> WriteHandle:
     e, w, a = quorums
-    writer = client.create_ledger(
+    return client.create_ledger(
         ensemble_size=e, write_quorum_size=w, ack_quorum_size=a, digest_type=digest, password=PASSWORD.encode(), custom={"by": b"python"}
     )
-    writer.append_many(PAYLOADS).result(30)
-    if quorums == (3, 3, 2):
-        writer.close()
-        seen = java_client.read(apache_cluster, writer.ledger_id, digest=digest, password=PASSWORD, protocol=client.config.protocol)
-    else:
-        writer.abandon()
-        seen = java_client.recover(apache_cluster, writer.ledger_id, digest=digest, password=PASSWORD, protocol=client.config.protocol)
-    assert seen.closed
-    assert list(seen.payloads) == PAYLOADS
-    assert seen.length == SIZE
-    stored = client.ledger_metadata(writer.ledger_id)
-    assert (stored.state, stored.last_entry_id, stored.length) == (LedgerState.CLOSED, len(PAYLOADS) - 1, SIZE)
-    assert stored.custom["by"] == b"python"
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["closed", "unclosed"])
-def test_written_by_java_read_here(
-    client: BookKeeper, apache_cluster: LocalCluster, java_client: JavaClient, digest: str, crash: bool
-) -> None:
-    written = java_client.write(
-        apache_cluster, PAYLOADS, digest=digest, password=PASSWORD, protocol=client.config.protocol, quorums=(3, 2, 2), crash=crash
+def test_written_by_java_read_here(client: BookKeeper, apache_cluster: LocalCluster, java_client: JavaClient, crash: bool) -> None:
+    """One ledger for each digest."""
+    written = java_client.write_each(
+        apache_cluster, PAYLOADS, DIGESTS, password=PASSWORD, protocol=client.config.protocol, quorums=(3, 2, 2), crash=crash
     )
+    assert len(written) == len(DIGESTS)
+    for each, digest in zip(written, DIGESTS, strict=True):
+        _judge_what_java_wrote(client, each.ledger_id, digest, crash)
+
+
+def _judge_what_java_wrote(client: BookKeeper, ledger_id: int, digest: str, crash: bool) -> None:
     with pytest.raises(WrongPasswordError):
-        client.open_ledger(written.ledger_id, password=b"other")
+        client.open_ledger(ledger_id, password=b"other")
     if crash:
-        with client.open_ledger(written.ledger_id, password=PASSWORD.encode()) as reader:
+        with client.open_ledger(ledger_id, password=PASSWORD.encode()) as reader:
             assert not reader.is_closed
             last = reader.read_last_add_confirmed()
             assert last >= len(PAYLOADS) - 2
             assert reader.read(0, last) == PAYLOADS[: last + 1]
-        client.recover_ledger(written.ledger_id, password=PASSWORD.encode()).close()
-    with client.open_ledger(written.ledger_id, password=PASSWORD.encode(), digest_type=digest) as reader:
+        client.recover_ledger(ledger_id, password=PASSWORD.encode()).close()
+    with client.open_ledger(ledger_id, password=PASSWORD.encode(), digest_type=digest) as reader:
         assert reader.is_closed
         assert reader.length == SIZE
         assert reader.last_add_confirmed == len(PAYLOADS) - 1
         assert reader.read(0, reader.last_add_confirmed) == PAYLOADS
-    assert client.ledger_metadata(written.ledger_id).custom["judge"] == b"java"
+    assert client.ledger_metadata(ledger_id).custom["judge"] == b"java"
 
 
 def test_java_reads_what_was_recovered_here(client: BookKeeper, apache_cluster: LocalCluster, java_client: JavaClient) -> None:

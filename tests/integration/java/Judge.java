@@ -23,9 +23,11 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
  * <pre>
  *   Judge uri=zk+hierarchical://HOST:PORT/ledgers protocol=v2|v3 command=COMMAND [key=value ...]
  *
- *   write           e= w= a= digest= password=   payloads in base64, one a line, on standard input; closes the ledger
+ *   write           e= w= a= digest= password=   payloads in base64, one a line, on standard input; closes the ledger.
+ *                                                With digest=A,B,... one ledger for each
  *   open-and-crash  the same, but the process halts without closing
- *   read            ledger= digest= password=    opens without recovery; entries up to the last add confirmed
+ *   read            ledger= digest= password=    opens without recovery; entries up to the last add confirmed.
+ *                                                With ledger=1,2,... digest=A,B,... one after the other
  *   recover         the same, but opens with recovery, that is: fences and closes
  *   delete          ledger=
  *   list            all ledger ids
@@ -72,10 +74,8 @@ public final class Judge {
                     write(client, options, false);
                     break;
                 case "read":
-                    read(client.openLedgerNoRecovery(ledger(options), digest(options), password(options)));
-                    break;
                 case "recover":
-                    read(client.openLedger(ledger(options), digest(options), password(options)));
+                    readAll(client, options);
                     break;
                 case "delete":
                     client.deleteLedger(ledger(options));
@@ -96,18 +96,32 @@ public final class Judge {
         for (String text = input.readLine(); text != null; text = input.readLine()) {
             payloads.add(Base64.getDecoder().decode(text.trim()));
         }
-        LedgerHandle handle = client.createLedger(number(options, "e", 3), number(options, "w", 3), number(options, "a", 2),
-                digest(options), password(options), Collections.singletonMap("judge", "java".getBytes(StandardCharsets.UTF_8)));
-        for (byte[] payload : payloads) {
-            handle.addEntry(payload);
+        for (DigestType digest : digests(options)) {
+            LedgerHandle handle = client.createLedger(number(options, "e", 3), number(options, "w", 3), number(options, "a", 2),
+                    digest, password(options), Collections.singletonMap("judge", "java".getBytes(StandardCharsets.UTF_8)));
+            for (byte[] payload : payloads) {
+                handle.addEntry(payload);
+            }
+            if (close) {
+                handle.close();
+            }
+            say(line("ledger", handle.getId(), "last", handle.getLastAddConfirmed(), "length", handle.getLength(), "closed", close));
         }
-        if (close) {
-            handle.close();
-        }
-        say(line("ledger", handle.getId(), "last", handle.getLastAddConfirmed(), "length", handle.getLength(), "closed", close));
         if (!close) {
             System.out.flush();
             Runtime.getRuntime().halt(0);
+        }
+    }
+
+    private static void readAll(BookKeeper client, Map<String, String> options) throws Exception {
+        boolean recover = "recover".equals(options.get("command"));
+        List<DigestType> digests = digests(options);
+        String[] ledgers = options.get("ledger").split(",");
+        for (int i = 0; i < ledgers.length; i++) {
+            long ledger = Long.parseLong(ledgers[i]);
+            DigestType digest = digests.get(i);
+            byte[] password = password(options);
+            read(recover ? client.openLedger(ledger, digest, password) : client.openLedgerNoRecovery(ledger, digest, password));
         }
     }
 
@@ -140,8 +154,12 @@ public final class Judge {
         return Integer.parseInt(options.getOrDefault(name, String.valueOf(otherwise)));
     }
 
-    private static DigestType digest(Map<String, String> options) {
-        return DigestType.valueOf(options.getOrDefault("digest", "CRC32C"));
+    private static List<DigestType> digests(Map<String, String> options) {
+        List<DigestType> digests = new ArrayList<>();
+        for (String name : options.getOrDefault("digest", "CRC32C").split(",")) {
+            digests.add(DigestType.valueOf(name));
+        }
+        return digests;
     }
 
     private static byte[] password(Map<String, String> options) {
