@@ -62,14 +62,14 @@ def pack_arrow(
     The number of rows per entry is chosen from the first data and kept while entries stay near ``entry_size``; remainders are carried
     from batch to batch. Raises LogSchemaError for columns that the log does not have, EntryTooLargeError for a row that no bookie takes.
     """
-    packer = _Packer(schema, entry_size, compression, run_bytes)
+    packer = Packer(schema, entry_size, compression, run_bytes)
     for given in batches:
         packer.put(conform(given, schema))
         yield from packer.full_entries()
     yield from packer.rest()
 
 
-class _Packer:
+class Packer:
     def __init__(self, schema: pa.Schema, entry_size: int, compression: str, run_bytes: int) -> None:
         self._schema = schema
         self._options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)

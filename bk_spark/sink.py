@@ -18,7 +18,7 @@ from bk_spark.clients import client_for
 from bk_spark.data_ledgers import TaskLedgers
 from bk_spark.messages import CommitMessage, LogPart
 from bk_spark.options import Options
-from bk_spark.packing import RUN_BYTES, PackedRun, _Packer
+from bk_spark.packing import RUN_BYTES, PackedRun, Packer
 from bk_spark.routing import route_column, split_by_log, without_route
 from bk_spark.sink_plan import LogPlan, plan_log, wanted_properties
 from bk_spark.sink_schema import only_value, spelled
@@ -133,10 +133,10 @@ class _LogPacker:
     def __init__(self, plan: LogPlan, options: Options) -> None:
         self._plan = plan
         self._rows = self._bytes = 0
-        self._packer: _Packer | None = None
+        self._packer: Packer | None = None
         if plan.schema:
             self._schema = arrow_schema_of_text(plan.schema)
-            self._packer = _Packer(self._schema, options.entry_size, options.compression, RUN_BYTES)
+            self._packer = Packer(self._schema, options.entry_size, options.compression, RUN_BYTES)
 
     @property
     def held_bytes(self) -> int:
