@@ -21,7 +21,7 @@ from bk_core.metadata import BookieView, MetadataStore
 
 OpenStore = Callable[[], MetadataStore]
 
-WAIT_S = 15.0
+WAIT_S = 60.0
 
 
 def eventually(condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:
