@@ -85,7 +85,8 @@ class Sampler:
                     if kind is None:
                         continue
                     self.series[key] = Series(kind, process.pid)
-                size = process.memory_info().rss / MB
+                memory = process.memory_info()
+                size = (memory.rss - memory.shared) / MB  # a bookie's mapped database file is the kernel's cache, not its own memory
             except psutil.Error:
                 continue
             if size > 0:
