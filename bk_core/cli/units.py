@@ -11,39 +11,48 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 _NEVER = ("none", "never", "forever")
 
 
-class Duration(click.ParamType[int]):
-    """Milliseconds from a text such as 90s, 12h or 7d; with ``optional`` also "none", which is -1."""
+class _Amount(click.ParamType[int]):
+    """A whole number of units from a text; with ``optional`` also "none", which is -1."""
+
+    examples = ""
+
+    def __init__(self, *, optional: bool = False) -> None:
+        self._optional = optional
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if self._optional and str(value).lower() in _NEVER:
+            return -1
+        amount = self._parsed(str(value).strip())
+        if amount is None:
+            self.fail(f"{value!r} is no {self.name} such as {self.examples}" + (", or none" if self._optional else ""), param, ctx)
+        return amount
+
+    def _parsed(self, text: str) -> int | None:
+        """None if the text is none of this kind."""
+        raise AssertionError
+
+
+class Duration(_Amount):
+    """Milliseconds from a text such as 90s, 12h or 7d."""
 
     name = "duration"
+    examples = "90s, 30m, 12h, 7d"
 
-    def __init__(self, *, optional: bool = False) -> None:
-        self._optional = optional
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        if self._optional and str(value).lower() in _NEVER:
-            return -1
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", str(value).strip().lower())
-        if found is None:
-            self.fail(f"{value!r} is no duration such as 90s, 30m, 12h, 7d" + (", or none" if self._optional else ""), param, ctx)
-        return int(float(found[1]) * _DURATIONS_MS[found[2]])
+    def _parsed(self, text: str) -> int | None:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", text.lower())
+        return None if found is None else int(float(found[1]) * _DURATIONS_MS[found[2]])
 
 
-class Size(click.ParamType[int]):
-    """Bytes from a text such as 500MB (powers of 1000) or 10GiB (of 1024); with ``optional`` also "none", which is -1."""
+class Size(_Amount):
+    """Bytes from a text such as 500MB (powers of 1000) or 10GiB (of 1024)."""
 
     name = "size"
+    examples = "500MB, 10GiB or 123456"
 
-    def __init__(self, *, optional: bool = False) -> None:
-        self._optional = optional
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        if self._optional and str(value).lower() in _NEVER:
-            return -1
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?)B?", str(value).strip().upper())
+    def _parsed(self, text: str) -> int | None:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?)B?", text.upper())
         if found is None or (found[3] and not found[2]):
-            self.fail(f"{value!r} is no size such as 500MB, 10GiB or 123456" + (", or none" if self._optional else ""), param, ctx)
+            return None
         return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2]])

@@ -372,6 +372,8 @@ class Cell:
             return False
         if not answer["ok"]:
             self.errors.append(answer["error"])
+            if "ConnectionRefusedError" in answer["error"]:  # Spark's end of the gateway is gone, though its process may not be yet
+                self.world.kill_driver()
         return bool(answer["ok"])
 
     def run_to_the_end(self, **more: Any) -> None:
