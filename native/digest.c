@@ -196,3 +196,13 @@ void bk_digest_compute(const bk_digest *digest, const uint8_t *header, const uin
         break; /* DUMMY has no bytes */
     }
 }
+
+void bk_digest_copy(const bk_digest *digest, const uint8_t *header, const uint8_t *payload, size_t payload_size,
+                    uint8_t *copy, uint8_t out[BK_DIGEST_BYTES_MAX]) {
+    if (digest->type == BK_DIGEST_CRC32C) {
+        bk_store_be32(out, bk_crc32c_copy(bk_crc32c(0, header, BK_ENTRY_HEADER_BYTES), payload, copy, payload_size));
+        return;
+    }
+    memcpy(copy, payload, payload_size);
+    bk_digest_compute(digest, header, copy, payload_size, out);
+}

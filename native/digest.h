@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define BK_ENTRY_HEADER_BYTES 32 /* i64 ledger, i64 entry, i64 last add confirmed, i64 length */
 #define BK_DIGEST_BYTES_MAX   20
@@ -36,8 +37,40 @@ bk_digest_status bk_digest_prepare(bk_digest *digest, int64_t type, const uint8_
 void bk_digest_compute(const bk_digest *digest, const uint8_t *header, const uint8_t *payload, size_t payload_size,
                        uint8_t out[BK_DIGEST_BYTES_MAX]);
 
+/* Copies the payload to `copy`, which must not overlap it, and writes the digest over header and copy: what is digested
+ * is what is there, even when another thread writes to the payload meanwhile. */
+void bk_digest_copy(const bk_digest *digest, const uint8_t *header, const uint8_t *payload, size_t payload_size,
+                    uint8_t *copy, uint8_t out[BK_DIGEST_BYTES_MAX]);
+
 /* Standard CRC-32 (zlib), resumable like bk_crc32c. */
 uint32_t bk_crc32(uint32_t value, const uint8_t *data, size_t size);
+
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+
+/* One instruction each, which compilers do not always make of the bytes. */
+static inline uint32_t bk_load_be32(const uint8_t *data) {
+    uint32_t value;
+    memcpy(&value, data, sizeof value);
+    return __builtin_bswap32(value);
+}
+
+static inline void bk_store_be32(uint8_t *data, uint32_t value) {
+    value = __builtin_bswap32(value);
+    memcpy(data, &value, sizeof value);
+}
+
+static inline int64_t bk_load_be64(const uint8_t *data) {
+    uint64_t value;
+    memcpy(&value, data, sizeof value);
+    return (int64_t)__builtin_bswap64(value);
+}
+
+static inline void bk_store_be64(uint8_t *data, int64_t value) {
+    uint64_t swapped = __builtin_bswap64((uint64_t)value);
+    memcpy(data, &swapped, sizeof swapped);
+}
+
+#else
 
 static inline uint32_t bk_load_be32(const uint8_t *data) {
     return (uint32_t)data[0] << 24 | (uint32_t)data[1] << 16 | (uint32_t)data[2] << 8 | (uint32_t)data[3];
@@ -58,5 +91,7 @@ static inline void bk_store_be64(uint8_t *data, int64_t value) {
     bk_store_be32(data, (uint32_t)((uint64_t)value >> 32));
     bk_store_be32(data + 4, (uint32_t)(uint64_t)value);
 }
+
+#endif
 
 #endif

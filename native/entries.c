@@ -27,7 +27,10 @@ static bk_entries_status prepare(const bk_entries *entries, bk_digest *digest, b
     case BK_DIGEST_OK:
         break;
     }
-    return BK_ENTRIES_OK;
+    if (entries->first_entry_id < -1) {
+        return BK_ENTRIES_BAD_FIRST_ENTRY;
+    }
+    return entries->step < 1 || entries->step > INT32_MAX ? BK_ENTRIES_BAD_STEP : BK_ENTRIES_OK;
 }
 
 /* Steps over the item at *at. On success *body and *body_size name bytes inside the data, at least header and digest.
@@ -71,6 +74,10 @@ bk_entries_status bk_measure_entries(const bk_entries *entries, bk_entries_resul
             result->value_bytes += body_size - BK_ENTRY_HEADER_BYTES - digest.bytes;
         }
     }
+    if (status == BK_ENTRIES_OK && entries->first_entry_id >= 0 &&
+        result->count > (uint64_t)((INT64_MAX - entries->first_entry_id) / entries->step)) {
+        return BK_ENTRIES_ENTRY_OVERFLOW;
+    }
     return status;
 }
 
@@ -81,16 +88,22 @@ static bk_entries_status unpack_item(const bk_entries *entries, const bk_digest 
     uint8_t computed[BK_DIGEST_BYTES_MAX];
     uint8_t *value = columns->values + result->value_bytes;
     memcpy(header, body, sizeof header);
-    memcpy(value, body + BK_ENTRY_HEADER_BYTES + digest->bytes, payload_size);
     result->ledger_id = bk_load_be64(header);
     result->entry_id = bk_load_be64(header + 8);
     /* Over the copies: what was checked is what the caller gets. */
-    bk_digest_compute(digest, header, value, payload_size, computed);
+    bk_digest_copy(digest, header, body + BK_ENTRY_HEADER_BYTES + digest->bytes, payload_size, value, computed);
     if (memcmp(computed, body + BK_ENTRY_HEADER_BYTES, digest->bytes) != 0) {
         return BK_ENTRIES_WRONG_DIGEST;
     }
     if (result->ledger_id != entries->ledger_id) {
         return BK_ENTRIES_WRONG_LEDGER;
+    }
+    if (entries->first_entry_id >= 0) {
+        /* More items than were measured may be there by now; such a number means nothing then, but is no overflow. */
+        result->wanted = (uint64_t)entries->first_entry_id + (uint64_t)entries->step * result->count;
+        if ((uint64_t)result->entry_id != result->wanted) {
+            return BK_ENTRIES_WRONG_ENTRY;
+        }
     }
     store_native(columns->entry_ids, result->count, result->entry_id);
     store_native(columns->lacs_and_lengths, 2 * result->count, bk_load_be64(header + 16));

@@ -11,11 +11,15 @@ typedef enum {
     BK_ENTRIES_BAD_LEDGER,
     BK_ENTRIES_BAD_DIGEST_TYPE,
     BK_ENTRIES_BAD_HMAC_KEY,
-    BK_ENTRIES_CUT_LENGTH,   /* got of 4 length bytes */
-    BK_ENTRIES_SHORT,        /* an item of `got` bytes needs at least `wanted` */
-    BK_ENTRIES_CUT,          /* got of wanted bytes */
-    BK_ENTRIES_WRONG_DIGEST, /* ledger_id, entry_id: as they stand in the body */
-    BK_ENTRIES_WRONG_LEDGER, /* the same */
+    BK_ENTRIES_BAD_FIRST_ENTRY,
+    BK_ENTRIES_BAD_STEP,
+    BK_ENTRIES_CUT_LENGTH,     /* got of 4 length bytes */
+    BK_ENTRIES_SHORT,          /* an item of `got` bytes needs at least `wanted` */
+    BK_ENTRIES_CUT,            /* got of wanted bytes */
+    BK_ENTRIES_WRONG_DIGEST,   /* ledger_id, entry_id: as they stand in the body */
+    BK_ENTRIES_ENTRY_OVERFLOW, /* count */
+    BK_ENTRIES_WRONG_LEDGER,   /* the same as for a wrong digest */
+    BK_ENTRIES_WRONG_ENTRY,    /* the same, and wanted */
     BK_ENTRIES_NO_ROOM
 } bk_entries_status;
 
@@ -27,6 +31,8 @@ typedef struct {
     int64_t digest_type;
     const uint8_t *hmac_key;
     size_t hmac_key_size;
+    int64_t first_entry_id; /* ids must be this, this + step, ...; -1: any ids */
+    int64_t step;
 } bk_entries;
 
 typedef struct {
@@ -53,8 +59,8 @@ typedef struct {
 /* Checks the arguments and the structure of all items, and says how much room the columns need. */
 bk_entries_status bk_measure_entries(const bk_entries *entries, bk_entries_result *result);
 
-/* Copies the columns out and checks digest and ledger id of every item, in this order. The structure is checked again,
- * because another thread may have written to the input since it was measured. */
+/* Copies the columns out and checks digest, ledger id and entry id of every item, in this order. The structure is
+ * checked again, because another thread may have written to the input since it was measured. */
 bk_entries_status bk_unpack_entries(const bk_entries *entries, const bk_columns *columns, bk_entries_result *result);
 
 #endif

@@ -149,9 +149,7 @@ static void write_add(const bk_adds *adds, const bk_digest *digest, const uint8_
     bk_store_be64(header + 8, entry_id);
     bk_store_be64(header + 16, adds->last_add_confirmed);
     bk_store_be64(header + 24, length);
-    memcpy(stored_digest + digest->bytes, payload, payload_size);
-    /* Over the copy, so that digest and bytes agree even when another thread writes to the payload meanwhile. */
-    bk_digest_compute(digest, header, stored_digest + digest->bytes, payload_size, computed);
+    bk_digest_copy(digest, header, payload, payload_size, stored_digest + digest->bytes, computed);
     memcpy(stored_digest, computed, digest->bytes);
 }
 

@@ -25,15 +25,96 @@ def _may_fall_back(reason: ImportError) -> bool:
 
 IMPLEMENTATION = "pure"
 if _choice == "pure":
-    from bk_core.kernels.pure import CRC32C_KERNEL, crc32c, frame_adds, scan_frames, unpack_entries
+    from bk_core.kernels.pure import (
+        CRC32C_KERNEL,
+        crc32c,
+        entry_bits,
+        frame_add_responses,
+        frame_adds,
+        frame_adds_v3,
+        frame_read_responses,
+        frame_reads,
+        interleave,
+        measure_run,
+        scan_frames,
+        scan_requests,
+        scan_responses,
+        scan_responses_v3,
+        select_frames,
+        skip_frames,
+        take_bodies,
+        unpack_entries,
+        v3_read_frames,
+    )
 else:
     try:
-        from bk_core.kernels._native import CRC32C_KERNEL, crc32c, frame_adds, scan_frames, unpack_entries
+        from bk_core.kernels._native import (
+            CRC32C_KERNEL,
+            crc32c,
+            entry_bits,
+            frame_add_responses,
+            frame_adds,
+            frame_adds_v3,
+            frame_read_responses,
+            frame_reads,
+            interleave,
+            measure_run,
+            scan_frames,
+            scan_requests,
+            scan_responses,
+            scan_responses_v3,
+            select_frames,
+            skip_frames,
+            take_bodies,
+            unpack_entries,
+            v3_read_frames,
+        )
 
         IMPLEMENTATION = "native"
     except ImportError as failure:
         if not _may_fall_back(failure):
             raise ImportError(f"BK_CORE_KERNELS=native, but the native kernels cannot be loaded: {failure}") from failure
-        from bk_core.kernels.pure import CRC32C_KERNEL, crc32c, frame_adds, scan_frames, unpack_entries
+        from bk_core.kernels.pure import (
+            CRC32C_KERNEL,
+            crc32c,
+            entry_bits,
+            frame_add_responses,
+            frame_adds,
+            frame_adds_v3,
+            frame_read_responses,
+            frame_reads,
+            interleave,
+            measure_run,
+            scan_frames,
+            scan_requests,
+            scan_responses,
+            scan_responses_v3,
+            select_frames,
+            skip_frames,
+            take_bodies,
+            unpack_entries,
+            v3_read_frames,
+        )
 
-__all__ = ["CRC32C_KERNEL", "IMPLEMENTATION", "crc32c", "frame_adds", "scan_frames", "unpack_entries"]
+__all__ = [
+    "CRC32C_KERNEL",
+    "IMPLEMENTATION",
+    "crc32c",
+    "entry_bits",
+    "frame_add_responses",
+    "frame_adds",
+    "frame_adds_v3",
+    "frame_read_responses",
+    "frame_reads",
+    "interleave",
+    "measure_run",
+    "scan_frames",
+    "scan_requests",
+    "scan_responses",
+    "scan_responses_v3",
+    "select_frames",
+    "skip_frames",
+    "take_bodies",
+    "unpack_entries",
+    "v3_read_frames",
+]

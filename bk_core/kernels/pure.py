@@ -9,26 +9,54 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import operator
 import struct
 import zlib
 from array import array
 from typing import TYPE_CHECKING
 
 from bk_core.errors import DigestError, InvalidArgumentError, RemoteProtocolError
+from bk_core.kernels.pure_arguments import (
+    FRAME_MAX,
+    INT64_MAX,
+    KEY_BYTES,
+    check_frame_length,
+    check_frame_limit,
+    check_ids_fit,
+    check_not_negative,
+    flat_bytes,
+    int64,
+)
+from bk_core.kernels.pure_lanes import interleave, select_frames, skip_frames
+from bk_core.kernels.pure_runs import (
+    entry_bits,
+    frame_add_responses,
+    frame_read_responses,
+    frame_reads,
+    measure_run,
+    scan_requests,
+    scan_responses,
+    take_bodies,
+)
+from bk_core.kernels.pure_v3 import frame_adds_v3, scan_responses_v3, v3_read_frames
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+__all__ = [
+    "CRC32C_KERNEL", "crc32c", "entry_bits", "frame_add_responses", "frame_adds", "frame_adds_v3", "frame_read_responses",
+    "frame_reads", "interleave", "measure_run", "scan_frames", "scan_requests", "scan_responses", "scan_responses_v3", "select_frames",
+    "skip_frames", "take_bodies", "unpack_entries", "v3_read_frames",
+]  # fmt: skip
+
 CRC32C_KERNEL = "python"
+
+Column = bytes | memoryview
+"""Bytes, or from the extension, where they are many, a read-only view of memory that is used again once nobody has it (native/block.h)."""
 
 _LENGTH = struct.Struct(">I")
 _HEADER = struct.Struct(">qqqq")
 _ADD_WORD = 0x02010000  # protocol version 2, ADDENTRY (wire-protocol.md 5.1)
-_KEY_BYTES = 20
-_ADD_PREFIX_BYTES = 4 + 4 + _KEY_BYTES
-_INT64_MAX = (1 << 63) - 1
-_FRAME_MAX = 0x7FFFFFFF  # Apache peers read the length as a signed 32-bit number
+_ADD_PREFIX_BYTES = 4 + 4 + KEY_BYTES
 
 _CRC32, _HMAC, _CRC32C, _DUMMY = 1, 2, 3, 4
 _DIGEST_BYTES = {_CRC32: 8, _HMAC: 20, _CRC32C: 4, _DUMMY: 0}
@@ -52,8 +80,8 @@ def crc32c(data: Buffer, value: int = 0, /) -> int:
 
     InvalidArgumentError: ``value`` is not an unsigned 32-bit number, or ``data`` is not contiguous. TypeError: not a buffer, not an int.
     """
-    view = _bytes(data)
-    value = _int64(value, "value")
+    view = flat_bytes(data)
+    value = int64(value, "value")
     if not 0 <= value <= 0xFFFFFFFF:
         raise InvalidArgumentError(f"value must be 0..4294967295: {value}")
     return _crc32c(view, value)
@@ -66,18 +94,14 @@ def scan_frames(data: Buffer, frame_bytes_max: int, /) -> tuple[bytes, int]:
     RemoteProtocolError: ``N == 0`` or ``N + 4 > frame_bytes_max``, known as soon as four bytes are there, as at the bookie; then no frame
     of this buffer is delivered. InvalidArgumentError: the limit is not in 5..2**31-1 (a larger ``N`` is negative to an Apache peer).
     """
-    view = _bytes(data)
-    frame_bytes_max = _int64(frame_bytes_max, "frame_bytes_max")
-    if not 5 <= frame_bytes_max <= _FRAME_MAX:
-        raise InvalidArgumentError(f"frame_bytes_max must be 5..2147483647: {frame_bytes_max}")
+    view = flat_bytes(data)
+    frame_bytes_max = int64(frame_bytes_max, "frame_bytes_max")
+    check_frame_limit(frame_bytes_max)
     bounds = array("q")
     consumed = 0
     while len(view) - consumed >= 4:
         (payload_bytes,) = _LENGTH.unpack_from(view, consumed)
-        if payload_bytes == 0:
-            raise RemoteProtocolError("a frame without payload")
-        if payload_bytes + 4 > frame_bytes_max:
-            raise RemoteProtocolError(f"a frame of {payload_bytes + 4} bytes, length included, is over the limit of {frame_bytes_max}")
+        check_frame_length(payload_bytes, frame_bytes_max)
         end = consumed + 4 + payload_bytes
         if end > len(view):
             break
@@ -98,7 +122,7 @@ def frame_adds(
     master_key: bytes,
     flags: int,
     /,
-) -> tuple[bytes, bytes]:
+) -> tuple[bytes | memoryview, bytes]:
     """Frame consecutive entries as v2 ADD requests (wire-protocol.md 5.2 and 7.1).
 
     Payload i is ``payloads[offsets[i]:offsets[i + 1]]``; ``offsets`` are native int64, one more than there are entries, and need not start
@@ -107,31 +131,30 @@ def frame_adds(
     The body of frame i, without length, header word and key, is ``frames[frame_offsets[i] + 28:frame_offsets[i + 1]]``.
     InvalidArgumentError: a number out of range, a key of another size, offsets that decrease or leave the payloads.
     """
-    payload_view, offsets_view = _bytes(payloads), _bytes(offsets)
-    ledger_id = _int64(ledger_id, "ledger_id")
-    first_entry_id = _int64(first_entry_id, "first_entry_id")
-    last_add_confirmed = _int64(last_add_confirmed, "last_add_confirmed")
-    length_before = _int64(length_before, "length_before")
-    digest_type = _int64(digest_type, "digest_type")
-    hmac_view, master_view = _bytes(hmac_key), _bytes(master_key)
-    flags = _int64(flags, "flags")
+    payload_view, offsets_view = flat_bytes(payloads), flat_bytes(offsets)
+    ledger_id = int64(ledger_id, "ledger_id")
+    first_entry_id = int64(first_entry_id, "first_entry_id")
+    last_add_confirmed = int64(last_add_confirmed, "last_add_confirmed")
+    length_before = int64(length_before, "length_before")
+    digest_type = int64(digest_type, "digest_type")
+    hmac_view, master_view = flat_bytes(hmac_key), flat_bytes(master_key)
+    flags = int64(flags, "flags")
     if not offsets_view or len(offsets_view) % 8 != 0:
         raise InvalidArgumentError(f"offsets must be one or more native int64: {len(offsets_view)} bytes given")
-    _check_not_negative(ledger_id, "ledger_id")
-    _check_not_negative(first_entry_id, "first_entry_id")
+    check_not_negative(ledger_id, "ledger_id")
+    check_not_negative(first_entry_id, "first_entry_id")
     if last_add_confirmed < -1:
         raise InvalidArgumentError(f"last_add_confirmed must be -1 or more: {last_add_confirmed}")
-    _check_not_negative(length_before, "length_before")
+    check_not_negative(length_before, "length_before")
     _check_digest(digest_type, hmac_view)
-    if len(master_view) != _KEY_BYTES:
+    if len(master_view) != KEY_BYTES:
         raise InvalidArgumentError(f"master_key must be 20 bytes: {len(master_view)} given")
     if not 0 <= flags <= 0xFFFF:
         raise InvalidArgumentError(f"flags must be 0..65535: {flags}")
     bounds = _checked_offsets(offsets_view, len(payload_view), _ADD_PREFIX_BYTES + _HEADER.size + _DIGEST_BYTES[digest_type])
     count, total = len(bounds) - 1, bounds[-1] - bounds[0]
-    if first_entry_id > _INT64_MAX - count:
-        raise InvalidArgumentError(f"{count} entries from {first_entry_id} do not fit in 64 bits")
-    if total > _INT64_MAX - length_before:
+    check_ids_fit(count, first_entry_id)
+    if total > INT64_MAX - length_before:
         raise InvalidArgumentError(f"{total} payload bytes after {length_before} do not fit in 64 bits")
 
     frames, frame_offsets, length = bytearray(), array("q", [0]), length_before
@@ -149,31 +172,44 @@ def frame_adds(
 
 
 def unpack_entries(
-    data: Buffer, header_bytes: int, ledger_id: int, digest_type: int, hmac_key: bytes, /
-) -> tuple[bytes, bytes, bytes, bytes]:
-    """Turn many entry bodies into columns and check each digest and ledger id (wire-protocol.md 5.3, 7.1 - 7.3).
+    data: Buffer, header_bytes: int, ledger_id: int, digest_type: int, hmac_key: bytes, first_entry_id: int = -1, step: int = 1, /
+) -> tuple[Column, Column, Column, Column]:
+    """Turn many entry bodies into columns and check each digest and its ids (wire-protocol.md 5.3, 7.1 - 7.3).
 
     ``data`` is a run of items ``u32 length | header_bytes ignored bytes | body``, where length counts ignored bytes and body: 0 ignored
-    bytes for the bodies of a batch read answer, 24 for whole v2 read answers.
+    bytes for the bodies of a batch read answer, 24 for whole v2 read answers. With ``first_entry_id`` of 0 or more the entry ids must be
+    that, that + ``step``, ...; with -1 which ids were asked for is the caller's to compare.
     Returns ``(entry_ids, offsets, values, lacs_and_lengths)``: native int64 ids, native int64 offsets into values (one more than entries),
     the payloads end to end, and native int64 pairs (last add confirmed field, length field).
-    RemoteProtocolError: an item is cut off or too short. DigestError: wrong digest, then wrong ledger id (the order of 7.3), with ``item``,
-    ``ledger`` and ``entry`` in its context. The structure of all items is judged before the first digest. InvalidArgumentError: bad number.
-    Which entry ids were asked for is the caller's to compare.
+    RemoteProtocolError: an item is cut off or too short. DigestError: wrong digest, then wrong ledger id, then wrong entry id (the order of
+    7.3), with ``item``, ``ledger`` and ``entry`` as they stand in the body in its context. The structure of all items is judged before the
+    first digest. InvalidArgumentError: bad number.
     """
-    view = _bytes(data)
-    header_bytes = _int64(header_bytes, "header_bytes")
-    ledger_id = _int64(ledger_id, "ledger_id")
-    digest_type = _int64(digest_type, "digest_type")
-    hmac_view = _bytes(hmac_key)
+    view = flat_bytes(data)
+    header_bytes = int64(header_bytes, "header_bytes")
+    ledger_id = int64(ledger_id, "ledger_id")
+    digest_type = int64(digest_type, "digest_type")
+    hmac_view = flat_bytes(hmac_key)
+    first_entry_id, step = int64(first_entry_id, "first_entry_id"), int64(step, "step")
     if not 0 <= header_bytes <= 0x7FFFFFFF:
         raise InvalidArgumentError(f"header_bytes must be 0..2147483647: {header_bytes}")
-    _check_not_negative(ledger_id, "ledger_id")
+    check_not_negative(ledger_id, "ledger_id")
     _check_digest(digest_type, hmac_view)
+    if first_entry_id < -1:
+        raise InvalidArgumentError(f"first_entry_id must be -1 or more: {first_entry_id}")
+    if not 1 <= step <= 0x7FFFFFFF:
+        raise InvalidArgumentError(f"step must be 1..2147483647: {step}")
+    bodies = _bodies(view, header_bytes, _HEADER.size + _DIGEST_BYTES[digest_type])
+    if first_entry_id >= 0:
+        check_ids_fit(len(bodies), first_entry_id, step)
 
     entry_ids, offsets, values, lacs_and_lengths = array("q"), array("q", [0]), bytearray(), array("q")
-    for item, body in enumerate(_bodies(view, header_bytes, _HEADER.size + _DIGEST_BYTES[digest_type])):
+    for item, body in enumerate(bodies):
         entry_id, lac, length, payload = _checked_body(item, body, ledger_id, digest_type, hmac_view)
+        expected = first_entry_id + item * step
+        if first_entry_id >= 0 and entry_id != expected:
+            message = f"item {item}: ledger {ledger_id}, entry {entry_id} where entry {expected} was expected"
+            raise DigestError(message, item=item, ledger=ledger_id, entry=entry_id)
         entry_ids.append(entry_id)
         values += payload
         offsets.append(len(values))
@@ -184,38 +220,10 @@ def unpack_entries(
 # --- arguments --------------------------------------------------------------------------------------------------
 
 
-def _bytes(data: object) -> memoryview:
-    """A flat view of unsigned bytes over any contiguous buffer."""
-    try:
-        view = memoryview(data)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"a bytes-like object is required, not '{type(data).__name__}'") from None
-    if not view.c_contiguous:
-        raise InvalidArgumentError("a buffer must be C-contiguous")
-    if view.nbytes == 0:
-        return memoryview(b"")  # cast refuses an empty view of wider items
-    try:
-        return view.cast("B")
-    except TypeError:
-        return memoryview(view.tobytes())  # cast knows native formats only; ctypes arrays name their byte order
-
-
-def _int64(value: int, name: str) -> int:
-    value = operator.index(value)
-    if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
-        raise InvalidArgumentError(f"{name} must fit in 64 bits")
-    return value
-
-
-def _check_not_negative(value: int, name: str) -> None:
-    if value < 0:
-        raise InvalidArgumentError(f"{name} must not be negative: {value}")
-
-
 def _check_digest(digest_type: int, hmac_key: memoryview) -> None:
     if digest_type not in _DIGEST_BYTES:
         raise InvalidArgumentError(f"digest_type must be 1 (CRC32), 2 (HMAC), 3 (CRC32C) or 4 (DUMMY): {digest_type}")
-    if digest_type == _HMAC and len(hmac_key) != _KEY_BYTES:
+    if digest_type == _HMAC and len(hmac_key) != KEY_BYTES:
         raise InvalidArgumentError(f"hmac_key must be 20 bytes for HMAC: {len(hmac_key)} given")
 
 
@@ -227,7 +235,7 @@ def _checked_offsets(offsets: memoryview, payloads_size: int, overhead: int) -> 
             raise InvalidArgumentError(f"offset {i} is {offset}, outside the {payloads_size} bytes of payloads")
         if offset < before:
             raise InvalidArgumentError(f"offset {i} is {offset}, below the one before it")
-        if i > 0 and offset - before > _FRAME_MAX - overhead:
+        if i > 0 and offset - before > FRAME_MAX - overhead:
             raise InvalidArgumentError(f"payload {i - 1} of {offset - before} bytes does not fit in a frame")
         before = offset
     return bounds
