@@ -12,12 +12,15 @@ from bk_core.protocol.limits import Limits
 
 PROTOCOLS = ("v2", "v3")
 PLACEMENTS = ("random", "rack-aware")
+CONNECTIONS_MAX = 64
 ENSEMBLE_CHANGES = ("immediate", "delayed", "disabled")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """``protocol``: "v2" sends adds and reads over v2 and what v2 lacks over v3; "v3" uses v3 alone (wire-protocol.md 6).
+
+    ``connections_per_bookie``: over so many connections the ledgers are spread that adds and reads are about; a ledger stays on one.
 
     ``operation_timeout_s`` bounds every blocking call, a recovery's while it makes no progress; ``metadata_timeout_s`` one try at the
     metadata store.
@@ -42,6 +45,7 @@ class ClientConfig:
 
     uri: str
     protocol: str = "v2"
+    connections_per_bookie: int = 1
     operation_timeout_s: float = 60.0
     metadata_timeout_s: float = 10.0
     log_root: str | None = None
@@ -76,6 +80,8 @@ class ClientConfig:
         for name, kind in (("limits", Limits), ("reads", ReadOptions)):
             if not isinstance(getattr(self, name), kind):
                 raise InvalidArgumentError(f"{name} must be {kind.__name__}(...), not {getattr(self, name)!r}")
+        if not 1 <= self.connections_per_bookie <= CONNECTIONS_MAX:
+            raise InvalidArgumentError(f"connections_per_bookie must be within 1..{CONNECTIONS_MAX}, not {self.connections_per_bookie}")
         for name in ("operation_timeout_s", "metadata_timeout_s"):
             if not getattr(self, name) > 0:
                 raise InvalidArgumentError(f"{name} must be above 0, not {getattr(self, name)}")

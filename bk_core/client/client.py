@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from bk_core.client import replication
 from bk_core.client.operations import run_machine
 from bk_core.client.read_handle import ReadHandle
-from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
 from bk_core.client.session import Session
 from bk_core.client.write_handle import WriteHandle
 from bk_core.config import ClientConfig
@@ -37,6 +35,9 @@ from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, Diges
 from bk_core.protocol.ledger.placement import new_ensemble_striped
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.recovery import LedgerRecovery
+
+if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
+    from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
 
 T = TypeVar("T")
 LEDGER_ID_END = 1 << 63
@@ -190,14 +191,20 @@ class BookKeeper:
         password: bytes = b"",
         digest_type: DigestType | str | None = None,
         options: ReadOptions | None = None,
+        lac: bool = True,
     ) -> ReadHandle:
         """Open for reading without recovery: a live writer is never disturbed (OP-3, OP-5). ``options``: else the client's ``reads``.
+
+        ``lac=False`` neither asks for the LAC nor follows the metadata of a ledger that is not CLOSED: for who reads only entries that are
+        known to be acknowledged (``read_runs(..., unchecked_bound=True)``).
 
         NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError (only if ``digest_type`` is given; else the stored one is used);
         ReadTimeoutError, ReadError, UnauthorizedError when the bookies of a ledger that is not CLOSED do not tell its LAC.
         """
         metadata, version = self._load(ledger_id)
         self._check_access(ledger_id, metadata, password, digest_type)
+        if not lac:
+            return ReadHandle(self._session, ledger_id, metadata, version, options)
         return ReadHandle.open(self._session, ledger_id, metadata, version, options)
 
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:
@@ -247,10 +254,14 @@ class BookKeeper:
     ) -> LedgerReport:
         """Which replica of which entry is missing or corrupt (RR-4): the first and last entry of each replica, or with ``full`` all.
         Neither fences nor writes. NoSuchLedgerError."""
+        from bk_core.client import replication
+
         return replication.check_ledger(self, ledger_id, full=full, bytes_per_second=bytes_per_second, on_progress=on_progress)
 
     def repair_ledger(self, ledger_id: int, **options: Any) -> RepairReport:
         """Copy what is missing and exchange bookies that are gone (RR-1..RR-8, G-27). ``options`` are those of RepairOptions."""
+        from bk_core.client import replication
+
         return replication.repair_ledger(self, ledger_id, _repair_options(options))
 
     def decommission_bookie(
@@ -263,6 +274,8 @@ class BookKeeper:
         **options: Any,
     ) -> DecommissionReport:
         """Move everything off a bookie, alive or dead, until no fragment names it. ``options`` are those of RepairOptions."""
+        from bk_core.client import replication
+
         return replication.decommission_bookie(
             self, bookie, _repair_options(options), wait_s=wait_s, delete_cookie=delete_cookie, on_ledger=on_ledger
         )
@@ -314,6 +327,8 @@ def _custom(given: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _repair_options(options: dict[str, Any]) -> RepairOptions:
+    from bk_core.client.replication_report import RepairOptions
+
     try:
         return RepairOptions(**{**options, "lost": frozenset(options.get("lost", ()))})
     except TypeError as error:

@@ -27,11 +27,11 @@ class LogRun:
     segment: Segment
     first_entry: int
     count: int
-    values: bytes
+    values: bytes | bytearray | memoryview
     offsets: memoryview
 
     def payloads(self) -> list[bytes]:
-        return [self.values[self.offsets[i] : self.offsets[i + 1]] for i in range(self.count)]
+        return [bytes(self.values[self.offsets[i] : self.offsets[i + 1]]) for i in range(self.count)]
 
     @property
     def end_position(self) -> Position:

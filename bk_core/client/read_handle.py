@@ -41,7 +41,7 @@ class ReadHandle:
         self._view = LedgerView(ledger_id, metadata, version, hold_back=self._options.hold_back_in_recovery)
         start = self._options.rotation
         if start is None:
-            start = session.rng.randrange(metadata.ensemble_size)
+            start = (session.rotation + ledger_id) % metadata.ensemble_size  # opened again it meets the caches that it filled
         if not self._options.sticky:
             start = None
         distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)

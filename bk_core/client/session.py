@@ -25,11 +25,12 @@ from bk_core.protocol.ledger.placement import Placement, Quarantine, RackAwarePl
 from bk_core.protocol.ledger.recovery_options import RecoveryOptions
 from bk_core.protocol.ledger.replica_order import Rank, ReadHistory
 from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode, WriterOptions
-from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, Request, Response, Status
+from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRunRequest, Request, Response, Status
 
 log = logging.getLogger("bk_core.client")
 
 SHARED_KINDS = frozenset({"data", "batch", "control"})
+SPREAD_KINDS = frozenset({"data", "batch"})  # over ``connections_per_bookie``
 
 
 class Machine(Protocol):
@@ -49,8 +50,9 @@ class Session:
         self._racks = RackMap(store, config.racks) if config.placement == "rack-aware" else None
         self.reactor = Reactor()
         self.rng = random.Random()
+        self.rotation = self.rng.randrange(1 << 16)  # with the ledger id it says which replica is read first (RD-2)
         self._metadata = ThreadPoolExecutor(max_workers=4, thread_name_prefix="bookkeeper-metadata")
-        self._links: dict[tuple[BookieId, str], BookieLink] = {}
+        self._links: dict[tuple[BookieId, str, int], BookieLink] = {}
         self._reads = ReadHistory(config.limits.speculative_read_ns)
         self._closables: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._closables_lock = threading.Lock()
@@ -143,27 +145,30 @@ class Session:
 
     def _suspects(self) -> frozenset[BookieId]:
         """Any thread: bookies in quarantine, and those whose connection is broken now."""
-        broken = {bookie for (bookie, _), link in tuple(self._links.items()) if link.failed_recently}
+        broken = {bookie for (bookie, _, _), link in tuple(self._links.items()) if link.failed_recently}
         return self._quarantine.members() | broken
 
-    def link(self, bookie: BookieId, kind: str) -> BookieLink:
+    def link(self, bookie: BookieId, kind: str, ledger_id: int = 0) -> BookieLink:
         """Reactor thread. Kinds: data, batch (a connection that an old bookie may close), control (v3), and one of its own per recovery:
         a writer on the shared connection must never take the answer to a recovery add for its own."""
-        found = self._links.get((bookie, kind))
+        key = bookie, kind, ledger_id % self.config.connections_per_bookie if kind in SPREAD_KINDS else 0
+        found = self._links.get(key)
         if found is None:
             v3 = kind == "control" or self.config.protocol == "v3"
             found = BookieLink(self.reactor, bookie, "v3" if v3 else "v2", self._resolve, self.config.limits.frame_bytes_max)
-            self._links[bookie, kind] = found
+            self._links[key] = found
         return found
 
     def drop_link(self, bookie: BookieId, kind: str) -> None:
-        link = self._links.pop((bookie, kind), None)
+        link = self._links.pop((bookie, kind, 0), None)
         if link is not None:
             link.close()
 
     def link_kind(self, message: Request) -> str:
         if isinstance(message, BatchReadRequest):
             return "batch"
+        if isinstance(message, ReadRunRequest):
+            return "data"
         if isinstance(message, ReadRequest) and not message.fence and message.entry_id >= 0 and message.previous_lac is None:
             return "data"
         return "control"
@@ -254,7 +259,7 @@ class Driver:
     def _perform_one(self, effect: Effect) -> None:
         match effect:
             case SendAdds(bookie, position, run, start):
-                link = self.session.link(bookie, self._add_kind)
+                link = self.session.link(bookie, self._add_kind, self.ledger_id)
                 if bookie not in self._listening:
                     self._listening.add(bookie)
                     link.listen(self.ledger_id, self)
@@ -277,9 +282,9 @@ class Driver:
                 log.log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
 
     def _send_read(self, request: int, bookie: BookieId, message: Request, timeout_ns: int | None) -> None:
-        link = self.session.link(bookie, self.session.link_kind(message))
+        link = self.session.link(bookie, self.session.link_kind(message), self.ledger_id)
 
-        plain = isinstance(message, (ReadRequest, BatchReadRequest)) and message.entry_id >= 0
+        plain = isinstance(message, (ReadRequest, BatchReadRequest, ReadRunRequest)) and message.entry_id >= 0
         sent_ns = self.session.reactor.now_ns()
 
         def answer(status: Status, response: Response | None) -> None:
@@ -320,9 +325,9 @@ class Driver:
         if not self._closed:
             self._timers[key] = self.session.reactor.call_later(after_ns, lambda: self.feed(TimerFired(key)))
 
-    def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status) -> None:
+    def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status, entries: int | None) -> None:
         self.session.note_answer(bookie, status)
-        self.feed(AddReply(bookie, first_entry_id, count, status))
+        self.feed(AddReply(bookie, first_entry_id, count, status, entries))
 
     def on_lost(self, bookie: BookieId, status: Status) -> None:
         self.session.note_answer(bookie, status)
@@ -335,7 +340,7 @@ class Driver:
         for timer in self._timers.values():
             timer.cancel()
         for bookie in self._listening:
-            self.session.link(bookie, self._add_kind).unlisten(self.ledger_id, self)
+            self.session.link(bookie, self._add_kind, self.ledger_id).unlisten(self.ledger_id, self)
             if self._add_kind not in SHARED_KINDS:
                 self.session.drop_link(bookie, self._add_kind)
 

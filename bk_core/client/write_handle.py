@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 import time
 from array import array
@@ -15,10 +14,11 @@ from typing import Any, Self
 from bk_core.client.operations import must_not_block, wait
 from bk_core.client.session import Driver, Session
 from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
+from bk_core.protocol import BytesLike
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.entry import layout
 from bk_core.protocol.ledger.metadata import LedgerMetadata
-from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
+from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, largest_of
 from bk_core.protocol.ledger.writer import ENTRY_ID_MAX, LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
 
@@ -119,7 +119,8 @@ class WriteHandle:
         """Append ``len(offsets) - 1`` entries; entry i is ``payloads[offsets[i]:offsets[i + 1]]`` (int64 offsets).
 
         The future has the id of the run's last entry once the whole run is acknowledged. Blocks while more than
-        ``pending_bytes_max`` are in flight. Raises InvalidArgumentError for a payload over the frame limit, before anything is sent.
+        ``pending_bytes_max`` are in flight. A buffer that is read-only is not copied: leave it alone until then.
+        Raises InvalidArgumentError for a payload over the frame limit, before anything is sent.
 
         ``entry_id`` is the id of the first entry of the run in a ledger created with ``caller_ids`` (WR-2), and must be left out in others.
         Ids may come in any order, each once (DuplicateEntryIdError in the future); an acknowledgement waits for all lower ids.
@@ -149,7 +150,7 @@ class WriteHandle:
         finally:
             self._order.release()
 
-    def _admit(self, payloads: bytes, bounds: memoryview, future: Future[int], last: bool, first: int | None) -> None:
+    def _admit(self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None) -> None:
         size, count = bounds[-1] - bounds[0], len(bounds) - 1
         self._wait_for_room(size, count, first)
         self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
@@ -165,11 +166,13 @@ class WriteHandle:
 
         self._post(hand_over)
 
-    def _bytes_of(self, payload: Any) -> bytes:
+    def _bytes_of(self, payload: Any) -> BytesLike:
+        """What is read-only is taken as it is: whoever hands it in must not change it by another way until it is acknowledged."""
         if isinstance(payload, bytes):
             return payload
         try:
-            return bytes(memoryview(payload).cast("B"))
+            view = memoryview(payload).cast("B")
+            return view if view.readonly else bytes(view)
         except TypeError:
             raise InvalidArgumentError(f"a payload is bytes, not {type(payload).__name__}", ledger=self.ledger_id) from None
 
@@ -202,11 +205,7 @@ class WriteHandle:
         return text
 
     def _check_sizes(self, bounds: memoryview, total: int) -> None:
-        edges = bounds.tolist()
-        sizes = list(map(operator.sub, edges[1:], edges))
-        if edges[0] < 0 or min(sizes) < 0 or edges[-1] > total:
-            raise InvalidArgumentError(f"offsets of a run must rise within the {total} bytes of its payloads")
-        largest = max(sizes)
+        largest = largest_of(bounds, total)
         if largest > self._payload_bytes_max:
             raise InvalidArgumentError(
                 f"a payload of {largest} bytes is too large for ledger {self.ledger_id}: "

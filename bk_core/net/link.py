@@ -11,24 +11,26 @@ import logging
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Protocol
 
 from bk_core import kernels
 from bk_core.errors import RemoteProtocolError
+from bk_core.net.outstanding import RESPONSES, Answer, Outstanding, Waiting
 from bk_core.net.reactor import Reactor
+from bk_core.net.receiving import ReceiveBuffer
+from bk_core.net.sent_adds import SentAddRuns, SentAdds
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.run import AddRun
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire import messages as m
-from bk_core.protocol.wire.messages import AddRequest, AddResponse, ReadRequest, Request, Response, Status
+from bk_core.protocol.wire.messages import AddResponse, ReadRequest, ReadResponse, ReadRunRequest, Request, Response, Status
+from bk_core.protocol.wire.read_run import ReadRun
 
 log = logging.getLogger("bk_core.net")
 
-RECEIVE_BYTES = 1 << 20
 SEND_BUFFERS_MAX = 256
 BACKOFF_FIRST_NS = 50_000_000
 BACKOFF_LAST_NS = 2_000_000_000
@@ -37,40 +39,14 @@ CONNECT_TIMEOUT_NS = 5_000_000_000
 # A v3 or batch answer to an entry at the v2 limit is a little longer than the limit (wire-protocol.md 2.1).
 RECEIVE_SLACK_BYTES = 4096
 
-# SM-3: a number alone does not tell whose answer it is; the operation must be the request's too (wire-protocol.md 9).
-RESPONSES: Mapping[type[Request], type[Response]] = MappingProxyType(
-    {
-        m.AddRequest: m.AddResponse,
-        m.ReadRequest: m.ReadResponse,
-        m.BatchReadRequest: m.BatchReadResponse,
-        m.AuthRequest: m.AuthResponse,
-        m.WriteLacRequest: m.WriteLacResponse,
-        m.ReadLacRequest: m.ReadLacResponse,
-        m.ForceLedgerRequest: m.ForceLedgerResponse,
-        m.BookieInfoRequest: m.BookieInfoResponse,
-        m.EntryListRequest: m.EntryListResponse,
-        m.StartTlsRequest: m.StartTlsResponse,
-        m.UnservedRequest: m.UnservedResponse,
-    }
-)
-
-Answer = Callable[[Status, Response | None], None]
 Resolve = Callable[[BookieId, Callable[[tuple[str, int] | None, str], None]], None]
 
 
 class AddListener(Protocol):
     """Who wants the add answers of one ledger on this link."""
 
-    def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status) -> None: ...
+    def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status, entries: int | None) -> None: ...
     def on_lost(self, bookie: BookieId, status: Status) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    answer: Answer
-    response: type[Response]
-    deadline_ns: int
-    key: tuple[int, int] | None  # v2 single reads
 
 
 class BookieLink:
@@ -88,10 +64,9 @@ class BookieLink:
         self._connected = False
         self._closed = False
         self._output: deque[memoryview] = deque()
-        self._input = bytearray()
-        self._waiting: dict[int, _Waiting] = {}
-        self._by_key: dict[tuple[int, int], deque[int]] = {}
-        self._adds: dict[int, tuple[int, int]] = {}  # v3 only: txn -> (ledger, entry), for answers without an inner message
+        self._input = ReceiveBuffer()
+        self._outstanding = Outstanding()
+        self._adds = SentAddRuns()  # v3 only
         self._listeners: dict[int, AddListener] = {}
         self._next_id = 0
         self._backoff_ns = BACKOFF_FIRST_NS
@@ -117,29 +92,38 @@ class BookieLink:
         if self.protocol == "v2":
             self._send(run.frames_for(position, start, ensemble_size, write_quorum_size))
             return
-        buffers: list[memoryview] = []
-        for index in run.indices(position, start, ensemble_size, write_quorum_size):
-            self._next_id += 1
-            entry_id = run.first_entry_id + index
-            self._adds[self._next_id] = (run.ledger_id, entry_id)
-            key = bytes(run.frames[run.offsets[index] + 8 : run.offsets[index] + 28])
-            body, flag = bytes(run.body(index)), run.recovery
-            request = AddRequest(self._next_id, run.ledger_id, entry_id, key, body, flag, flag, run.deferred_sync)
-            buffers.append(memoryview(connection.encode_request(request, "v3")))
-        self._send(buffers)
+        count = run.count_for(position, start, ensemble_size, write_quorum_size)
+        if not count:
+            return
+        numbers = range(self._next_id + 1, self._next_id + 1 + count)
+        self._next_id += count
+        first = run.first_entry_id + start
+        self._adds.add(SentAdds(numbers, run.ledger_id, first, position, ensemble_size, write_quorum_size, count))
+        self._send([run.frames_v3_for(position, start, ensemble_size, write_quorum_size, numbers.start)])
 
     def request(self, message: Request, timeout_ns: int, answer: Answer) -> None:
-        """Send one request; ``answer`` is called exactly once."""
+        """Send one request; ``answer`` is called exactly once. What a batch read or a run of reads brings is good until it returns."""
         if not self._ready():
             self._reactor.post(lambda: answer(Status.UNAVAILABLE, None))
             return
         self._next_id += 1
-        number = self._next_id
-        key = (message.ledger_id, message.entry_id) if self.protocol == "v2" and isinstance(message, ReadRequest) else None
-        self._waiting[number] = _Waiting(answer, RESPONSES[type(message)], self._reactor.now_ns() + timeout_ns, key)
-        if key is not None:
-            self._by_key.setdefault(key, deque()).append(number)
-        self._send([memoryview(connection.encode_request(replace(message, request_id=number), self.protocol))])
+        message = replace(message, request_id=self._next_id)
+        waiting = Waiting(self._next_id, answer, RESPONSES[type(message)], timeout_ns, self._reactor.now_ns() + timeout_ns)
+        if isinstance(message, ReadRunRequest):
+            self._send([self._run_frames(message, waiting)])
+            return
+        if self.protocol == "v2" and isinstance(message, ReadRequest):
+            waiting.key = message.ledger_id, message.entry_id
+        self._outstanding.add(waiting)
+        self._send([memoryview(connection.encode_request(message, self.protocol))])
+
+    def _run_frames(self, message: ReadRunRequest, waiting: Waiting) -> memoryview:
+        waiting.run, waiting.ledger_id = ReadRun(message), message.ledger_id
+        if self.protocol == "v3":
+            waiting.numbers = range(self._next_id + 1, self._next_id + 1 + message.count)
+            self._next_id += message.count
+        self._outstanding.add_run(waiting)
+        return memoryview(connection.encode_read_run(message, waiting.numbers))
 
     def close(self) -> None:
         self._closed = True
@@ -195,18 +179,17 @@ class BookieLink:
     def _receive(self) -> None:
         assert self._socket is not None
         try:
-            data = self._socket.recv(RECEIVE_BYTES)
+            count = self._input.receive(self._socket)
         except BlockingIOError:
             return
         except OSError as error:
             self._drop(Status.UNAVAILABLE, str(error))
             return
-        if not data:
+        if not count:
             self._drop(Status.UNAVAILABLE, "closed by the bookie")
             return
         self._backoff_ns = BACKOFF_FIRST_NS
         self.failed_recently = False
-        self._input += data
         try:
             self._parse()
         except RemoteProtocolError as error:
@@ -214,52 +197,131 @@ class BookieLink:
             self._drop(Status.PROTOCOL_ERROR, str(error))
 
     def _parse(self) -> None:
-        bounds, consumed = kernels.scan_frames(self._input, self._frame_bytes_max)
-        if not consumed:
-            return
-        data = bytes(memoryview(self._input)[:consumed])
-        del self._input[:consumed]
-        if self.protocol == "v2":
-            for item in connection.decode_add_responses(data, bounds):
-                if isinstance(item, connection.AddAcks):
-                    self._add_answer(item.ledger_id, item.first_entry_id, item.count, item.status)
-                else:
-                    self._answer(item)
-            return
-        edges = memoryview(bounds).cast("q")
-        for index in range(0, len(edges), 2):
-            self._answer(connection.decode_response(data[edges[index] : edges[index + 1]], "v3"))
+        received = self._input
+        view, start, stop = received.view, received.start, received.stop
+        scan, handle = (connection.scan_v2, self._item) if self.protocol == "v2" else (connection.scan_v3, self._item_v3)
+        items, consumed, wanted = scan(view, start, stop, self._frame_bytes_max)
+        for item in items:
+            handle(view, item)
+        if self._connected:  # else it was dropped meanwhile, and a new one begins from nothing
+            received.use(consumed, wanted)
 
-    def _add_answer(self, ledger_id: int, first: int, count: int, status: Status) -> None:
+    def _item(self, view: memoryview, item: connection.Item) -> None:
+        kind, ledger_id, entry_id, count, step, begin, end = item
+        if kind == connection.ADDS:
+            self._add_answer(ledger_id, entry_id, count, Status.OK)
+        elif kind == connection.READS:
+            self._reads(view[begin:end], ledger_id, entry_id, count, step)
+        elif kind == connection.SPARSE_ADDS:
+            entries = int.from_bytes(kernels.entry_bits(view[begin:end], entry_id, count), "little")
+            self._add_answer(ledger_id, entry_id, count, Status.OK, entries)
+        elif kind == connection.BATCH:
+            self._answer(m.BatchReadResponse(count, Status.OK, ledger_id, entry_id, view[begin:end]))
+        else:
+            self._answer(connection.decode_response(bytes(view[begin:end]), "v2"))
+
+    def _item_v3(self, view: memoryview, item: connection.Item) -> None:
+        kind, ledger_id, entry_id, count, number, begin, end = item
+        if kind == connection.ADDS:
+            self._added_v3(ledger_id, entry_id, count, number)
+        elif kind == connection.READS and self._read_v3(view[begin:end], entry_id, count, number):
+            pass
+        else:
+            start = begin if kind == connection.READS else begin - connection.LENGTH_BYTES
+            marks = memoryview(kernels.scan_frames(view[start:end], self._frame_bytes_max)[0]).cast("q")
+            for i in range(0, len(marks), 2):
+                self._answer(connection.decode_response(bytes(view[start + marks[i] : start + marks[i + 1]]), "v3"))
+
+    def _added_v3(self, ledger_id: int, entry_id: int, count: int, number: int) -> None:
+        """``count`` good answers, numbers and entries ascending by one. Whose they are the numbers say, not the entries (SM-3)."""
+        while count:
+            sent, taken = self._adds.find(number), 1
+            if sent is None:
+                self._answer(AddResponse(number, Status.OK, ledger_id, entry_id))
+            else:
+                most = min(count, sent.numbers.stop - number)
+                if (sent.ledger_id, sent.entry_id(number), sent.entry_id(number + most - 1)) == (ledger_id, entry_id, entry_id + most - 1):
+                    taken = most
+                self._adds.answered(sent, taken)
+                self._add_answer(sent.ledger_id, sent.entry_id(number), taken, Status.OK)
+            entry_id, count, number = entry_id + taken, count - taken, number + taken
+
+    def _read_v3(self, frames: memoryview, entry_id: int, count: int, number: int) -> bool:
+        """Whether these good answers are all of one run and in its order; if so it has taken them."""
+        waiting = self._outstanding.run_reads(number, count)
+        if waiting is None or waiting.run is None:
+            return False
+        made, step, max_lac = kernels.v3_read_frames(frames, 0, len(frames))
+        if waiting.run.in_order(entry_id, count, step) != count:
+            return False
+        self._outstanding.forget_reads(number, count)
+        waiting.run.take_frames(count, made, max_lac)
+        self._run_moved(waiting)
+        return True
+
+    def _add_answer(self, ledger_id: int, first: int, count: int, status: Status, entries: int | None = None) -> None:
         listener = self._listeners.get(ledger_id)
         if listener is not None:
-            self._tell(partial(listener.on_add, self.bookie, first, count, status))
+            self._tell(partial(listener.on_add, self.bookie, first, count, status, entries))
 
     def _answer(self, response: Response) -> None:
-        if self.protocol == "v3" and isinstance(response, AddResponse) and response.request_id in self._adds:
-            ledger_id, entry_id = self._adds.pop(response.request_id)
-            self._add_answer(ledger_id, entry_id, 1, response.status)
+        if isinstance(response, AddResponse) and self._add_response(response):
             return
-        number = response.request_id
-        if self.protocol == "v2" and number == 0:
-            queue = self._by_key.get((getattr(response, "ledger_id", -1), getattr(response, "entry_id", -1)))
-            if not queue:
-                return
-            number = queue[0]
-        found = self._waiting.get(number)
-        if found is None or not isinstance(response, found.response):
-            return
-        self._forget(number)
-        self._tell(partial(found.answer, response.status, response))
+        if self.protocol == "v2" and isinstance(response, ReadResponse):
+            self._read_response(response)
+        elif (waiting := self._outstanding.run_read(response)) is not None:
+            self._run_answer(waiting, response)
+        elif (waiting := self._outstanding.numbered(response)) is not None:
+            self._done(waiting, response.status, response)
 
-    def _forget(self, number: int) -> _Waiting | None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is not None and waiting.key is not None:
-            queue = self._by_key[waiting.key]
-            queue.remove(number)
-            if not queue:
-                del self._by_key[waiting.key]
-        return waiting
+    def _add_response(self, response: AddResponse) -> bool:
+        """Whether it is about an add of a run, which nobody waits for by number."""
+        if self.protocol == "v2":
+            self._add_answer(response.ledger_id, response.entry_id, 1, response.status)
+            return True
+        sent = self._adds.find(response.request_id)
+        if sent is not None:
+            self._adds.answered(sent, 1)
+            self._add_answer(sent.ledger_id, sent.entry_id(response.request_id), 1, response.status)
+        return sent is not None
+
+    def _reads(self, frames: memoryview, ledger_id: int, entry_id: int, count: int, step: int) -> None:
+        """v2: ``count`` good answers, of every ``step``-th entry. As many at once as continue a run; whatever else one by one."""
+        while count:
+            waiting = self._outstanding.run_of(ledger_id, entry_id)
+            taken = 0 if waiting is None or waiting.run is None else waiting.run.in_order(entry_id, count, step)
+            end = len(frames) if taken == count else kernels.skip_frames(frames, 0, len(frames), taken or 1)
+            if taken and waiting is not None and waiting.run is not None:
+                waiting.run.take_frames(taken, frames[:end])
+                self._run_moved(waiting)
+            else:
+                response = connection.decode_response(bytes(frames[connection.LENGTH_BYTES : end]), "v2")
+                self._answer(response)
+            frames, entry_id, count = frames[end:], entry_id + (taken or 1) * step, count - (taken or 1)
+
+    def _read_response(self, response: ReadResponse) -> None:
+        """v2: a single read, or one of a run that is out of turn or refused."""
+        single = self._outstanding.single(response.ledger_id, response.entry_id)
+        if single is not None:
+            self._done(single, response.status, response)
+        elif (waiting := self._outstanding.run_of(response.ledger_id, response.entry_id)) is not None:
+            self._run_answer(waiting, response)
+
+    def _run_answer(self, waiting: Waiting, response: Response) -> None:
+        run = waiting.run
+        if run is not None and isinstance(response, ReadResponse) and run.awaits(response.entry_id):
+            run.take(response)
+            self._run_moved(waiting)
+
+    def _run_moved(self, waiting: Waiting) -> None:
+        """The bookie is at work: its time starts again."""
+        waiting.deadline_ns = self._reactor.now_ns() + waiting.timeout_ns
+        if waiting.run is not None and waiting.run.done:
+            self._done(waiting, *waiting.outcome(Status.OK))
+
+    def _done(self, waiting: Waiting, status: Status, response: Response | None) -> None:
+        self._outstanding.forget(waiting)
+        self._tell(partial(waiting.answer, status, response))
 
     # --- output ----------------------------------------------------------------------------------------------------
 
@@ -319,14 +381,14 @@ class BookieLink:
         self._output.clear()
         self._input.clear()
         self._adds.clear()
-        waiting, self._waiting, self._by_key = self._waiting, {}, {}
+        waiting = self._outstanding.clear()
         if backoff:
             self.failed_recently = True
             self._blocked_until_ns = self._reactor.now_ns() + self._backoff_ns
             self._backoff_ns = min(self._backoff_ns * 2, BACKOFF_LAST_NS)
             log.info("bookie %s: connection lost (%s)", self.bookie, why)
-        for one in waiting.values():
-            self._tell(partial(one.answer, status, None))
+        for one in waiting:
+            self._tell(partial(one.answer, *one.outcome(status)))
         for listener in list(self._listeners.values()):
             self._tell(partial(listener.on_lost, self.bookie, status))
 
@@ -349,10 +411,7 @@ class BookieLink:
         now = self._reactor.now_ns()
         if self._connecting and now >= self._connect_deadline_ns:
             self._drop(Status.UNAVAILABLE, "connect timed out")
-        late = [n for n, w in self._waiting.items() if now >= w.deadline_ns]
-        for number in late:
-            waiting = self._forget(number)
-            if waiting is not None:
-                self._tell(partial(waiting.answer, Status.TIMEOUT, None))
+        for waiting in self._outstanding.late(now):
+            self._done(waiting, *waiting.outcome(Status.TIMEOUT))
         if not self._closed:
             self._check = self._reactor.call_later(CHECK_NS, self._check_deadlines)

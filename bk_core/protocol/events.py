@@ -6,6 +6,7 @@ unique within it (SM-3).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -25,12 +26,22 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AddReply:
-    """``count`` consecutive adds from ``first_entry_id`` were all answered with ``status`` by one bookie."""
+    """Adds from ``first_entry_id`` to ``first_entry_id + count - 1`` were answered with ``status`` by one bookie.
+
+    ``entries``: which of them, bit i for entry first_entry_id + i; None: all. Only an OK is told of a set of entries.
+    """
 
     bookie: BookieId
     first_entry_id: int
     count: int
     status: Status
+    entries: int | None = None
+
+    def entry_ids(self) -> Iterator[int]:
+        """Those that were answered, in order."""
+        for index in range(self.count):
+            if self.entries is None or self.entries >> index & 1:
+                yield self.first_entry_id + index
 
 
 @dataclass(frozen=True, slots=True)

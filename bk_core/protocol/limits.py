@@ -37,6 +37,8 @@ class Limits:
     read_batch_bytes: int = _limit(4 * 1024 * 1024, 1)
     read_chunk_entries: int = _limit(4096, 1, 2)
     read_chunks_in_flight: int = _limit(4, 1)
+    # What one read may hold that its reader has not taken, and what it has asked for, by the size of entries so far.
+    read_ahead_bytes: int = _limit(32 * 1024 * 1024, 1)
     pending_bytes_max: int = _limit(64 * 1024 * 1024, 1)
     unretired_bytes_max: int = _limit(64 * 1024 * 1024, 1)
     # An Apache bookie queues 10,000 adds a thread and refuses the next one (wire-protocol.md 8.2): a bookie that lags must not get there.

@@ -83,23 +83,23 @@ def remembers_departed(self: Any, ensemble: Any) -> None:
 _DEPARTED: dict[int, dict[str, int]] = {}
 
 
-def counts_departed(self: Any, bookie: str, first: int, count: int, now_ns: int) -> Any:
+def counts_departed(self: Any, bookie: str, first: int, count: int, entries: int | None, now_ns: int) -> Any:
     position = _DEPARTED.get(id(self), {}).get(bookie)
     if bookie in self._position or position is None:
-        return _acknowledged(self, bookie, first, count, now_ns)
+        return _acknowledged(self, bookie, first, count, entries, now_ns)
     stands_in = self._ensemble[position]
     del self._position[stands_in]
     self._position[bookie] = position
     try:
-        return _acknowledged(self, bookie, first, count, now_ns)
+        return _acknowledged(self, bookie, first, count, entries, now_ns)
     finally:
         self._position.pop(bookie, None)
         self._position[self._ensemble[position]] = position
 
 
-def remembers_who_had_it(self: Any, bookie: str, first: int, count: int, now_ns: int) -> Any:
+def remembers_who_had_it(self: Any, bookie: str, first: int, count: int, entries: int | None, now_ns: int) -> Any:
     vars(self).setdefault("heard", {}).setdefault(bookie, set()).update(range(first, first + count))
-    return _acknowledged(self, bookie, first, count, now_ns)
+    return _acknowledged(self, bookie, first, count, entries, now_ns)
 
 
 def counts_domains_of_departed(self: Any, pending: Any, excluded: Any) -> int:
@@ -203,12 +203,12 @@ def closes_without_draining(self: Any, why: Any) -> Any:
     return [e for e in effects if isinstance(e, WriteLedger | Complete)]
 
 
-def acknowledges_while_closing(self: Any, bookie: str, first: int, count: int, now_ns: int) -> Any:
+def acknowledges_while_closing(self: Any, bookie: str, first: int, count: int, entries: int | None, now_ns: int) -> Any:
     state = self.state
     if state in (WriterState.CLOSING, WriterState.CLOSED):
         vars(self)["state"] = WriterState.OPEN  # past the table of transitions
     try:
-        return _acknowledged(self, bookie, first, count, now_ns)
+        return _acknowledged(self, bookie, first, count, entries, now_ns)
     finally:
         if self.state is WriterState.OPEN:
             vars(self)["state"] = state

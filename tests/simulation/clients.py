@@ -14,7 +14,8 @@ from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.recovery import LedgerRecovery, RecoveryState
 from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
-from bk_core.protocol.wire.messages import AddRequest, ReadRequest, Request, Status
+from bk_core.protocol.wire.messages import AddRequest, ReadRequest, ReadRunRequest, Request, Status
+from bk_core.protocol.wire.read_run import ReadRun
 from tests.simulation.bookies import Call, kind_of
 from tests.simulation.store import Answer
 from tests.simulation.truth import CALLBACK, FENCED, OPENED, VERDICT, Adds, Truth
@@ -220,8 +221,30 @@ class Client:
         if not self.cluster.bookies[bookie].up:
             world.at(world.delay(), lambda: self._answered(key, bookie, Status.UNAVAILABLE, None))
             return
+        if isinstance(message, ReadRunRequest):
+            self._send_read_run(key, bookie, replace(message, request_id=request), timeout_ns)
+            return
         world.timer(timeout_ns or self.cluster.limits.read_timeout_ns, lambda: self._answered(key, bookie, Status.TIMEOUT, None))
         self._send(bookie, replace(message, request_id=request), lambda response: self._answered(key, bookie, response.status, response))
+
+    def _send_read_run(self, key: tuple[int, int], bookie: str, message: ReadRunRequest, timeout_ns: int | None) -> None:
+        """As the link does it: many single reads, one answer for what came of them."""
+        answers = ReadRun(message)
+
+        def over(otherwise: Status) -> None:
+            response = answers.response(otherwise)
+            self._answered(key, bookie, response.status, response if response.frames else None)
+
+        def answered(response: Any) -> None:
+            if not answers.awaits(response.entry_id):
+                return
+            answers.take(response)
+            if answers.done:
+                over(Status.OK)
+
+        self.world.timer(timeout_ns or self.cluster.limits.read_timeout_ns, lambda: over(Status.TIMEOUT))
+        for entry_id in range(message.entry_id, message.last_entry_id + 1, message.step):
+            self._send(bookie, ReadRequest(0, message.ledger_id, entry_id), answered)
 
     def _answered(self, key: tuple[int, int], bookie: str, status: Status, response: Any) -> None:
         if self._reads.pop(key, None) is not None:

@@ -14,6 +14,7 @@ from tests.simulation.invariants import INVARIANTS
 from tests.simulation.liveness import LIVENESS
 from tests.simulation.log_invariants import LOG_INVARIANTS
 from tests.simulation.runs import run_of
+from tests.simulation.twins import different
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS, SEEDS_A_BLOCK = 8, 150
@@ -51,6 +52,11 @@ def test_a_seed_replays_the_same_whatever_the_string_hashes() -> None:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True, cwd=ROOT)
         outputs.append(done.stdout)
     assert outputs[0] == outputs[1]
+
+
+def test_a_run_is_the_same_with_kernels_in_c_and_in_python() -> None:
+    """More of them: ``python -m tests.simulation.twins``."""
+    assert different(0, 40) == []
 
 
 def test_verbose_replay_is_the_same_run() -> None:

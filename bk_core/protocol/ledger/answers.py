@@ -2,49 +2,55 @@
 
 from __future__ import annotations
 
-import struct
-from array import array
+from dataclasses import dataclass
 
 from bk_core import kernels
 from bk_core.errors import DigestError, RemoteProtocolError
+from bk_core.protocol import BytesLike
 from bk_core.protocol.entry import layout
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.wire.messages import ReadLacResponse, ReadResponse
 
-_LENGTH = struct.Struct(">I")
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which entries an answer should bring, and what to check them with: first, first + step, ... up to last."""
+
+    ledger_id: int
+    first: int
+    last: int
+    step: int
+    digest_type: DigestType
+    hmac_key: bytes
 
 
-def batch_run(
-    bodies: bytes, ledger_id: int, first: int, last: int, digest_type: DigestType, hmac_key: bytes
-) -> tuple[EntryRun | None, DigestError | None]:
-    """The good prefix of a batch read of entries first..last, and what is wrong behind it (RD-10).
+def entry_run(items: BytesLike, header_bytes: int, wanted: Wanted) -> tuple[EntryRun | None, DigestError | None]:
+    """The good prefix of an answer with many entries, and what is wrong behind it (RD-10).
 
-    Raises DigestError when the first entry is bad already or when other entries came than were asked for, RemoteProtocolError for bytes
-    that are no batch.
+    ``items``: ``(u32 length, header_bytes, body)*``. Raises DigestError when the first entry is bad already or when other entries came
+    than were asked for, RemoteProtocolError for bytes that are no such items.
     """
     problem: DigestError | None = None
     try:
-        columns = kernels.unpack_entries(bodies, 0, ledger_id, int(digest_type), hmac_key)
+        columns = _unpack(items, header_bytes, wanted)
     except DigestError as error:
         good = int(error.context.get("item", 0))
         if good == 0:
             raise
         problem = error
-        columns = kernels.unpack_entries(bodies[: _end_of_items(bodies, good)], 0, ledger_id, int(digest_type), hmac_key)
+        columns = _unpack(memoryview(items)[: kernels.skip_frames(items, 0, len(items), good)], header_bytes, wanted)
     ids, offsets, values, _ = columns
     count = len(ids) // 8
-    wanted = array("q", range(first, first + count))
-    if bytes(ids) != wanted.tobytes() or first + count - 1 > last:
-        raise DigestError(f"a batch read of ledger {ledger_id} from entry {first} brought other entries", ledger=ledger_id)
-    return EntryRun(first, count, values, memoryview(offsets).cast("q")), problem
+    if wanted.first + (count - 1) * wanted.step > wanted.last:
+        message = f"a read of ledger {wanted.ledger_id} from entry {wanted.first} to {wanted.last} brought more entries"
+        raise DigestError(message, ledger=wanted.ledger_id)
+    return EntryRun(wanted.first, count, values, memoryview(offsets).cast("q"), wanted.step), problem
 
 
-def _end_of_items(bodies: bytes, count: int) -> int:
-    position = 0
-    for _ in range(count):
-        position += _LENGTH.size + _LENGTH.unpack_from(bodies, position)[0]
-    return position
+def _unpack(items: BytesLike, header_bytes: int, wanted: Wanted) -> tuple[BytesLike, BytesLike, BytesLike, BytesLike]:
+    digest_type = int(wanted.digest_type)
+    return kernels.unpack_entries(items, header_bytes, wanted.ledger_id, digest_type, wanted.hmac_key, wanted.first, wanted.step)
 
 
 def told_lac(response: object, ledger_id: int, digest_type: DigestType, hmac_key: bytes) -> int | None:

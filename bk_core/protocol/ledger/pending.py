@@ -120,6 +120,10 @@ class PendingRun:
         high = (last if last < self.last else self.last) + 1 - self.first
         return (1 << high) - (1 << low) if low < high else 0
 
+    def shifted(self, entries: int, first: int) -> int:
+        """A set of entries of which bit 0 is entry ``first``, as one whose bit 0 is this run's first entry."""
+        return entries << first - self.first if first >= self.first else entries >> self.first - first
+
     def after(self, entry_id: int) -> int:
         return self.between(entry_id + 1, self.last)
 
@@ -172,15 +176,21 @@ class PendingWindow:
             found.append((pending, pending.between(first, last)))
         return found
 
-    def acknowledge(self, position: int, first: int, count: int, now_ns: int) -> None:
-        """``position`` has entries ``first``..``first + count - 1``. A long run that moves is not late: its clock starts again."""
+    def acknowledge(self, position: int, first: int, count: int, entries: int | None, now_ns: int) -> None:
+        """``position`` has entries ``first``..``first + count - 1``, of these only the set ``entries`` if that is given.
+
+        A long run that moves is not late: its clock starts again.
+        """
         last = first + count - 1
         runs = self._runs
         for index in range(self._index(first), len(runs)):
             pending = runs[index]
             if pending.first > last:
                 break
-            pending.acks.acknowledge(position, pending.between(first, last))
+            those = pending.between(first, last)
+            if entries is not None:
+                those &= pending.shifted(entries, first)
+            pending.acks.acknowledge(position, those)
             pending.sent_ns[position] = now_ns
 
     def prefix(self, reached: int, good: Callable[[PendingRun, Collection[int]], int], excluded: Collection[int]) -> int:

@@ -19,6 +19,8 @@ class ReadOptions:
 
     ``speculative``: while an operation is incomplete, ask another replica after ``Limits.speculative_read_ns``, doubled each time (RD-4).
     ``sticky``: without striping all reads prefer one bookie, which moves on when it fails (RD-2).
+    ``spread``: the parts of a long sticky read begin at one replica after the other, so that all of them work at it. Each part is large,
+    and a part that is read again is asked of the same replica.
     ``parallel_polls``: long polls go to all E bookies at once; else one after the other with speculative follow-ups (LC-6).
     ``hold_back_in_recovery``: while somebody recovers the ledger, nothing above the last LAC seen before is shown until the ledger is
     CLOSED. A recoverer that stamps its own advancing LAC into what it writes back, as Apache's Java client does, may tell bookies a LAC
@@ -32,6 +34,7 @@ class ReadOptions:
     mode: ReadMode = ReadMode.SEQUENTIAL
     speculative: bool = True
     sticky: bool = True
+    spread: bool = True
     parallel_polls: bool = True
     hold_back_in_recovery: bool = True
     watch_closed: bool = False

@@ -1,9 +1,11 @@
 """Reading a range of entries. Readers never send the fence flag and never write metadata (OP-5).
 
-Theory of operation. A range is cut into chunks that stay inside one fragment (RD-10). Without striping a chunk is many entries and is asked
-of one replica at a time by batch read; with striping, or where the bookie has no batch read, a chunk is one entry and is asked by
-single reads, several in flight. A replica that fails, denies or shows a bad copy is passed over for the next one (RD-3, RD-8); a batch
-that brings only a prefix is good for that prefix. Chunks are delivered in order as EntryRuns.
+Theory of operation. A range is cut into blocks that stay inside one fragment (RD-10). Without striping a block is one chunk of many
+entries, asked of one replica at a time: by batch read, or where the bookie has none by a run of single reads. With striping a block has E
+chunks, its lanes: every E-th entry, which all have the same write set, so that a lane is read like a ledger without striping; the lanes
+are merged when all are there. A replica that fails, denies or shows a bad copy is passed over for the next one (RD-3, RD-8); an answer
+that brings only a prefix is good for that prefix. Blocks are delivered in order as EntryRuns. How far the machine reads ahead is bounded in
+bytes (``ReadAhead``); what its reader waits for is always asked for.
 
 A chunk is asked in rounds: a round is over when at least one more entry of it is there, and nothing that belongs to an earlier round
 counts any more (RD-12).
@@ -14,61 +16,38 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from bk_core.errors import BkError, DigestError, NoSuchEntryError, NoSuchLedgerError, RemoteProtocolError
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendRead, SetTimer
 from bk_core.protocol.entry import digests, layout
 from bk_core.protocol.events import LedgerRead, MetadataChanged, Outcome, ReadReply, TimerFired
-from bk_core.protocol.ledger.answers import batch_run
+from bk_core.protocol.ledger.answers import Wanted, entry_run
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.lac_reader import LacReader
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.read_chunks import SINGLE_READS_IN_FLIGHT, Attempt, Block, Chunk, ReadAhead
 from bk_core.protocol.ledger.read_failures import Failure, failure_of, read_error
 from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
 from bk_core.protocol.ledger.replica_order import ReplicaOrder
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.limits import Limits
-from bk_core.protocol.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse, Status
+from bk_core.protocol.wire import read_run
+from bk_core.protocol.wire.messages import (
+    BatchReadRequest,
+    BatchReadResponse,
+    ReadRequest,
+    ReadResponse,
+    ReadRunRequest,
+    ReadRunResponse,
+    Request,
+    Status,
+)
 
-__all__ = ["LacReader", "RangeReader"]
+__all__ = ["SINGLE_READS_IN_FLIGHT", "LacReader", "RangeReader"]
 
-SINGLE_READS_IN_FLIGHT = 256
 SPECULATE = "speculate"
 # What a bookie that has no batch read makes of one; an old one closes the connection (wire-protocol.md 8.5).
 _BATCH_REFUSALS = frozenset((Status.UNAVAILABLE, Status.BAD_REQUEST, Status.PROTOCOL_ERROR))
-
-
-@dataclass(slots=True, eq=False)
-class _Chunk:
-    """Entries first..last, all in one fragment. ``runs`` are the verified parts not yet delivered; the rest is about this round."""
-
-    first: int
-    last: int
-    next: int
-    ensemble: tuple[BookieId, ...] = ()
-    tried: set[int] = field(default_factory=set)
-    failures: dict[int, Failure] = field(default_factory=dict)
-    asked: dict[int, _Attempt] = field(default_factory=dict)
-    looked_again: bool = False
-    runs: list[EntryRun] = field(default_factory=list)
-
-    @property
-    def done(self) -> bool:
-        return self.next > self.last
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """One request: entries up to ``last`` of one chunk at one position. ``probe``: a single read that tells whether the bookie is there
-    after a batch read failed."""
-
-    chunk: _Chunk
-    position: int
-    bookie: BookieId
-    last: int
-    batch: bool
-    probe: bool = False
 
 
 class RangeReader:
@@ -111,13 +90,16 @@ class RangeReader:
         self._next, self._last = first, last
         self._heard = -1 if unconfirmed else last
         self._vanished: int | None = None  # first entry that a CLOSED ledger turned out not to have
-        self._chunks: deque[_Chunk] = deque()
-        self._asked: dict[int, _Attempt] = {}
-        self._looking: dict[int, _Chunk] = {}
+        self._blocks: deque[Block] = deque()
+        self._turn = 0
+        self._lanes = metadata.ensemble_size if self._distribution.striped else 1
+        known = (metadata.length, metadata.last_entry_id + 1) if metadata.state is LedgerState.CLOSED else (0, 0)
+        self._ahead = ReadAhead(self._limits, known, self._lanes)
+        self._asked: dict[int, Attempt] = {}
+        self._looking: dict[int, Chunk] = {}
         self._answered: set[BookieId] = set()
         self._delay_ns = self._limits.speculative_read_ns
         self._armed = False
-        self._unconsumed = 0
         self._finished = False
 
     # --- what the world calls --------------------------------------------------------------------------------------
@@ -127,20 +109,38 @@ class RangeReader:
 
     def consumed(self) -> list[Effect]:
         """The caller took one run; its place in the window is free again."""
-        self._unconsumed -= 1
+        self._ahead.consumed()
         return self.resume()
 
     def resume(self) -> list[Effect]:
-        """Fill the window of chunks in flight."""
+        """Ask for what there is room for."""
         effects: list[Effect] = []
-        window = self._limits.read_chunks_in_flight if self._batch else SINGLE_READS_IN_FLIGHT
-        while not self._finished and self._next <= self._last and len(self._chunks) + self._unconsumed < window:
-            size = self._limits.read_chunk_entries if self._batch else 1
-            chunk = _Chunk(self._next, min(self._next + size - 1, self._last, self._fragment_end(self._next)), self._next)
-            self._next = chunk.last + 1
-            self._chunks.append(chunk)
-            effects += self._new_round(chunk)
+        for chunk in self._chunks():
+            if chunk.parked and self._may_ask(chunk):
+                effects += self._new_round(chunk)
+        while not self._finished and self._next <= self._last and self._may_begin():
+            last = min(self._next + self._ahead.entries(self._batch) - 1, self._last, self._fragment_end(self._next))
+            block = Block(self._next, last, self._lanes, self._turn if self._options.spread else 0)
+            self._turn += 1
+            self._next = last + 1
+            self._blocks.append(block)
+            for lane in block.lanes:
+                effects += self._new_round(lane)
         return effects + self._deliver()
+
+    def _chunks(self) -> list[Chunk]:
+        return [lane for block in self._blocks for lane in block.lanes]
+
+    def _may_begin(self) -> bool:
+        under_way = len(self._blocks) + self._ahead.unconsumed
+        return not under_way or (under_way < self._ahead.blocks(self._batch) and self._has_room())
+
+    def _may_ask(self, chunk: Chunk) -> bool:
+        """The first block is what the reader waits for, as soon as it has taken everything else."""
+        return self._has_room() or (not self._ahead.unconsumed and chunk in self._blocks[0].lanes)
+
+    def _has_room(self) -> bool:
+        return self._ahead.has_room(sum(chunk.left for chunk in self._chunks() if chunk.asked))
 
     def handle(self, event: object, now_ns: int) -> list[Effect]:
         """RD-12: after the end nothing touches the operation again."""
@@ -161,7 +161,7 @@ class RangeReader:
     @property
     def unconsumed(self) -> int:
         """Runs handed out that the caller has not taken yet."""
-        return self._unconsumed
+        return self._ahead.unconsumed
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,8 @@ class RangeReader:
                 return fragment.first_entry_id - 1
         return self._last
 
-    def _new_round(self, chunk: _Chunk) -> list[Effect]:
+    def _new_round(self, chunk: Chunk) -> list[Effect]:
+        chunk.parked = False
         self._forget(chunk.asked)
         chunk.asked.clear()
         chunk.tried.clear()
@@ -185,7 +186,7 @@ class RangeReader:
         for request in requests:
             self._asked.pop(request, None)
 
-    def _ask(self, chunk: _Chunk) -> list[Effect]:
+    def _ask(self, chunk: Chunk) -> list[Effect]:
         """RD-3: the next replica; RD-5: all of them."""
         positions = self._untried(chunk)
         if self._options.mode is ReadMode.SEQUENTIAL:
@@ -195,20 +196,24 @@ class RangeReader:
             return effects + self._arm()
         return self._exhausted(chunk)
 
-    def _untried(self, chunk: _Chunk) -> list[int]:
-        return [p for p in self._order.positions(chunk.next, chunk.ensemble) if p not in chunk.tried]
+    def _untried(self, chunk: Chunk) -> list[int]:
+        return [p for p in self._order.positions(chunk.next, chunk.ensemble, chunk.turn) if p not in chunk.tried]
 
-    def _send(self, chunk: _Chunk, position: int, *, probe: bool = False) -> Effect:
+    def _send(self, chunk: Chunk, position: int, *, probe: bool = False) -> Effect:
         request, self.next_request = self.next_request, self.next_request + 1
-        batch = self._batch and chunk.last > chunk.next and not probe
-        attempt = _Attempt(chunk, position, chunk.ensemble[position], chunk.last if batch else chunk.next, batch, probe)
+        batch = self._batch and chunk.left > 1 and not probe
+        attempt = Attempt(chunk, position, chunk.ensemble[position], chunk.next if probe else chunk.last, batch, probe)
         self._asked[request] = chunk.asked[request] = attempt
         chunk.tried.add(position)
-        if not batch:
-            return SendRead(request, attempt.bookie, ReadRequest(request, self.ledger_id, chunk.next))
-        count = chunk.last - chunk.next + 1
-        message = BatchReadRequest(request, self.ledger_id, chunk.next, count, self._limits.read_batch_bytes)
-        return SendRead(request, attempt.bookie, message)
+        return SendRead(request, attempt.bookie, self._message(request, attempt))
+
+    def _message(self, request: int, attempt: Attempt) -> Request:
+        chunk = attempt.chunk
+        if attempt.last == chunk.next:
+            return ReadRequest(request, self.ledger_id, chunk.next)
+        if attempt.batch:
+            return BatchReadRequest(request, self.ledger_id, chunk.next, chunk.left, self._limits.read_batch_bytes)
+        return ReadRunRequest(request, self.ledger_id, chunk.next, chunk.left, chunk.step)
 
     # --- speculation -------------------------------------------------------------------------------------------------
 
@@ -229,12 +234,12 @@ class RangeReader:
         self._armed = False
         self._delay_ns = min(self._delay_ns * 2, self._limits.speculative_read_ns_max)
         effects: list[Effect] = []
-        for chunk in self._chunks:
+        for chunk in self._chunks():
             if chunk.asked and not self._heard_from(chunk):
                 effects += [self._send(chunk, position) for position in self._untried(chunk)[:1]]
         return effects + self._arm()
 
-    def _heard_from(self, chunk: _Chunk) -> bool:
+    def _heard_from(self, chunk: Chunk) -> bool:
         """RD-4: one of the replicas asked for it has answered well for any entry of this operation, so it is alive and will do so again."""
         return any(attempt.bookie in self._answered for attempt in chunk.asked.values())
 
@@ -254,19 +259,19 @@ class RangeReader:
             return [self._send(chunk, attempt.position, probe=True)]
         return [*self._note(attempt, chunk.next, failure), *self._next_after_failure(chunk)]
 
-    def _next_after_failure(self, chunk: _Chunk) -> list[Effect]:
+    def _next_after_failure(self, chunk: Chunk) -> list[Effect]:
         """RD-3: another replica is asked when nothing is outstanding."""
         if chunk.asked:
             return []
         return self._ask(chunk)
 
-    def _note(self, attempt: _Attempt, entry_id: int, failure: Failure) -> list[Effect]:
+    def _note(self, attempt: Attempt, entry_id: int, failure: Failure) -> list[Effect]:
         attempt.chunk.failures[attempt.position] = failure
         self._order.failed(attempt.position)
         line = f"ledger {self.ledger_id} entry {entry_id}: {failure.text} at {attempt.bookie}; asking another replica"
         return [Log("warning", line)]
 
-    def _progress(self, attempt: _Attempt, run: EntryRun, failure: Failure | None, reply: ReadReply) -> list[Effect]:
+    def _progress(self, attempt: Attempt, run: EntryRun, failure: Failure | None, reply: ReadReply) -> list[Effect]:
         """RD-10: a verified prefix is a valid answer. ``failure`` is what came behind it: that replica is not asked for the rest."""
         chunk = attempt.chunk
         if attempt.probe:
@@ -274,9 +279,10 @@ class RangeReader:
         self._answered.add(attempt.bookie)
         self._delay_ns = self._limits.speculative_read_ns
         chunk.runs.append(run)
-        chunk.next = run.last_entry_id + 1
+        self._ahead.arrived(run)
+        chunk.next = run.last_entry_id + chunk.step
         chunk.looked_again = False
-        effects = self._heard_lac(reply)
+        effects = [] if failure else self._heard_lac(reply)
         if chunk.done:
             self._forget(chunk.asked)
             chunk.asked.clear()
@@ -284,11 +290,13 @@ class RangeReader:
             effects += self._rest(attempt, failure)
         return effects + self._deliver() + self.resume()
 
-    def _rest(self, attempt: _Attempt, failure: Failure | None) -> list[Effect]:
-        if failure is None:
-            return self._new_round(attempt.chunk)
-        noted = self._note(attempt, attempt.chunk.next, failure)
-        return noted + self._new_round(attempt.chunk)
+    def _rest(self, attempt: Attempt, failure: Failure | None) -> list[Effect]:
+        chunk = attempt.chunk
+        noted = [] if failure is None else self._note(attempt, chunk.next, failure)
+        self._forget(chunk.asked)
+        chunk.asked.clear()
+        chunk.parked = True  # ``resume`` asks on, now or when there is room
+        return noted
 
     def _heard_lac(self, reply: ReadReply) -> list[Effect]:
         """RD-9. Only beside a verified entry; v2 answers carry none."""
@@ -298,7 +306,7 @@ class RangeReader:
         self._heard = lac
         return [Complete("heard", lac)]
 
-    def _verified(self, attempt: _Attempt, reply: ReadReply) -> tuple[EntryRun | None, Failure | None]:
+    def _verified(self, attempt: Attempt, reply: ReadReply) -> tuple[EntryRun | None, Failure | None]:
         """RD-8: the entries that are what was asked for, and what is wrong with the first that is not."""
         if reply.status is not Status.OK:
             return None, failure_of(reply.status)
@@ -312,19 +320,26 @@ class RangeReader:
             return run, Failure(None, f"corrupt copy ({problem.args[0]})")
         return run, None if run is not None else Failure(None, "empty answer")
 
-    def _unpack(self, attempt: _Attempt, response: object) -> tuple[EntryRun | None, DigestError | None]:
+    def _unpack(self, attempt: Attempt, response: object) -> tuple[EntryRun | None, DigestError | None]:
         chunk, digest_type = attempt.chunk, self._metadata.digest_type
-        if isinstance(response, ReadResponse) and response.body is not None and not attempt.batch:
-            entry = layout.decode_body(response.body, self.ledger_id, chunk.next, digest_type, self._hmac_key)
-            return EntryRun(chunk.next, 1, entry.payload, memoryview(array("q", (0, len(entry.payload))))), None
-        if isinstance(response, BatchReadResponse) and response.bodies and attempt.batch:
-            run, problem = batch_run(response.bodies, self.ledger_id, chunk.next, attempt.last, digest_type, self._hmac_key)
-            return _first_of(run, chunk.last), problem
-        return None, None
+        match response:
+            case ReadResponse(body=body) if body is not None and attempt.single:
+                return _one(layout.decode_body(body, self.ledger_id, chunk.next, digest_type, self._hmac_key).payload, chunk), None
+            case ReadRunResponse(frames=frames) if frames and not attempt.batch:
+                run, problem = entry_run(frames, read_run.HEADER_BYTES, self._wanted(attempt))
+            case BatchReadResponse(bodies=bodies) if bodies and attempt.batch:
+                run, problem = entry_run(bodies, 0, self._wanted(attempt))
+            case _:
+                return None, None
+        return (None if run is None else run.up_to(chunk.last)), problem  # it was closed below what was asked for (OP-6)
+
+    def _wanted(self, attempt: Attempt) -> Wanted:
+        chunk = attempt.chunk
+        return Wanted(self.ledger_id, chunk.next, attempt.last, chunk.step, self._metadata.digest_type, self._hmac_key)
 
     # --- when no replica helps -----------------------------------------------------------------------------------------
 
-    def _exhausted(self, chunk: _Chunk) -> list[Effect]:
+    def _exhausted(self, chunk: Chunk) -> list[Effect]:
         """RD-7: before an entry is given up, the metadata is read once more; its replicas may be others now."""
         if chunk.looked_again:
             return self._fail(self._error(chunk), alarm=True)
@@ -343,7 +358,7 @@ class RangeReader:
         if read.outcome is Outcome.OK and read.metadata is not None and read.version > self._version:
             effects.append(Complete("metadata", (read.metadata, read.version)))
             self._adopt(read.metadata, read.version)
-        if chunk.done or chunk not in self._chunks:  # closed below it
+        if chunk.done or chunk not in self._chunks():  # closed below it
             return effects + self._deliver()
         if self._metadata.fragment_of(chunk.next).ensemble == chunk.ensemble:
             return effects + self._fail(self._error(chunk), alarm=True)
@@ -361,17 +376,14 @@ class RangeReader:
         self._vanished = end + 1
         self._last = end
         self._next = min(self._next, end + 1)
-        for chunk in [c for c in self._chunks if c.last > end]:
-            if chunk.first <= end:
-                chunk.last = end
-                chunk.runs = [run for run in (_first_of(run, end) for run in chunk.runs) if run is not None]
-            else:
-                self._chunks.remove(chunk)
-            if chunk.done or chunk.first > end:
+        for block in [b for b in self._blocks if b.last > end]:
+            for chunk in block.cut(end) + [lane for lane in block.lanes if lane.done]:
                 self._forget(chunk.asked)
                 chunk.asked.clear()
+            if not block.lanes:
+                self._blocks.remove(block)
 
-    def _error(self, chunk: _Chunk) -> BkError:
+    def _error(self, chunk: Chunk) -> BkError:
         return read_error(self.ledger_id, chunk.next, chunk.ensemble, chunk.failures, self._distribution.write_quorum_size)
 
     def _fail(self, error: BkError, *, alarm: bool = False) -> list[Effect]:
@@ -384,15 +396,15 @@ class RangeReader:
     def _deliver(self) -> list[Effect]:
         """RD-10: in the order of the ids."""
         effects: list[Effect] = []
-        while self._chunks and not self._finished:
-            chunk = self._chunks[0]
-            effects += [Complete("run", run) for run in chunk.runs]
-            self._unconsumed += len(chunk.runs)
-            chunk.runs = []
-            if not chunk.done:
+        while self._blocks and not self._finished:
+            block = self._blocks[0]
+            for run in block.take():
+                self._ahead.delivered(run)
+                effects.append(Complete("run", run))
+            if not block.done:
                 break
-            self._chunks.popleft()
-        if not self._finished and not self._chunks and self._next > self._last:
+            self._blocks.popleft()
+        if not self._finished and not self._blocks and self._next > self._last:
             effects += self._end()
         return effects
 
@@ -404,12 +416,5 @@ class RangeReader:
         return self._fail(NoSuchEntryError(message, ledger=self.ledger_id, entry=self._vanished))
 
 
-def _first_of(run: EntryRun | None, last: int) -> EntryRun | None:
-    """The entries of a run up to ``last``; None if there are none."""
-    if run is None or run.last_entry_id <= last:
-        return run
-    count = last - run.first_entry_id + 1
-    if count <= 0:
-        return None
-    offsets = run.offsets[: count + 1]
-    return EntryRun(run.first_entry_id, count, run.values[: offsets[count]], offsets)
+def _one(payload: bytes, chunk: Chunk) -> EntryRun:
+    return EntryRun(chunk.next, 1, payload, memoryview(array("q", (0, len(payload)))), chunk.step)

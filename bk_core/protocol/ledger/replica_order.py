@@ -52,18 +52,18 @@ class ReplicaOrder:
         """The position asked first, or None."""
         return self._sticky
 
-    def positions(self, entry_id: int, ensemble: Sequence[BookieId]) -> list[int]:
+    def positions(self, entry_id: int, ensemble: Sequence[BookieId], turn: int = 0) -> list[int]:
         """The write set of ``entry_id``, best replica first. Positions, never bookies: a bookie may stand twice in an old ensemble
-        (scenario 60)."""
-        order = self._natural(entry_id)
+        (scenario 60). ``turn``: sticky, so many positions behind the one that is preferred."""
+        order = self._natural(entry_id, turn)
         ranks = {position: self._rank(ensemble[position]) for position in order}
         return sorted(order, key=ranks.__getitem__)  # stable: equals keep their place
 
-    def _natural(self, entry_id: int) -> list[int]:
+    def _natural(self, entry_id: int, turn: int) -> list[int]:
         if self._sticky is None:
             return list(self._distribution.write_set(entry_id))
         size = self._distribution.ensemble_size
-        return [(self._sticky + k) % size for k in range(size)]
+        return [(self._sticky + turn + k) % size for k in range(size)]
 
     def failed(self, position: int) -> None:
         """RD-2: any read error moves the sticky position behind the one that failed, so two errors of one bookie move it once."""

@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from bk_core import kernels
+from bk_core.errors import InvalidArgumentError
+from bk_core.protocol import BytesLike
+
 ADD_FRAME_PREFIX_BYTES = 28  # v2 add: length, header word, master key; the entry body follows (wire-protocol.md 5.2)
+
+
+def largest_of(offsets: BytesLike, total: int) -> int:
+    """Bytes of the largest entry of a run with these native int64 offsets. InvalidArgumentError unless they rise from 0 to ``total``."""
+    try:
+        _, _, end, largest = kernels.measure_run(offsets)
+    except InvalidArgumentError as cause:
+        raise InvalidArgumentError(f"offsets of a run must rise within the {total} bytes of its payloads: {cause}") from None
+    if end > total:
+        raise InvalidArgumentError(f"offsets of a run must rise within the {total} bytes of its payloads: they end at {end}")
+    return largest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,7 +33,7 @@ class AddRun:
     ledger_id: int
     first_entry_id: int
     count: int
-    frames: bytes = field(repr=False)
+    frames: BytesLike = field(repr=False)
     offsets: memoryview = field(repr=False)
     recovery: bool = False
     deferred_sync: bool = False  # v3 only: the bookie may answer before it is durable (WR-17)
@@ -31,6 +46,20 @@ class AddRun:
         """The entry body (header, digest, payload) of one entry."""
         return memoryview(self.frames)[self.offsets[index] + ADD_FRAME_PREFIX_BYTES : self.offsets[index + 1]]
 
+    def count_for(self, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> int:
+        """How many there are of those ``indices``."""
+        rounds, rest = divmod(self.count - start, ensemble_size)
+        first = self.first_entry_id + start + rounds * ensemble_size
+        last_round = ((position - entry) % ensemble_size < write_quorum_size for entry in range(first, first + rest))
+        return rounds * write_quorum_size + sum(last_round)
+
+    def frames_v3_for(self, position: int, start: int, ensemble_size: int, write_quorum_size: int, first_number: int) -> memoryview:
+        """The same as ``frames_for``, as v3 requests with consecutive numbers."""
+        quorums = position, ensemble_size, write_quorum_size
+        ids = self.ledger_id, first_number
+        flags = self.recovery, self.deferred_sync
+        return memoryview(kernels.frame_adds_v3(self.frames, self.offsets, start, self.first_entry_id, *quorums, *ids, *flags))
+
     def indices(self, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> Iterator[int]:
         """Indices from ``start`` of the entries whose write set has ``position``."""
         for index in range(start, self.count):
@@ -38,37 +67,45 @@ class AddRun:
                 yield index
 
     def frames_for(self, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> list[memoryview]:
-        """v2 frames for one position, as few slices as possible (one, without striping)."""
-        view = memoryview(self.frames)
+        """v2 frames for one position, as one buffer or, if there are none, no buffer; without striping it is no copy."""
         if ensemble_size == write_quorum_size:
-            return [view[self.offsets[start] :]]
-        slices: list[memoryview] = []
-        run_start = run_end = -1
-        for index in self.indices(position, start, ensemble_size, write_quorum_size):
-            if self.offsets[index] == run_end:
-                run_end = self.offsets[index + 1]
-                continue
-            if run_end > run_start:
-                slices.append(view[run_start:run_end])
-            run_start, run_end = self.offsets[index], self.offsets[index + 1]
-        if run_end > run_start:
-            slices.append(view[run_start:run_end])
-        return slices
+            return [memoryview(self.frames)[self.offsets[start] :]]
+        quorums = position, ensemble_size, write_quorum_size
+        frames = kernels.select_frames(self.frames, self.offsets, start, self.first_entry_id, *quorums)
+        return [memoryview(frames)] if frames else []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntryRun:
-    """``count`` consecutive verified entries: payload i is ``values[offsets[i]:offsets[i + 1]]``."""
+    """``count`` verified entries: payload i is ``values[offsets[i]:offsets[i + 1]]``. ``values`` are bytes or a read-only memoryview.
+
+    What readers hand out are consecutive entries; ``step`` is above 1 only inside the machine that reads a striped ledger.
+    """
 
     first_entry_id: int
     count: int
-    values: bytes = field(repr=False)
+    values: BytesLike = field(repr=False)
     offsets: memoryview = field(repr=False)
+    step: int = 1
 
     @property
     def last_entry_id(self) -> int:
-        return self.first_entry_id + self.count - 1
+        return self.first_entry_id + (self.count - 1) * self.step
+
+    @property
+    def payload_bytes(self) -> int:
+        return int(self.offsets[self.count] - self.offsets[0])
 
     def payloads(self) -> list[bytes]:
         o, v = self.offsets, self.values
-        return [v[o[i] : o[i + 1]] for i in range(self.count)]
+        return [bytes(v[o[i] : o[i + 1]]) for i in range(self.count)]
+
+    def up_to(self, last: int) -> EntryRun | None:
+        """The entries up to ``last``; None if there are none."""
+        if self.last_entry_id <= last:
+            return self
+        count = (last - self.first_entry_id) // self.step + 1
+        if count <= 0:
+            return None
+        offsets = self.offsets[: count + 1]
+        return EntryRun(self.first_entry_id, count, self.values[: offsets[count]], offsets, self.step)

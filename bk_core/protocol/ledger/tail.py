@@ -14,13 +14,14 @@ from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.long_poll import LongPoll, PollResult
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
 from bk_core.protocol.ledger.read_options import ReadOptions
-from bk_core.protocol.ledger.reader import SINGLE_READS_IN_FLIGHT, RangeReader
+from bk_core.protocol.ledger.reader import RangeReader
 from bk_core.protocol.ledger.replica_order import ReplicaOrder
 from bk_core.protocol.ledger.view import LedgerView
 from bk_core.protocol.limits import Limits
 
 PAUSE = "tail-pause"
 LOOK = "tail-look"
+UNCONSUMED_MAX = 256  # runs that were handed out and not taken
 
 
 class Tail:
@@ -117,7 +118,7 @@ class Tail:
             return self._finish()
         if self._view.held_back:
             return self._look_again()
-        if self._pausing or self._unconsumed >= SINGLE_READS_IN_FLIGHT:
+        if self._pausing or self._unconsumed >= UNCONSUMED_MAX:
             return []
         return self._ask()
 

@@ -145,8 +145,8 @@ class LedgerWriter(ConfirmingWriter):
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """SM-1, SM-2. What arrives after the end, or about what was superseded, changes nothing (SM-3)."""
         match event:
-            case AddReply(bookie, first, count, Status.OK):
-                return self._acknowledged(bookie, first, count, now_ns)
+            case AddReply(bookie, first, count, Status.OK, entries):
+                return self._acknowledged(bookie, first, count, entries, now_ns)
             case AddReply(bookie, first, count, status):
                 return self._refused(bookie, first, count, status, now_ns)
             case BookieLost(bookie, status):

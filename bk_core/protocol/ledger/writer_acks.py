@@ -18,14 +18,14 @@ def _everywhere(pending: PendingRun, excluded: Collection[int]) -> int:
 class CountingWriter(WriterBase):
     """WR-7, WR-8, WR-9 and G-1, G-2."""
 
-    def _acknowledged(self, bookie: BookieId, first: int, count: int, now_ns: int) -> list[Effect]:
+    def _acknowledged(self, bookie: BookieId, first: int, count: int, entries: int | None, now_ns: int) -> list[Effect]:
         """SM-3: a late OK counts as long as its bookie holds the position: it is simply true that it has the entry."""
         if self.state is not WriterState.OPEN:
             return []
         position = self._position.get(bookie)
         if position is None:
-            return self._staged_acknowledged(bookie, first, count, now_ns)
-        self._pending.acknowledge(position, first, count, now_ns)
+            return self._staged_acknowledged(bookie, first, count, entries, now_ns)
+        self._pending.acknowledge(position, first, count, entries, now_ns)
         self._progress[position] = (first + count - 1, now_ns)
         # An answer moves the commit only if it is about the entry after the head; most are not.
         moves = self._guaranteed or first <= self.acknowledged_head + 1 < first + count
@@ -37,12 +37,14 @@ class CountingWriter(WriterBase):
             effects += self._reconsider(now_ns) + self._close_if_drained()
         return effects
 
-    def _staged_acknowledged(self, bookie: BookieId, first: int, count: int, now_ns: int) -> list[Effect]:
+    def _staged_acknowledged(self, bookie: BookieId, first: int, count: int, entries: int | None, now_ns: int) -> list[Effect]:
         """G-7: counts for nothing before the compare-and-set, except as the reason to make it."""
         for staging in self._staging.values():
             if staging.candidate == bookie:
-                for pending, entries in self._pending.overlapping(first, count):
-                    staging.acked[pending.first] = staging.acked.get(pending.first, 0) | entries
+                for pending, those in self._pending.overlapping(first, count):
+                    if entries is not None:
+                        those &= pending.shifted(entries, first)
+                    staging.acked[pending.first] = staging.acked.get(pending.first, 0) | those
                 staging.progress_ns = now_ns
                 return self._reconsider(now_ns)
         return []

@@ -244,7 +244,7 @@ def encode_response_frame(response: Response, version: int = VERSION) -> bytes:
     return b"".join((_U32.pack(len(head) + len(tail)), head, tail))
 
 
-def response_parts(response: Response, version: int) -> tuple[bytes, bytes]:
+def response_parts(response: Response, version: int) -> tuple[bytes, BytesLike]:
     """(fixed part, bodies) of a response's payload."""
     try:
         return _response_parts(response, version)
@@ -252,7 +252,7 @@ def response_parts(response: Response, version: int) -> tuple[bytes, bytes]:
         raise InvalidArgumentError(f"a number of {type(response).__name__} does not fit its field") from cause
 
 
-def _response_parts(response: Response, version: int) -> tuple[bytes, bytes]:
+def _response_parts(response: Response, version: int) -> tuple[bytes, BytesLike]:
     match response:
         case AddResponse():
             return _prefix(response, ADD, version), b""

@@ -5,14 +5,15 @@ Source: wire-protocol.md 2.2 (selection), 4.3 and 5.3 (what a response repeats o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from bk_core import kernels
 from bk_core.protocol import BytesLike
 from bk_core.protocol.wire import codec_v2, codec_v3
 from bk_core.protocol.wire.frames import FRAME_BYTES_MAX, FrameReader
-from bk_core.protocol.wire.messages import AddResponse, Request, Response, Status
+from bk_core.protocol.wire.messages import ReadRequest, ReadRunRequest, Request, Response
 
 Protocol = Literal["v2", "v3"]
 
@@ -92,53 +93,30 @@ _REQUEST_ENCODERS: dict[Protocol, Callable[[Request], bytes]] = {"v2": codec_v2.
 _RESPONSE_DECODERS: dict[Protocol, Callable[[BytesLike], Response]] = {"v2": codec_v2.decode_response, "v3": codec_v3.decode_response}
 
 
-class AddAcks(NamedTuple):
-    """Answers to ``count`` adds of one ledger with consecutive entry ids. ``count`` is above 1 only when ``status`` is OK."""
-
-    ledger_id: int
-    first_entry_id: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
-    status: Status
+LENGTH_BYTES = 4
+OTHER, ADDS, READS, BATCH, SPARSE_ADDS = 0, 1, 2, 3, 4  # kinds of items in a receive buffer: see ``kernels.scan_responses``
+Item = tuple[int, int, int, int, int, int, int]
+"""(kind, ledger id, entry id, count or request id, of reads the step, begin, end)"""
 
 
-_ADD_WORD = codec_v2.header_word(codec_v2.VERSION, codec_v2.ADD)
-_ADD_FRAME = codec_v2.FRAME_ADD_RESPONSE
+def scan_v2(buffer: BytesLike, start: int, stop: int, frame_bytes_max: int) -> tuple[list[Item], int, int]:
+    """What a client has received: (items, how far they go, size of the incomplete frame behind them or 0).
 
-
-def decode_add_responses(buffer: BytesLike, bounds: BytesLike) -> list[AddAcks | Response]:
-    """All v2 responses of a receive buffer, in order; answers to adds are joined where they follow each other.
-
-    ``bounds`` are native int64 pairs, start and end of each payload in ``buffer``, as ``scan_frames`` gives them. Bookies from 4.16
-    write the acknowledgements of one journal sync as one run of frames, so the common buffer is a few items whatever its size.
-    Raises RemoteProtocolError.
+    Answers to adds and to reads are joined where they follow each other. Bookies from 4.16 write the acknowledgements of one journal sync
+    as one run of frames, so a buffer is a few items whatever its size. Raises RemoteProtocolError.
     """
-    view = memoryview(buffer)
-    marks = memoryview(bounds).cast("B").cast("q")
-    items: list[AddAcks | Response] = []
-    ledger_id = first = count = 0  # the run under way; count 0 when there is none
-    unpack = _ADD_FRAME.unpack_from
-    for index in range(0, len(marks), 2):
-        start = marks[index]
-        if marks[index + 1] - start == codec_v2.RESPONSE_BYTES:
-            _, word, code, ledger, entry = unpack(view, start - 4)
-            if word == _ADD_WORD and code == 0:
-                if count and ledger == ledger_id and entry == first + count:
-                    count += 1
-                    continue
-                if count:
-                    items.append(AddAcks(ledger_id, first, count, Status.OK))
-                ledger_id, first, count = ledger, entry, 1
-                continue
-        if count:
-            items.append(AddAcks(ledger_id, first, count, Status.OK))
-            count = 0
-        items.append(_single(codec_v2.decode_response(view[start : marks[index + 1]])))
-    if count:
-        items.append(AddAcks(ledger_id, first, count, Status.OK))
-    return items
+    return kernels.scan_responses(buffer, start, stop, frame_bytes_max)
 
 
-def _single(response: Response) -> AddAcks | Response:
-    if isinstance(response, AddResponse):
-        return AddAcks(response.ledger_id, response.entry_id, 1, response.status)
-    return response
+def scan_v3(buffer: BytesLike, start: int, stop: int, frame_bytes_max: int) -> tuple[list[Item], int, int]:
+    """As ``scan_v2``; what is joined has consecutive transaction ids, and ``code`` is the first of them."""
+    return kernels.scan_responses_v3(buffer, start, stop, frame_bytes_max)
+
+
+def encode_read_run(request: ReadRunRequest, numbers: Sequence[int]) -> bytes:
+    """Single reads as frames back to back: v3 with these numbers, v2 without any."""
+    entries = range(request.entry_id, request.last_entry_id + 1, request.step)
+    if not numbers:
+        return kernels.frame_reads(request.ledger_id, request.entry_id, request.count, request.step)
+    reads = (ReadRequest(number, request.ledger_id, entry) for number, entry in zip(numbers, entries, strict=True))
+    return b"".join(encode_request(read, "v3") for read in reads)

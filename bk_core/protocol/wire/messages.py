@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from bk_core.protocol import BytesLike
+
 LAST_ENTRY = -1  # as an entry id in a read: "the last entry you have"
 
 
@@ -73,6 +75,22 @@ class BatchReadRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadRunRequest:
+    """``count`` plain reads, of entries entry_id, entry_id + step, ...: no message of the wire, but many that are asked, awaited and
+    answered as one (``read_run``)."""
+
+    request_id: int
+    ledger_id: int
+    entry_id: int
+    count: int
+    step: int = 1
+
+    @property
+    def last_entry_id(self) -> int:
+        return self.entry_id + (self.count - 1) * self.step
+
+
+@dataclass(frozen=True, slots=True)
 class AuthRequest:
     request_id: int
     plugin: str
@@ -133,6 +151,7 @@ Request = (
     AddRequest
     | ReadRequest
     | BatchReadRequest
+    | ReadRunRequest
     | AuthRequest
     | WriteLacRequest
     | ReadLacRequest
@@ -167,13 +186,28 @@ class ReadResponse:
 
 @dataclass(frozen=True, slots=True)
 class BatchReadResponse:
-    """``bodies`` is the wire form, ``(u32 length, body)*``: bodies of entry_id, entry_id + 1, ... without gaps."""
+    """``bodies`` is the wire form, ``(u32 length, body)*``: bodies of entry_id, entry_id + 1, ... without gaps.
+
+    A client hands them out as a view of its receive buffer, good for as long as the call that brings them.
+    """
 
     request_id: int
     status: Status
     ledger_id: int
     entry_id: int
-    bodies: bytes = field(default=b"", repr=False)
+    bodies: BytesLike = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRunResponse:
+    """What came of a ReadRunRequest, a prefix of it: ``frames`` are v2 read responses back to back, ``(u32 length, 24 bytes, body)*``."""
+
+    request_id: int
+    status: Status
+    ledger_id: int
+    entry_id: int
+    frames: BytesLike = field(default=b"", repr=False)
+    max_lac: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +279,7 @@ Response = (
     AddResponse
     | ReadResponse
     | BatchReadResponse
+    | ReadRunResponse
     | AuthResponse
     | WriteLacResponse
     | ReadLacResponse

@@ -46,7 +46,7 @@ class World:
 
     def cancel(self) -> None: ...
 
-    def link(self, bookie: str, kind: str) -> Link:
+    def link(self, bookie: str, kind: str, ledger_id: int = 0) -> Link:
         return self.links[bookie]
 
     def note_answer(self, bookie: str, status: Status) -> None: ...

@@ -220,8 +220,8 @@ def follower(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> Ite
         session, opened, listed = bk._session, bk.open_ledger, log_reader.read_log
         link = session.link
 
-        def counted(bookie: Any, kind: str) -> Any:
-            real = link(bookie, kind)
+        def counted(bookie: Any, kind: str, ledger_id: int = 0) -> Any:
+            real = link(bookie, kind, ledger_id)
 
             def request(message: Any, *rest: Any) -> Any:
                 traffic.heard(message)

@@ -197,6 +197,27 @@ def test_who_may_open_is_checked_before_any_bookie_is_asked(cluster: Cluster, mo
         assert reader.read(0, 0) == [b"x"]
 
 
+def test_a_reader_of_known_entries_asks_for_nothing_else(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RD-1: who knows from elsewhere that entries are acknowledged needs no LAC, and no watch of the ledger."""
+    writer = written(cluster, 3)
+    sent: list[Any] = []
+    request = BookieLink.request
+    monkeypatch.setattr(BookieLink, "request", lambda self, message, *rest: (sent.append(message), request(self, message, *rest))[1])
+    with cluster.client.open_ledger(writer.ledger_id, lac=False) as reader:
+        assert sent == [] and cluster.watches == 0
+        assert b"".join(p for run in reader.read_runs(0, 2, unchecked_bound=True) for p in run.payloads()) == b"".join(payloads(3))
+
+
+def test_a_ledger_opened_again_is_read_from_the_same_replica(cluster: Cluster) -> None:
+    """RD-2: there its entries are in the cache. Other ledgers begin elsewhere."""
+    handles = [cluster.client.open_ledger(written(cluster, 1).ledger_id) for _ in range(3)]
+    again = [cluster.client.open_ledger(handle.ledger_id) for handle in handles]
+    assert [handle._order.sticky for handle in handles] == [handle._order.sticky for handle in again]
+    assert len({handle._order.sticky for handle in handles}) == 3
+    for handle in (*handles, *again):
+        handle.close()
+
+
 def test_readers_never_fence_and_never_write_metadata(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """OP-5: opening, reading, asking for the LAC and following leave a live writer alone."""
     writer = written(cluster, 3)

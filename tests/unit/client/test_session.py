@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import uuid
 import weakref
@@ -11,6 +12,8 @@ import pytest
 
 import bk_core
 from bk_core.client.session import Closable
+from bk_core.config import ClientConfig
+from bk_core.errors import InvalidArgumentError
 
 
 class Handle:
@@ -49,3 +52,24 @@ def test_a_handle_may_be_opened_while_the_client_is_closed(client: bk_core.BookK
     client.close()
     arrive.join(10)
     assert early.closed and late.closed
+
+
+def test_ledgers_are_spread_over_the_connections_that_were_asked_for() -> None:
+    """Adds and reads of one ledger share a connection; what is about the ledger's state has one for all."""
+    with bk_core.connect(f"memory://{uuid.uuid4().hex}", connections_per_bookie=3) as bk:
+        links: queue.SimpleQueue[list[object]] = queue.SimpleQueue()
+
+        def look() -> None:
+            kinds = [("data", ledger) for ledger in (0, 1, 2, 3)] + [("batch", 4), ("batch", 1), ("control", 1), ("control", 2)]
+            links.put([bk._session.link("b", kind, ledger) for kind, ledger in kinds])
+
+        bk._session.reactor.post(look)
+        zero, one, two, three, four, batch_one, control, same = links.get(timeout=10)
+        assert len({id(link) for link in (zero, one, two, four)}) == 4
+        assert three is zero and four is batch_one and control is same
+
+
+def test_one_connection_is_the_rule() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"1\.\.64"):
+        bk_core.connect("memory://nobody", connections_per_bookie=0)
+    assert ClientConfig("memory://nobody").connections_per_bookie == 1

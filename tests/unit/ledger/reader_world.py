@@ -19,9 +19,12 @@ from bk_core.protocol.wire.messages import (
     ReadLacResponse,
     ReadRequest,
     ReadResponse,
+    ReadRunRequest,
+    ReadRunResponse,
     Response,
     Status,
 )
+from bk_core.protocol.wire.read_run import ReadRun
 
 LEDGER = 7
 E = TypeVar("E", bound=Effect)
@@ -80,8 +83,21 @@ def good(ask: SendRead, *, max_lac: int | None = None) -> Response:
     message = ask.message
     if isinstance(message, BatchReadRequest):
         return batch(message.entry_id, [body(e) for e in range(message.entry_id, message.entry_id + message.entries_max)])
+    if isinstance(message, ReadRunRequest):
+        return read_run(ask, max_lac=max_lac)
     assert isinstance(message, ReadRequest)
     return single(message.entry_id, max_lac=max_lac)
+
+
+def read_run(ask: SendRead, upto: int | None = None, *, max_lac: int | None = None, corrupt: int | None = None) -> ReadRunResponse:
+    """The answers to many single reads, up to an entry."""
+    message = ask.message
+    assert isinstance(message, ReadRunRequest)
+    answers = ReadRun(message)
+    last = message.last_entry_id if upto is None else upto
+    for entry_id in range(message.entry_id, last + 1, message.step):
+        answers.take(single(entry_id, max_lac=max_lac, corrupt=entry_id == corrupt))
+    return answers.response(Status.TIMEOUT)
 
 
 def only(effects: Sequence[Effect], kind: type[E]) -> list[E]:

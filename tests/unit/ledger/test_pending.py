@@ -132,13 +132,27 @@ def test_the_window_finds_and_drops_runs() -> None:
     assert list(made.after(4)) == [runs[2]]
     assert list(made.after(-1)) == runs
     for position in range(3):
-        made.acknowledge(position, 0, 5, 1)
+        made.acknowledge(position, 0, 5, None, 1)
     assert made.drop_settled(1) == [runs[0]]
     assert made.drop_settled(3) == ()
     assert made.drop_settled(9) == [runs[1]]  # the third one still waits
     assert (len(made), made.entries, made.payload_bytes) == (1, 1, 10)
     made.clear()
     assert (len(made), made.entries, made.payload_bytes) == (0, 0, 0)
+
+
+def test_an_answer_about_a_set_of_entries() -> None:
+    """Striped, a bookie has some entries of every run: the set counts from the first entry of the answer, in each run from its own."""
+    runs = [pending(0, 4), pending(4, 3), pending(7, 2)]
+    made = window(*runs)
+    made.acknowledge(0, 2, 6, 0b101011, 5)  # 2, 3, 5, 7; of the first run the upper half
+    assert [run.acks.acked[0] & run.acks.write_set.entries for run in runs] == [
+        0b1100 & runs[0].acks.write_set.held[0],
+        0b010 & runs[1].acks.write_set.held[0],
+        0b01 & runs[2].acks.write_set.held[0],
+    ]
+    assert [run.sent_ns[0] for run in runs] == [5, 5, 5]
+    assert [runs[1].shifted(0b101011, 2), runs[0].shifted(0b1, 2), runs[1].shifted(0b11, 4)] == [0b1010, 0b100, 0b11]
 
 
 def test_a_prefix_ends_at_a_gap_of_any_kind() -> None:

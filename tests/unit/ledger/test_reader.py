@@ -16,8 +16,8 @@ from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
 from bk_core.protocol.ledger.reader import SINGLE_READS_IN_FLIGHT, SPECULATE, RangeReader
 from bk_core.protocol.ledger.replica_order import ReplicaOrder
 from bk_core.protocol.limits import Limits
-from bk_core.protocol.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse, Status
-from tests.unit.ledger.reader_world import LEDGER, World, batch, body, closed, good, metadata, payload, single
+from bk_core.protocol.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse, ReadRunRequest, Status
+from tests.unit.ledger.reader_world import LEDGER, World, batch, body, closed, good, metadata, payload, read_run, single
 
 OPEN = metadata()
 TEN = closed(OPEN, 9)
@@ -112,7 +112,7 @@ def test_speculation_asks_one_more_replica_at_a_time_and_doubles_its_delay() -> 
 
 def test_no_speculation_against_a_bookie_that_answered_well_in_this_operation() -> None:
     """RD-4: "a" is alive; its other answers will come."""
-    world = reader(0, 9, limits=Limits(read_chunk_entries=5))
+    world = reader(0, 9, limits=Limits(read_chunk_entries=5), options=ReadOptions(spread=False))
     first, second = world.asks
     world.answer(first, good)
     world.fire(SPECULATE)
@@ -292,12 +292,14 @@ def test_each_entry_gets_its_own_second_look() -> None:
 def test_a_lac_beside_a_verified_entry_is_told() -> None:
     """RD-9: only higher ones, and never beside a bad copy."""
     world = reader(4, 5, md=metadata(), batch=False)
-    first, second = world.asks
-    world.answer(first, single(4, max_lac=50, corrupt=True))
+    world.answer("a", lambda ask: read_run(ask, max_lac=50, corrupt=4))
     assert world.heard == []
-    world.answer(second, single(5, max_lac=5))
+    world.answer("b", lambda ask: read_run(ask, max_lac=50, corrupt=5))
+    assert world.heard == [] and world.entries == expected(4, 4)
+    world.answer("c", lambda ask: good(ask, max_lac=5))
     assert world.heard == []
-    world.answer(world.asks[0], single(4, max_lac=8))
+    world = reader(4, 5, md=metadata(), batch=False)
+    world.answer("a", lambda ask: good(ask, max_lac=8))
     assert world.heard == [8]
 
 
@@ -353,7 +355,7 @@ def test_a_second_look_that_finds_the_end_below_the_entry() -> None:
 
 def test_later_chunks_use_metadata_that_came_meanwhile_and_older_metadata_is_ignored() -> None:
     """OP-6, META-11."""
-    world = reader(0, 9, limits=Limits(read_chunk_entries=5, read_chunks_in_flight=1))
+    world = reader(0, 9, limits=Limits(read_chunk_entries=5, read_chunks_in_flight=1), options=ReadOptions(spread=False))
     world.change(closed(metadata((3, 3, 2), (0, "def")), 9), 3)
     world.change(closed(metadata((3, 3, 2), (0, "xyz")), 9), 2)
     world.answer("a", good)
@@ -418,8 +420,16 @@ def test_entries_before_a_bad_one_in_a_batch_are_good() -> None:
     assert world.entries == expected(0, 9)
 
 
-@pytest.mark.parametrize("entries", [range(1, 5), range(11), [0, 2], [0, 0]])
-def test_a_batch_of_other_entries_is_no_answer(entries: range | list[int]) -> None:
+@pytest.mark.parametrize("entries", [[0, 2], [0, 0]])
+def test_of_a_batch_with_other_entries_what_comes_before_them_is_good(entries: list[int]) -> None:
+    """RD-8, RD-10: it is verified by itself; the replica is not asked for the rest."""
+    world = reader()
+    world.answer("a", batch(0, [body(e) for e in entries]))
+    assert world.entries == expected(0, 0) and world.bookies == ["b"]
+
+
+@pytest.mark.parametrize("entries", [range(1, 5), range(11)])
+def test_a_batch_of_other_entries_is_no_answer(entries: range) -> None:
     """RD-8, RD-10."""
     world = reader()
     world.answer("a", batch(0, [body(e) for e in entries]))
@@ -442,29 +452,103 @@ def test_chunks_stay_inside_a_fragment() -> None:
     assert isinstance(first.message, BatchReadRequest) and first.message.entries_max == 6
 
 
-def test_with_striping_there_are_no_batches() -> None:
+def test_with_striping_each_lane_is_read_by_itself() -> None:
     """RD-10: a bookie of a striped ledger holds only some of the entries. RD-2: write-set order."""
     world = reader(md=closed(metadata((4, 2, 2)), 9))
-    assert all(isinstance(ask.message, ReadRequest) for ask in world.asks)
-    assert world.bookies == list("abcdabcdab")
+    assert [(ask.bookie, ask.message) for ask in world.asks] == [
+        ("a", ReadRunRequest(1, LEDGER, 0, 3, 4)),  # 0, 4, 8
+        ("b", ReadRunRequest(2, LEDGER, 1, 3, 4)),
+        ("c", ReadRunRequest(3, LEDGER, 2, 2, 4)),
+        ("d", ReadRunRequest(4, LEDGER, 3, 2, 4)),
+    ]
+    world.answer_all()
+    assert world.entries == expected(0, 9) and world.ends == [None]
+
+
+@pytest.mark.parametrize("last", [0, 1, 3, 4, 5, 300])
+def test_lanes_of_any_length_are_merged(last: int) -> None:
+    """RD-10."""
+    world = reader(0, last, md=closed(metadata((5, 3, 2)), last))
+    while world.asks:
+        world.answer(world.asks[-1], good)
+        while world.machine.unconsumed:
+            world.consume()
+    assert world.entries == expected(0, last) and world.ends == [None]
+
+
+def test_a_lane_goes_on_from_its_prefix_at_the_next_replica() -> None:
+    """RD-3, RD-8, RD-10: only that lane; the others are what they are."""
+    world = reader(md=closed(metadata((4, 2, 2)), 9))
+    world.answer("a", lambda ask: read_run(ask, corrupt=4))
+    (following,) = [ask for ask in world.asks if ask.message.entry_id == 4]  # type: ignore[union-attr]
+    assert following.bookie == "a" and following.message == ReadRunRequest(5, LEDGER, 4, 2, 4)  # each round asks in write-set order
+    world.answer(following, Status.IO_ERROR)
+    world.answer(world.asks[-1], good)
+    world.answer_all()
+    assert world.entries == expected(0, 9) and world.ends == [None]
+
+
+def test_of_a_striped_ledger_closed_meanwhile_nothing_beyond_the_end_is_shown() -> None:
+    """OP-6, RD-11: lanes of which nothing is left, lanes that are cut, and answers that are already there."""
+    world = reader(0, 9, md=metadata((4, 2, 2)), unconfirmed=True)
+    world.answer("a", good)  # 0, 4, 8
+    late = world.ask_of("d")
+    world.change(closed(metadata((4, 2, 2)), 2), 2)
+    world.answer(late, good)
+    world.answer("b", good)
+    world.answer("c", good)
+    assert world.entries == expected(0, 2) and type(world.ends[0]) is NoSuchEntryError
+
+
+def test_the_parts_of_a_long_read_begin_at_one_replica_after_the_other() -> None:
+    """RD-2: all of them work at it; what is read again is asked of the same ones. A failure moves the rest on as ever."""
+    for _ in range(2):
+        world = reader(0, 9, start=1, limits=Limits(read_chunk_entries=2, read_chunks_in_flight=5))
+        assert world.bookies == ["b", "c", "a", "b", "c"]
+    world.answer(world.asks[0], Status.IO_ERROR)
+    assert world.bookies == ["c", "a", "b", "c", "c"]
     world.answer_all()
     assert world.entries == expected(0, 9) and world.ends == [None]
 
 
 def test_runs_leave_in_order_whatever_order_answers_come_in() -> None:
     """RD-10; one entry that fails fails the range."""
-    world = reader(0, 9, batch=False)
+    world = reader(0, 9, batch=False, limits=Limits(read_chunk_entries=2))
     for ask in reversed(world.asks[1:]):
         world.answer(ask, good)
     assert world.runs == []
     world.answer(world.asks[0], good)
     assert world.entries == expected(0, 9) and world.ends == [None]
-    world = reader(0, 1, batch=False)
+    world = reader(0, 1, batch=False, limits=Limits(read_chunk_entries=1))
     first, second = world.asks
     world.answer(second, good)
     world.answer(first, Status.IO_ERROR)
     fail_all(world, Status.IO_ERROR, Status.IO_ERROR)
     assert world.runs == [] and len(world.ends) == 1
+
+
+def test_how_far_a_read_is_ahead_is_bounded_in_bytes() -> None:
+    """RD-10: whatever entries and answers there are, what is held and asked for stays near the bound, and the reader gets on."""
+    world = reader(0, 99, md=closed(OPEN, 99), limits=Limits(read_chunk_entries=10, read_ahead_bytes=25))
+    assert len(world.asks) == 3  # 10 entries of a byte each are asked for at a time
+    world.answer(world.asks[1], lambda ask: batch(10, [body(e) for e in range(10, 15)]))
+    world.answer(world.asks[1], good)
+    assert len(world.asks) == 1 and world.runs == []  # 30 bytes are here: what the middle one lacks has to wait
+    world.answer(world.asks[0], lambda ask: batch(0, [body(e) for e in range(5)]))
+    assert world.asks == []
+    while not world.ends:
+        while world.machine.unconsumed:
+            world.consume()
+        world.answer_all()
+    assert world.entries == expected(0, 99) and world.ends == [None]
+
+
+def test_how_much_is_asked_for_follows_the_size_of_entries() -> None:
+    """RD-10: about what one answer holds."""
+    limits = Limits(read_batch_bytes=1000)
+    counts = {size: reader(0, 99, md=replace(closed(OPEN, 99), length=100 * size), limits=limits).asks[0].message for size in (0, 36, 9000)}
+    assert [message.entries_max for message in counts.values() if isinstance(message, BatchReadRequest)] == [15, 10]
+    assert isinstance(counts[9000], ReadRequest)
 
 
 def test_the_window_bounds_what_is_asked_and_not_taken() -> None:
@@ -475,7 +559,7 @@ def test_the_window_bounds_what_is_asked_and_not_taken() -> None:
     world.consume()
     assert len(world.asks) == 1
     many = reader(0, 999, batch=False, md=closed(OPEN, 999))
-    assert len(many.asks) == SINGLE_READS_IN_FLIGHT
+    assert sum(ask.message.count for ask in many.asks if isinstance(ask.message, ReadRunRequest)) == SINGLE_READS_IN_FLIGHT
 
 
 def test_a_bookie_without_batch_reads_is_asked_entry_by_entry() -> None:

@@ -198,6 +198,18 @@ def test_rr7_a_doubled_answer_stands_for_no_other_entry() -> None:
     assert machine.copies_made == 2
 
 
+def test_rr7_an_answer_with_gaps_confirms_the_entries_in_it() -> None:
+    """RR-7: of three copies the middle one is not confirmed."""
+    world = closed(last=2)
+    machine = repair(world, targets={0: "x"}, batch=False)
+    for read in machine.start():
+        machine.handle(read_reply(read), 1)
+    assert machine.handle(AddReply("x", 0, 3, Status.OK, 0b101), 2) == []
+    assert (machine.state, machine.copies_made) == (RepairState.COPYING, 2)
+    (write,) = machine.handle(AddReply("x", 1, 1, Status.OK), 3)
+    assert isinstance(write, WriteLedger) and machine.copies_made == 3
+
+
 def test_rr8_a_copy_that_waits_to_be_sent_again_fails_only_once() -> None:
     """RR-8: a timeout and the refusal that came late are one failure: with one retry allowed the second sending still happens."""
     world = closed(last=0)

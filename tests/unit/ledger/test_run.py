@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, AddRun, EntryRun
+from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, AddRun, EntryRun, largest_of
+from bk_core.protocol.wire import codec_v2, codec_v3
+from bk_core.protocol.wire.messages import AddRequest
 
 PREFIX = b"p" * ADD_FRAME_PREFIX_BYTES
 
@@ -38,8 +41,8 @@ def test_without_striping_a_bookie_is_sent_the_rest_of_the_run_in_one_piece() ->
 def test_with_striping_neighbours_travel_together_and_gaps_are_left_out() -> None:
     """Entries 8..15 over five bookies, two copies each: position 0 holds every entry that is 4 or 0 modulo 5."""
     run = numbered(8, 8)
-    assert sent(run, 0, 0, 5, 2) == [PREFIX + b"<9>" + PREFIX + b"<10>", PREFIX + b"<14>" + PREFIX + b"<15>"]
-    assert sent(run, 0, 2, 5, 2) == [PREFIX + b"<10>", PREFIX + b"<14>" + PREFIX + b"<15>"]
+    assert sent(run, 0, 0, 5, 2) == [PREFIX + b"<9>" + PREFIX + b"<10>" + PREFIX + b"<14>" + PREFIX + b"<15>"]
+    assert sent(run, 0, 2, 5, 2) == [PREFIX + b"<10>" + PREFIX + b"<14>" + PREFIX + b"<15>"]
 
 
 @pytest.mark.parametrize(("first_entry_id", "position"), [(10, 3), (11, 0)])
@@ -58,7 +61,12 @@ def test_every_bookie_is_sent_exactly_the_entries_it_must_hold(
     assert list(run.indices(position, start, size, write)) == held
     parts = sent(run, position, start, size, write)
     assert b"".join(parts) == b"".join(PREFIX + bodies[i] for i in held)
-    assert len(parts) == sum(1 for i in held if i - 1 not in held or size == write and i == start)
+    assert len(parts) == (1 if held else 0)
+    assert run.count_for(position, start, size, write) == len(held)
+    v3 = b"".join(
+        codec_v2.frame(codec_v3.encode_request(AddRequest(9 + k, 7, first_entry_id + i, PREFIX[8:], bodies[i]))) for k, i in enumerate(held)
+    )
+    assert run.frames_v3_for(position, start, size, write, 9) == v3
 
 
 def test_the_body_of_an_entry_is_its_frame_without_length_header_and_key() -> None:
@@ -70,3 +78,13 @@ def test_the_body_of_an_entry_is_its_frame_without_length_header_and_key() -> No
 def test_payloads_of_a_read_run_are_cut_at_its_offsets_even_when_empty() -> None:
     run = EntryRun(5, 3, b"abcd", memoryview(array("q", [0, 3, 3, 4])))
     assert (run.payloads(), run.last_entry_id) == ([b"abc", b"", b"d"], 7)
+
+
+@pytest.mark.parametrize(("offsets", "why"), [([0, 2], "end at 2"), ([0, 1, 0], "offset 2"), ([-1, 0], "offset 0"), ([0], "two or more")])
+def test_offsets_that_do_not_rise_within_the_payloads(offsets: list[int], why: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"must rise within the 1 bytes.*{why}"):
+        largest_of(memoryview(array("q", offsets)).cast("B"), 1)
+
+
+def test_the_largest_entry_of_a_run() -> None:
+    assert largest_of(memoryview(array("q", [1, 1, 4, 6])).cast("B"), 6) == 3

@@ -13,7 +13,7 @@ from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.tail import LOOK, PAUSE, Tail
 from bk_core.protocol.limits import Limits
-from bk_core.protocol.wire.messages import LAST_ENTRY, BatchReadRequest, ReadRequest, ReadResponse, Status
+from bk_core.protocol.wire.messages import LAST_ENTRY, BatchReadRequest, ReadRequest, ReadResponse, ReadRunRequest, Status
 from tests.unit.ledger.reader_world import (
     LEDGER,
     World,
@@ -101,7 +101,7 @@ def test_what_is_confirmed_and_did_not_come_along_is_read() -> None:
 def test_a_backlog_is_read_before_anything_is_polled() -> None:
     """LC-5: only if the entry lies above the LAC."""
     world = World(Tail(LEDGER, OPEN, 1, 2, known=5)).start()
-    assert all(isinstance(a.message, ReadRequest) and a.message.entry_id >= 0 for a in world.asks)
+    assert [a.message for a in world.asks] == [ReadRunRequest(1, LEDGER, 2, 4)]
     world.answer_all()
     assert world.entries == expected(5, 2)
     prime(world)

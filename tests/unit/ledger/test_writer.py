@@ -57,6 +57,17 @@ def test_entries_are_acknowledged_in_order_whatever_order_the_bookies_answer_in(
     assert acked(writer, "c", 0) == [Complete("first", 0), Complete("second", 1), SetTimer("explicit-lac", Limits().explicit_lac_ns)]
 
 
+def test_an_answer_with_gaps_counts_for_the_entries_in_it() -> None:
+    """WR-7 with striping: a set of entries over the ends of two runs."""
+    writer = opened()
+    append(writer, b"0", b"1", token="first")
+    append(writer, b"2", b"3", token="second")
+    writer.handle(AddReply("a", 0, 4, Status.OK, 0b1101), 0)  # not entry 1
+    assert not only(acked(writer, "b", 0, 4), Complete)
+    assert writer.acknowledged_head == 0
+    assert only(writer.handle(AddReply("c", 1, 3, Status.OK, 0b101), 0), Complete) == [Complete("first", 1), Complete("second", 3)]
+
+
 def test_a_bookie_counts_once() -> None:
     """WR-7, SM-3: duplicate answers add nothing."""
     writer = opened()

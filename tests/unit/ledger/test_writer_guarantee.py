@@ -7,10 +7,11 @@ from typing import get_type_hints
 
 import pytest
 
-from bk_core.client import BookKeeper, WriteHandle
+from bk_core.client import BookKeeper, WriteHandle, replication_report
+from bk_core.client import client as client_module
 from bk_core.errors import LedgerClosedError, LedgerFencedError, NotEnoughBookiesError, UnauthorizedError, WriteFailedError
 from bk_core.protocol.effects import SendAdds, WriteLedger
-from bk_core.protocol.events import BookiesChanged, LedgerWritten, Outcome
+from bk_core.protocol.events import AddReply, BookiesChanged, LedgerWritten, Outcome
 from bk_core.protocol.ledger.metadata import GWQ_SEAL, Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.writer import ChangeWindow, EnsembleChangeMode, WriterOptions, WriterState
 from bk_core.protocol.wire.messages import Status
@@ -228,6 +229,14 @@ def test_a_candidate_that_fails_in_the_window_is_dealt_with_afterwards() -> None
     assert script.last_ensemble == "bcf"
     script.ack("b", 1).ack("c", 2)
     assert script.writer.last_add_fully_replicated == 3
+
+
+def test_a_candidate_is_credited_with_the_entries_it_says() -> None:
+    """G-7: an answer with gaps, about a part of what was asked."""
+    script = staging()
+    assert script.feed(AddReply("f", 0, 3, Status.OK, 0b101)).writes == []
+    assert script.writer._staging[2].acked == {0: 1, 1: 0, 2: 1}
+    assert script.ack("f", 1).write.metadata.last_fragment.ensemble == ("b", "c", "f")
 
 
 def test_a_candidate_that_somebody_else_puts_into_the_ensemble_is_no_candidate() -> None:
@@ -475,7 +484,8 @@ def test_lafr_is_told_through_the_slot_and_nowhere_else() -> None:
 
 def test_a_ledger_that_exists_is_never_written_again() -> None:
     """G-28: what pinning relies on. Handles that write come from creating a ledger, and from nowhere else."""
-    returns = {name: get_type_hints(call).get("return") for name, call in inspect.getmembers(BookKeeper, inspect.isfunction)}
+    names = {**vars(client_module), **vars(replication_report)}
+    returns = {name: get_type_hints(call, names).get("return") for name, call in inspect.getmembers(BookKeeper, inspect.isfunction)}
     assert [name for name, result in returns.items() if result is WriteHandle] == ["create_ledger"]
 
 

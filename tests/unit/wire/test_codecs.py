@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import struct
-from array import array
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bk_core import kernels
 from bk_core.errors import BkError, InvalidArgumentError, RemoteProtocolError
 from bk_core.protocol.wire import codec_v2, codec_v3, connection
 from bk_core.protocol.wire import messages as m
-from bk_core.protocol.wire.connection import AddAcks, ReplyTo, ServerProtocol, decode_add_responses
+from bk_core.protocol.wire.connection import (
+    ADDS,
+    BATCH,
+    OTHER,
+    READS,
+    SPARSE_ADDS,
+    Item,
+    ReplyTo,
+    ServerProtocol,
+    decode_response,
+    scan_v2,
+    scan_v3,
+)  # fmt: skip
 from bk_core.protocol.wire.frames import FrameReader
 from bk_core.protocol.wire.messages import Status
 from bk_core.protocol.wire.status import ERRORS, V2_NUMBERS, error_for, status_from_v2, status_from_v3, v2_number, v3_number
@@ -213,21 +225,38 @@ def _answer(server: ServerProtocol, request: m.Request, reply_to: ReplyTo) -> No
 @given(st.lists(ANY_BYTES.filter(bool), max_size=5))
 def test_a_client_fed_anything_raises_only_protocol_errors(payloads: list[bytes]) -> None:
     try:
-        decode_add_responses(*joined(payloads))
+        scanned(payloads)
     except RemoteProtocolError:
         pass
 
 
-# --- responses to adds, joined ----------------------------------------------------------------------------------
+# --- what a client receives, joined -----------------------------------------------------------------------------
 
 
-def joined(payloads: list[bytes]) -> tuple[bytes, bytes]:
-    """(buffer, bounds) as ``scan_frames`` gives them."""
-    buffer, bounds = b"", array("q")
-    for payload in payloads:
-        bounds.extend((len(buffer) + 4, len(buffer) + 4 + len(payload)))
-        buffer += codec_v2.frame(payload)
-    return buffer, bounds.tobytes()
+def scanned(payloads: list[bytes]) -> list[m.Response | tuple[int, ...]]:
+    """Items of a buffer with these messages, as (kind, ledger, first entry, count); other ones are decoded."""
+    buffer = b"".join(codec_v2.frame(payload) for payload in payloads)
+    items, consumed, wanted = scan_v2(b"??" + buffer + b"?", 2, 2 + len(buffer), 1 << 20)
+    assert (consumed, wanted) == (2 + len(buffer), 0)
+    return [decode_response((b"??" + buffer)[item[5] : item[6]], "v2") if item[0] == OTHER else item[:4] for item in items]
+
+
+def single_responses(items: list[Item], buffer: bytes) -> list[m.Response]:
+    """Each answer by itself."""
+    found: list[m.Response] = []
+    for kind, ledger, first, count, _, begin, end in items:
+        if kind == ADDS:
+            found += [m.AddResponse(0, Status.OK, ledger, first + i) for i in range(count)]
+        elif kind == SPARSE_ADDS:
+            there = int.from_bytes(kernels.entry_bits(buffer[begin:end], first, count), "little")
+            found += [m.AddResponse(0, Status.OK, ledger, first + i) for i in range(count) if there >> i & 1]
+        elif kind == READS:
+            found += [decode_response(payload, "v2") for payload in FrameReader(1 << 20).feed(buffer[begin:end])]
+        elif kind == BATCH:
+            found.append(m.BatchReadResponse(count, Status.OK, ledger, first, buffer[begin:end]))
+        else:
+            found.append(decode_response(buffer[begin:end], "v2"))
+    return found
 
 
 SMALL = st.integers(0, 3)
@@ -237,27 +266,35 @@ READ_ANSWERS = st.builds(m.ReadResponse, ZERO, st.just(Status.OK), SMALL, SMALL,
 
 @given(st.lists(ADD_ANSWERS | READ_ANSWERS, max_size=30))
 def test_joined_answers_are_the_single_ones(responses: list[m.AddResponse | m.ReadResponse]) -> None:
-    items = decode_add_responses(*joined([codec_v2.encode_response(r) for r in responses]))
-    single: list[m.Response] = []
-    for item in items:
-        if isinstance(item, AddAcks):
-            single += [m.AddResponse(0, item.status, item.ledger_id, item.first_entry_id + i) for i in range(item.count)]
-        else:
-            single.append(item)
-    assert single == responses
+    buffer = b"".join(codec_v2.frame(codec_v2.encode_response(r)) for r in responses)
+    items, consumed, wanted = scan_v2(buffer, 0, len(buffer), 1 << 20)
+    assert (consumed, wanted) == (len(buffer), 0)
+    assert single_responses(items, buffer) == responses
     for left, right in zip(items, items[1:], strict=False):  # nothing that could be joined was left apart
-        if isinstance(left, AddAcks) and isinstance(right, AddAcks) and left.status is right.status is Status.OK:
-            assert (left.ledger_id, left.first_entry_id + left.count) != (right.ledger_id, right.first_entry_id)
+        if left[0] in (ADDS, SPARSE_ADDS) and right[0] in (ADDS, SPARSE_ADDS):
+            assert left[1] != right[1] or left[2] + left[3] > right[2]
+        if left[0] == right[0] == READS:
+            assert (left[1], left[2] + left[3] * left[4]) != (right[1], right[2])
+
+
+@given(st.lists(ADD_ANSWERS | READ_ANSWERS, min_size=1, max_size=5), st.data())
+def test_a_buffer_that_ends_anywhere(responses: list[m.AddResponse | m.ReadResponse], data: st.DataObject) -> None:
+    """wire-protocol.md 2.1: whole frames are used; of the rest the size is known as soon as its four bytes are there. The same for v3."""
+    for scan, encode in ((scan_v2, codec_v2.encode_response), (scan_v3, codec_v3.encode_response)):
+        frames = [codec_v2.frame(encode(r)) for r in responses]
+        buffer = b"".join(frames)
+        stop = data.draw(st.integers(0, len(buffer)))
+        ends = [sum(map(len, frames[: i + 1])) for i in range(len(frames))]
+        whole = sum(end <= stop for end in ends)
+        consumed = ends[whole - 1] if whole else 0
+        wanted = len(frames[whole]) if stop - consumed >= 4 else 0
+        assert scan(buffer, 0, stop, 1 << 20)[1:] == (consumed, wanted)
 
 
 def test_a_run_of_answers_is_one_item() -> None:
     run = [codec_v2.encode_response(m.AddResponse(0, Status.OK, 5, entry)) for entry in range(100, 1100)]
-    fenced = codec_v2.encode_response(m.AddResponse(0, Status.FENCED, 5, 1100))
-    assert decode_add_responses(*joined([*run, fenced, fenced])) == [
-        AddAcks(5, 100, 1000, Status.OK),
-        AddAcks(5, 1100, 1, Status.FENCED),
-        AddAcks(5, 1100, 1, Status.FENCED),
-    ]
+    fenced = m.AddResponse(0, Status.FENCED, 5, 1100)
+    assert scanned([*run, *[codec_v2.encode_response(fenced)] * 2]) == [(ADDS, 5, 100, 1000), fenced, fenced]
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------
@@ -489,14 +526,14 @@ def test_the_answer_to_a_batch_read_ends_the_acks_before_it() -> None:
     """A buffer of acks and one batch answer gives both, in order, and nothing is joined across."""
     batch = m.BatchReadResponse(3, Status.OK, 5, 2, codec_v2.join_bodies([b"abc"]))
     acks = [codec_v2.encode_response(m.AddResponse(0, Status.OK, 5, entry)) for entry in (0, 1, 2)]
-    found = decode_add_responses(*joined([*acks[:2], codec_v2.encode_response(batch), acks[2]]))
-    assert found == [AddAcks(5, 0, 2, Status.OK), batch, AddAcks(5, 2, 1, Status.OK)]
+    found = scanned([*acks[:2], codec_v2.encode_response(batch), acks[2]])
+    assert found == [(ADDS, 5, 0, 2), (BATCH, 5, 2, 3), (ADDS, 5, 2, 1)]
 
 
 def test_acks_of_another_ledger_begin_a_new_item() -> None:
     acks = [m.AddResponse(0, Status.OK, 5, 0), m.AddResponse(0, Status.OK, 6, 1), m.AddResponse(0, Status.OK, 6, 3)]
-    found = decode_add_responses(*joined([codec_v2.encode_response(ack) for ack in acks]))
-    assert found == [AddAcks(5, 0, 1, Status.OK), AddAcks(6, 1, 1, Status.OK), AddAcks(6, 3, 1, Status.OK)]
+    found = scanned([codec_v2.encode_response(ack) for ack in acks])
+    assert found == [(ADDS, 5, 0, 1), (SPARSE_ADDS, 6, 1, 3)]
 
 
 @pytest.mark.parametrize(

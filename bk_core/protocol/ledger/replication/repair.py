@@ -380,7 +380,7 @@ class FragmentRepair:
 
     def _added(self, event: AddReply, now_ns: int) -> list[Effect]:
         failed: list[_Copy] = []
-        for entry_id in range(event.first_entry_id, event.first_entry_id + event.count):
+        for entry_id in event.entry_ids():
             copy = self._copies.get((event.bookie, entry_id))
             if copy is None:
                 continue

@@ -1,0 +1,138 @@
+"""The requests of one connection that wait for their answers, and whose answer is whose (wire-protocol.md 5.4, 9)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from bk_core.protocol.wire import messages as m
+from bk_core.protocol.wire.messages import ReadResponse, Request, Response, Status
+from bk_core.protocol.wire.read_run import ReadRun
+
+Answer = Callable[[Status, Response | None], None]
+
+# SM-3: a number alone does not tell whose answer it is; the operation must be the request's too (wire-protocol.md 9).
+RESPONSES: Mapping[type[Request], type[Response]] = MappingProxyType(
+    {
+        m.AddRequest: m.AddResponse,
+        m.ReadRequest: m.ReadResponse,
+        m.BatchReadRequest: m.BatchReadResponse,
+        m.ReadRunRequest: m.ReadRunResponse,
+        m.AuthRequest: m.AuthResponse,
+        m.WriteLacRequest: m.WriteLacResponse,
+        m.ReadLacRequest: m.ReadLacResponse,
+        m.ForceLedgerRequest: m.ForceLedgerResponse,
+        m.BookieInfoRequest: m.BookieInfoResponse,
+        m.EntryListRequest: m.EntryListResponse,
+        m.StartTlsRequest: m.StartTlsResponse,
+        m.UnservedRequest: m.UnservedResponse,
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """One request. ``key``: a v2 single read is known by its ledger and entry; ``run``: many single reads by theirs."""
+
+    number: int
+    answer: Answer
+    response: type[Response]
+    timeout_ns: int
+    deadline_ns: int
+    key: tuple[int, int] | None = None
+    run: ReadRun | None = None
+    ledger_id: int = -1
+    numbers: range = range(0)  # of a run's single reads, with v3; v2 has none
+
+    def outcome(self, status: Status) -> tuple[Status, Response | None]:
+        """What to tell when no more answers come: of a run what there is of it."""
+        if self.run is None:
+            return status, None
+        response = self.run.response(status)
+        return response.status, response if response.frames else None
+
+
+class Outstanding:
+    """All of one connection."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Waiting] = {}
+        self._by_key: dict[tuple[int, int], deque[Waiting]] = {}
+        self._runs: dict[int, list[Waiting]] = {}  # by ledger, v2
+        self._reads: dict[int, Waiting] = {}  # v3: the run that a single read belongs to
+
+    def add(self, waiting: Waiting) -> None:
+        self._waiting[waiting.number] = waiting
+        if waiting.key is not None:
+            self._by_key.setdefault(waiting.key, deque()).append(waiting)
+
+    def add_run(self, waiting: Waiting) -> None:
+        self._waiting[waiting.number] = waiting
+        for number in waiting.numbers:
+            self._reads[number] = waiting
+        if not waiting.numbers:
+            self._runs.setdefault(waiting.ledger_id, []).append(waiting)
+
+    def forget(self, waiting: Waiting) -> None:
+        self._waiting.pop(waiting.number, None)
+        if waiting.key is not None and (queue := self._by_key.get(waiting.key)) is not None:
+            queue.remove(waiting)
+            if not queue:
+                del self._by_key[waiting.key]
+        if waiting.run is not None and not waiting.numbers and (runs := self._runs.get(waiting.ledger_id)) is not None:
+            runs.remove(waiting)
+            if not runs:
+                del self._runs[waiting.ledger_id]
+        for number in waiting.numbers:
+            self._reads.pop(number, None)
+
+    def late(self, now_ns: int) -> list[Waiting]:
+        return [waiting for waiting in self._waiting.values() if now_ns >= waiting.deadline_ns]
+
+    def clear(self) -> list[Waiting]:
+        """All, and then there are none."""
+        waiting = list(self._waiting.values())
+        for index in (self._waiting, self._by_key, self._runs, self._reads):
+            index.clear()
+        return waiting
+
+    # --- whose answer is it ------------------------------------------------------------------------------------------
+
+    def single(self, ledger_id: int, entry_id: int) -> Waiting | None:
+        """v2: the oldest single read of this entry."""
+        queue = self._by_key.get((ledger_id, entry_id))
+        return queue[0] if queue else None
+
+    def numbered(self, response: Response) -> Waiting | None:
+        """The request of this number, if it was of the operation that is answered."""
+        found = self._waiting.get(response.request_id)
+        return found if found is not None and isinstance(response, found.response) else None
+
+    def run_of(self, ledger_id: int, entry_id: int) -> Waiting | None:
+        """v2: the oldest run that waits for this entry."""
+        return next(self._runs_awaiting(ledger_id, entry_id), None)
+
+    def _runs_awaiting(self, ledger_id: int, entry_id: int) -> Iterator[Waiting]:
+        for waiting in self._runs.get(ledger_id, ()):
+            if waiting.run is not None and waiting.run.awaits(entry_id):
+                yield waiting
+
+    def run_reads(self, first: int, count: int) -> Waiting | None:
+        """v3: the run that waits for all of these ``count`` numbers."""
+        waiting = self._reads.get(first)
+        if waiting is None or any(self._reads.get(number) is not waiting for number in range(first, first + count)):
+            return None
+        return waiting
+
+    def forget_reads(self, first: int, count: int) -> None:
+        """v3: these single reads of a run are answered."""
+        for number in range(first, first + count):
+            self._reads.pop(number, None)
+
+    def run_read(self, response: Response) -> Waiting | None:
+        """v3: the run whose single read this answers. It is asked for once only."""
+        if not isinstance(response, ReadResponse):
+            return None
+        return self._reads.pop(response.request_id, None)

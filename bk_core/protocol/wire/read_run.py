@@ -1,0 +1,76 @@
+"""Many single reads of one ledger as one request: what is sent, and how the answers are put together.
+
+Within a thread pool of a bookie the requests of one ledger run in the order of their arrival, so answers come in order (wire-protocol.md
+9). Nothing relies on it: an answer that is ahead of its turn waits here for it.
+"""
+
+from __future__ import annotations
+
+from bk_core.protocol import BytesLike
+from bk_core.protocol.wire import codec_v2
+from bk_core.protocol.wire.messages import ReadResponse, ReadRunRequest, ReadRunResponse, Status
+
+HEADER_BYTES = codec_v2.RESPONSE_BYTES  # of each item of ``ReadRunResponse.frames``, between its length and its body
+LENGTH_BYTES = 4
+
+
+class ReadRun:
+    """The answers to one ReadRunRequest. What is good is the prefix up to the first entry that was refused."""
+
+    __slots__ = ("_ahead", "_frames", "_last", "_max_lac", "_refusal", "_request", "next")
+
+    def __init__(self, request: ReadRunRequest) -> None:
+        self.next = request.entry_id
+        self._request = request
+        self._last = request.last_entry_id
+        self._frames = bytearray()
+        self._ahead: dict[int, bytes] = {}
+        self._refusal: Status | None = None
+        self._max_lac: int | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.next > self._last
+
+    def awaits(self, entry_id: int) -> bool:
+        """Whether an answer about this entry is still wanted."""
+        return self.next <= entry_id <= self._last and (entry_id - self.next) % self._request.step == 0 and entry_id not in self._ahead
+
+    def in_order(self, first: int, count: int, step: int) -> int:
+        """How many of ``count`` answers, to entries ``first``, ``first + step``, ..., continue what is there."""
+        if first != self.next or not count:
+            return 0
+        return min(count if step == self._request.step else 1, (self._last - first) // self._request.step + 1)
+
+    def take_frames(self, count: int, frames: BytesLike, max_lac: int | None = None) -> None:
+        """The next ``count`` answers, as v2 read responses with their length prefixes, and the highest LAC that they told."""
+        self._frames += frames
+        self._told(max_lac)
+        self.next += count * self._request.step
+        self._take_what_waited()
+
+    def take(self, response: ReadResponse) -> None:
+        """One answer about an entry that is awaited, in any order. OK without a body is no answer to a read."""
+        entry_id = response.entry_id
+        if response.status is not Status.OK or response.body is None:
+            self._last = entry_id - self._request.step
+            self._refusal = response.status if response.status is not Status.OK else Status.PROTOCOL_ERROR
+            return
+        self._told(response.max_lac)
+        self._ahead[entry_id] = codec_v2.encode_response_frame(response)
+        self._take_what_waited()
+
+    def _told(self, lac: int | None) -> None:
+        if lac is not None:
+            self._max_lac = max(lac, -1 if self._max_lac is None else self._max_lac)
+
+    def _take_what_waited(self) -> None:
+        while self._ahead and (frame := self._ahead.pop(self.next, None)) is not None:
+            self._frames += frame
+            self.next += self._request.step
+
+    def response(self, otherwise: Status) -> ReadRunResponse:
+        """What there is: OK if that is anything, else why the first entry was refused, or ``otherwise``."""
+        asked = self._request
+        status = Status.OK if self._frames else otherwise if self._refusal is None else self._refusal
+        return ReadRunResponse(asked.request_id, status, asked.ledger_id, asked.entry_id, self._frames, self._max_lac)
