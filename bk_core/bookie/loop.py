@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -14,19 +15,24 @@ from typing import TypeVar
 
 from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
-from bk_core.protocol.bookie import BookieMachine, Effect, Persist, Reply, ReplyAfterSync, WakeLater, io_error
-from bk_core.protocol.wire.connection import ReplyTo, ServerProtocol
-from bk_core.protocol.wire.messages import BatchReadResponse, ReadResponse, Request, Response
+from bk_core.protocol.bookie import BookieMachine, Effect, Persist, PersistRun, Reply, ReplyAfterSync, WakeLater, io_error
+from bk_core.protocol.bookie.runs import AddRun, AddRunAnswer, ReadRun
+from bk_core.protocol.bookie.stream import Answer, RequestStream, Unit
+from bk_core.protocol.wire.connection import ReplyTo
+from bk_core.protocol.wire.messages import BatchReadResponse, ReadResponse, Response
 
 log = logging.getLogger("bk_core.bookie")
 
-RECEIVE_BYTES = 256 << 10
+RECEIVE_BYTES = 1 << 20  # of the buffer that all connections share
+READ_PIECE_BYTES = 1 << 20  # of a run of reads at a time
 SEND_BUFFERS_MAX = 256  # below IOV_MAX
 UNSENT_BYTES_MAX = 8 << 20  # per connection: above, its requests wait until the peer reads
-UNCOMMITTED_BYTES_MAX = 64 << 20  # above, all requests wait for the next commit
+UNCOMMITTED_BYTES_MAX = 96 << 20  # above, all requests wait for the database
 DISK_RESERVE_BYTES = 64 << 20  # below, the bookie is read-only; below half of it, it takes no recovery adds either (B-11)
 HOUSEKEEPING_S = 1.0
 STOP_TIMEOUT_S = 5.0
+
+_LENGTH = struct.Struct(">I")
 
 _T = TypeVar("_T")
 
@@ -42,13 +48,15 @@ class _Tag:
 
 
 class _Connection:
-    __slots__ = ("events", "inbox", "open", "outbox", "peer", "polls", "protocol", "sock", "unsent_bytes")
+    __slots__ = ("events", "inbox", "known", "open", "outbox", "partial", "peer", "polls", "protocol", "sock", "unsent_bytes")
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.sock = sock
         self.peer = peer
-        self.protocol = ServerProtocol()
-        self.inbox: deque[tuple[Request, ReplyTo]] = deque()
+        self.protocol = RequestStream()
+        self.partial = bytearray()  # a frame whose rest has not come yet; of a large one all of it, with ``known`` bytes filled
+        self.known = 0
+        self.inbox: deque[tuple[Unit, ReplyTo]] = deque()
         self.outbox: deque[memoryview] = deque()
         self.unsent_bytes = 0  # encoded, or held by an answer that waits for a commit
         self.polls: set[_Tag] = set()
@@ -86,7 +94,8 @@ class BookieServer:
         self._connections: set[_Connection] = set()
         self._blocked: set[_Connection] = set()  # requests wait for room
         self._dirty: set[_Connection] = set()  # something to send
-        self._waiting: deque[tuple[int, _Tag, Response]] = deque()  # answers that wait for a commit, oldest first
+        self._receive_buffer = bytearray(RECEIVE_BYTES)
+        self._waiting: deque[tuple[int, _Tag, Response | AddRunAnswer]] = deque()  # answers that wait for a commit, oldest first
         self._sync_wanted = False
         self._housekeeping_at = 0.0
         self._stopping = False
@@ -235,18 +244,33 @@ class BookieServer:
             self._receive(connection)
 
     def _receive(self, connection: _Connection) -> None:
+        known = connection.known
+        if len(connection.partial) > known:
+            buffer = connection.partial
+        else:
+            buffer = self._receive_buffer
+            buffer[:known] = connection.partial
         try:
-            data = connection.sock.recv(RECEIVE_BYTES)
+            with memoryview(buffer) as view:
+                received = connection.sock.recv_into(view[known:])
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             return self._drop(connection, f"receiving failed: {error}")
-        if not data:
+        if not received:
             return self._drop(connection, None)
+        self._take(connection, buffer, known + received)
+
+    def _take(self, connection: _Connection, buffer: bytearray, size: int) -> None:
+        """Whole frames become units, of which none points into the buffer; what is left waits for its rest."""
         try:
-            connection.inbox.extend(connection.protocol.feed(data))
+            units, consumed = connection.protocol.units(buffer, size)
         except RemoteProtocolError as error:
             return self._drop(connection, f"malformed input: {error}")
+        if consumed or buffer is self._receive_buffer:
+            connection.partial = _rest_of_frame(buffer, consumed, size)
+        connection.known = size - consumed
+        connection.inbox.extend(units)
         self._pump(connection)
 
     def _pump(self, connection: _Connection) -> None:
@@ -255,8 +279,20 @@ class BookieServer:
             if not self._has_room(connection):
                 self._blocked.add(connection)
                 return self._choose_events(connection)
-            request, context = connection.inbox.popleft()
-            self._perform(self.machine.handle(_Tag(connection, context), request, self._clock()))
+            unit, context = connection.inbox.popleft()
+            tag = _Tag(connection, context)
+            if isinstance(unit, AddRun):
+                effects = self.machine.handle_adds(tag, unit)
+                if effects is None:
+                    connection.inbox.extendleft((request, context) for request in reversed(list(unit.requests())))
+                    continue
+            elif isinstance(unit, ReadRun):
+                effects, rest = self.machine.handle_reads(tag, unit, READ_PIECE_BYTES)
+                if rest is not None:
+                    connection.inbox.appendleft((rest, context))
+            else:
+                effects = self.machine.handle(tag, unit, self._clock())
+            self._perform(effects)
         if connection in self._blocked:
             self._blocked.discard(connection)
             self._choose_events(connection)
@@ -318,7 +354,7 @@ class BookieServer:
         """Carry out effects in order. A position above the durable one makes an answer wait for the commit."""
         for effect in effects:
             match effect:
-                case Persist():
+                case Persist() | PersistRun():
                     self.storage.apply(effect)
                 case ReplyAfterSync(tag=_Tag() as tag, response=response):
                     if self.storage.position <= self.storage.durable_position:
@@ -335,27 +371,30 @@ class BookieServer:
     def _finish_commits(self) -> None:
         while self._completions:
             position, error = self._completions.popleft()
-            if error is not None and not self._commit_failed:
-                log.error("commit failed: %s", error)
-            if self._commit_failed != (error is not None):
-                self._commit_failed = error is not None
-                self._housekeeping_at = 0.0
+            self._judge_disk(error or self.storage.failure)
             while self._waiting and self._waiting[0][0] <= position:
                 _, tag, response = self._waiting.popleft()
                 tag.connection.unsent_bytes -= _content_bytes(response)
                 self._answer(tag, response if error is None else io_error(response))
 
-    def _answer(self, tag: _Tag, response: Response) -> None:
+    def _judge_disk(self, failure: BaseException | None) -> None:
+        if failure is not None and not self._commit_failed:
+            log.error("commit failed: %s", failure)
+        if self._commit_failed != (failure is not None):
+            self._commit_failed = failure is not None
+            self._housekeeping_at = 0.0
+
+    def _answer(self, tag: _Tag, response: Answer) -> None:
         connection = tag.connection
         connection.polls.discard(tag)
         if not connection.open:
             return
         try:
-            frame = connection.protocol.encode(response, tag.context)
+            parts = connection.protocol.encode_parts(response, tag.context)
         except InvalidArgumentError as error:
             return self._drop(connection, f"no way to say so on this connection: {error}")
-        connection.outbox.append(memoryview(frame))
-        connection.unsent_bytes += len(frame)
+        connection.outbox.extend(map(memoryview, parts))
+        connection.unsent_bytes += sum(map(len, parts))
         self._dirty.add(connection)
 
     def _flush_all(self) -> None:
@@ -382,7 +421,15 @@ class BookieServer:
         self._choose_events(connection)
 
 
-def _content_bytes(response: Response) -> int:
+def _rest_of_frame(buffer: bytearray, start: int, stop: int) -> bytearray:
+    """A copy of what has come of a frame; with room for all of it if that would take too much of the common buffer."""
+    rest = buffer[start:stop]
+    if len(rest) >= _LENGTH.size and (frame_bytes := _LENGTH.size + _LENGTH.unpack_from(rest)[0]) > RECEIVE_BYTES // 4:
+        rest += bytes(frame_bytes - len(rest))
+    return rest
+
+
+def _content_bytes(response: Answer) -> int:
     if isinstance(response, ReadResponse):
         return len(response.body or b"")
     return len(response.bodies) if isinstance(response, BatchReadResponse) else 0

@@ -182,8 +182,7 @@ class Refill:
                 server.change(server.machine.restore(ledger_id, entry_id, body, key))
 
         self._on_loop(restore)
-        if server.storage.uncommitted_bytes > UNCOMMITTED_BYTES_MAX // 4:
-            server.storage.sync()
+        server.storage.wait_for_room(UNCOMMITTED_BYTES_MAX // 2)
 
 
 def is_sound(body: bytes, ledger_id: int, entry_id: int, metadata: LedgerMetadata) -> bool:

@@ -3,8 +3,9 @@
 Changes are visible to reads at once through an overlay, and durable once a commit that contains them has been synced. One thread commits
 whatever has gathered since its last commit in one transaction, so the price of a sync is shared by every add that waited for it.
 
-    entries   (ledger id, entry id), both u64 big-endian   ->   crc32 of body, body
-    ledgers   ledger id, u64 big-endian                    ->   crc32 of the rest, flags, LAC, last entry, key, explicit LAC, deletion time
+    entries   entries that came singly          (tables.py)
+    runs      entries that came many at a time  (tables.py)
+    ledgers   ledger id, u64 big-endian  ->  crc32 of the rest, format, flags, LAC, last entry, key, explicit LAC, deletion time
 
 LMDB writes copy-on-write pages and syncs them before it switches to the new root, so a process killed at any moment leaves the last
 committed state. A checksum or id that does not fit raises BookieIOError: never "no such entry" (B-7).
@@ -15,28 +16,35 @@ from __future__ import annotations
 import os
 import struct
 import threading
-import zlib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
+from bk_core.bookie import tables
+from bk_core.bookie.batch import Batch, Single
+from bk_core.bookie.changes import decode_changes, encode_changes
+from bk_core.bookie.journal import ID_BYTES, NAMES, Journal, create
+from bk_core.bookie.records import decode_record, encode_record
 from bk_core.errors import BookieIOError
-from bk_core.protocol.bookie import LedgerRecord, Persist
+from bk_core.protocol.bookie import Change, LedgerRecord, Persist
+from bk_core.protocol.bookie.chunks import Run
 
+STORE_BYTES = 16 << 20  # when so much is in the journal only, it goes to the database
+PIECE_BYTES = 8 << 20  # of a transaction: in one that falls out of the processor's caches a byte costs five times as much
+STORE_AFTER_S = 1.0  # or after this long
 MAP_BYTES_START = 256 << 20  # sparse: costs address space, not disk
 RECORD_CACHE_MAX = 65_536
 
-_ENTRY_KEY = struct.Struct(">QQ")
+_DATABASES = 3
+_JOURNAL_KEY = b"journal"  # in the unnamed database, beside the names of the others
+_JOURNAL = struct.Struct(f">{ID_BYTES}sQ")  # id, number of the last record that is in the database
 _LEDGER_KEY = struct.Struct(">Q")
-_BODY_IDS = struct.Struct(">qq")
-_CRC = struct.Struct(">I")
-_RECORD = struct.Struct(">BBqqII")  # format, flags, LAC, last entry, key bytes, explicit LAC bytes
-_DELETED_AT = struct.Struct(">q")  # at the end, from format 2 on
-_FORMAT_WITHOUT_TIME, _RECORD_FORMAT = 1, 2
-_FENCED, _LIMBO, _DELETED, _HAS_KEY, _HAS_EXPLICIT_LAC = 1, 2, 4, 8, 16
 
 Completion = Callable[[int, BaseException | None], None]
 
@@ -56,12 +64,17 @@ def condition_of(directory: Path) -> Condition:
     if not path.exists():
         return Condition.ABSENT
     try:
-        with lmdb.open(str(directory), max_dbs=2, readonly=True, create=False, lock=False) as env, env.begin() as txn:
+        with lmdb.open(str(directory), max_dbs=_DATABASES, readonly=True, create=False, lock=False) as env, env.begin() as txn:
             if txn.get(b"ledgers") is None:
                 return Condition.ABSENT  # LMDB makes a database of an empty file as if there never was one
+            state = txn.get(_JOURNAL_KEY)
+            replayed: list[int] = []
+            if state is not None:
+                journal_id, after = _JOURNAL.unpack(state)
+                Journal(directory, journal_id, after, lambda number, content: replayed.append(number)).close()
             db = env.open_db(b"ledgers", txn, create=False)
-            return Condition.USED if txn.stat(db)["entries"] else Condition.EMPTY
-    except lmdb.Error:
+            return Condition.USED if replayed or txn.stat(db)["entries"] else Condition.EMPTY
+    except (lmdb.Error, struct.error, BookieIOError):
         return Condition.DAMAGED
 
 
@@ -72,73 +85,11 @@ def move_aside(directory: Path) -> Path:
     while (kept := directory / f"data.mdb.lost-{number}").exists():
         number += 1
     path.rename(kept)
+    for name in NAMES:
+        if (directory / name).exists():
+            (directory / name).rename(directory / f"{name}.lost-{number}")
     (directory / "lock.mdb").unlink(missing_ok=True)
     return kept
-
-
-def encode_record(record: LedgerRecord) -> bytes:
-    flags = _FENCED * record.fenced | _LIMBO * record.limbo | _DELETED * record.deleted
-    flags |= _HAS_KEY * (record.key is not None) | _HAS_EXPLICIT_LAC * (record.explicit_lac is not None)
-    key, packet = record.key or b"", record.explicit_lac or b""
-    head = _RECORD.pack(_RECORD_FORMAT, flags, record.last_add_confirmed, record.last_entry_id, len(key), len(packet))
-    value = head + key + packet + _DELETED_AT.pack(record.deleted_at_ms)
-    return _CRC.pack(zlib.crc32(value)) + value
-
-
-def decode_record(ledger_id: int, value: bytes) -> LedgerRecord:
-    """BookieIOError if the bytes are not what ``encode_record`` wrote."""
-    start = _CRC.size + _RECORD.size
-    if len(value) < start or _CRC.unpack_from(value)[0] != zlib.crc32(value[_CRC.size :]):
-        raise BookieIOError("damaged ledger record", ledger_id=ledger_id)
-    form, flags, lac, last_entry_id, key_bytes, packet_bytes = _RECORD.unpack_from(value, _CRC.size)
-    end = start + key_bytes + packet_bytes
-    time_bytes = {_FORMAT_WITHOUT_TIME: 0, _RECORD_FORMAT: _DELETED_AT.size}.get(form, -1)
-    if len(value) != end + time_bytes or time_bytes < 0:
-        raise BookieIOError(f"ledger record of unknown format {form}", ledger_id=ledger_id)
-    return LedgerRecord(
-        ledger_id,
-        value[start : start + key_bytes] if flags & _HAS_KEY else None,
-        fenced=bool(flags & _FENCED),
-        limbo=bool(flags & _LIMBO),
-        deleted=bool(flags & _DELETED),
-        last_add_confirmed=lac,
-        last_entry_id=last_entry_id,
-        explicit_lac=value[start + key_bytes : end] if flags & _HAS_EXPLICIT_LAC else None,
-        deleted_at_ms=_DELETED_AT.unpack_from(value, end)[0] if time_bytes else 0,
-    )
-
-
-class _Batch:
-    """Changes for one transaction, in a form in which only the newest per key is left."""
-
-    __slots__ = ("bytes", "dropped", "entries", "position", "records")
-
-    def __init__(self) -> None:
-        self.records: dict[int, LedgerRecord | None] = {}  # None: forgotten
-        self.entries: dict[tuple[int, int], bytes] = {}
-        self.dropped: set[int] = set()
-        self.bytes = 0
-        self.position = 0
-
-    def add(self, change: Persist) -> None:
-        ledger_id = change.record.ledger_id
-        self.records[ledger_id] = None if change.forget else change.record
-        if change.drop_entries:
-            self.dropped.add(ledger_id)
-            self.entries = {key: body for key, body in self.entries.items() if key[0] != ledger_id}
-        if change.entry_id is not None:
-            self.entries[ledger_id, change.entry_id] = change.body
-            self.bytes += len(change.body) + 64
-
-    def absorb(self, later: _Batch) -> None:
-        """Put the changes of ``later`` behind those of this batch."""
-        if later.dropped:
-            self.entries = {key: body for key, body in self.entries.items() if key[0] not in later.dropped}
-        self.records.update(later.records)
-        self.entries.update(later.entries)
-        self.dropped |= later.dropped
-        self.bytes += later.bytes
-        self.position = later.position
 
 
 class LmdbBookieStorage:
@@ -154,23 +105,63 @@ class LmdbBookieStorage:
         self._directory = directory
         self._completed = completed
         try:
-            self._env = lmdb.open(str(directory), map_size=map_bytes, max_dbs=2, subdir=True, readahead=False, metasync=True, sync=True)
+            self._env = lmdb.open(
+                str(directory), map_size=map_bytes, max_dbs=_DATABASES, subdir=True, readahead=False, metasync=True, sync=True
+            )
             self._entries = self._env.open_db(b"entries")
+            self._runs = self._env.open_db(b"runs")
             self._ledgers = self._env.open_db(b"ledgers")
         except lmdb.Error as error:
             raise BookieIOError(f"storage in {directory} cannot be opened: {error}") from error
         self._map_lock = threading.Lock()  # the map may only be resized while no transaction of this process is open
         self._cache: dict[int, LedgerRecord | None] = {}
         self._condition = threading.Condition()
-        self._gathering = _Batch()
-        self._committing: _Batch | None = None
+        self._gathering = Batch()  # applied
+        self._committing: Batch | None = None  # on its way into the journal
+        self._settled = Batch()  # in the journal
+        self._storing: Batch | None = None  # on its way into the database
         self._wanted = 0  # commit at least up to this position
         self._closing = False
         self._failure: BaseException | None = None
+        self._store_failure: BaseException | None = None
+        self._journal_done = False
         self.position = 0
         self.durable_position = 0
-        self._thread = threading.Thread(target=self._commit_loop, name="bookie-commit", daemon=True)
-        self._thread.start()
+        try:
+            self._journal = self._open_journal()
+        except BaseException:
+            self._env.close()
+            raise
+        self._threads = [
+            threading.Thread(target=self._commit_loop, name="bookie-commit", daemon=True),
+            threading.Thread(target=self._store_loop, name="bookie-store", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _open_journal(self) -> Journal:
+        """What it has and the database has not is settled again."""
+        try:
+            with self._env.begin() as txn:
+                state = txn.get(_JOURNAL_KEY)
+            if state is None:
+                state = _JOURNAL.pack(os.urandom(ID_BYTES), 0)
+                create(self._directory, state[:ID_BYTES])
+                with self._env.begin(write=True) as txn:
+                    txn.put(_JOURNAL_KEY, state)
+            self._journal_id, after = _JOURNAL.unpack(state)
+            return Journal(self._directory, self._journal_id, after, self._replay)
+        except (lmdb.Error, struct.error, OSError) as error:
+            raise BookieIOError(f"journal in {self._directory} cannot be opened: {error}") from error
+
+    def _replay(self, number: int, content: memoryview) -> None:
+        batch = decode_changes(content)
+        batch.record = number
+        self._settled.absorb(batch)
+
+    def _layers(self) -> list[Batch]:
+        """What is not in the database yet, newest first. To be called, and looked at, under the condition's lock."""
+        return [layer for layer in (self._gathering, self._committing, self._settled, self._storing) if layer is not None]
 
     # --- view (BookieStorageView) ---------------------------------------------------------------------------------
 
@@ -189,22 +180,42 @@ class LmdbBookieStorage:
         if ledger_id < 0 or entry_id < 0:
             return None
         with self._condition:
-            layers = [self._gathering] if self._committing is None else [self._gathering, self._committing]
-            for layer in layers:
-                body = layer.entries.get((ledger_id, entry_id))
-                if body is not None:
+            for layer in self._layers():
+                if (body := layer.entry(ledger_id, entry_id)) is not None:
                     return body
                 if ledger_id in layer.dropped:
                     return None
-        value = self._get(self._entries, _ENTRY_KEY.pack(ledger_id, entry_id))
-        return None if value is None else _checked_body(ledger_id, entry_id, value)
+        with self._reading() as txn:
+            body = tables.single(txn.cursor(self._entries), ledger_id, entry_id)
+            if body is not None:
+                return body
+            run = tables.run_with(txn.cursor(self._runs), ledger_id, entry_id)
+            return None if run is None else run.body(entry_id)
+
+    def entries(self, ledger_id: int, first_entry_id: int, entries_max: int, bytes_max: int) -> tuple[int, bytes]:
+        """From runs only. Where an entry was stored singly, ``entry`` knows better."""
+        stop = first_entry_id + entries_max  # before it nothing newer hides what is found
+        with self._condition:
+            for layer in self._layers():
+                if ledger_id in layer.entries:
+                    return 0, b""
+                run = layer.run_at(ledger_id, first_entry_id)
+                if run is not None and run.last >= first_entry_id:
+                    count, bodies = run.slice(first_entry_id, stop - first_entry_id, bytes_max)
+                    return count, bytes(bodies)
+                if ledger_id in layer.dropped:
+                    return 0, b""
+                stop = min(stop, layer.start_after(ledger_id, first_entry_id))
+        with self._reading() as txn:
+            single = tables.first_single(txn.cursor(self._entries), ledger_id, first_entry_id)
+            stop = stop if single is None else min(stop, single)
+            return tables.entries_of_runs(txn.cursor(self._runs), ledger_id, first_entry_id, stop, bytes_max)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
         """Ascending."""
         with self._condition:
-            layers = [self._gathering] if self._committing is None else [self._committing, self._gathering]
-            overlay = [([e for (owner, e) in layer.entries if owner == ledger_id], ledger_id in layer.dropped) for layer in layers]
-        ids = set(self._stored_entry_ids(ledger_id))
+            overlay = [(list(layer.entry_ids(ledger_id)), ledger_id in layer.dropped) for layer in reversed(self._layers())]
+        ids = self._stored_entry_ids(ledger_id)
         for added, dropped in overlay:
             ids = set(added) if dropped else ids | set(added)
         return sorted(ids)
@@ -225,8 +236,7 @@ class LmdbBookieStorage:
         """Every record as of now; None stands for a damaged one. From any thread."""
         known: dict[int, LedgerRecord | None] = {}
         with self._condition:  # taken over from a batch to LMDB in one step, so that nothing is missed between the two
-            layers = [layer for layer in (self._committing, self._gathering) if layer is not None]
-            changes = [(ledger_id, record) for layer in layers for ledger_id, record in layer.records.items()]
+            changes = [(ledger_id, record) for layer in reversed(self._layers()) for ledger_id, record in layer.records.items()]
         with self._map_lock, self._transaction() as txn:
             for key, value in txn.cursor(self._ledgers):
                 ledger_id = _LEDGER_KEY.unpack(key)[0]
@@ -248,13 +258,14 @@ class LmdbBookieStorage:
 
     # --- changes ------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Persist) -> None:
+    def apply(self, change: Change) -> None:
         """Visible at once; durable only after a commit, which ``request_sync`` starts."""
         with self._condition:
             self.position += 1
             self._gathering.add(change)
             self._gathering.position = self.position
-        self._remember(change.record.ledger_id, None if change.forget else change.record)
+        forget = isinstance(change, Persist) and change.forget
+        self._remember(change.record.ledger_id, None if forget else change.record)
 
     def request_sync(self) -> None:
         """Have everything applied so far committed; the outcome goes to ``completed``."""
@@ -268,89 +279,154 @@ class LmdbBookieStorage:
             target = self._wanted = self.position
             self._condition.notify_all()
             self._failure = None
-            while self.durable_position < target and self._failure is None and self._thread.is_alive():
+            while self.durable_position < target and self._failure is None and self._threads[0].is_alive():
                 self._condition.wait(0.5)
             if self.durable_position < target:
                 raise BookieIOError(f"commit failed: {self._failure}")
             return self.durable_position
 
+    def wait_for_room(self, bytes_max: int) -> None:
+        """Until not more than ``bytes_max`` wait in memory. BookieIOError if journal or database cannot be written. Not on the loop."""
+        if self.uncommitted_bytes <= bytes_max:
+            return
+        self.sync()
+        with self._condition:
+            while self.uncommitted_bytes > bytes_max:
+                if self._store_failure is not None or self._closing:
+                    raise BookieIOError(f"the database cannot be written: {self._store_failure}")
+                self._condition.wait(0.5)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the last attempt to write the journal or the database failed, if one did."""
+        return self._failure or self._store_failure
+
     @property
     def uncommitted_bytes(self) -> int:
-        """What the overlay holds in memory, for back-pressure."""
-        committing = self._committing
-        return self._gathering.bytes + (committing.bytes if committing is not None else 0)
+        """What waits in memory for the journal or for the database, for back-pressure."""
+        layers = (self._gathering, self._committing, self._settled, self._storing)  # each of them may be replaced at any moment
+        return sum(layer.bytes for layer in layers if layer is not None)
 
     def close(self) -> None:
         """Commit what is pending and close. Further use is an error."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
+        self._journal.close()
         with self._map_lock:  # another thread may be reading
             self._env.close()
 
-    # --- the commit thread ----------------------------------------------------------------------------------------
+    # --- the journal ----------------------------------------------------------------------------------------------
 
     def _commit_loop(self) -> None:
         while (batch := self._next_batch()) is not None:
             position = batch.position
-            error = self._try_commit(batch)
+            error = _error_of(self._commit, batch)
             with self._condition:
                 self._committing = None
+                self._failure = error
                 if error is None:
                     self.durable_position = position
+                    self._settled.absorb(batch)
                 else:
-                    self._failure = error
-                    self._keep_for_later(batch)
-                stop = self._closing and error is not None
+                    batch.absorb(self._gathering)
+                    self._gathering = batch
                 self._condition.notify_all()
-            if self._completed is not None:
-                self._completed(position, error)
-            if stop:
-                return
+            self._report(position, error)
+            if self._closing and error is not None:
+                break
+        with self._condition:
+            self._journal_done = True
+            self._condition.notify_all()
 
-    def _keep_for_later(self, batch: _Batch) -> None:
-        if self._gathering.position:
-            batch.absorb(self._gathering)
-        self._gathering = batch
+    def _report(self, position: int, error: BaseException | None) -> None:
+        if self._completed is not None:
+            self._completed(position, error)
 
-    def _next_batch(self) -> _Batch | None:
+    def _next_batch(self) -> Batch | None:
         with self._condition:
             while not self._closing and (self._wanted <= self.durable_position or not self._gathering.position):
                 self._condition.wait()
             if not self._gathering.position:
                 return None
-            batch, self._gathering = self._gathering, _Batch()
+            batch, self._gathering = self._gathering, Batch()
             self._committing = batch
             self._wanted = 0  # asked for again by whoever still waits after a failure
             return batch
 
-    def _try_commit(self, batch: _Batch) -> BaseException | None:
+    def _commit(self, batch: Batch) -> None:
+        """One record of the journal with one sync at its end."""
+        batch.record = self._journal.append(encode_changes(batch))
+
+    # --- the database, some time later ------------------------------------------------------------------------------
+
+    def _store_loop(self) -> None:
+        while (batch := self._next_to_store()) is not None:
+            error = _error_of(self._put, batch)
+            with self._condition:
+                self._storing = None
+                self._store_failure = error
+                if error is None:
+                    self._journal.release(batch.record)
+                else:
+                    batch.absorb(self._settled)
+                    self._settled = batch
+                self._condition.notify_all()
+            self._report(0, error)
+            if self._closing and error is not None:
+                return  # it is in the journal
+
+    def _next_to_store(self) -> Batch | None:
+        """Waits until there is enough, or some for long enough. None in the end: the journal is written, and all of it is stored."""
+        with self._condition:
+            while not self._settled.record and not self._journal_done:
+                self._condition.wait()
+            deadline = time.monotonic() + STORE_AFTER_S
+            while not self._closing and (self._store_failure or self._settled.bytes < STORE_BYTES):
+                if (left := deadline - time.monotonic()) <= 0:
+                    break
+                self._condition.wait(left)
+            if not self._settled.record:
+                return None
+            batch, self._settled = self._settled, Batch()
+            self._storing = batch
+            return batch
+
+    def _put(self, batch: Batch) -> None:
+        """In transactions of PIECE_BYTES, each synced; only the last one says that the journal's records are not needed any more. Whatever
+        ends this half-way, all of it is put again."""
+        self._transact(lambda txn: self._drop(txn, batch.dropped))
+        for piece in batch.pieces(PIECE_BYTES):
+            self._transact(partial(self._put_piece, piece))
+        self._transact(lambda txn: self._put_records(txn, batch))
+
+    def _transact(self, action: Callable[[Any], None]) -> None:
         while True:
             try:
-                self._commit(batch)
-                return None
+                with self._env.begin(write=True) as txn:
+                    return action(txn)
             except lmdb.MapFullError:
-                try:
-                    self._grow()
-                except (lmdb.Error, OSError, MemoryError) as error:
-                    return error
-            except Exception as error:  # whatever it is: those who wait must hear of it
-                return error
+                self._grow()
 
-    def _commit(self, batch: _Batch) -> None:
-        """One transaction with one sync at its end."""
-        with self._env.begin(write=True) as txn:
-            for ledger_id in batch.dropped:
-                _drop_entries(txn, self._entries, ledger_id)
-            cursor = txn.cursor(self._entries)
-            for key, body in batch.entries.items():
-                cursor.put(_ENTRY_KEY.pack(*key), _CRC.pack(zlib.crc32(body)) + body)
-            for ledger_id, record in batch.records.items():
-                if record is None:
-                    txn.delete(_LEDGER_KEY.pack(ledger_id), db=self._ledgers)
-                else:
-                    txn.put(_LEDGER_KEY.pack(ledger_id), encode_record(record), db=self._ledgers)
+    def _drop(self, txn: Any, ledger_ids: Iterable[int]) -> None:
+        for ledger_id in ledger_ids:
+            tables.drop_ledger(txn.cursor(self._entries), ledger_id)
+            tables.drop_ledger(txn.cursor(self._runs), ledger_id)
+
+    def _put_piece(self, piece: list[tuple[int, Run | Single]], txn: Any) -> None:
+        entries, runs = txn.cursor(self._entries), txn.cursor(self._runs)
+        for ledger_id, item in piece:
+            tables.put_item(entries, runs, ledger_id, item)
+
+    def _put_records(self, txn: Any, batch: Batch) -> None:
+        for ledger_id, record in batch.records.items():
+            if record is None:
+                txn.delete(_LEDGER_KEY.pack(ledger_id), db=self._ledgers)
+            else:
+                txn.put(_LEDGER_KEY.pack(ledger_id), encode_record(record), db=self._ledgers)
+        txn.put(_JOURNAL_KEY, _JOURNAL.pack(self._journal_id, batch.record))
 
     def _grow(self) -> None:
         with self._map_lock:
@@ -364,6 +440,15 @@ class LmdbBookieStorage:
         except lmdb.Error as error:
             raise BookieIOError(f"storage cannot be read: {error}") from error
 
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        """A transaction, in which the map does not move. BookieIOError."""
+        try:
+            with self._map_lock, self._env.begin(buffers=True) as txn:
+                yield txn
+        except lmdb.Error as error:
+            raise BookieIOError(f"storage cannot be read: {error}") from error
+
     def _get(self, db: Any, key: bytes) -> bytes | None:
         try:
             with self._map_lock, self._env.begin(db=db, buffers=True) as txn:
@@ -374,7 +459,7 @@ class LmdbBookieStorage:
 
     def _read_record(self, ledger_id: int) -> LedgerRecord | None:
         with self._condition:
-            for layer in filter(None, (self._gathering, self._committing)):
+            for layer in self._layers():
                 if ledger_id in layer.records:
                     return layer.records[ledger_id]
         value = self._get(self._ledgers, _LEDGER_KEY.pack(ledger_id))
@@ -385,25 +470,9 @@ class LmdbBookieStorage:
             self._cache.clear()
         self._cache[ledger_id] = record
 
-    def _stored_entry_ids(self, ledger_id: int) -> Iterator[int]:
-        with self._map_lock, self._transaction() as txn:
-            cursor = txn.cursor(self._entries)
-            found = cursor.set_range(_ENTRY_KEY.pack(ledger_id, 0))
-            while found:
-                owner, entry_id = _ENTRY_KEY.unpack(cursor.key())
-                if owner != ledger_id:
-                    return
-                yield entry_id
-                found = cursor.next()
-
-
-def _checked_body(ledger_id: int, entry_id: int, value: bytes) -> bytes:
-    body = value[_CRC.size :]
-    if len(body) < _BODY_IDS.size or _CRC.unpack_from(value)[0] != zlib.crc32(body):
-        raise BookieIOError("damaged entry", ledger_id=ledger_id, entry_id=entry_id)
-    if _BODY_IDS.unpack_from(body) != (ledger_id, entry_id):
-        raise BookieIOError("an entry under another one's key", ledger_id=ledger_id, entry_id=entry_id)
-    return body
+    def _stored_entry_ids(self, ledger_id: int) -> set[int]:
+        with self._reading() as txn:
+            return tables.entry_ids(txn.cursor(self._entries), txn.cursor(self._runs), ledger_id)
 
 
 def _decoded(ledger_id: int, value: bytes) -> LedgerRecord | None:
@@ -413,9 +482,9 @@ def _decoded(ledger_id: int, value: bytes) -> LedgerRecord | None:
         return None
 
 
-def _drop_entries(txn: Any, db: Any, ledger_id: int) -> None:
-    cursor = txn.cursor(db)
-    cursor.set_range(_ENTRY_KEY.pack(ledger_id, 0))
-    prefix = _LEDGER_KEY.pack(ledger_id)
-    while cursor.key()[: len(prefix)] == prefix:  # b"" behind the last key
-        cursor.delete()  # moves on to the next key
+def _error_of(action: Callable[[Batch], None], batch: Batch) -> BaseException | None:
+    try:
+        action(batch)
+    except Exception as error:  # whatever it is: those who wait must hear of it
+        return error
+    return None

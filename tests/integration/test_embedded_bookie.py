@@ -17,6 +17,7 @@ import pytest
 
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.errors import InvalidArgumentError
+from bk_core.protocol.wire import codec_v2
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.connection import decode_response, encode_request
 from bk_core.protocol.wire.messages import Status
@@ -199,6 +200,47 @@ def test_pipelined_adds_are_acknowledged_in_order(peer: Peer) -> None:
         assert decode_response(peer.frame()[4:], "v2") == m.AddResponse(0, Status.OK, 5, i)
 
 
+def frames_of(entries: dict[int, bytes]) -> bytes:
+    return b"".join(encode_request(m.AddRequest(0, 9, entry, KEY, data), "v2") for entry, data in entries.items())
+
+
+def test_runs_in_pieces_of_any_size(bookie: EmbeddedBookie) -> None:
+    """Small entries and one that is larger than the buffer of the loop, cut anywhere, are acknowledged in order and read back."""
+    sizes = [40, 500, 3 << 20, 10, 0, 700_000, 1] + [100] * 3000
+    entries = {entry: struct.pack(">qqqq", 9, entry, entry - 1, 0) + bytes((entry % 251,)) * size for entry, size in enumerate(sizes)}
+    wire, acknowledged, count = frames_of(entries), bytearray(), len(sizes)
+    with socket.create_connection(("127.0.0.1", bookie.port), timeout=20) as sock:
+
+        def send() -> None:
+            at, step = 0, 7
+            while at < len(wire):
+                sock.sendall(wire[at : at + step])
+                at, step = at + step, min(step * 3, 300_000)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        while len(acknowledged) < 28 * count:
+            acknowledged += sock.recv(1 << 20)
+        sender.join()
+        assert bytes(acknowledged) == b"".join(struct.pack(">IIiqq", 24, 0x02010000, 0, 9, entry) for entry in entries)
+        file = sock.makefile("rb")
+        sock.sendall(b"".join(encode_request(m.ReadRequest(0, 9, entry), "v2") for entry in range(count + 1)))
+        for entry in range(count + 1):
+            answer = decode_response(file.read(int.from_bytes(file.read(4), "big")), "v2")
+            wanted = (
+                m.ReadResponse(0, Status.OK, 9, entry, entries[entry]) if entry < count else m.ReadResponse(0, Status.NO_ENTRY, 9, entry)
+            )
+            assert answer == wanted
+        found: list[bytes] = []
+        while len(found) < count:
+            sock.sendall(encode_request(m.BatchReadRequest(1, 9, len(found), 0, 200_000), "v2"))
+            batch = decode_response(file.read(int.from_bytes(file.read(4), "big")), "v2")
+            assert isinstance(batch, m.BatchReadResponse) and batch.status is Status.OK
+            found += map(bytes, codec_v2.split_bodies(batch.bodies))
+        assert found == list(entries.values())
+        file.close()
+
+
 def test_restart_keeps_port_key_fence_and_lac(tmp_path: Path) -> None:
     with EmbeddedBookie(tmp_path) as first:
         peer = Peer(first.port)
@@ -283,6 +325,63 @@ def test_kill_9_keeps_everything_acknowledged(tmp_path: Path) -> None:
     peer.close()
     child.kill()
     child.wait()
+
+
+SMALL_STORES = f"""
+import bk_core.bookie.journal as journal, bk_core.bookie.storage as storage
+journal.FILE_BYTES, storage.STORE_BYTES, storage.STORE_AFTER_S = 300_000, 100_000, 0.01  # they take turns all the time
+{CHILD}"""
+
+
+def write_runs_until_closed(port: int, ledger_id: int, sizes: range) -> int:
+    """Entries acknowledged, in order, before the connection broke."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+
+        def send() -> None:
+            entry = 0
+            try:
+                while True:
+                    entries = [(number, body(ledger_id, number, bytes(sizes[number % len(sizes)]))) for number in range(entry, entry + 40)]
+                    sock.sendall(b"".join(encode_request(m.AddRequest(0, ledger_id, number, KEY, data), "v2") for number, data in entries))
+                    entry += 40
+            except OSError:
+                pass
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        got = bytearray()
+        try:
+            while data := sock.recv(1 << 16):
+                got += data
+        except OSError:
+            pass
+        sender.join()
+    count = len(got) // 28
+    assert got[: 28 * count] == b"".join(struct.pack(">IIiqq", 24, 0x02010000, 0, ledger_id, entry) for entry in range(count))
+    return count
+
+
+def test_kill_9_keeps_every_run_acknowledged(tmp_path: Path) -> None:
+    """B-1, B-6: wherever it strikes between journal, database and the turn of the journal's files."""
+    sizes = range(10, 4000, 37)
+    acknowledged: dict[int, int] = {}
+    for ledger_id, pause_s in enumerate((0.1, 0.3, 0.5, 0.2, 0.7)):
+        child, port = spawn(tmp_path, SMALL_STORES)
+        threading.Timer(pause_s, os.kill, (child.pid, signal.SIGKILL)).start()
+        acknowledged[ledger_id] = write_runs_until_closed(port, ledger_id, sizes)
+        child.wait()
+    assert sum(acknowledged.values()) > 100
+    with EmbeddedBookie(tmp_path) as bookie:
+        peer = Peer(bookie.port)
+        for ledger_id, count in acknowledged.items():
+            entry = 0
+            while entry < count:
+                answer = peer.request(m.BatchReadRequest(1, ledger_id, entry, 0, 1 << 20), "v2")
+                assert isinstance(answer, m.BatchReadResponse) and answer.status is Status.OK
+                for found in codec_v2.split_bodies(answer.bodies):
+                    assert bytes(found) == body(ledger_id, entry, bytes(sizes[entry % len(sizes)]))
+                    entry += 1
+        peer.close()
 
 
 def test_kill_9_keeps_fences_that_answers_relied_on(tmp_path: Path) -> None:

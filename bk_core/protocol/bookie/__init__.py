@@ -5,6 +5,9 @@ reads.py      answers that change nothing
 machine.py    requests in, effects out; data loss and garbage collection
 polls.py      long polls that wait
 loss.py       what a loss of data, and a look at the metadata, mean for each ledger
+runs.py       consecutive requests that are one unit
+chunks.py     runs as they are kept
+stream.py     a connection's bytes as such units
 records.py    what is kept of a ledger, and the effects
 answers.py    refusals
 memory.py     a storage that can crash
@@ -16,16 +19,28 @@ from bk_core.protocol.bookie.answers import io_error
 from bk_core.protocol.bookie.loss import AfterLoss, after_loss, decided_entries, may_delete, may_leave_limbo
 from bk_core.protocol.bookie.machine import BookieMachine
 from bk_core.protocol.bookie.memory import MemoryBookieStorage
-from bk_core.protocol.bookie.records import BookieStorageView, Effect, LedgerRecord, Persist, Reply, ReplyAfterSync, WakeLater
+from bk_core.protocol.bookie.records import (
+    BookieStorageView,
+    Change,
+    Effect,
+    LedgerRecord,
+    Persist,
+    PersistRun,
+    Reply,
+    ReplyAfterSync,
+    WakeLater,
+)
 
 __all__ = [
     "AfterLoss",
     "BookieMachine",
     "BookieStorageView",
+    "Change",
     "Effect",
     "LedgerRecord",
     "MemoryBookieStorage",
     "Persist",
+    "PersistRun",
     "Reply",
     "ReplyAfterSync",
     "WakeLater",

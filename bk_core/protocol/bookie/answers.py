@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import replace
 
+from bk_core.protocol.bookie.runs import AddRunAnswer
 from bk_core.protocol.wire.messages import (
     AddRequest,
     AddResponse,
@@ -28,6 +29,7 @@ from bk_core.protocol.wire.messages import (
     StartTlsRequest,
     StartTlsResponse,
     Status,
+    UnservedRequest,
     UnservedResponse,
     WriteLacRequest,
     WriteLacResponse,
@@ -63,10 +65,11 @@ def failure(request: Request, status: Status) -> Response:
         case StartTlsRequest():
             return StartTlsResponse(number, status)
         case _:
+            assert isinstance(request, UnservedRequest)  # a run of reads is a client's word for many requests
             return UnservedResponse(number, status, request.operation, request.version, request.ledger_id, request.entry_id)
 
 
-def io_error(response: Response) -> Response:
+def io_error(response: Response | AddRunAnswer) -> Response | AddRunAnswer:
     """``response`` turned into IO_ERROR, with nothing in it that the failed sync was to make durable."""
     match response:
         case ReadResponse():

@@ -27,10 +27,12 @@ from bk_core.protocol.bookie.records import (
     Effect,
     LedgerRecord,
     Persist,
+    PersistRun,
     Reply,
     ReplyAfterSync,
     WakeLater,
 )
+from bk_core.protocol.bookie.runs import AddRun, AddRunAnswer, ReadRun, ReadRunAnswer
 from bk_core.protocol.wire.messages import (
     LAST_ENTRY,
     AddRequest,
@@ -48,6 +50,7 @@ from bk_core.protocol.wire.messages import (
     StartTlsRequest,
     StartTlsResponse,
     Status,
+    UnservedRequest,
     WriteLacRequest,
     WriteLacResponse,
 )
@@ -59,6 +62,7 @@ __all__ = [
     "Effect",
     "LedgerRecord",
     "Persist",
+    "PersistRun",
     "Reply",
     "ReplyAfterSync",
     "WakeLater",
@@ -119,7 +123,33 @@ class BookieMachine(BookieReads):
             case StartTlsRequest():
                 return [Reply(tag, StartTlsResponse(request.request_id, Status.BAD_REQUEST))]
             case _:
+                assert isinstance(request, UnservedRequest)  # a run of reads is a client's word for many requests
                 return [Reply(tag, failure(request, request.status))]
+
+    # --- runs -----------------------------------------------------------------------------------------------------
+
+    def handle_adds(self, tag: Hashable, run: AddRun) -> list[Effect] | None:
+        """Admit a whole run. None if any of it may be refused or ends a wait: then its requests are to be handled one by one."""
+        try:
+            record = self._storage.ledger(run.ledger_id) if run.ledger_id >= 0 else None
+        except BookieIOError:
+            return None
+        first = AddRequest(0, run.ledger_id, run.first_entry_id, run.master_key, b"", run.recovery, run.high_priority)
+        if self._refuse_any(first, record) is not None or self._polls.waits_for(run.ledger_id):
+            return None
+        after = self._after_add(record or LedgerRecord(run.ledger_id), run.master_key, run.last_entry_id, run.last_add_confirmed)
+        response = AddRunAnswer(run.ledger_id, run.first_entry_id, run.count, Status.OK)
+        return [PersistRun(after, run.first_entry_id, run.count, run.bodies), self._confirmation(tag, response)]
+
+    def handle_reads(self, tag: Hashable, run: ReadRun, bytes_max: int) -> tuple[list[Effect], ReadRun | None]:
+        """Answer the start of a run, with about ``bytes_max`` bytes at most. Returns the effects and what is left of the run."""
+        try:
+            count, bodies = self._at_hand(self._known(run.ledger_id), run.first_entry_id, run.count, bytes_max)
+        except BookieIOError:
+            count = 0
+        if not count:
+            return self.handle(tag, run.first(), 0), run.after(1)
+        return [Reply(tag, ReadRunAnswer(run.ledger_id, run.first_entry_id, count, bodies))], run.after(count)
 
     # --- adds and explicit LACs -----------------------------------------------------------------------------------
 
@@ -140,6 +170,13 @@ class BookieMachine(BookieReads):
         return effects
 
     def _refuse_add(self, request: AddRequest, record: LedgerRecord | None) -> Status | None:
+        status = self._refuse_any(request, record)
+        if status is None and len(request.body) < ADD_BODY_BYTES_MIN:
+            return Status.BAD_REQUEST
+        return status
+
+    def _refuse_any(self, request: AddRequest, record: LedgerRecord | None) -> Status | None:
+        """What is wrong with an add whatever its body is."""
         if self._closed_to(request):
             return Status.READ_ONLY
         if request.ledger_id < 0:
@@ -151,9 +188,7 @@ class BookieMachine(BookieReads):
                 return Status.UNAUTHORIZED
             if self._barred_by_fence(record, request):
                 return Status.FENCED
-        if request.entry_id < 0 or len(request.body) < ADD_BODY_BYTES_MIN:
-            return Status.BAD_REQUEST
-        return None
+        return Status.BAD_REQUEST if request.entry_id < 0 else None
 
     def _write_lac(self, tag: Hashable, request: WriteLacRequest, now_ms: int) -> list[Effect]:
         """wire-protocol.md 8.8. The LAC that counts is the one inside the packet (7.4); it never lowers a known LAC (B-9)."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bk_core.errors import BookieIOError
-from bk_core.protocol.bookie.records import LedgerRecord, Persist
+from bk_core.protocol.bookie.records import Change, LedgerRecord, PersistRun
+from bk_core.protocol.wire.codec_v2 import join_bodies, split_bodies
+
+_AT_HAND_MAX, _APART = 4, 5
 
 
 class _Contents:
@@ -19,9 +22,13 @@ class _Contents:
         self.records: dict[int, LedgerRecord] = {}
         self.entries: dict[int, dict[int, bytes]] = {}
 
-    def apply(self, change: Persist) -> None:
+    def apply(self, change: Change) -> None:
         ledger_id = change.record.ledger_id
         self.records[ledger_id] = change.record
+        if isinstance(change, PersistRun):
+            bodies = enumerate(split_bodies(change.bodies), change.first_entry_id)
+            self.entries.setdefault(ledger_id, {}).update((entry_id, bytes(body)) for entry_id, body in bodies)
+            return
         if change.drop_entries:
             self.entries.pop(ledger_id, None)
         if change.entry_id is not None:
@@ -45,7 +52,7 @@ class MemoryBookieStorage:
     def __init__(self, total_bytes: int = 1 << 30) -> None:
         self._applied = _Contents()
         self._durable = _Contents()
-        self._changes: list[Persist] = []
+        self._changes: list[Change] = []
         self._damaged: set[tuple[int, int]] = set()
         self._total_bytes = total_bytes
         self.position = 0
@@ -59,6 +66,22 @@ class MemoryBookieStorage:
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
         body = self._visible().entries.get(ledger_id, {}).get(entry_id)
         return None if body is None else self._read_body(ledger_id, entry_id, body)
+
+    def entries(self, ledger_id: int, first_entry_id: int, entries_max: int, bytes_max: int) -> tuple[int, bytes]:
+        """Up to four at once, and some ids never, so that every seam is met."""
+        found: list[bytes] = []
+        if first_entry_id % _APART == _APART - 1:
+            return 0, b""
+        for entry_id in range(first_entry_id, first_entry_id + min(entries_max, _AT_HAND_MAX)):
+            try:
+                body = self.entry(ledger_id, entry_id)
+            except BookieIOError:
+                break
+            if body is None or 4 + len(body) > bytes_max:
+                break
+            bytes_max -= 4 + len(body)
+            found.append(body)
+        return len(found), join_bodies(found)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
         """Ascending."""
@@ -92,12 +115,14 @@ class MemoryBookieStorage:
 
     # --- changes --------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Persist) -> None:
+    def apply(self, change: Change) -> None:
         """Visible to reads at once, not yet durable (B-5). A new copy of a damaged entry is sound."""
         self._applied.apply(change)
         self._changes.append(change)
         self.position += 1
-        if change.entry_id is not None:
+        if isinstance(change, PersistRun):
+            self._damaged -= {(change.record.ledger_id, change.first_entry_id + number) for number in range(change.count)}
+        elif change.entry_id is not None:
             self._damaged.discard((change.record.ledger_id, change.entry_id))
 
     def sync(self, changes: int | None = None) -> int:

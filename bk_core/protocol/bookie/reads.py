@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 from bk_core.errors import BookieIOError
@@ -28,6 +29,8 @@ BATCH_READ_BYTES_MAX = 5 << 20  # wire-protocol.md 8.5
 INFO_TOTAL, INFO_FREE = 0x01, 0x02  # bits of BookieInfoRequest.requested
 
 _BATCH_FRAME_START = 4 + 24 + 8  # length prefix, response prefix, request id
+_MANY = 1 << 62
+_LENGTH = struct.Struct(">I")
 
 Added = tuple[int, bytes]  # an entry, id and body, whose change the host has not applied yet because it is part of the same effects
 
@@ -85,30 +88,37 @@ class BookieReads(BookieRules):
 
     def _batch_read(self, request: BatchReadRequest, record: LedgerRecord | None) -> BatchReadResponse:
         """wire-protocol.md 8.5: the first entry whatever its size, then entries while the whole frame stays within the limit."""
-        limit = min(request.bytes_max, self._batch_read_bytes_max)
-        frame_bytes = _BATCH_FRAME_START
-        parts: list[bytes] = []
-        for status, body in self._entries_from(record, request.entry_id, request.entries_max):
+        rest = min(request.bytes_max, self._batch_read_bytes_max) - _BATCH_FRAME_START
+        wanted = request.entries_max if request.entries_max > 0 else _MANY
+        count, bodies = self._at_hand(record, request.entry_id, wanted, rest)
+        if not count:
+            status, body = self._find(record, request.entry_id)  # an IO error here is the answer; later ones only end the run
             if body is None:
-                if not parts:
-                    return BatchReadResponse(request.request_id, status, request.ledger_id, request.entry_id)
-                break
-            frame_bytes += 4 + len(body)
-            if parts and frame_bytes > limit:
-                break
-            parts += (len(body).to_bytes(4, "big"), body)
+                return BatchReadResponse(request.request_id, status, request.ledger_id, request.entry_id)
+            count, bodies = 1, _LENGTH.pack(len(body)) + body
+        parts = [bodies, *self._more(record, request.entry_id + count, wanted - count, rest - len(bodies))]
         return BatchReadResponse(request.request_id, Status.OK, request.ledger_id, request.entry_id, b"".join(parts))
 
-    def _entries_from(self, record: LedgerRecord | None, first_entry_id: int, entries_max: int) -> Iterator[tuple[Status, bytes | None]]:
-        yield self._find(record, first_entry_id)  # an IO error here is the answer; later ones only end the run
-        entry_id = first_entry_id + 1
-        while entries_max <= 0 or entry_id - first_entry_id < entries_max:
+    def _more(self, record: LedgerRecord | None, entry_id: int, wanted: int, rest: int) -> Iterator[bytes]:
+        """What follows the first entries of a batch, in pieces of ``(u32 length, body)*`` and ``rest`` bytes at most."""
+        while wanted > 0 and rest > 0:
             try:
-                found = self._find(record, entry_id)
+                count, bodies = self._at_hand(record, entry_id, wanted, rest)
+                if not count:
+                    body = self._find(record, entry_id)[1]
+                    if body is None or _LENGTH.size + len(body) > rest:
+                        return
+                    count, bodies = 1, _LENGTH.pack(len(body)) + body
             except BookieIOError:
                 return
-            yield found
-            entry_id += 1
+            yield bodies
+            entry_id, wanted, rest = entry_id + count, wanted - count, rest - len(bodies)
+
+    def _at_hand(self, record: LedgerRecord | None, entry_id: int, entries_max: int, bytes_max: int) -> tuple[int, bytes]:
+        """Entries that the storage has together, see ``BookieStorageView.entries``; none where there is more to say than their bodies."""
+        if record is None or not 0 <= entry_id <= record.last_entry_id or bytes_max <= 0:
+            return 0, b""
+        return self._storage.entries(record.ledger_id, entry_id, min(entries_max, record.last_entry_id - entry_id + 1), bytes_max)
 
     def _read_lac(self, request: ReadLacRequest) -> ReadLacResponse:
         """The table of wire-protocol.md 8.8, as of 4.15: an explicit LAC without entries is IO_ERROR with the packet attached."""

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bk_core.protocol.bookie.runs import AddRunAnswer, ReadRunAnswer
 from bk_core.protocol.wire.messages import Response
 
 NO_LAC = -1
@@ -43,6 +44,12 @@ class BookieStorageView(Protocol):
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
         """None only if the index proves absence (B-7)."""
 
+    def entries(self, ledger_id: int, first_entry_id: int, entries_max: int, bytes_max: int) -> tuple[int, bytes]:
+        """Consecutive entries that are at hand together: (how many, their bodies as ``(u32 length, body)*``).
+
+        At most ``entries_max`` entries and ``bytes_max`` bytes of bodies and lengths. (0, b"") only says: ask ``entry``.
+        """
+
     def entry_ids(self, ledger_id: int) -> Iterable[int]:
         """Ascending."""
 
@@ -55,7 +62,7 @@ class Reply:
     """Send now."""
 
     tag: Hashable
-    response: Response
+    response: Response | ReadRunAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class ReplyAfterSync:
     """Send once every change made so far is durable; if that fails, send ``io_error(response)`` instead."""
 
     tag: Hashable
-    response: Response
+    response: Response | AddRunAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,16 @@ class Persist:
 
 
 @dataclass(frozen=True, slots=True)
+class PersistRun:
+    """Keep ``record`` and ``count`` entries from ``first_entry_id`` on, ``bodies`` being ``(u32 length, body)*``: all or nothing."""
+
+    record: LedgerRecord
+    first_entry_id: int
+    count: int
+    bodies: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class WakeLater:
     """The request ``tag`` waits: call ``wake`` at ``at_ms``. It may be answered before by another input."""
 
@@ -88,4 +105,5 @@ class WakeLater:
     at_ms: int
 
 
-Effect = Reply | ReplyAfterSync | Persist | WakeLater
+Change = Persist | PersistRun
+Effect = Reply | ReplyAfterSync | Change | WakeLater

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from bk_core.protocol.bookie.records import Effect, LedgerRecord, ReplyAfterSync
+from bk_core.protocol.bookie.runs import AddRunAnswer
 from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest, Response, Status
 
 
@@ -26,7 +27,7 @@ class BookieRules:
         """B-2: recovery adds do."""
         return request.recovery
 
-    def _confirmation(self, tag: Hashable, response: Response) -> Effect:
+    def _confirmation(self, tag: Hashable, response: Response | AddRunAnswer) -> Effect:
         """B-1: OK to an add, an explicit LAC or a force leaves only when what it confirms is durable."""
         return ReplyAfterSync(tag, response)
 

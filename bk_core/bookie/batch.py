@@ -1,0 +1,133 @@
+"""Changes of a bookie's storage that wait for one commit, in a form in which only the newest of each entry and record is left."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from bk_core.protocol.bookie import Change, LedgerRecord, PersistRun
+from bk_core.protocol.bookie.chunks import Run
+from bk_core.protocol.wire.codec_v2 import split_bodies
+
+ID_END = 1 << 63
+_ENTRY_COST = 64  # of what is kept around a body
+
+
+Single = tuple[int, bytes]  # an entry's id and body
+
+
+class Batch:
+    """An entry is in ``entries`` or in one of ``runs``; if in both, the one in ``entries`` is newer. Runs of a ledger never overlap."""
+
+    __slots__ = ("bytes", "dropped", "entries", "position", "record", "records", "runs")
+
+    def __init__(self) -> None:
+        self.records: dict[int, LedgerRecord | None] = {}  # None: forgotten
+        self.entries: dict[int, dict[int, bytes]] = {}
+        self.runs: dict[int, list[Run]] = {}  # ascending
+        self.dropped: set[int] = set()
+        self.bytes = 0
+        self.position = 0  # of the storage, 0 if nothing was added
+        self.record = 0  # the number of the last journal record in it, 0 if there is none
+
+    def add(self, change: Change) -> None:
+        ledger_id = change.record.ledger_id
+        if isinstance(change, PersistRun):
+            self.records[ledger_id] = change.record
+            self._add_run(ledger_id, Run(change.first_entry_id, change.count, change.bodies))
+            self.bytes += len(change.bodies) + _ENTRY_COST
+            return
+        self.records[ledger_id] = None if change.forget else change.record
+        if change.drop_entries:
+            self._drop(ledger_id)
+        if change.entry_id is not None:
+            self.entries.setdefault(ledger_id, {})[change.entry_id] = change.body
+            self.bytes += len(change.body) + _ENTRY_COST
+
+    def absorb(self, later: Batch) -> None:
+        """Put the changes of ``later`` behind those of this batch."""
+        for ledger_id in later.dropped:
+            self._drop(ledger_id)
+        self.records.update(later.records)
+        for ledger_id, runs in later.runs.items():
+            for run in runs:
+                self._add_run(ledger_id, run)
+        for ledger_id, entries in later.entries.items():
+            self.entries.setdefault(ledger_id, {}).update(entries)
+        self.bytes += later.bytes
+        self.position = later.position or self.position
+        self.record = later.record or self.record
+
+    def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
+        body = self.entries.get(ledger_id, _NOTHING).get(entry_id)
+        if body is not None:
+            return body
+        run = self.run_at(ledger_id, entry_id)
+        return run.body(entry_id) if run is not None and entry_id <= run.last else None
+
+    def run_at(self, ledger_id: int, entry_id: int) -> Run | None:
+        """The run with the greatest start up to ``entry_id``; it may end before."""
+        runs = self.runs.get(ledger_id)
+        index = bisect_right(runs, entry_id, key=_first) if runs else 0
+        return runs[index - 1] if runs and index else None
+
+    def start_after(self, ledger_id: int, entry_id: int) -> int:
+        """The start of the next run behind ``entry_id``; beyond all ids if there is none."""
+        runs = self.runs.get(ledger_id, [])
+        index = bisect_right(runs, entry_id, key=_first)
+        return runs[index].first if index < len(runs) else ID_END
+
+    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        """In no order; an id may come twice."""
+        yield from self.entries.get(ledger_id, ())
+        for run in self.runs.get(ledger_id, ()):
+            yield from range(run.first, run.last + 1)
+
+    def pieces(self, bytes_max: int) -> Iterator[list[tuple[int, Run | Single]]]:
+        """Ledger and run or entry of all there is, in the order in which to put them; a piece ends when it has ``bytes_max`` bytes."""
+        piece: list[tuple[int, Run | Single]] = []
+        size = 0
+        for ledger_id, item in self._items():
+            piece.append((ledger_id, item))
+            size += len(item.bodies) if isinstance(item, Run) else len(item[1])
+            if size >= bytes_max:
+                yield piece
+                piece, size = [], 0
+        yield piece
+
+    def _items(self) -> Iterator[tuple[int, Run | Single]]:
+        for ledger_id, runs in self.runs.items():
+            for run in runs:
+                yield ledger_id, run
+        for ledger_id, entries in self.entries.items():
+            for single in entries.items():
+                yield ledger_id, single
+
+    def _drop(self, ledger_id: int) -> None:
+        self.dropped.add(ledger_id)
+        self.entries.pop(ledger_id, None)
+        self.runs.pop(ledger_id, None)
+
+    def _add_run(self, ledger_id: int, run: Run) -> None:
+        entries = self.entries.get(ledger_id)
+        before = self.run_at(ledger_id, run.last)
+        if (before is not None and before.last >= run.first) or (
+            entries and any(map(entries.__contains__, range(run.first, run.last + 1)))
+        ):
+            self.entries.setdefault(ledger_id, {}).update(singles(run))
+        else:
+            runs = self.runs.setdefault(ledger_id, [])
+            runs.insert(bisect_right(runs, run.first, key=_first), run)
+
+
+_NOTHING: dict[int, bytes] = {}
+
+
+def singles(run: Run) -> Iterator[Single]:
+    """The entries of a run one by one."""
+    for entry_id, body in enumerate(split_bodies(run.bodies), run.first):
+        yield entry_id, bytes(body)
+
+
+def _first(run: Run) -> int:
+    return run.first

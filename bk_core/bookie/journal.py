@@ -1,0 +1,190 @@
+"""What was promised and is not in the database yet: two files that take turns, written end to end and synced once per group of changes.
+
+    file      "BKJ1" | 16 bytes id of the journal | records, then whatever was there before
+    record    8 bytes mark | u64 number | u64 bytes | u32 crc32c of id, number, bytes and content | content (changes.py)
+
+Numbers go up by one from record to record, over both files. A file is written again from its start once the database has all of its
+records, so that most syncs overwrite blocks that the file has already: those cost a file system far less than new ones.
+
+A record is begun only after the one before it was synced. So after a crash the last one may be torn, and nothing can lie behind it: a sound
+record behind an unsound one means that what was acknowledged is damaged, which is an error and never a shorter journal (B-7).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bk_core.errors import BookieIOError
+from bk_core.protocol import BytesLike
+from bk_core.protocol.bookie.chunks import checksum
+
+FILE_BYTES = 32 << 20  # then the other file's turn comes, unless the database is behind
+ID_BYTES = 16
+NAMES = ("journal-0", "journal-1")
+
+_MAGIC = b"BKJ1"
+_MARK = b"\xb5BKrec\r\n"
+_START = len(_MAGIC) + ID_BYTES
+_HEAD = struct.Struct(">8sQQI")
+_NUMBERS = struct.Struct(">QQ")
+_BUFFERS_MAX = 1000  # below IOV_MAX
+
+
+Replay = Callable[[int, memoryview], None]
+
+
+class _File:
+    """One of the two. ``end`` is where the next record goes, ``last`` the number of the last record that counts, 0 if there is none."""
+
+    __slots__ = ("descriptor", "end", "last")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.end = _START
+        self.last = 0
+
+
+class Journal:
+    """Appending from one thread, ``release`` from any. ``number`` is that of the last record."""
+
+    def __init__(self, directory: Path, journal_id: bytes, after: int, replay: Replay) -> None:
+        """Open both files. Number and content of each record behind number ``after`` go to ``replay``, in order; the content is a view.
+
+        BookieIOError if a file is missing or another journal's, or if records are damaged that others follow.
+        """
+        self._id = journal_id
+        self._released = self.number = after
+        self._again = False  # the last attempt to append failed
+        self._files: list[_File] = []  # the one in use first
+        try:
+            self._open(directory, replay)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, directory: Path, replay: Replay) -> None:
+        views = [(directory / name, _mapped(directory / name, self._id)) for name in NAMES]
+        self._files = [self._replay(path, view, replay) for path, view in sorted(views, key=self._age)]
+        if any(number > self.number for _, view in views for number in _all_numbers(view, self._id)):
+            raise BookieIOError(f"the journal in {directory} is damaged: record {self.number + 1} is gone, and later ones are there")
+        self._files.sort(key=lambda file: file.last, reverse=True)
+
+    def _age(self, file: tuple[Path, memoryview]) -> int:
+        found = _record(file[1], _START, self._id)
+        return 0 if found is None else found[0]
+
+    def _replay(self, path: Path, view: memoryview, replay: Replay) -> _File:
+        file = _File(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        for number, content in _chain(view, self._id):
+            file.end, file.last = file.end + _HEAD.size + len(content), number
+            if number == self.number + 1:
+                replay(number, content)
+                self.number = number
+        return file
+
+    def append(self, content: Sequence[BytesLike]) -> int:
+        """Write one record and sync it. Returns its number. After an OSError the next call writes in the same place."""
+        number = self.number + 1
+        size = sum(map(len, content))
+        crc = checksum((self._id, _NUMBERS.pack(number, size), *content))
+        if not self._again:  # what failed may be on the disk all the same, and must not be there twice
+            self._turn()
+        file, self._again = self._files[0], True
+        end = _write_all(file.descriptor, [_HEAD.pack(_MARK, number, size, crc), *content], file.end)
+        os.fdatasync(file.descriptor)
+        file.end, file.last, self.number, self._again = end, number, number, False
+        return number
+
+    def release(self, number: int) -> None:
+        """The database has every record up to ``number``."""
+        self._released = number
+
+    def close(self) -> None:
+        for file in self._files:
+            os.close(file.descriptor)
+        self._files.clear()
+
+    def _turn(self) -> None:
+        """Go on with the other file if this one is full and nobody needs the other one any more."""
+        current, other = self._files
+        if current.end >= FILE_BYTES and other.last <= self._released:
+            other.end = _START
+            self._files = [other, current]
+
+
+def create(directory: Path, journal_id: bytes) -> None:
+    """Make both files anew, durably."""
+    for name in NAMES:
+        draft = directory / f"{name}.new"
+        with draft.open("wb") as file:
+            file.write(_MAGIC + journal_id)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(directory / name)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _mapped(path: Path, journal_id: bytes) -> memoryview:
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # ValueError: it is empty
+        raise BookieIOError(f"{path} cannot be read: {error}") from error
+    if data[:_START] != _MAGIC + journal_id:
+        raise BookieIOError(f"{path} is not a file of this journal")
+    return memoryview(data)
+
+
+def _chain(view: memoryview, journal_id: bytes) -> Iterator[tuple[int, memoryview]]:
+    """The records from the start of a file for as long as each follows the one before it."""
+    at, number = _START, 0
+    while (found := _record(view, at, journal_id)) is not None and number in (0, found[0] - 1):
+        number, content = found
+        yield number, content
+        at += _HEAD.size + len(content)
+
+
+def _all_numbers(view: memoryview, journal_id: bytes) -> Iterator[int]:
+    """Numbers of all sound records anywhere in a file."""
+    data = view.obj
+    assert isinstance(data, mmap.mmap)
+    at = data.find(_MARK, _START)
+    while at >= 0:
+        found = _record(view, at, journal_id)
+        if found is not None:
+            yield found[0]
+        at = data.find(_MARK, at + (1 if found is None else _HEAD.size + len(found[1])))
+
+
+def _record(view: memoryview, at: int, journal_id: bytes) -> tuple[int, memoryview] | None:
+    if len(view) - at < _HEAD.size:
+        return None
+    mark, number, size, crc = _HEAD.unpack_from(view, at)
+    start = at + _HEAD.size
+    if mark != _MARK or size > len(view) - start:
+        return None
+    content = view[start : start + size]
+    return (number, content) if checksum((journal_id, _NUMBERS.pack(number, size), content)) == crc else None
+
+
+def _write_all(descriptor: int, parts: list[BytesLike], offset: int) -> int:
+    """Write ``parts`` one behind the other. Returns the offset behind them."""
+    for start in range(0, len(parts), _BUFFERS_MAX):
+        group = parts[start : start + _BUFFERS_MAX]
+        wanted = sum(map(len, group))
+        written = os.pwritev(descriptor, group, offset)
+        if written < wanted:  # a disk that is nearly full, or a signal: the rest in one piece, or the error that it is
+            rest = memoryview(b"".join(group))[written:]
+            while rest:
+                done = os.pwrite(descriptor, rest, offset + wanted - len(rest))
+                rest = rest[done:]
+        offset += wanted
+    return offset

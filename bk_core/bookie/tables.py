@@ -1,0 +1,136 @@
+"""The two tables in which entries lie, seen through cursors of one LMDB transaction.
+
+    entries   (ledger id, entry id), both u64 big-endian          ->   crc32 of body, body
+    runs      (ledger id, first entry id), both u64 big-endian    ->   chunks.py
+
+Runs never overlap each other. An entry that is in both tables was stored singly after its run: the one in ``entries`` is it. So a run is
+kept as such only where neither table has an entry of it yet, and otherwise entry by entry.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from bk_core.bookie.batch import Single, singles
+from bk_core.errors import BookieIOError
+from bk_core.protocol.bookie.chunks import Run, decode_chunk, encode_chunk, last_of_chunk
+
+_KEY = struct.Struct(">QQ")
+_LEDGER = struct.Struct(">Q")
+_BODY_IDS = struct.Struct(">qq")
+_CRC = struct.Struct(">I")
+
+
+def put_item(entries: Any, runs: Any, ledger_id: int, item: Run | Single) -> None:
+    if isinstance(item, Run):
+        put_run(entries, runs, ledger_id, item)
+    else:
+        put_entries(entries, ledger_id, (item,))
+
+
+def put_entries(entries: Any, ledger_id: int, bodies: Iterable[Single]) -> None:
+    for entry_id, body in bodies:
+        entries.put(_KEY.pack(ledger_id, entry_id), _CRC.pack(zlib.crc32(body)) + body)
+
+
+def put_run(entries: Any, runs: Any, ledger_id: int, run: Run) -> None:
+    single = first_single(entries, ledger_id, run.first)
+    if (single is not None and single <= run.last) or _overlaps(runs, ledger_id, run):
+        return put_entries(entries, ledger_id, singles(run))
+    for piece in run.pieces():
+        runs.put(_KEY.pack(ledger_id, piece.first), encode_chunk(piece))
+
+
+def drop_ledger(cursor: Any, ledger_id: int) -> None:
+    """Remove what either table has of a ledger."""
+    prefix = _LEDGER.pack(ledger_id)
+    cursor.set_range(_KEY.pack(ledger_id, 0))
+    while bytes(cursor.key())[: len(prefix)] == prefix:  # b"" behind the last key
+        cursor.delete()  # moves on to the next key
+
+
+def first_single(entries: Any, ledger_id: int, entry_id: int) -> int | None:
+    """The lowest id from ``entry_id`` on that was stored singly."""
+    if not entries.set_range(_KEY.pack(ledger_id, entry_id)):
+        return None
+    owner, found = _KEY.unpack(entries.key())
+    return int(found) if owner == ledger_id else None
+
+
+def single(entries: Any, ledger_id: int, entry_id: int) -> bytes | None:
+    """The body of an entry that was stored singly. BookieIOError for a damaged one (B-7)."""
+    if not entries.set_key(_KEY.pack(ledger_id, entry_id)):
+        return None
+    value = bytes(entries.value())
+    body = value[_CRC.size :]
+    if len(body) < _BODY_IDS.size or _CRC.unpack_from(value)[0] != zlib.crc32(body):
+        raise BookieIOError("damaged entry", ledger_id=ledger_id, entry_id=entry_id)
+    if _BODY_IDS.unpack_from(body) != (ledger_id, entry_id):
+        raise BookieIOError("an entry under another one's key", ledger_id=ledger_id, entry_id=entry_id)
+    return body
+
+
+def run_with(runs: Any, ledger_id: int, entry_id: int) -> Run | None:
+    """The run that has the entry, as a view. BookieIOError if that cannot be told (B-7)."""
+    first = _seek(runs, ledger_id, entry_id)
+    if first is None:
+        return None
+    run = decode_chunk(ledger_id, first, memoryview(runs.value()))
+    return run if entry_id <= run.last else None
+
+
+def entries_of_runs(runs: Any, ledger_id: int, first_entry_id: int, stop: int, bytes_max: int) -> tuple[int, bytes]:
+    """Entries from ``first_entry_id`` up to, without, ``stop``: (how many, ``(u32 length, body)*``). BookieIOError: damage at the first."""
+    parts: list[memoryview] = []
+    entry_id, run = first_entry_id, run_with(runs, ledger_id, first_entry_id)
+    while run is not None and entry_id < stop:
+        count, part = run.slice(entry_id, stop - entry_id, bytes_max)
+        parts.append(part)
+        entry_id, bytes_max = entry_id + count, bytes_max - len(part)
+        run = _next(runs, ledger_id, entry_id) if entry_id > run.last else None
+    return entry_id - first_entry_id, b"".join(parts)
+
+
+def entry_ids(entries: Any, runs: Any, ledger_id: int) -> set[int]:
+    """All that the tables have of a ledger."""
+    found: set[int] = set()
+    at = first_single(entries, ledger_id, 0)
+    while at is not None:
+        found.add(at)
+        at = _KEY.unpack(entries.key())[1] if entries.next() and _KEY.unpack(entries.key())[0] == ledger_id else None
+    more = runs.set_range(_KEY.pack(ledger_id, 0))
+    while more and _KEY.unpack(runs.key())[0] == ledger_id:
+        first = _KEY.unpack(runs.key())[1]
+        found.update(range(first, decode_chunk(ledger_id, first, memoryview(runs.value())).last + 1))
+        more = runs.next()
+    return found
+
+
+def _seek(runs: Any, ledger_id: int, entry_id: int) -> int | None:
+    """Go to the run of the ledger with the greatest start up to ``entry_id``. Returns its start."""
+    key = _KEY.pack(ledger_id, entry_id)
+    if not runs.set_range(key):
+        if not runs.last():
+            return None
+    elif bytes(runs.key()) != key and not runs.prev():
+        return None
+    owner, first = _KEY.unpack(runs.key())
+    return int(first) if owner == ledger_id else None
+
+
+def _next(runs: Any, ledger_id: int, entry_id: int) -> Run | None:
+    """The run behind the cursor if it starts with ``entry_id`` and is sound."""
+    if not runs.next() or bytes(runs.key()) != _KEY.pack(ledger_id, entry_id):
+        return None
+    try:
+        return decode_chunk(ledger_id, entry_id, memoryview(runs.value()))
+    except BookieIOError:
+        return None
+
+
+def _overlaps(runs: Any, ledger_id: int, run: Run) -> bool:
+    first = _seek(runs, ledger_id, run.last)
+    return first is not None and last_of_chunk(first, memoryview(runs.value())) >= run.first
