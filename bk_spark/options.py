@@ -415,6 +415,13 @@ def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | Non
     return Options(**values, given=frozenset(values))
 
 
+def refuse_others(options: Options, takes: frozenset[str], what: str) -> None:
+    """InvalidArgumentError for an option that would be read and then do nothing. ``takes``: fields; ``what`` the options are for."""
+    idle = sorted(option.name for option in OPTIONS if option.field in options.given - takes)
+    if idle:
+        raise InvalidArgumentError(f"option {', '.join(idle)} does nothing in {what}")
+
+
 def _parse(option: Option, text: str) -> Any:
     try:
         return option.parse(text)

@@ -72,7 +72,10 @@ def pack_arrow(
 class Packer:
     def __init__(self, schema: pa.Schema, entry_size: int, compression: str, run_bytes: int) -> None:
         self._schema = schema
-        self._options = pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+        self._compressed = compression != "none"
+        self._options = pa.ipc.IpcWriteOptions(compression=compression if self._compressed else None)
+        self._empty = pa.RecordBatch.from_pylist([], schema=schema)
+        self._head_bytes = self._head_size()
         self._entry_size = entry_size
         self._entry_bytes_max = max(entry_size, min(_GROWTH * entry_size, _GROWTH_BYTES_MAX))
         self._run_bytes = run_bytes
@@ -145,9 +148,8 @@ class Packer:
     def _flush(self) -> Iterator[PackedRun]:
         if not self._entries:
             return
-        sink = pa.BufferOutputStream()
-        writer = pa.ipc.new_stream(sink, self._schema, options=self._options)
-        writer.write_batch(self._entries[0].slice(0, 0))  # the schema goes out with the first batch; both are cut off
+        room, sink = self._sink()
+        writer = self._begun(sink)
         start = sink.tell()
         offsets = array("q", [0])
         for entry in self._entries:
@@ -155,9 +157,28 @@ class Packer:
             offsets.append(sink.tell() - start)
             self._check_size(entry, offsets[-1] - offsets[-2])
         rows = sum(entry.num_rows for entry in self._entries)
-        run = PackedRun(sink.getvalue().slice(start, offsets[-1]), offsets, rows, self._rows_per_entry or 1)
+        written = sink.getvalue() if room is None else room
+        run = PackedRun(written.slice(start, offsets[-1]), offsets, rows, self._rows_per_entry or 1)
         self._entries, self._size, self._small = [], 0, 0
         yield run
+
+    def _begun(self, sink: Any) -> Any:
+        """A stream whose schema is out: it goes with the first batch, and both are cut off."""
+        writer = pa.ipc.new_stream(sink, self._schema, options=self._options)
+        writer.write_batch(self._empty)  # not a slice of no rows: Arrow writes all the offsets behind that
+        return writer
+
+    def _head_size(self) -> int:
+        sink = pa.MockOutputStream()
+        self._begun(sink)
+        return int(sink.size())
+
+    def _sink(self) -> tuple[pa.Buffer | None, Any]:
+        """Where a run is written to. Its size is known unless it is compressed; memory that grows would be copied again and again."""
+        if self._compressed:
+            return None, pa.BufferOutputStream()
+        room = pa.allocate_buffer(self._head_bytes + sum(pa.ipc.get_record_batch_size(entry) for entry in self._entries))
+        return room, pa.FixedSizeBufferWriter(room)
 
     def _check_size(self, entry: pa.RecordBatch, size: int) -> None:
         if size > ENTRY_BYTES_MAX:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from bk_core.errors import LogDataLossError, NoSuchLedgerError
+from bk_core.errors import BkError, LogDataLossError, NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.view import LogView
 from bk_spark.arrow import BATCH_BYTES, Run, arrow_schema_of_text
@@ -18,6 +22,7 @@ from bk_spark.columns import RunSplitter, arrow_column_batches, joined, raw_colu
 from bk_spark.options import Options
 from bk_spark.planning import Boundaries, EntryRange, plan
 
+OPENERS = 4  # ledgers that a task opens ahead
 Schemas = Mapping[tuple[str | None, int], str]
 """By log and schema id: with which schema (as the ledger list keeps it) entries were written."""
 
@@ -78,14 +83,8 @@ def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[En
     one is asked for."""
     client = client_for(options.uri, options.protocol)
     reads = replace(client.config.reads, rotation=partition.rotation)
-    for stretch in _touching(partition.ranges):
+    for stretch, handle in _opened(client, options, reads, list(_touching(partition.ranges))):
         first, last = stretch[0], stretch[-1]
-        try:
-            handle = client.open_ledger(first.ledger_id, password=options.password, options=reads)
-        except NoSuchLedgerError:
-            if options.fail_on_data_loss:
-                raise _deleted(stretch) from None
-            continue
         with handle as ledger:
             if ledger.is_closed and ledger.last_add_confirmed < last.last:
                 raise _cut_off(first.ledger_id, first.first, last.last, ledger.last_add_confirmed)
@@ -95,7 +94,42 @@ def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[En
                 yield r, runs.through(r.last)
 
 
-def _touching(ranges: Sequence[EntryRange]) -> Iterator[list[EntryRange]]:
+Stretch = list[EntryRange]
+
+
+def _opened(client: Any, options: Options, reads: Any, stretches: Sequence[Stretch]) -> Iterator[tuple[Stretch, Any]]:
+    """Each stretch with its handle, in order. The next few are opened meanwhile: opening waits for the metadata store, and for the bookies
+    of a ledger that is not CLOSED, which is most of the time that small ledgers take. A ledger that is gone is an error in its turn."""
+
+    def opened(stretch: Stretch) -> Any:
+        lac = not stretch[0].acknowledged  # else nobody needs it
+        return client.open_ledger(stretch[0].ledger_id, password=options.password, options=reads, lac=lac)
+
+    with ThreadPoolExecutor(OPENERS, thread_name_prefix="bk-open") as pool:  # it starts a thread when there is work for it
+        waiting: deque[tuple[Stretch, Future[Any] | None]] = deque()
+        rest = iter(stretches)
+        try:
+            waiting.extend(
+                (stretch, None if index == 0 else pool.submit(opened, stretch)) for index, stretch in enumerate(islice(rest, OPENERS))
+            )
+            while waiting:
+                stretch, future = waiting.popleft()
+                waiting.extend((following, pool.submit(opened, following)) for following in islice(rest, 1))
+                try:
+                    handle = opened(stretch) if future is None else future.result()
+                except NoSuchLedgerError:
+                    if options.fail_on_data_loss:
+                        raise _deleted(stretch) from None
+                    continue
+                yield stretch, handle
+        finally:
+            for _, unused in waiting:
+                if unused is not None and not unused.cancel():
+                    with suppress(BkError):
+                        unused.result().close()
+
+
+def _touching(ranges: Sequence[EntryRange]) -> Iterator[Stretch]:
     stretch: list[EntryRange] = []
     for r in ranges:
         before = stretch[-1] if stretch else None

@@ -234,12 +234,17 @@ def _stretches(ranges: Sequence[EntryRange]) -> Iterator[list[EntryRange]]:
 
 
 def _cut_at(r: EntryRange, starts: Sequence[int]) -> list[EntryRange]:
+    if not any(r.first < entry <= r.last for entry in starts) and r.units:
+        return [r]
     edges = [0, *(r.units_before(entry) for entry in starts if r.first < entry <= r.last), r.units]
     return [r.part(low, high) for low, high in zip(edges, edges[1:], strict=False) if low < high]
 
 
 def _cut_evenly(r: EntryRange, target: int, rows_max: int | None) -> Iterator[EntryRange]:
     count = min(r.entries, max(1, -(-r.bytes // target)))
+    if count == 1 and rows_max is None and r.units:
+        yield r
+        return
     edges = [r.units_before(r.first + r.entries * i // count) for i in range(count)] + [r.units]
     for low, high in zip(edges, edges[1:], strict=False):
         if low < high:

@@ -14,7 +14,7 @@ from bk_core.errors import InvalidArgumentError
 from bk_spark.arrow import arrow_schema
 from bk_spark.clients import client_for
 from bk_spark.columns import METADATA_FIELDS, RAW_FIELDS, chosen
-from bk_spark.options import OPTIONS, Options
+from bk_spark.options import Options, refuse_others
 from bk_spark.partitions import partitions_of, read_partition
 from bk_spark.pushdown import NO_BOUNDS, Bounds, bounds_of
 from bk_spark.snapshot import PLACES, check_read_schema, is_raw_source, read_ranges, source_schema, views_of
@@ -42,15 +42,6 @@ BATCH_OPTIONS = _ROWS | {"max_bytes_per_partition", "max_records_per_partition",
 """Options, by field, that mean something to a batch read."""
 
 
-def refuse_others(options: Options) -> None:
-    """InvalidArgumentError for an option that would be read and then do nothing."""
-    takes = BATCH_OPTIONS if options.metadata is None else _ALWAYS | TABLES[options.metadata].takes
-    idle = sorted(option.name for option in OPTIONS if option.field in options.given - takes)
-    if idle:
-        what = "a batch read of rows" if options.metadata is None else f"metadata={options.metadata}"
-        raise InvalidArgumentError(f"option {', '.join(idle)} does nothing in {what}: it belongs to a stream, a write or another table")
-
-
 def schema_of(options: Options) -> StructType:
     """The columns that a read with these options gives. LogSchemaError if a log has none yet; InvalidArgumentError for bad ``columns``."""
     if options.metadata is not None:
@@ -61,7 +52,9 @@ def schema_of(options: Options) -> StructType:
 
 def batch_reader(options: Options, schema: StructType) -> DataSourceReader:
     """Only with ``pushdown=true`` a reader with ``pushFilters``: Spark refuses one that has it while its conf is off (5.5)."""
-    refuse_others(options)
+    takes = BATCH_OPTIONS if options.metadata is None else _ALWAYS | TABLES[options.metadata].takes
+    what = "a batch read of rows" if options.metadata is None else f"metadata={options.metadata}"
+    refuse_others(options, takes, f"{what}: it belongs to a stream, a write or another table")
     if options.metadata is not None:
         return PushdownMetadataReader(options, schema) if options.pushdown else MetadataReader(options, schema)
     return PushdownReader(options, schema) if options.pushdown else BookKeeperReader(options, schema)

@@ -17,7 +17,7 @@ from bk_spark.arrow import arrow_schema_of_text, check_schema, conform, pack_arr
 from bk_spark.clients import client_for
 from bk_spark.data_ledgers import TaskLedgers
 from bk_spark.messages import CommitMessage, LogPart
-from bk_spark.options import Options
+from bk_spark.options import Options, refuse_others
 from bk_spark.packing import RUN_BYTES, PackedRun, Packer
 from bk_spark.routing import route_column, split_by_log, without_route
 from bk_spark.sink_plan import LogPlan, plan_log, wanted_properties
@@ -25,6 +25,12 @@ from bk_spark.sink_schema import only_value, spelled
 
 _log = logging.getLogger("bk_spark.sink")
 _SOURCE_ONLY = {"ledgers": "ledgers", "logs": "logs", "logPattern": "log_pattern", "metadata": "metadata"}
+_LEDGERS = {"ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type", "password", "guaranteed_write_quorum"}
+_PACKING = {"entry_format", "entry_size", "compression"}
+_ROLLS = {"roll_max_bytes", "roll_max_entries", "roll_max_time_ms", "max_open_ledgers", "max_in_flight_bytes"}
+_COMMITS = {"create_logs", "merge_schema", "take_over", "exactly_once", "txn_app_id", "txn_version"}
+SINK_OPTIONS = frozenset({"uri", "protocol", "log"} | _LEDGERS | _PACKING | _ROLLS | _COMMITS)
+"""Options, by field, that mean something to a write."""
 
 
 def task_identity() -> tuple[str, int, int]:
@@ -47,6 +53,7 @@ class Sink:
         for name, given in _SOURCE_ONLY.items():
             if given in options.given:
                 raise InvalidArgumentError(f'option {name} is for reading; a write takes .option("log", "name") or a column log')
+        refuse_others(options, SINK_OPTIONS, "a write: it belongs to a read")
         wanted_properties(options)
         self.options = options
         self.owner = owner

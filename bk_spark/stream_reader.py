@@ -36,13 +36,17 @@ from bk_spark.first_offset import durable
 from bk_spark.following import Snapshot, SourceLogs, retried
 from bk_spark.grammar import LATEST
 from bk_spark.offsets import LogOffset, check_there, from_json, to_json
-from bk_spark.options import Options
+from bk_spark.options import Options, refuse_others
 from bk_spark.partitions import partitions_of, read_partition
 from bk_spark.planning import EntryRange, committed_ranges
+from bk_spark.reader import BATCH_OPTIONS
 from bk_spark.snapshot import check_read_schema, is_raw_source, source_schema, views_of
 from bk_spark.starting import depends_on_now, source_logs, starting_position
 
 CATCH_UP_S = 5.0
+_TRIGGERS = {"max_rows_per_trigger", "max_bytes_per_trigger", "min_rows_per_trigger", "max_trigger_delay_ms"}
+STREAM_OPTIONS = BATCH_OPTIONS | _TRIGGERS | {"reader_name"}
+"""Options, by field, that mean something to a stream, beside those that ``_refuse_batch_options`` has words for."""
 LOG_LEVEL = "BOOKKEEPER_LOG_LEVEL"
 _log = logging.getLogger("bk_spark.stream")
 Offsets = dict[str, LogOffset]
@@ -53,6 +57,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, options: Options, schema: StructType) -> None:
         _refuse_batch_options(options)
+        refuse_others(options, STREAM_OPTIONS, "a stream: it belongs to a batch read or a write")
         self._options = options
         views = retried(lambda: views_of(client_for(options.uri, options.protocol), options))
         check_read_schema(schema, source_schema(options, views))
@@ -135,7 +140,16 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target = {name: (snapshot.view.log_id, snapshot.end) for name, snapshot in self._snapshots(fresh=True).items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Rows, bytes, least rows and delay hold together (Spark knows no composite limit); ReadAllAvailable is obeyed."""
+        """Rows, bytes, least rows and delay hold together (Spark knows no composite limit); ReadAllAvailable is obeyed.
+
+        The first batch may be empty: Spark plans one even if nothing came, because every offset is new to a query without any.
+        """
+        end = self._admitted(start, limit)
+        if start == self._initial:
+            self._planned.add(json.dumps(end))
+        return end
+
+    def _admitted(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = from_json(start)
         snapshots = self._reaching(before)
         self._latest = to_json({name: snapshot.offset_at(snapshot.end) for name, snapshot in snapshots.items()})
@@ -153,8 +167,6 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             return start
         self._turn += 1
         self._delay.went(_clock_ms())
-        if start == self._initial:
-            self._planned.add(json.dumps(end))
         self._report(snapshots, from_json(end), before)
         return end
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from bk_core.errors import LogSchemaError
+from bk_core.protocol import BytesLike
 from bk_spark.packing import as_type
 
 BATCH_BYTES = 8 << 20  # what a reader hands to Spark at once; far below Arrow's 2 GiB for a binary column
@@ -21,7 +22,7 @@ class Run(Protocol):
     @property
     def count(self) -> int: ...
     @property
-    def values(self) -> bytes: ...
+    def values(self) -> BytesLike: ...
     @property
     def offsets(self) -> memoryview: ...
 

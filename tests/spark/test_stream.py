@@ -109,6 +109,17 @@ def test_two_queries_share_a_log(
     assert len(read_ledger_list(client, f"{log}-out").committed) == 2
 
 
+def test_a_stream_of_a_quiet_log_begins_with_what_comes(
+    spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], copy: Callable[..., Any], log: str
+) -> None:
+    """The default is latest, and nothing has come when Spark plans batch 0 (5.6)."""
+    save(spark.range(10), log=log)
+    copy(log, f"{log}-out", startingOffsets="latest")
+    save(spark.range(10, 20), log=log)
+    copy(log, f"{log}-out", startingOffsets="latest")
+    assert ids(load, f"{log}-out") == list(range(10, 20))
+
+
 def test_a_restart_before_batch_0_commits(
     spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], copy: Callable[..., Any], log: str, tmp_path: Path
 ) -> None:

@@ -306,6 +306,25 @@ def test_the_first_offset_is_fixed_for_a_run(client: Any, log: str, stream: Call
     wait_for_rows(run, first, [5, 6, 7, 8, 9])
 
 
+@pytest.mark.parametrize(("name", "value"), [("entrySize", "64k"), ("compression", "zstd"), ("createLogs", "true")])
+def test_options_that_would_do_nothing_are_errors(client: Any, log: str, stream: Callable[..., Stream], name: str, value: str) -> None:
+    put(client, log, range(5))
+    with pytest.raises(InvalidArgumentError, match=f"{name} does nothing in a stream"):
+        stream(**{name: value})
+
+
+@pytest.mark.parametrize("limit", [None, ReadAllAvailable(), ReadMinRows(100)])
+def test_a_first_batch_may_be_empty(client: Any, log: str, stream: Callable[..., Stream], limit: Any) -> None:
+    """To Spark every offset is new to a query without any, so it plans a batch 0 even if nothing came (5.6)."""
+    put(client, log, range(5))
+    run = stream(startingOffsets="latest")
+    start = run.initial()
+    end = run.latest(start, limit)
+    assert end == start and run.rows(start, end) == []
+    put(client, log, range(5, 10))
+    wait_for_rows(run, end, [5, 6, 7, 8, 9])
+
+
 def test_a_restart_before_batch_0_commits(client: Any, log: str, stream: Callable[..., Stream]) -> None:
     """The trace of 5.6: run 2 asks for the first offset again and gets the end that run 1 planned: silent loss, if nobody looks."""
     put(client, log, range(5))

@@ -205,7 +205,8 @@ def test_records_for_the_worker_log(world: Any, caplog: pytest.LogCaptureFixture
 
 
 def test_options_for_reading_are_refused(world: Any) -> None:
-    for name, value in {"logs": "a,b", "ledgers": "7", "logPattern": "a.*"}.items():
+    idle = {"startingOffsets": "latest", "maxRowsPerTrigger": "5", "failOnDataLoss": "false", "minPartitions": "4"}
+    for name, value in {"logs": "a,b", "ledgers": "7", "logPattern": "a.*", **idle}.items():
         with pytest.raises(InvalidArgumentError, match=name):
             world.writer("id long, log string", **{name: value})
 

@@ -1,0 +1,132 @@
+"""Options by their effects: what bookies see of them, and what a batch read makes of them without a JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
+
+from bk_core.client.logs import list_logs, read_log
+from bk_core.metadata import open_store
+from bk_core.protocol.bookie.runs import AddRun, ReadRun
+from bk_core.protocol.bookie.stream import RequestStream
+from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest
+from bk_spark import clients, data_ledgers, sink
+from bk_spark import commit as commits
+from bk_spark.options import URI_ENVIRONMENT
+from bk_spark.source import BookKeeperDataSource
+
+ENTRIES = {AddRequest: "add", AddRun: "add", ReadRequest: "read", BatchReadRequest: "read", ReadRun: "read"}
+
+
+@pytest.fixture
+def uri(world: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of the world's cluster, with clients as the options ask for them: not the one that the world lends to every writer."""
+    for module in (sink, commits, data_ledgers):
+        monkeypatch.setattr(module, "client_for", clients.client_for)
+    yield world.client.config.uri
+    while clients._clients:
+        clients._clients.popitem()[1].close()
+
+
+def read(**options: str) -> list[Any]:
+    source = BookKeeperDataSource(options)
+    reader: Any = source.reader(source.schema())
+    return [value for part in reader.partitions() for batch in reader.read(part) for value in batch.column("id").to_pylist()]
+
+
+@pytest.mark.parametrize("protocol", ["v3", "v2"])
+def test_bookies_hear_the_protocol_that_was_asked_for(world: Any, uri: str, monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+    heard: set[tuple[str, str]] = set()
+    units = RequestStream.units
+
+    def listen(self: RequestStream, data: Any, stop: int) -> Any:
+        found, consumed = units(self, data, stop)
+        heard.update((ENTRIES[type(request)], to.protocol) for request, to in found if type(request) in ENTRIES)
+        return found, consumed
+
+    monkeypatch.setattr(RequestStream, "units", listen)
+    options = {"metadataServiceUri": uri, "bookkeeper.protocol": protocol, "log": "a"}
+    world.write([1, 2], **options)
+    assert read(**options) == [1, 2]
+    assert heard == {("add", protocol), ("read", protocol)}
+
+
+def test_the_cluster_is_the_one_named_and_not_that_of_the_environment(world: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = open_store(f"{uri}-other")
+    other.initialize_cluster()
+    monkeypatch.setenv(URI_ENVIRONMENT, f"{uri}-other")
+    world.write([1, 2], log="a", metadataServiceUri=uri)
+    assert list_logs(world.client) == ["a"] and other.children("logs") == []
+    assert read(**{"bookkeeper.metadataServiceUri": uri, "log": "a"}) == [1, 2]
+    other.close()
+
+
+def test_a_ledger_has_as_many_bookies_as_asked_for(world: Any) -> None:
+    world.write([1], log="a", ensembleSize="2", writeQuorumSize="2", ackQuorumSize="1")
+    metadata = world.client.ledger_metadata(*world.ledgers())
+    assert metadata.ensemble_size == 2 and [len(fragment.ensemble) for fragment in metadata.fragments] == [2]
+
+
+# --- batch reads ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows_of_a(world: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Log ``a``: rows 0..159 in three commits, one second apart, of many entries each."""
+    clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))
+    monkeypatch.setattr(commits, "now_ms", lambda: next(clock))
+    for ids in (range(100), range(100, 150), range(150, 160)):
+        world.write(list(ids), log="a", entrySize="64", metadataServiceUri=uri)
+    return {"metadataServiceUri": uri, "log": "a"}
+
+
+def planned(options: dict[str, str], *filters: Any) -> list[Any]:
+    """The ranges of each task."""
+    source = BookKeeperDataSource(options)
+    reader: Any = source.reader(source.schema())
+    assert not filters or list(reader.pushFilters(list(filters))) == list(filters)
+    return [part.ranges for part in reader.partitions()]
+
+
+def test_where_a_batch_read_begins_and_ends(world: Any, rows_of_a: dict[str, str]) -> None:
+    at = str(read_log(world.client, "a").segment(2).committed_at_ms)
+    for options, rows in (
+        ({"startingOffsets": '{"seq":1}'}, range(100, 160)),
+        ({"startingTimestamp": at}, range(150, 160)),
+        ({"startingOffsetsByTimestamp": json.dumps({"a": at})}, range(150, 160)),
+        ({"startingTimestamp": "2100-01-01", "startingOffsetsByTimestampStrategy": "latest"}, range(0)),
+        ({"endingOffsets": '{"seq":1}'}, range(100)),
+        ({"endingTimestamp": at}, range(150)),
+        ({"endingOffsetsByTimestamp": json.dumps({"a": at})}, range(150)),
+    ):
+        assert read(**rows_of_a, **options) == list(rows), options
+
+
+def test_how_a_batch_read_is_divided(rows_of_a: dict[str, str]) -> None:
+    (whole,) = planned(rows_of_a)
+    assert sum(r.rows for r in whole) == 160 and sum(r.bytes for r in whole) > 4096
+    assert max(sum(r.rows for r in task) for task in planned({**rows_of_a, "maxRecordsPerPartition": "30"})) <= 30
+    assert len(planned({**rows_of_a, "minPartitions": "5"})) >= 5
+    assert max(sum(r.bytes for r in task) for task in planned({**rows_of_a, "maxBytesPerPartition": "2k"})) <= 2048
+
+
+def test_which_columns_a_batch_read_has(world: Any, uri: str, rows_of_a: dict[str, str]) -> None:
+    def names(**options: str) -> list[str]:
+        return list(BookKeeperDataSource({**rows_of_a, **options}).schema().names)
+
+    assert names() == ["id"]
+    assert names(includeMetadata="true") == ["id", "_log", "_ledgerId", "_entryId", "_offset", "_timestamp"]
+    assert names(includeMetadata="true", columns="_offset,id") == ["_offset", "id"]
+    assert read(**rows_of_a, includeMetadata="true", columns="_offset,id") == list(range(160))
+    world.write({"value": [b"x"]}, schema="value binary", log="raw", entryFormat="raw", metadataServiceUri=uri)
+    assert "headers" in names(log="raw", includeHeaders="true") and "headers" not in names(log="raw")
+
+
+def test_filters_that_are_pushed_down_spare_entries(rows_of_a: dict[str, str]) -> None:
+    options = {**rows_of_a, "includeMetadata": "true", "pushdown": "true"}
+    (task,) = planned(options, GreaterThanOrEqual(("_offset",), 120), LessThan(("_offset",), 130))
+    assert sum(r.rows for r in task) == 10
