@@ -1,5 +1,5 @@
-# make setup | test | lint | coverage | simulate | mutations | sanitize | demo | kill-test | soak | faults | soak-spark | deployments |
-#      kafka | bench-first | bench-commit | lock | clean
+# make setup | test | lint | coverage | simulate | mutations | option-mutations | sanitize | demo | kill-test | soak | faults | soak-spark |
+#      deployments | kafka | bench | bench-quick | bench-commit | lock | clean
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
 
@@ -13,13 +13,13 @@ BIN    := .venv/bin
 STAMPS := .cache/stamps
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(wildcard native/*.c native/*.h)
-C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c)
+C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c tests/benchmarks/standin/*.[ch])
 # .cache/java exists only on machines without a Java of their own
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
 SAY    := printf '\033[1m== %s\033[0m\n'
 
-.PHONY: setup test lint coverage simulate mutations check-tools sanitize demo kill-test soak faults soak-spark deployments kafka \
-        bench-first bench-commit lock clean
+.PHONY: setup test lint coverage simulate mutations option-mutations check-tools sanitize demo kill-test soak faults soak-spark \
+        deployments kafka bench bench-quick bench-commit lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
 
@@ -99,6 +99,10 @@ simulate: setup
 mutations: setup
 	@$(ENV) $(BIN)/python -m tests.simulation.mutate
 
+# each option of the source and the sink ignored, until a test of its own notices (tests/option_mutations). OPTIONS="log openLedgers"
+option-mutations: setup
+	@$(ENV) $(BIN)/python -m tests.option_mutations $(OPTIONS)
+
 # every branch of bk_core/protocol by unit, scenario and simulation tests together
 coverage: setup
 	@$(SAY) "branch coverage of bk_core/protocol"
@@ -140,8 +144,13 @@ soak-spark: setup
 kafka: setup
 	@$(ENV) $(BIN)/python -m tests.kafka --rows "$${ROWS:-20000}"
 
-bench-first: setup
-	@$(ENV) $(BIN)/python -m tests.benchmarks.first
+# Speed side by side: kernels, client, bookies, Spark (tests/benchmarks). ONLY=client.sinks,kernels, ROUNDS=5
+bench: setup
+	@$(ENV) $(BIN)/python -m tests.benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+# the same with fewer sizes, rounds and bytes: some minutes
+bench-quick: setup
+	@$(ENV) $(BIN)/python -m tests.benchmarks --quick $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 # Milliseconds and bytes of a commit at 10, 1,000, 10,000 ... segments. SEGMENTS (100000), BOOKIES (4)
 bench-commit: setup
