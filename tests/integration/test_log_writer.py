@@ -26,8 +26,10 @@ from bk_core.client.logs import create_log, gc_log, read_log, trim_log
 from bk_core.errors import BkError, LogDataLossError, LogTakenOverError, MetadataOutcomeUnknownError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.leader_state import Health
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties
+from tests.integration.embedded import eventually
 from tests.soak.proxy import IN, OUT, Proxy
 
 LIMITS = Limits(explicit_lac_ns=50_000_000)
@@ -273,6 +275,8 @@ def test_a_ledger_fails_with_entries_on_their_way(embedded: LocalCluster, client
         for index in (1, 2):
             embedded.kill(index)
         futures = [story.write(writer, [b"during %d.%d" % (n, i) for i in range(10)]) for n in range(30)]
+        # A bookie that is back soon enough would save the ledger.
+        assert eventually(lambda: writer._machine.health is not Health.HEALTHY, PATIENCE_S)
         for index in (1, 2):
             embedded.restart(index)
         for future in futures:
