@@ -23,10 +23,13 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pyspark
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 STEP = 2000  # rows per append
 WAIT_S = 240.0
+TRIES = 10
 QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -70,6 +73,18 @@ def until(condition: Callable[[], Any], what: str) -> Any:
             raise TimeoutError(what)
         time.sleep(0.02)
     return value
+
+
+def insist(action: Callable[[], Any], again: Callable[[], Callable[[], Any]] | None = None) -> Any:
+    """Spark gives up a plan, and a query with it, when the daemon of an idle worker is dead: PythonWorkerFactory lets the IOException pass,
+    once for each such worker. Nothing of ours has run by then. ``again`` makes what is to be tried next."""
+    for tries_left in reversed(range(TRIES)):
+        try:
+            return action()
+        except (Py4JJavaError, StreamingQueryException) as error:
+            if not tries_left or "Stream closed" not in str(error):
+                raise
+            action = again() if again is not None else action
 
 
 # --- killing --------------------------------------------------------------------------------------------------------
@@ -149,14 +164,17 @@ class Steps:
         return {"bookkeeper.metadataServiceUri": self.job.uri, "ensembleSize": "3", "writeQuorumSize": "3", "ackQuorumSize": "2"}
 
     def append(self) -> None:
+        """Once, however often it is tried."""
         frame = self.spark.range(self.written, self.written + STEP, 1, 2)
-        frame.write.format("bookkeeper").options(**self.uri, log=f"{self.job.log}-in").mode("append").save()
+        once = {"txnAppId": "append", "txnVersion": str(self.written)}
+        write = frame.write.format("bookkeeper").options(**self.uri, **once, log=f"{self.job.log}-in").mode("append")
+        insist(write.save)
         self.written += STEP
 
     def copy(self, trigger: dict[str, Any], hold: int | None = None) -> Any:
         uri = {"bookkeeper.metadataServiceUri": self.job.uri}
         stream = self.spark.readStream.format("bookkeeper").options(**uri, startingOffsets="earliest", minPartitions="2")
-        frame = stream.load(f"{self.job.log}-in")
+        frame = insist(lambda: stream.load(f"{self.job.log}-in"))
         if hold is not None:
             frame = frame.mapInArrow(holding(self.job.directory, hold), "id long")
         writer = frame.writeStream.format("bookkeeper").options(**self.uri, log=f"{self.job.log}-out").trigger(**trigger)
@@ -186,8 +204,9 @@ class Steps:
         if not self.job.remote:
             self.kills += kill_idle_daemons()
         self.append()
-        query.processAllAvailable()
-        query.stop()
+        insist(query.processAllAvailable, lambda: self.copy({"processingTime": "0 seconds"}).processAllAvailable)
+        for one in self.spark.streams.active:
+            one.stop()
 
     def without_executors(self) -> None:
         """Dynamic allocation has taken every executor back before the next step begins."""
