@@ -13,6 +13,8 @@ from bk_core import kernels
 from bk_core.bookie.children import Child, accepts_connections, free_port
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.wire._proto import bookie_pb2 as pb
+from bk_core.protocol.wire.connection import decode_response, encode_request
+from bk_core.protocol.wire.messages import ReadLacRequest, ReadLacResponse
 from tests.benchmarks.standins import build
 
 PAYLOADS = b"".join(bytes([65 + i]) * 3000 for i in range(5))
@@ -115,3 +117,14 @@ def test_v3_adds_and_reads(tmp_path: Path) -> None:
         read.readRequest.entryId = 1
         connection.sendall(frame(read.SerializeToString()))
         assert pb.Response.FromString(answer(connection)).status == 403
+
+
+def test_the_last_entry_is_told_where_a_client_looks_for_it(tmp_path: Path) -> None:
+    frames, starts = adds()
+    with standin(tmp_path, str(1 << 20)) as connection:
+        connection.sendall(frames)
+        assert [answer(connection)[4:8] for _ in range(5)] == [bytes(4)] * 5
+        connection.sendall(encode_request(ReadLacRequest(9, LEDGER), "v3"))
+        found = decode_response(answer(connection), "v3")
+        assert isinstance(found, ReadLacResponse) and found.lac_body is None
+        assert found.last_entry_body == bytes(frames[starts[4] + 28 : starts[5]])

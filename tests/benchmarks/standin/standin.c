@@ -217,11 +217,11 @@ static bool v2_request(connection_t *c, const uint8_t *request, size_t size) {
 /* --- v3 ------------------------------------------------------------------------------------------------------------
  */
 
-/* An answer with the inner message `field`: status, ledger, entry (unless it is READ_LAC's) and a body as field
- * `body_field`. */
+/* An answer with the inner message `field`: status, ledger, entry (unless it is READ_LAC's) and a body, as field 4
+ * in all of them (of READ_LAC that is lastEntryBody). */
 static void v3_answer(connection_t *c, const v3_request_t *request, uint32_t status, unsigned field, slice_t body) {
     bool has_body = body.size > 0 && status == 0;
-    unsigned body_field = request->operation == V3_READ_LAC ? 3 : 4;
+    const unsigned body_field = 4;
     uint8_t inner[64], *p = inner;
     p = put_field(p, 1, status);
     p = put_field(p, 2, (uint64_t)request->ledger);
