@@ -6,17 +6,15 @@ batch read answer, ``(u32 length, body)*``, which is also how they are kept and 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from bk_core.kernels import take_bodies
 from bk_core.protocol import BytesLike
 from bk_core.protocol.wire.codec_v2 import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, KEY_BYTES, split_bodies
 from bk_core.protocol.wire.messages import AddRequest, ReadRequest, Status
 
-_BEFORE_BODY = 4 + KEY_BYTES  # of an add: word, key
-_FRAME_START = 4 + _BEFORE_BODY
-_LENGTH_AND_LAC = struct.Struct(f">I{_FRAME_START - 4 + 16}xq")
+_FRAME_START = 4 + 4 + KEY_BYTES  # of an add: length, word, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +78,7 @@ class ReadRunAnswer:
 
 def add_run(data: BytesLike, ledger_id: int, first_entry_id: int, count: int, flags: int, begin: int, end: int) -> AddRun:
     """The adds whose frames are ``data[begin:end]``, copied out once; each has a whole entry header, as ``scan_requests`` sees to."""
-    view, unpack = memoryview(data), _LENGTH_AND_LAC.unpack_from
-    parts: list[BytesLike] = []
-    lac, at, known, length = -1, begin, 0, b""
-    while at < end:  # the one loop over entries on an add's way
-        payload_bytes, entry_lac = unpack(view, at)
-        if entry_lac > lac:
-            lac = entry_lac
-        if payload_bytes != known:
-            known, length = payload_bytes, (payload_bytes - _BEFORE_BODY).to_bytes(4, "big")
-        start, at = at + _FRAME_START, at + 4 + payload_bytes
-        parts += (length, view[start:at])
-    key = bytes(view[begin + _FRAME_START - KEY_BYTES : begin + _FRAME_START])
+    bodies, lac = take_bodies(data, begin, end)
+    key = bytes(memoryview(data)[begin + _FRAME_START - KEY_BYTES : begin + _FRAME_START])
     recovery, high_priority = flags & FLAG_RECOVERY_ADD != 0, flags & FLAG_HIGH_PRIORITY != 0
-    return AddRun(ledger_id, first_entry_id, count, key, b"".join(parts), lac, recovery, high_priority)
+    return AddRun(ledger_id, first_entry_id, count, key, bodies, max(lac, -1), recovery, high_priority)

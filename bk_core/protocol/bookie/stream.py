@@ -57,7 +57,7 @@ class RequestStream(ServerProtocol):
                 number = v2_number(response.status)
                 return [frame_add_responses(response.ledger_id, response.first_entry_id, response.count, number)]
             case ReadRunAnswer():
-                return [frame_read_responses(response.ledger_id, response.first_entry_id, codec_v2.split_bodies(response.bodies))]
+                return [frame_read_responses(response.ledger_id, response.first_entry_id, response.bodies)]
             case BatchReadResponse() if reply_to.protocol == "v2":
                 head, bodies = codec_v2.response_parts(response, reply_to.version)
                 return [_LENGTH.pack(len(head) + len(bodies)) + head, bodies]
