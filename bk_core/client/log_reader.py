@@ -73,6 +73,7 @@ class LogReader:
         self.position = self._normal(listed)
         while self.position.seq < listed.next_seq:
             segment = listed.segment(self.position.seq)
+            self._remember(listed, segment)
             handle = self._open(segment)
             closed = True
             try:
@@ -81,9 +82,11 @@ class LogReader:
             finally:
                 self._put_back(handle, keep=not closed and self._following)
             if not closed:  # a successor says nothing about where this one ends: wait for CLOSED (LOG-15)
-                self._remember(listed, segment)
                 return
-            self.position = Position(segment.seq + 1) if segment.live else listed.normal(Position(segment.seq, last + 1))
+            if segment.live:
+                self._pass(segment, last)
+            else:
+                self.position = listed.normal(Position(segment.seq, last + 1))
 
     def _list(self) -> LogView:
         if self._watching:
@@ -116,8 +119,17 @@ class LogReader:
         raise LogDataLossError(message, log=self.name, seq=position.seq)
 
     def _remember(self, listed: LogView, segment: Segment) -> None:
-        if self._rows_before is None or self._rows_before[0] != segment.seq:
-            self._rows_before = (segment.seq, listed.counts_before(segment.first_position())[0])
+        """The rows before a live segment. A live one before it has no rows in the list yet: then only who read it knows them."""
+        if not segment.live or (self._rows_before is not None and self._rows_before[0] == segment.seq):
+            return
+        before = [one for one in listed.listed.live_segments if one.seq < segment.seq]
+        self._rows_before = None if before else (segment.seq, listed.counts_before(segment.first_position())[0])
+
+    def _pass(self, segment: Segment, last: int) -> None:
+        """Go on behind a segment that was listed as live and whose ledger is CLOSED at ``last``, whatever the list learns meanwhile."""
+        if self._rows_before is not None:
+            self._rows_before = (segment.seq + 1, self._rows_before[1] + last + 1)
+        self.position = Position(segment.seq + 1)
 
     def _open(self, segment: Segment) -> Any:
         waited, self._waited = self._waited, None

@@ -22,7 +22,7 @@ from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client.intents import intents_of
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogSpan, LogWriter
-from bk_core.client.logs import create_log, gc_log, read_log, trim_log
+from bk_core.client.logs import create_log, gc_log, read_log, trim_log, update_ledger_list
 from bk_core.errors import BkError, LogDataLossError, LogTakenOverError, MetadataOutcomeUnknownError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
@@ -305,20 +305,53 @@ def test_truncation_beside_a_writer_and_a_follower(embedded: LocalCluster, clien
                     return
 
         following = threads.submit(follow)
-        with LogWriter.open(client, log, roll_max_entries=100) as writer:
-            for n in range(12):
-                story.write(writer, [b"%d.%d" % (n, i) for i in range(100)]).result(PATIENCE_S)
-                trims += len(trim_log(client, log, before=reader.position))
-            following.result(PATIENCE_S)
-            writer.roll()
-            trims += len(trim_log(client, log, before=writer.position))
-        stop.set()
+        try:
+            with LogWriter.open(client, log, roll_max_entries=100) as writer:
+                for n in range(12):
+                    story.write(writer, [b"%d.%d" % (n, i) for i in range(100)]).result(PATIENCE_S)
+                    trims += len(trim_log(client, log, before=reader.position))
+                following.result(PATIENCE_S)
+                writer.roll()
+                trims += len(trim_log(client, log, before=writer.position))
+        finally:
+            stop.set()
     assert seen == story.sent and trims >= 2
     view = read_log(client, log)
     assert view.listed.trimmed_rows == 1200 and view.listed.condemned == ()
     with pytest.raises(LogDataLossError, match="trimmed"):
         LogReader(client, log, start=Position(0))
     check_nothing_is_left_over(client, log)
+
+
+@pytest.mark.parametrize("unread", [0, 7])
+def test_a_trim_while_the_list_is_behind_the_ledgers(client: bk_core.BookKeeper, log: str, unread: int) -> None:
+    """LOG-13, LOG-15: a live segment is passed whose end only its ledger knows; both are trimmed before the reader looks again."""
+    first = client.create_ledger()
+    second = client.create_ledger()
+    first.append_many([b"%d" % i for i in range(100)]).result(PATIENCE_S)
+    first.close()
+    second.append_many([b"%d" % i for i in range(50)]).result(PATIENCE_S)
+    for ledger in (first, second):
+        update_ledger_list(client, log, lambda listed, ledger=ledger: listed.add_live_segment(ledger.ledger_id, 0))
+    with LogReader(client, log) as reader:
+        assert reader.wait(PATIENCE_S)
+        seen = 0
+        while seen < 150:
+            seen += sum(run.count for run in reader.read())
+        assert reader.position == Position(1, 50)
+        if unread:
+            second.append_many([b"unread"] * unread).result(PATIENCE_S)
+        second.close()
+        for ledger, count in ((first, 100), (second, 50 + unread)):
+            update_ledger_list(
+                client, log, lambda listed, ledger=ledger, count=count: listed.close_live(ledger.ledger_id, count - 1, count, 0)
+            )
+        assert len(trim_log(client, log, before=Position(2))) == 2
+        if unread:
+            with pytest.raises(LogDataLossError, match="entry 50 of segment 1"):
+                list(reader.read())
+        else:
+            assert list(reader.read()) == [] and reader.position == Position(2)
 
 
 def test_several_readers_and_writers_one_after_the_other(client: bk_core.BookKeeper, log: str) -> None:
