@@ -1,4 +1,4 @@
-# make setup | test | lint | coverage | simulate | mutations | option-mutations | sanitize | demo | kill-test | soak | faults | soak-spark |
+# make setup | test | lint | coverage | simulate | mutations | option-mutations | sanitize | sanitize-suite | demo | kill-test | soak | faults | soak-spark |
 #      deployments | kafka | bench | bench-quick | bench-commit | lock | clean
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
@@ -18,7 +18,7 @@ C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c tests/benchmarks/standin/*.[ch])
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
 SAY    := printf '\033[1m== %s\033[0m\n'
 
-.PHONY: setup test lint coverage simulate mutations option-mutations check-tools sanitize demo kill-test soak faults soak-spark \
+.PHONY: setup test lint coverage simulate mutations option-mutations check-tools sanitize sanitize-suite demo kill-test soak faults soak-spark \
         deployments kafka bench bench-quick bench-commit lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
@@ -113,6 +113,11 @@ sanitize: setup
 	@$(SAY) "sanitizers"
 	@$(ENV) sh native/sanitize.sh
 
+# the tests with sanitized kernels inside of Python, in one lane. PYTEST_ARGS as for test
+sanitize-suite: setup
+	@$(SAY) "tests with sanitized kernels"
+	@$(ENV) PYTHON="$$PWD/$(BIN)/python" sh native/sanitize_suite.sh $(or $(PYTEST_ARGS),tests)
+
 demo: setup
 	@$(ENV) $(BIN)/python -m bk_spark.demo
 
@@ -144,11 +149,11 @@ soak-spark: setup
 kafka: setup
 	@$(ENV) $(BIN)/python -m tests.kafka --rows "$${ROWS:-20000}"
 
-# Speed side by side: kernels, client, bookies, Spark (tests/benchmarks). ONLY=client.sinks,kernels, ROUNDS=5
+# Speed side by side: kernels, client, bookies, Spark (tests/benchmarks); about an hour. ONLY=client.sinks,kernels, ROUNDS=5
 bench: setup
 	@$(ENV) $(BIN)/python -m tests.benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
-# the same with fewer sizes, rounds and bytes: some minutes
+# the same with fewer sizes, rounds and bytes: under five minutes
 bench-quick: setup
 	@$(ENV) $(BIN)/python -m tests.benchmarks --quick $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 

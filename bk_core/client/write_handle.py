@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -105,7 +104,9 @@ class WriteHandle:
     def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Future[int]:
         """Append one entry; the future has its id once it is acknowledged. ``entry_id``: see append_run."""
         data = self._bytes_of(payload)
-        return self.append_run(data, array("q", (0, len(data))), entry_id=entry_id)
+        self._check_entry_id(entry_id, 1)
+        self._check_largest(len(data))
+        return self._append(data, memoryview(array("q", (0, len(data)))), entry_id)
 
     def append_many(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> Future[int]:
         """Append entries as one run; the future has the last one's id. ``entry_id``: see append_run."""
@@ -128,27 +129,35 @@ class WriteHandle:
         bounds = self._bounds_of(offsets)
         self._check_entry_id(entry_id, len(bounds) - 1)
         payloads = self._bytes_of(payloads)  # packaged later, on the reactor thread: the caller's buffer may have changed by then
-        self._check_sizes(bounds, len(payloads))
+        self._check_largest(largest_of(bounds, len(payloads)))
+        return self._append(payloads, bounds, entry_id)
+
+    def _append(self, payloads: BytesLike, bounds: memoryview, entry_id: int | None) -> Future[int]:
+        """One run after the other. BlockingCallError in a callback that would wait for another thread's run."""
         future: Future[int] = _new_future()
         # Who chooses ids needs no turn, and must not wait for one: it may be the one that fills the gap all others wait behind.
-        with self._turn() if entry_id is None else nullcontext(), self._lock:
-            # Long runs go in pieces, so that the reactor can take acknowledgements in between.
-            for start in range(0, len(bounds) - 1, RUN_ENTRIES_MAX):
-                piece = bounds[start : start + RUN_ENTRIES_MAX + 1]
-                last = start + RUN_ENTRIES_MAX >= len(bounds) - 1
-                self._admit(payloads, piece, future, last, None if entry_id is None else entry_id + start)
-        return future
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One run after the other. BlockingCallError in a callback that would wait for another thread's run."""
+        if entry_id is not None:
+            self._admit_pieces(payloads, bounds, future, entry_id)
+            return future
         if not self._order.acquire(blocking=False):
             must_not_block(f"append to ledger {self.ledger_id}")
             self._order.acquire()
         try:
-            yield
+            self._admit_pieces(payloads, bounds, future, None)
         finally:
             self._order.release()
+        return future
+
+    def _admit_pieces(self, payloads: BytesLike, bounds: memoryview, future: Future[int], first: int | None) -> None:
+        """Long runs go in pieces, so that the reactor can take acknowledgements in between."""
+        count = len(bounds) - 1
+        with self._lock:
+            if count <= RUN_ENTRIES_MAX:
+                self._admit(payloads, bounds, future, True, first)
+                return
+            for start in range(0, count, RUN_ENTRIES_MAX):
+                piece, last = bounds[start : start + RUN_ENTRIES_MAX + 1], start + RUN_ENTRIES_MAX >= count
+                self._admit(payloads, piece, future, last, None if first is None else first + start)
 
     def _admit(self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None) -> None:
         size, count = bounds[-1] - bounds[0], len(bounds) - 1
@@ -204,8 +213,7 @@ class WriteHandle:
             text += f"; no entry is acknowledged before entry {self._machine.acknowledged_head + 1}"
         return text
 
-    def _check_sizes(self, bounds: memoryview, total: int) -> None:
-        largest = largest_of(bounds, total)
+    def _check_largest(self, largest: int) -> None:
         if largest > self._payload_bytes_max:
             raise InvalidArgumentError(
                 f"a payload of {largest} bytes is too large for ledger {self.ledger_id}: "

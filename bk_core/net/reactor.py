@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import logging
+import os
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -13,6 +15,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 log = logging.getLogger("bk_core.net")
+
+_ONE = (1).to_bytes(8, sys.byteorder)
 
 _here = threading.local()
 
@@ -24,6 +28,42 @@ def on_reactor_thread() -> bool:
 
 class Pollable(Protocol):
     def on_io(self, readable: bool, writable: bool) -> None: ...
+
+
+class Waker:
+    """Readable from ``wake`` to ``clear``, so that a wait for sockets ends. An eventfd where there is one: it costs less than a socket."""
+
+    def __init__(self) -> None:
+        self._sockets = () if hasattr(os, "eventfd") else socket.socketpair()
+        for end in self._sockets:
+            end.setblocking(False)
+        self._files = [end.fileno() for end in self._sockets] or [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)]
+        self._lock = threading.Lock()  # a number that was closed may be somebody else's file
+
+    def fileno(self) -> int:
+        return self._files[0]
+
+    def wake(self) -> None:
+        try:
+            with self._lock:
+                if self._files:
+                    os.write(self._files[-1], _ONE)
+        except BlockingIOError:
+            pass  # full wakes as well
+
+    def clear(self) -> None:
+        try:
+            os.read(self._files[0], 4096)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        with self._lock:
+            for end in self._sockets:
+                end.close()
+            if not self._sockets:
+                os.close(self._files[0])
+            self._files = []
 
 
 class Timer:
@@ -44,12 +84,11 @@ class Reactor:
     def __init__(self, name: str = "bookkeeper-reactor") -> None:
         self._selector = selectors.DefaultSelector()
         self._posted: deque[Callable[[], None]] = deque()
+        self._at_turn_end: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[int, int, Timer]] = []
         self._sequence = 0
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
-        self._selector.register(self._wake_in, selectors.EVENT_READ, None)
+        self._waker = Waker()
+        self._selector.register(self._waker, selectors.EVENT_READ, None)
         self._awake = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -67,10 +106,11 @@ class Reactor:
         self._posted.append(function)
         if not self._awake:
             self._awake = True
-            try:
-                self._wake_out.send(b"\0")
-            except (BlockingIOError, OSError):
-                pass  # a full pipe wakes as well; a closed one means the reactor has stopped
+            self._waker.wake()
+
+    def at_turn_end(self, function: Callable[[], None]) -> None:
+        """Run ``function`` when everything of this turn is done, before the next wait. Reactor thread only."""
+        self._at_turn_end.append(function)
 
     def call_later(self, after_ns: int, callback: Callable[[], None]) -> Timer:
         """Reactor thread only."""
@@ -96,32 +136,30 @@ class Reactor:
         self.post(lambda: None)
         if not self.on_thread():
             self._thread.join(timeout=10)
-        self._wake_out.close()
 
     def _run(self) -> None:
         _here.reactor = True
+        wait_s: float | None = 0
         while not self._stopping:
-            for key, mask in self._selector.select(self._wait_s()):
+            ready = self._selector.select(wait_s)
+            self._awake = True
+            for key, mask in ready:
                 if key.data is None:
-                    self._drain_wakeups()
-                    continue
-                self._io(key.data, mask)
-            self._awake = False
+                    self._waker.clear()
+                else:
+                    self._io(key.data, mask)
             for _ in range(len(self._posted)):
                 self._guard(self._posted.popleft())
             self._fire_timers()
+            while self._at_turn_end:
+                self._guard(self._at_turn_end.popleft())
+            self._awake = False  # first this, then a look at what was posted: one of the two sees it
+            wait_s = self._wait_s()
         self._selector.close()
-        self._wake_in.close()
+        self._waker.close()
 
     def _io(self, target: Pollable, mask: int) -> None:
         self._guard(lambda: target.on_io(bool(mask & selectors.EVENT_READ), bool(mask & selectors.EVENT_WRITE)))
-
-    def _drain_wakeups(self) -> None:
-        try:
-            while self._wake_in.recv(4096):
-                pass
-        except (BlockingIOError, OSError):
-            pass
 
     def _wait_s(self) -> float | None:
         if self._posted:
