@@ -358,11 +358,12 @@ def test_several_readers_and_writers_one_after_the_other(client: bk_core.BookKee
     """LOG-15: all readers see the same sequence, whenever they start, across three leaders."""
     sequences: list[list[bytes]] = [[], [], []]
     errors: list[BkError] = []
+    stop = threading.Event()
 
     def follow(mine: list[bytes]) -> None:
         try:
             with LogReader(client, log) as reader:
-                for run in reader.follow():
+                for run in reader.follow(stop):
                     mine += run.payloads()
                     if mine[-1] == b"end":
                         return
@@ -372,14 +373,17 @@ def test_several_readers_and_writers_one_after_the_other(client: bk_core.BookKee
     stories = [Story(), Story(), Story()]
     with ThreadPoolExecutor(3) as threads:
         following = [threads.submit(follow, mine) for mine in sequences]
-        for who, story in enumerate(stories):
-            writer = LogWriter.open(client, log, roll_max_entries=50)
-            write_until_taken_over(writer, story, f"leader{who}", 10)
-            if who == 2:
-                story.write(writer, [b"end"]).result(PATIENCE_S)
-                writer.close()
-        for future in following:
-            future.result(PATIENCE_S)
+        try:
+            for who, story in enumerate(stories):
+                writer = LogWriter.open(client, log, roll_max_entries=50)
+                write_until_taken_over(writer, story, f"leader{who}", 10)
+                if who == 2:
+                    story.write(writer, [b"end"]).result(PATIENCE_S)
+                    writer.close()
+            for future in following:
+                future.result(PATIENCE_S)
+        finally:
+            stop.set()
     assert not errors
     found = check(client, log, *stories)
     assert sequences == [sorted(found, key=lambda payload: found[payload])] * 3
