@@ -71,7 +71,7 @@ int bk_check_count(const char *function, Py_ssize_t given, Py_ssize_t least, Py_
     return 0;
 }
 
-int bk_take_view(PyObject *object, Py_buffer *view) {
+static int take_view(PyObject *object, Py_buffer *view, int flags, const char *otherwise) {
     if (!PyObject_CheckBuffer(object)) {
         PyObject *type_name = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
         if (type_name != NULL) {
@@ -80,10 +80,10 @@ int bk_take_view(PyObject *object, Py_buffer *view) {
         }
         return -1;
     }
-    if (PyObject_GetBuffer(object, view, PyBUF_SIMPLE) < 0) {
+    if (PyObject_GetBuffer(object, view, flags) < 0) {
         if (PyErr_ExceptionMatches(PyExc_BufferError)) {
             PyErr_Clear();
-            BK_INVALID("a buffer must be C-contiguous");
+            BK_INVALID("%s", otherwise);
         }
         return -1;
     }
@@ -91,6 +91,14 @@ int bk_take_view(PyObject *object, Py_buffer *view) {
         view->buf = (void *)""; /* empty; the plain C never sees a null pointer */
     }
     return 0;
+}
+
+int bk_take_view(PyObject *object, Py_buffer *view) {
+    return take_view(object, view, PyBUF_SIMPLE, "a buffer must be C-contiguous");
+}
+
+int bk_take_writable(PyObject *object, Py_buffer *view) {
+    return take_view(object, view, PyBUF_WRITABLE, "a buffer to write to must be writable and C-contiguous");
 }
 
 int bk_take_int(PyObject *object, const char *name, int64_t *value) {

@@ -2,16 +2,24 @@
 
 #include <stdlib.h>
 
-#define BLOCK_BYTES_MIN  (128u * 1024) /* below, an allocator keeps memory anyway */
+#define BLOCK_BYTES_MIN (128u * 1024)       /* below, an allocator keeps memory anyway */
+#define IDLE_BYTES_MAX  (48u * 1024 * 1024) /* of this process, kept for what comes next */
+#ifdef __SANITIZE_ADDRESS__
+#define BLOCK_BYTES_UNIT 1u
+#define IDLE_COUNT_MAX   1
+#define KEEPS_NOTHING    1 /* or nobody would notice who uses a block that was given back, or goes beyond its end */
+#else
 #define BLOCK_BYTES_UNIT (256u * 1024)
-#define IDLE_BYTES_MAX   (48u * 1024 * 1024) /* of this process, kept for what comes next */
 #define IDLE_COUNT_MAX   64
+#define KEEPS_NOTHING    0
+#endif
 
 typedef struct {
     PyObject ob_base; /* PyObject_HEAD, which clang-format cannot place */
     uint8_t *data;
     size_t size;
     size_t capacity;
+    int writable;
 } block;
 
 /* Touched under the GIL only. It is plain memory, of no interpreter. */
@@ -21,12 +29,13 @@ static struct {
 } idle[IDLE_COUNT_MAX];
 static size_t idle_count, idle_bytes;
 
-/* The smallest idle block that is large enough, unless it is more than twice too large. */
+/* The smallest idle block that is large enough, unless it is more than twice too large; of equals the latest one, which
+ * may still be in a cache. */
 static uint8_t *take_idle(size_t wanted, size_t *capacity) {
     size_t best = idle_count;
     for (size_t i = 0; i < idle_count; i++) {
         if (idle[i].capacity >= wanted && idle[i].capacity / 2 <= wanted &&
-            (best == idle_count || idle[i].capacity < idle[best].capacity)) {
+            (best == idle_count || idle[i].capacity <= idle[best].capacity)) {
             best = i;
         }
     }
@@ -41,7 +50,7 @@ static uint8_t *take_idle(size_t wanted, size_t *capacity) {
 }
 
 static void put_back(uint8_t *data, size_t capacity) {
-    if (idle_count < IDLE_COUNT_MAX && capacity <= IDLE_BYTES_MAX - idle_bytes) {
+    if (!KEEPS_NOTHING && idle_count < IDLE_COUNT_MAX && capacity <= IDLE_BYTES_MAX - idle_bytes) {
         idle[idle_count].data = data;
         idle[idle_count++].capacity = capacity;
         idle_bytes += capacity;
@@ -62,7 +71,7 @@ static void block_dealloc(PyObject *self) {
 
 static int block_getbuffer(PyObject *self, Py_buffer *view, int flags) {
     block *it = (block *)self;
-    return PyBuffer_FillInfo(view, self, it->data, (Py_ssize_t)it->size, 1, flags);
+    return PyBuffer_FillInfo(view, self, it->data, (Py_ssize_t)it->size, !it->writable, flags);
 }
 
 static PyType_Slot block_slots[] = {
@@ -82,12 +91,7 @@ PyObject *bk_block_type(void) {
     return PyType_FromSpec(&block_spec);
 }
 
-PyObject *bk_new_block(PyObject *type, uint64_t size, uint8_t **data) {
-    if (size < BLOCK_BYTES_MIN) {
-        PyObject *bytes = bk_new_bytes(size);
-        *data = bytes == NULL ? NULL : bk_bytes_of(bytes);
-        return bytes;
-    }
+static PyObject *new_view(PyObject *type, uint64_t size, int writable, uint8_t **data) {
     if (size > (uint64_t)PY_SSIZE_T_MAX - BLOCK_BYTES_UNIT) {
         return PyErr_NoMemory();
     }
@@ -96,6 +100,7 @@ PyObject *bk_new_block(PyObject *type, uint64_t size, uint8_t **data) {
         return NULL;
     }
     it->size = (size_t)size;
+    it->writable = writable;
     it->capacity = ((size_t)size + BLOCK_BYTES_UNIT - 1) / BLOCK_BYTES_UNIT * BLOCK_BYTES_UNIT;
     it->data = take_idle(it->capacity, &it->capacity);
     if (it->data == NULL) {
@@ -110,4 +115,24 @@ PyObject *bk_new_block(PyObject *type, uint64_t size, uint8_t **data) {
     }
     Py_DECREF(it);
     return view;
+}
+
+PyObject *bk_new_block(PyObject *type, uint64_t size, uint8_t **data) {
+    if (size < BLOCK_BYTES_MIN) {
+        PyObject *bytes = bk_new_bytes(size);
+        *data = bytes == NULL ? NULL : bk_bytes_of(bytes);
+        return bytes;
+    }
+    return new_view(type, size, 0, data);
+}
+
+PyObject *bk_new_writable(PyObject *type, uint64_t size) {
+    if (size < BLOCK_BYTES_MIN) {
+        PyObject *bytes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)size);
+        PyObject *view = bytes == NULL ? NULL : PyMemoryView_FromObject(bytes);
+        Py_XDECREF(bytes);
+        return view;
+    }
+    uint8_t *data;
+    return new_view(type, size, 1, &data);
 }

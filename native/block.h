@@ -15,4 +15,7 @@ PyObject *bk_block_type(void);
  * block. *data is where they are. NULL with MemoryError. */
 PyObject *bk_new_block(PyObject *type, uint64_t size, uint8_t **data);
 
+/* A memoryview of `size` bytes, not filled in, that Python may write to. NULL with MemoryError. */
+PyObject *bk_new_writable(PyObject *type, uint64_t size);
+
 #endif

@@ -81,6 +81,14 @@ bk_entries_status bk_measure_entries(const bk_entries *entries, bk_entries_resul
     return status;
 }
 
+/* A call of memcmp costs as much as half of the digest of a small entry. */
+static inline int same_digest(const bk_digest *digest, const uint8_t *computed, const uint8_t *stored) {
+    if (digest->type == BK_DIGEST_CRC32C) {
+        return bk_load_be32(computed) == bk_load_be32(stored);
+    }
+    return memcmp(computed, stored, digest->bytes) == 0;
+}
+
 /* `body` is a private view of header, digest and payload; the copies go to columns at result->count. */
 static bk_entries_status unpack_item(const bk_entries *entries, const bk_digest *digest, const uint8_t *body,
                                      size_t payload_size, const bk_columns *columns, bk_entries_result *result) {
@@ -92,7 +100,7 @@ static bk_entries_status unpack_item(const bk_entries *entries, const bk_digest 
     result->entry_id = bk_load_be64(header + 8);
     /* Over the copies: what was checked is what the caller gets. */
     bk_digest_copy(digest, header, body + BK_ENTRY_HEADER_BYTES + digest->bytes, payload_size, value, computed);
-    if (memcmp(computed, body + BK_ENTRY_HEADER_BYTES, digest->bytes) != 0) {
+    if (!same_digest(digest, computed, body + BK_ENTRY_HEADER_BYTES)) {
         return BK_ENTRIES_WRONG_DIGEST;
     }
     if (result->ledger_id != entries->ledger_id) {
@@ -105,9 +113,11 @@ static bk_entries_status unpack_item(const bk_entries *entries, const bk_digest 
             return BK_ENTRIES_WRONG_ENTRY;
         }
     }
-    store_native(columns->entry_ids, result->count, result->entry_id);
-    store_native(columns->lacs_and_lengths, 2 * result->count, bk_load_be64(header + 16));
-    store_native(columns->lacs_and_lengths, 2 * result->count + 1, bk_load_be64(header + 24));
+    if (columns->entry_ids != NULL) {
+        store_native(columns->entry_ids, result->count, result->entry_id);
+        store_native(columns->lacs_and_lengths, 2 * result->count, bk_load_be64(header + 16));
+        store_native(columns->lacs_and_lengths, 2 * result->count + 1, bk_load_be64(header + 24));
+    }
     return BK_ENTRIES_OK;
 }
 
@@ -139,4 +149,58 @@ bk_entries_status bk_unpack_entries(const bk_entries *entries, const bk_columns 
         store_native(columns->offsets, result->count, (int64_t)result->value_bytes);
     }
     return BK_ENTRIES_OK;
+}
+
+bk_entries_status bk_unpack_part(const bk_entries *entries, const bk_columns *columns, size_t taken,
+                                 bk_entries_result *result) {
+    bk_digest digest;
+    int64_t offset;
+    bk_entries_status status = prepare(entries, &digest, result);
+    if (status != BK_ENTRIES_OK) {
+        return status;
+    }
+    if (columns->count > (uint64_t)((INT64_MAX - entries->first_entry_id) / entries->step)) {
+        result->count = columns->count;
+        return BK_ENTRIES_ENTRY_OVERFLOW;
+    }
+    result->item = taken;
+    memcpy(&offset, columns->offsets + 8 * taken, sizeof offset);
+    if (offset < 0 || (uint64_t)offset > columns->value_bytes) {
+        return BK_ENTRIES_NO_ROOM;
+    }
+    result->count = taken;
+    result->value_bytes = (size_t)offset;
+    for (;;) {
+        const uint8_t *body;
+        size_t body_size, at = result->consumed;
+        result->item = result->count;
+        status = next_item(entries, &digest, &at, &body, &body_size, result);
+        if (status == BK_ENTRIES_CUT_LENGTH) {
+            result->next = result->got == 0 ? 0 : LENGTH_BYTES;
+            return BK_ENTRIES_OK;
+        }
+        if (status == BK_ENTRIES_CUT) {
+            result->next = LENGTH_BYTES + result->wanted;
+            return BK_ENTRIES_OK;
+        }
+        if (status != BK_ENTRIES_OK) {
+            return status;
+        }
+        if (result->count == columns->count) {
+            result->next = at - result->consumed;
+            return BK_ENTRIES_OK;
+        }
+        size_t payload_size = body_size - BK_ENTRY_HEADER_BYTES - digest.bytes;
+        if (columns->value_bytes - result->value_bytes < payload_size) {
+            return BK_ENTRIES_NO_ROOM;
+        }
+        status = unpack_item(entries, &digest, body, payload_size, columns, result);
+        if (status != BK_ENTRIES_OK) {
+            return status;
+        }
+        result->count++;
+        result->value_bytes += payload_size;
+        result->consumed = at;
+        store_native(columns->offsets, result->count, (int64_t)result->value_bytes);
+    }
 }

@@ -38,6 +38,8 @@ typedef struct {
 typedef struct {
     size_t count;
     size_t value_bytes; /* all payloads together */
+    size_t consumed;    /* bk_unpack_part: bytes of the items taken */
+    uint64_t next;      /* bk_unpack_part: bytes of the item behind them, its length included, if that begins there */
     size_t item;        /* the item an error speaks of */
     uint64_t got;
     uint64_t wanted;
@@ -50,7 +52,7 @@ typedef struct {
 typedef struct {
     size_t count;              /* items */
     size_t value_bytes;        /* bytes */
-    uint8_t *entry_ids;        /* count int64 */
+    uint8_t *entry_ids;        /* count int64; NULL, not wanted, as lacs_and_lengths */
     uint8_t *offsets;          /* count + 1 int64 into values */
     uint8_t *values;           /* value_bytes */
     uint8_t *lacs_and_lengths; /* count pairs of int64 */
@@ -62,5 +64,12 @@ bk_entries_status bk_measure_entries(const bk_entries *entries, bk_entries_resul
 /* Copies the columns out and checks digest, ledger id and entry id of every item, in this order. The structure is
  * checked again, because another thread may have written to the input since it was measured. */
 bk_entries_status bk_unpack_entries(const bk_entries *entries, const bk_columns *columns, bk_entries_result *result);
+
+/* The same for the next part of the items, which may end inside of one: it goes on at `taken` entries and the offset
+ * that stands there, and stops before the item that is not whole or that the columns have no place for.
+ * first_entry_id is that of entry 0 and not -1; entry ids, LACs and lengths are not wanted. Items are numbered from
+ * entry 0. NO_ROOM: the values are full, or the offset is none of them. */
+bk_entries_status bk_unpack_part(const bk_entries *entries, const bk_columns *columns, size_t taken,
+                                 bk_entries_result *result);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct {
     PyObject *block_type;
 } module_state;
 
-static PyObject *block_type_of(PyObject *module) {
+PyObject *bk_block_type_of(PyObject *module) {
     return ((module_state *)PyModule_GetState(module))->block_type;
 }
 
@@ -176,7 +176,7 @@ static PyObject *frame_checked_adds(PyObject *module, const bk_adds *adds) {
         uint64_t frame_bytes = measured.frame_bytes;
         uint64_t offset_bytes = ((uint64_t)measured.count + 1) * 8;
         uint8_t *frames_out = NULL;
-        frames = bk_new_block(block_type_of(module), frame_bytes, &frames_out);
+        frames = bk_new_block(bk_block_type_of(module), frame_bytes, &frames_out);
         frame_offsets = bk_new_bytes(offset_bytes);
         if (frames == NULL || frame_offsets == NULL) {
             goto done;
@@ -235,7 +235,7 @@ done:
 
 /* --- unpack_entries ----------------------------------------------------------------------------------------------- */
 
-static void raise_entries(bk_entries_status status, const bk_entries *entries, const bk_entries_result *result) {
+void bk_raise_entries(bk_entries_status status, const bk_entries *entries, const bk_entries_result *result) {
     Py_ssize_t item = (Py_ssize_t)result->item;
     long long got = (long long)result->got, wanted = (long long)result->wanted;
     long long ledger_id = (long long)result->ledger_id, entry_id = (long long)result->entry_id;
@@ -303,7 +303,7 @@ static int fill_columns(PyObject *module, const bk_entries *entries, PyObject *o
         uint64_t sizes[4] = {count * 8, (count + 1) * 8, found.value_bytes, count * 16};
         uint8_t **targets[4] = {&columns.entry_ids, &columns.offsets, &columns.values, &columns.lacs_and_lengths};
         for (int i = 0; i < 4; i++) {
-            outputs[i] = bk_new_block(block_type_of(module), sizes[i], targets[i]);
+            outputs[i] = bk_new_block(bk_block_type_of(module), sizes[i], targets[i]);
             if (outputs[i] == NULL) {
                 return -1;
             }
@@ -316,7 +316,7 @@ static int fill_columns(PyObject *module, const bk_entries *entries, PyObject *o
         }
     }
     if (status != BK_ENTRIES_OK) {
-        raise_entries(status, entries, &found);
+        bk_raise_entries(status, entries, &found);
         return -1;
     }
     return 0;
@@ -371,6 +371,11 @@ PyDoc_STRVAR(unpack_entries_doc,
              "unpack_entries($module, data, header_bytes, ledger_id, digest_type,\n"
              "               hmac_key, first_entry_id=-1, step=1, /)\n--\n\n"
              "Columns of many entry bodies: entry ids, offsets, values, (LAC, length) pairs. Checks every digest.");
+PyDoc_STRVAR(unpack_part_doc, "unpack_part($module, data, ledger_id, digest_type, hmac_key, first_entry_id,\n"
+                              "            values, offsets, taken, /)\n--\n\n"
+                              "The next of many entry bodies into columns that are there. Checks every digest.");
+PyDoc_STRVAR(new_block_doc, "new_block($module, size, /)\n--\n\n"
+                            "Memory to write to, not filled in, which is used again when nobody has it.");
 PyDoc_STRVAR(scan_responses_doc,
              "scan_responses($module, data, start, stop, frame_bytes_max, /)\n--\n\n"
              "Runs of v2 responses in a receive buffer, the end of the last frame, and what is wanted.");
@@ -383,6 +388,9 @@ PyDoc_STRVAR(measure_run_doc, "measure_run($module, offsets, /)\n--\n\n"
                               "Number of entries, first and last offset, and the largest entry.");
 PyDoc_STRVAR(frame_reads_doc, "frame_reads($module, ledger_id, first_entry_id, count, step=1, flags=0, /)\n--\n\n"
                               "Plain v2 read requests for every step-th entry.");
+PyDoc_STRVAR(frame_reads_v3_doc,
+             "frame_reads_v3($module, ledger_id, first_entry_id, count, step, first_number, /)\n--\n\n"
+             "Plain v3 read requests with consecutive numbers for every step-th entry.");
 PyDoc_STRVAR(frame_add_responses_doc, "frame_add_responses($module, ledger_id, first_entry_id, count, code, /)\n--\n\n"
                                       "v2 add responses for consecutive entries.");
 PyDoc_STRVAR(frame_read_responses_doc, "frame_read_responses($module, ledger_id, first_entry_id, bodies, /)\n--\n\n"
@@ -413,11 +421,14 @@ static PyMethodDef methods[] = {
     FAST("scan_frames", scan_frames, scan_frames_doc),
     FAST("frame_adds", frame_adds, frame_adds_doc),
     FAST("unpack_entries", unpack_entries, unpack_entries_doc),
+    FAST("unpack_part", bk_unpack_part_call, unpack_part_doc),
+    FAST("new_block", bk_new_block_call, new_block_doc),
     FAST("scan_responses", bk_scan_responses_call, scan_responses_doc),
     FAST("scan_requests", bk_scan_requests_call, scan_requests_doc),
     FAST("take_bodies", bk_take_bodies_call, take_bodies_doc),
     FAST("measure_run", bk_measure_run_call, measure_run_doc),
     FAST("frame_reads", bk_frame_reads_call, frame_reads_doc),
+    FAST("frame_reads_v3", bk_frame_reads_v3_call, frame_reads_v3_doc),
     FAST("frame_add_responses", bk_frame_add_responses_call, frame_add_responses_doc),
     FAST("frame_read_responses", bk_frame_read_responses_call, frame_read_responses_doc),
     FAST("entry_bits", bk_entry_bits_call, entry_bits_doc),

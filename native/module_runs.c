@@ -226,6 +226,12 @@ static void raise_run(bk_run_status status, const bk_heads *heads, const bk_run_
     case BK_RUN_BAD_CODE:
         BK_INVALID("code must fit in 32 bits: %lld", (long long)heads->number);
         break;
+    case BK_RUN_BAD_NUMBER:
+        BK_INVALID("first_number must not be negative: %lld", (long long)heads->number);
+        break;
+    case BK_RUN_NUMBER_OVERFLOW:
+        BK_INVALID("%lld numbers from %lld do not fit in 64 bits", (long long)heads->count, (long long)heads->number);
+        break;
     case BK_RUN_ENTRY_OVERFLOW:
         BK_INVALID("%lld entries from %lld do not fit in 64 bits", (long long)heads->count,
                    (long long)heads->first_entry_id);
@@ -276,6 +282,16 @@ PyObject *bk_frame_reads_call(PyObject *module, PyObject *const *args, Py_ssize_
         return NULL;
     }
     return frame_heads(&heads, bk_frame_reads);
+}
+
+PyObject *bk_frame_reads_v3_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+    bk_heads heads = {.step = 1};
+    (void)module;
+    if (bk_check_count("frame_reads_v3", nargs, 5, 5) < 0 || take_heads(args, &heads) < 0 ||
+        bk_take_int(args[3], "step", &heads.step) < 0 || bk_take_int(args[4], "first_number", &heads.number) < 0) {
+        return NULL;
+    }
+    return frame_heads(&heads, bk_frame_reads_v3);
 }
 
 PyObject *bk_frame_add_responses_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {

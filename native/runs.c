@@ -250,18 +250,24 @@ static bk_run_status check_heads(const bk_heads *heads, int64_t step, int number
     return heads->first_entry_id > INT64_MAX - heads->count * step ? BK_RUN_ENTRY_OVERFLOW : BK_RUN_OK;
 }
 
+static bk_run_status check_reads(const bk_heads *heads, int number_fits, bk_run_status bad_number) {
+    bk_run_status status = check_ids(heads);
+    if (status == BK_RUN_OK && heads->count <= BK_RUN_COUNT_MAX && (heads->step < 1 || heads->step > INT32_MAX)) {
+        status = BK_RUN_BAD_STEP;
+    }
+    return status == BK_RUN_OK ? check_heads(heads, heads->step, number_fits, bad_number) : status;
+}
+
+bk_run_status bk_check_reads(const bk_heads *heads) {
+    return check_reads(heads, 1, BK_RUN_OK);
+}
+
 bk_run_status bk_frame_reads(const bk_heads *heads, uint8_t *frames, size_t capacity, bk_run_result *result) {
     const size_t frame_bytes = BK_LENGTH_BYTES + READ_REQUEST_BYTES;
     memset(result, 0, sizeof *result);
     /* A fencing read carries the master key. */
     int flags_fit = heads->number >= 0 && heads->number <= 0xFFFF && !(heads->number & FLAG_FENCE);
-    bk_run_status status = check_ids(heads);
-    if (status == BK_RUN_OK && heads->count <= BK_RUN_COUNT_MAX && (heads->step < 1 || heads->step > INT32_MAX)) {
-        status = BK_RUN_BAD_STEP;
-    }
-    if (status == BK_RUN_OK) {
-        status = check_heads(heads, heads->step, flags_fit, BK_RUN_BAD_FLAGS);
-    }
+    bk_run_status status = check_reads(heads, flags_fit, BK_RUN_BAD_FLAGS);
     if (status != BK_RUN_OK) {
         return status;
     }

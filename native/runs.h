@@ -55,6 +55,8 @@ typedef enum {
     BK_RUN_BAD_STEP,
     BK_RUN_BAD_FLAGS,
     BK_RUN_BAD_CODE,
+    BK_RUN_BAD_NUMBER,
+    BK_RUN_NUMBER_OVERFLOW,
     BK_RUN_ENTRY_OVERFLOW,
     BK_RUN_BODY_TOO_LONG, /* result->index, result->value: its bytes */
     BK_RUN_CUT,           /* result->index: the item that is cut off or too short */
@@ -88,6 +90,9 @@ typedef struct {
 
 /* Plain read requests. Sets result->frame_bytes; with frames != NULL also writes that many bytes, at most capacity. */
 bk_run_status bk_frame_reads(const bk_heads *heads, uint8_t *frames, size_t capacity, bk_run_result *result);
+
+/* The checks of it that do not depend on the protocol. */
+bk_run_status bk_check_reads(const bk_heads *heads);
 
 /* Add responses, in the same way. */
 bk_run_status bk_frame_add_responses(const bk_heads *heads, uint8_t *frames, size_t capacity, bk_run_result *result);

@@ -144,6 +144,54 @@ bk_lanes_status bk_frame_adds_v3(const bk_v3_adds *adds, uint8_t *out, size_t ca
     return status;
 }
 
+/* A plain read: 8 + 1..9 bytes of header, 4 + 2..18 of ids, each with a length of one byte. */
+static size_t write_read(const bk_heads *heads, int64_t index, uint8_t *out) {
+    uint64_t ledger = (uint64_t)heads->ledger_id, number = (uint64_t)(heads->number + index);
+    uint64_t entry = (uint64_t)(heads->first_entry_id + index * heads->step);
+    size_t header = 5 + varint_bytes(number), inner = 2 + varint_bytes(ledger) + varint_bytes(entry);
+    size_t payload = 2 + header + 3 + inner;
+    if (out != NULL) {
+        static const uint8_t fixed[] = {TAG_VERSION, VERSION, TAG_OPERATION, READ, TAG_NUMBER};
+        bk_store_be32(out, (uint32_t)payload);
+        out += BK_LENGTH_BYTES;
+        *out++ = TAG_HEADER;
+        *out++ = (uint8_t)header;
+        memcpy(out, fixed, sizeof fixed);
+        out = put_varint(put_varint(out + sizeof fixed, number), TAG_READ);
+        *out++ = (uint8_t)inner;
+        *out++ = 0x08; /* ledger */
+        out = put_varint(out, ledger);
+        *out++ = 0x10; /* entry */
+        put_varint(out, entry);
+    }
+    return BK_LENGTH_BYTES + payload;
+}
+
+bk_run_status bk_frame_reads_v3(const bk_heads *heads, uint8_t *frames, size_t capacity, bk_run_result *result) {
+    memset(result, 0, sizeof *result);
+    bk_run_status status = bk_check_reads(heads);
+    if (status != BK_RUN_OK) {
+        return status;
+    }
+    if (heads->number < 0) {
+        return BK_RUN_BAD_NUMBER;
+    }
+    if (heads->number > INT64_MAX - heads->count) {
+        return BK_RUN_NUMBER_OVERFLOW;
+    }
+    for (int64_t i = 0; i < heads->count; i++) {
+        size_t size = write_read(heads, i, NULL);
+        if (frames != NULL) {
+            if (size > capacity - result->frame_bytes) {
+                return BK_RUN_NO_ROOM;
+            }
+            write_read(heads, i, frames + result->frame_bytes);
+        }
+        result->frame_bytes += size;
+    }
+    return BK_RUN_OK;
+}
+
 /* --- one response ------------------------------------------------------------------------------------------------- */
 
 /* Bytes still to be read. */

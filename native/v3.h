@@ -22,6 +22,9 @@ typedef struct {
  * capacity bytes. */
 bk_lanes_status bk_frame_adds_v3(const bk_v3_adds *adds, uint8_t *out, size_t capacity, bk_lanes_result *result);
 
+/* As bk_frame_reads, as requests of v3; heads->number is the first transaction id. */
+bk_run_status bk_frame_reads_v3(const bk_heads *heads, uint8_t *frames, size_t capacity, bk_run_result *result);
+
 /* As bk_scan_responses. Runs are BK_RUN_ADDS and BK_RUN_READS, code being the first transaction id; begin and end are
  * those of whole frames. */
 bk_scan_status bk_scan_responses_v3(const uint8_t *data, size_t start, size_t stop, int64_t frame_bytes_max,

@@ -34,8 +34,10 @@ if _choice == "pure":
         frame_adds_v3,
         frame_read_responses,
         frame_reads,
+        frame_reads_v3,
         interleave,
         measure_run,
+        new_block,
         scan_frames,
         scan_requests,
         scan_responses,
@@ -44,6 +46,7 @@ if _choice == "pure":
         skip_frames,
         take_bodies,
         unpack_entries,
+        unpack_part,
         v3_read_frames,
     )
 else:
@@ -57,8 +60,10 @@ else:
             frame_adds_v3,
             frame_read_responses,
             frame_reads,
+            frame_reads_v3,
             interleave,
             measure_run,
+            new_block,
             scan_frames,
             scan_requests,
             scan_responses,
@@ -67,6 +72,7 @@ else:
             skip_frames,
             take_bodies,
             unpack_entries,
+            unpack_part,
             v3_read_frames,
         )
 
@@ -83,8 +89,10 @@ else:
             frame_adds_v3,
             frame_read_responses,
             frame_reads,
+            frame_reads_v3,
             interleave,
             measure_run,
+            new_block,
             scan_frames,
             scan_requests,
             scan_responses,
@@ -93,6 +101,7 @@ else:
             skip_frames,
             take_bodies,
             unpack_entries,
+            unpack_part,
             v3_read_frames,
         )
 
@@ -106,8 +115,10 @@ __all__ = [
     "frame_adds_v3",
     "frame_read_responses",
     "frame_reads",
+    "frame_reads_v3",
     "interleave",
     "measure_run",
+    "new_block",
     "scan_frames",
     "scan_requests",
     "scan_responses",
@@ -116,5 +127,6 @@ __all__ = [
     "skip_frames",
     "take_bodies",
     "unpack_entries",
+    "unpack_part",
     "v3_read_frames",
 ]

@@ -25,6 +25,7 @@ from bk_core.kernels.pure_arguments import (
     check_not_negative,
     flat_bytes,
     int64,
+    writable_bytes,
 )
 from bk_core.kernels.pure_lanes import interleave, select_frames, skip_frames
 from bk_core.kernels.pure_runs import (
@@ -37,15 +38,15 @@ from bk_core.kernels.pure_runs import (
     scan_responses,
     take_bodies,
 )
-from bk_core.kernels.pure_v3 import frame_adds_v3, scan_responses_v3, v3_read_frames
+from bk_core.kernels.pure_v3 import frame_adds_v3, frame_reads_v3, scan_responses_v3, v3_read_frames
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
-    "CRC32C_KERNEL", "crc32c", "entry_bits", "frame_add_responses", "frame_adds", "frame_adds_v3", "frame_read_responses",
-    "frame_reads", "interleave", "measure_run", "scan_frames", "scan_requests", "scan_responses", "scan_responses_v3", "select_frames",
-    "skip_frames", "take_bodies", "unpack_entries", "v3_read_frames",
+    "CRC32C_KERNEL", "crc32c", "entry_bits", "frame_add_responses", "frame_adds", "frame_adds_v3", "frame_read_responses", "frame_reads",
+    "frame_reads_v3", "interleave", "measure_run", "new_block", "scan_frames", "scan_requests", "scan_responses", "scan_responses_v3",
+    "select_frames", "skip_frames", "take_bodies", "unpack_entries", "unpack_part", "v3_read_frames",
 ]  # fmt: skip
 
 CRC32C_KERNEL = "python"
@@ -55,6 +56,7 @@ Column = bytes | memoryview
 
 _LENGTH = struct.Struct(">I")
 _HEADER = struct.Struct(">qqqq")
+_NATIVE = struct.Struct("=q")
 _ADD_WORD = 0x02010000  # protocol version 2, ADDENTRY (wire-protocol.md 5.1)
 _ADD_PREFIX_BYTES = 4 + 4 + KEY_BYTES
 
@@ -208,13 +210,82 @@ def unpack_entries(
         entry_id, lac, length, payload = _checked_body(item, body, ledger_id, digest_type, hmac_view)
         expected = first_entry_id + item * step
         if first_entry_id >= 0 and entry_id != expected:
-            message = f"item {item}: ledger {ledger_id}, entry {entry_id} where entry {expected} was expected"
-            raise DigestError(message, item=item, ledger=ledger_id, entry=entry_id)
+            raise _wrong_entry(item, ledger_id, entry_id, expected)
         entry_ids.append(entry_id)
         values += payload
         offsets.append(len(values))
         lacs_and_lengths.extend((lac, length))
     return entry_ids.tobytes(), offsets.tobytes(), bytes(values), lacs_and_lengths.tobytes()
+
+
+def unpack_part(
+    data: Buffer,
+    ledger_id: int,
+    digest_type: int,
+    hmac_key: bytes,
+    first_entry_id: int,
+    values: Buffer,
+    offsets: Buffer,
+    taken: int,
+    /,
+) -> tuple[int, int, int]:
+    """The same for an answer that arrives in parts: ``data`` is the next of its items ``u32 length | body``, and may end inside of one.
+
+    ``taken`` entries are in ``values`` and ``offsets`` already, so ``offsets[taken]`` is where the next payload goes. ``first_entry_id`` is
+    that of the first entry of all; ids ascend by one. ``offsets`` are native int64, one more than there may be entries.
+    Returns ``(consumed, taken, next)``: the bytes of the items that are done with, how many entries there are now, and the bytes of the
+    item behind them, its length included: 4 while that is not whole, 0 if nothing is there. That item is not whole, or ``offsets`` have no
+    place for it.
+    Raises what ``unpack_entries`` raises, but for a bad digest behind which the structure is bad too; items are numbered from the first
+    entry of all, and those before the bad one are in place; what is behind them in ``values`` is not said. InvalidArgumentError: bad
+    number, payloads that do not fit in ``values``.
+    """
+    view = flat_bytes(data)
+    ledger_id, digest_type = int64(ledger_id, "ledger_id"), int64(digest_type, "digest_type")
+    hmac_view = flat_bytes(hmac_key)
+    first_entry_id = int64(first_entry_id, "first_entry_id")
+    value_view, offset_view = writable_bytes(values), writable_bytes(offsets)
+    taken = int64(taken, "taken")
+    check_not_negative(ledger_id, "ledger_id")
+    _check_digest(digest_type, hmac_view)
+    check_not_negative(first_entry_id, "first_entry_id")
+    if len(offset_view) < 8 or len(offset_view) % 8 != 0:
+        raise InvalidArgumentError(f"offsets must be one or more native int64: {len(offset_view)} bytes given")
+    most = len(offset_view) // 8 - 1
+    if not 0 <= taken <= most:
+        raise InvalidArgumentError(f"taken must be 0..{most}: {taken}")
+    check_ids_fit(most, first_entry_id)
+    (end,) = _NATIVE.unpack_from(offset_view, 8 * taken)
+    if not 0 <= end <= len(value_view):
+        raise InvalidArgumentError(f"entry {taken} does not fit in the values")
+    at, wanted = 0, _HEADER.size + _DIGEST_BYTES[digest_type]
+    while len(view) - at >= 4:
+        (item_bytes,) = _LENGTH.unpack_from(view, at)
+        if item_bytes < wanted:
+            raise RemoteProtocolError(f"item {taken} has {item_bytes} bytes and needs at least {wanted}")
+        body = view[at + 4 : at + 4 + item_bytes]
+        if len(body) < item_bytes or taken == most:
+            return at, taken, 4 + item_bytes
+        if item_bytes - wanted > len(value_view) - end:
+            raise InvalidArgumentError(f"entry {taken} does not fit in the values")
+        entry_id, _, _, payload = _checked_body(taken, body, ledger_id, digest_type, hmac_view)
+        if entry_id != first_entry_id + taken:
+            raise _wrong_entry(taken, ledger_id, entry_id, first_entry_id + taken)
+        value_view[end : end + len(payload)] = payload
+        end, taken, at = end + len(payload), taken + 1, at + 4 + item_bytes
+        _NATIVE.pack_into(offset_view, 8 * taken, end)
+    return at, taken, 4 if at < len(view) else 0
+
+
+def new_block(size: int, /) -> memoryview:
+    """Memory to write to. What is in it is not said; it may be used again when nobody has a view of it any more.
+
+    InvalidArgumentError: a size not in 0..2**31-1.
+    """
+    size = int64(size, "size")
+    if not 0 <= size <= FRAME_MAX:
+        raise InvalidArgumentError(f"size must be 0..2147483647: {size}")
+    return memoryview(bytearray(size))
 
 
 # --- arguments --------------------------------------------------------------------------------------------------
@@ -294,3 +365,8 @@ def _checked_body(item: int, body: memoryview, ledger_id: int, digest_type: int,
         message = f"item {item}: ledger {ledger}, entry {entry} where ledger {ledger_id} was expected"
         raise DigestError(message, item=item, ledger=ledger, entry=entry)
     return entry, lac, length, payload
+
+
+def _wrong_entry(item: int, ledger: int, entry: int, expected: int) -> DigestError:
+    message = f"item {item}: ledger {ledger}, entry {entry} where entry {expected} was expected"
+    return DigestError(message, item=item, ledger=ledger, entry=entry)

@@ -28,6 +28,17 @@ def flat_bytes(data: object) -> memoryview:
         return memoryview(view.tobytes())  # cast knows native formats only; ctypes arrays name their byte order
 
 
+def writable_bytes(data: object) -> memoryview:
+    """The same over a buffer to write to."""
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"a bytes-like object is required, not '{type(data).__name__}'") from None
+    if view.readonly or not view.c_contiguous:
+        raise InvalidArgumentError("a buffer to write to must be writable and C-contiguous")
+    return view.cast("B") if view.nbytes else memoryview(bytearray())
+
+
 def int64(value: int, name: str) -> int:
     value = operator.index(value)
     if not -INT64_MAX - 1 <= value <= INT64_MAX:

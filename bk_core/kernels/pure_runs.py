@@ -109,14 +109,24 @@ def frame_reads(ledger_id: int, first_entry_id: int, count: int, step: int = 1, 
     """
     ledger_id, first_entry_id = int64(ledger_id, "ledger_id"), int64(first_entry_id, "first_entry_id")
     count, step, flags = int64(count, "count"), int64(step, "step"), int64(flags, "flags")
-    _check_numbers(ledger_id, first_entry_id, count)
-    if not 1 <= step <= 0x7FFFFFFF:
-        raise InvalidArgumentError(f"step must be 1..2147483647: {step}")
+    _check_step(ledger_id, first_entry_id, count, step)
     if not 0 <= flags <= 0xFFFF or flags & _FLAG_FENCE:
         raise InvalidArgumentError(f"flags must be 0..65535 without fencing: {flags}")
     check_ids_fit(count, first_entry_id, step)
     pack, word = _READ_FRAME.pack, _READ_WORD | flags
     return b"".join(pack(_READ_REQUEST_BYTES, word, ledger_id, first_entry_id + i * step) for i in range(count))
+
+
+def check_reads(ledger_id: int, first_entry_id: int, count: int, step: int) -> None:
+    """Whether there can be such read requests, in any protocol."""
+    _check_step(ledger_id, first_entry_id, count, step)
+    check_ids_fit(count, first_entry_id, step)
+
+
+def _check_step(ledger_id: int, first_entry_id: int, count: int, step: int) -> None:
+    _check_numbers(ledger_id, first_entry_id, count)
+    if not 1 <= step <= 0x7FFFFFFF:
+        raise InvalidArgumentError(f"step must be 1..2147483647: {step}")
 
 
 def frame_add_responses(ledger_id: int, first_entry_id: int, count: int, code: int, /) -> bytes:

@@ -17,7 +17,7 @@ from bk_core.kernels.pure_arguments import (
     int64,
 )
 from bk_core.kernels.pure_lanes import check_selection, selected
-from bk_core.kernels.pure_runs import Item, Known, scan
+from bk_core.kernels.pure_runs import Item, Known, check_reads, scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,6 +97,27 @@ def _varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+def frame_reads_v3(ledger_id: int, first_entry_id: int, count: int, step: int, first_number: int, /) -> bytes:
+    """``count`` plain v3 read requests, as frames, of entries first_entry_id, first_entry_id + step, ...; transaction ids ascend by one.
+
+    Byte for byte what ``codec_v3.encode_request`` makes. InvalidArgumentError: as frame_reads; a negative number, numbers beyond 64 bits.
+    """
+    ledger_id, first_entry_id = int64(ledger_id, "ledger_id"), int64(first_entry_id, "first_entry_id")
+    count, step, first_number = int64(count, "count"), int64(step, "step"), int64(first_number, "first_number")
+    check_reads(ledger_id, first_entry_id, count, step)
+    check_not_negative(first_number, "first_number")
+    if first_number > INT64_MAX - count:
+        raise InvalidArgumentError(f"{count} numbers from {first_number} do not fit in 64 bits")
+    return b"".join(_read_request(ledger_id, first_entry_id + i * step, first_number + i) for i in range(count))
+
+
+def _read_request(ledger_id: int, entry_id: int, number: int) -> bytes:
+    header = bytes((0x08, _VERSION, 0x10, _READ, 0x18)) + _varint(number)
+    ids = b"\x08" + _varint(ledger_id) + b"\x10" + _varint(entry_id)
+    payload = b"\x0a" + _varint(len(header)) + header + _varint(_READ_RESPONSE << 3 | _BYTES) + _varint(len(ids)) + ids
+    return _U32.pack(len(payload)) + payload
 
 
 # --- responses --------------------------------------------------------------------------------------------------

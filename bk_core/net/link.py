@@ -20,12 +20,13 @@ from bk_core import kernels
 from bk_core.errors import RemoteProtocolError
 from bk_core.net.outstanding import RESPONSES, Answer, Outstanding, Waiting
 from bk_core.net.reactor import Reactor
-from bk_core.net.receiving import ReceiveBuffer
+from bk_core.net.receiving import WHOLE_BYTES, ReceiveBuffer
 from bk_core.net.sent_adds import SentAddRuns, SentAdds
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.run import AddRun
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire import messages as m
+from bk_core.protocol.wire.batch_parts import BatchParts
 from bk_core.protocol.wire.messages import AddResponse, ReadRequest, ReadResponse, ReadRunRequest, Request, Response, Status
 from bk_core.protocol.wire.read_run import ReadRun
 
@@ -38,6 +39,7 @@ CHECK_NS = 100_000_000
 CONNECT_TIMEOUT_NS = 5_000_000_000
 # A v3 or batch answer to an entry at the v2 limit is a little longer than the limit (wire-protocol.md 2.1).
 RECEIVE_SLACK_BYTES = 4096
+TURN_BYTES = 4 << 20  # received from one bookie before others have their turn
 
 Resolve = Callable[[BookieId, Callable[[tuple[str, int] | None, str], None]], None]
 
@@ -65,6 +67,7 @@ class BookieLink:
         self._closed = False
         self._output: deque[memoryview] = deque()
         self._input = ReceiveBuffer()
+        self._arriving: tuple[BatchParts, m.BatchReadResponse] | None = None  # its frame ends later
         self._outstanding = Outstanding()
         self._adds = SentAddRuns()  # v3 only
         self._listeners: dict[int, AddListener] = {}
@@ -107,8 +110,13 @@ class BookieLink:
             self._reactor.post(lambda: answer(Status.UNAVAILABLE, None))
             return
         self._next_id += 1
-        message = replace(message, request_id=self._next_id)
         waiting = Waiting(self._next_id, answer, RESPONSES[type(message)], timeout_ns, self._reactor.now_ns() + timeout_ns)
+        if self.protocol == "v2" and isinstance(message, m.BatchReadRequest):
+            waiting.batch = message
+            self._outstanding.add(waiting)
+            self._send([memoryview(connection.encode_batch_read(message, self._next_id))])
+            return
+        message = replace(message, request_id=self._next_id)
         if isinstance(message, ReadRunRequest):
             self._send([self._run_frames(message, waiting)])
             return
@@ -177,34 +185,66 @@ class BookieLink:
             self._receive()
 
     def _receive(self) -> None:
-        assert self._socket is not None
+        """Until there is no more at once, but not for long: others wait too."""
+        source, received, count, total = self._socket, self._input, 1, 0
+        assert source is not None
         try:
-            count = self._input.receive(self._socket)
+            while count and self._socket is source and total < TURN_BYTES:
+                if received.rest and self._arriving is not None:
+                    count = received.receive_parts(source, self._arriving[0].take, TURN_BYTES - total)
+                else:
+                    count = received.receive(source)
+                if count:
+                    self._backoff_ns = BACKOFF_FIRST_NS
+                    self.failed_recently = False
+                    self._parse()
+                total += count
+                if not received.full:
+                    break
         except BlockingIOError:
-            return
+            pass
         except OSError as error:
             self._drop(Status.UNAVAILABLE, str(error))
             return
-        if not count:
-            self._drop(Status.UNAVAILABLE, "closed by the bookie")
-            return
-        self._backoff_ns = BACKOFF_FIRST_NS
-        self.failed_recently = False
-        try:
-            self._parse()
         except RemoteProtocolError as error:
             log.error("bookie %s broke the protocol: %s; closing the connection", self.bookie, error)
             self._drop(Status.PROTOCOL_ERROR, str(error))
+            return
+        if not count:
+            self._drop(Status.UNAVAILABLE, "closed by the bookie")
+        elif self._socket is source:
+            received.wait_for_more(source)
 
     def _parse(self) -> None:
         received = self._input
+        if received.rest:
+            return  # of a frame that is taken in parts
+        if self._arriving is not None:
+            response, self._arriving = self._arriving[1], None
+            self._answer(response)
         view, start, stop = received.view, received.start, received.stop
+        if start == stop:
+            return
         scan, handle = (connection.scan_v2, self._item) if self.protocol == "v2" else (connection.scan_v3, self._item_v3)
         items, consumed, wanted = scan(view, start, stop, self._frame_bytes_max)
         for item in items:
             handle(view, item)
-        if self._connected:  # else it was dropped meanwhile, and a new one begins from nothing
+        # It may have been dropped meanwhile, and a new one begins from nothing.
+        if self._connected and not (wanted > WHOLE_BYTES and self._begin_batch(consumed, wanted)):
             received.use(consumed, wanted)
+
+    def _begin_batch(self, at: int, size: int) -> bool:
+        """Whether the frame of ``size`` bytes that begins at ``at`` is, or may turn out to be, one that is taken in parts."""
+        received, head_bytes = self._input, connection.BATCH_HEAD_BYTES
+        if self.protocol != "v2":
+            return False
+        if received.stop - at < head_bytes:
+            received.use(at, head_bytes)
+            return True
+        self._arriving = self._outstanding.arriving(received.view, at, size)
+        if self._arriving is not None:
+            received.begin(at + head_bytes, size - head_bytes, self._arriving[0].take)
+        return self._arriving is not None
 
     def _item(self, view: memoryview, item: connection.Item) -> None:
         kind, ledger_id, entry_id, count, step, begin, end = item
@@ -334,7 +374,7 @@ class BookieLink:
             self._flush()
         elif not self._flush_posted:
             self._flush_posted = True
-            self._reactor.post(self._flush_turn)
+            self._reactor.at_turn_end(self._flush_turn)
 
     def _flush_turn(self) -> None:
         self._flush_posted = False
@@ -345,8 +385,10 @@ class BookieLink:
         assert self._socket is not None
         try:
             while self._output:
-                batch = [self._output[i] for i in range(min(len(self._output), SEND_BUFFERS_MAX))]
-                sent = self._socket.sendmsg(batch)
+                if len(self._output) == 1:
+                    sent = self._socket.send(self._output[0])
+                else:
+                    sent = self._socket.sendmsg([self._output[i] for i in range(min(len(self._output), SEND_BUFFERS_MAX))])
                 while sent:
                     head = self._output[0]
                     if sent < len(head):
@@ -380,6 +422,7 @@ class BookieLink:
         self._connecting = self._connected = self._writing = False
         self._output.clear()
         self._input.clear()
+        self._arriving = None
         self._adds.clear()
         waiting = self._outstanding.clear()
         if backoff:
@@ -411,6 +454,8 @@ class BookieLink:
         now = self._reactor.now_ns()
         if self._connecting and now >= self._connect_deadline_ns:
             self._drop(Status.UNAVAILABLE, "connect timed out")
+        if self._connected and self._input.awaits_much:
+            self._receive()  # kernels before 5.8 may forget to wake for a low-water mark
         for waiting in self._outstanding.late(now):
             self._done(waiting, *waiting.outcome(Status.TIMEOUT))
         if not self._closed:

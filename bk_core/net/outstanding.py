@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from bk_core.protocol import BytesLike
+from bk_core.protocol.wire import connection
 from bk_core.protocol.wire import messages as m
+from bk_core.protocol.wire.batch_parts import BatchParts
 from bk_core.protocol.wire.messages import ReadResponse, Request, Response, Status
 from bk_core.protocol.wire.read_run import ReadRun
 
@@ -34,7 +37,8 @@ RESPONSES: Mapping[type[Request], type[Response]] = MappingProxyType(
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """One request. ``key``: a v2 single read is known by its ledger and entry; ``run``: many single reads by theirs."""
+    """One request. ``key``: a v2 single read is known by its ledger and entry; ``run``: many single reads by theirs; ``batch``: of a batch
+    read, whose answer may be taken in parts."""
 
     number: int
     answer: Answer
@@ -43,6 +47,7 @@ class Waiting:
     deadline_ns: int
     key: tuple[int, int] | None = None
     run: ReadRun | None = None
+    batch: m.BatchReadRequest | None = None
     ledger_id: int = -1
     numbers: range = range(0)  # of a run's single reads, with v3; v2 has none
 
@@ -109,6 +114,18 @@ class Outstanding:
         """The request of this number, if it was of the operation that is answered."""
         found = self._waiting.get(response.request_id)
         return found if found is not None and isinstance(response, found.response) else None
+
+    def arriving(self, buffer: BytesLike, at: int, size: int) -> tuple[BatchParts, m.BatchReadResponse] | None:
+        """The answer whose frame of ``size`` bytes begins at ``at``, and what takes its bodies: if it is a good one to a batch read that
+        says how to check them."""
+        head = connection.batch_head(buffer, at)
+        found = None if head is None else self._waiting.get(head[0])
+        request = None if found is None else found.batch
+        if head is None or request is None or request.check is None or request.entries_max <= 0:
+            return None
+        bodies_bytes = size - connection.BATCH_HEAD_BYTES
+        parts = BatchParts(request.check, request.ledger_id, request.entry_id, request.entries_max, bodies_bytes)
+        return parts, m.BatchReadResponse(head[0], Status.OK, head[1], head[2], parts=parts)
 
     def run_of(self, ledger_id: int, entry_id: int) -> Waiting | None:
         """v2: the oldest run that waits for this entry."""

@@ -34,9 +34,10 @@ class Limits:
     metadata_retry_ns: int = _limit(200_000_000, 1)
     explicit_lac_ns: int = _limit(200_000_000, 1)
     read_window_bytes: int = _limit(64 * 1024 * 1024, 1)  # a recovery's reads in flight, all copies counted
-    read_batch_bytes: int = _limit(4 * 1024 * 1024, 1)
-    read_chunk_entries: int = _limit(4096, 1, 2)
-    read_chunks_in_flight: int = _limit(4, 1)
+    # What one batch answer may have, and as much as an Apache bookie gives at most (maxBatchReadSize, its longest frame).
+    read_batch_bytes: int = _limit(5 * 1024 * 1024, 1)
+    read_chunk_entries: int = _limit(8192, 1, 2)
+    read_chunks_in_flight: int = _limit(6, 1)
     # What one read may hold that its reader has not taken, and what it has asked for, by the size of entries so far.
     read_ahead_bytes: int = _limit(32 * 1024 * 1024, 1)
     pending_bytes_max: int = _limit(64 * 1024 * 1024, 1)

@@ -142,8 +142,38 @@ static bk_entries_status unpack(const bk_entries *entries, size_t count, size_t 
     return status;
 }
 
+/* In two parts, and with less room than the items need: what is taken has its place, and nothing is written past it. */
+static void fuzz_parts(const bk_entries *entries, size_t room, size_t value_bytes) {
+    bk_entries_result first, second;
+    bk_entries part = *entries;
+    bk_columns columns = {
+        .count = room,
+        .value_bytes = value_bytes,
+        .offsets = exact((room + 1) * 8),
+        .values = exact(value_bytes),
+    };
+    memset(columns.offsets, 0, 8);
+    part.header_bytes = 0;
+    part.first_entry_id = entries->first_entry_id < 0 ? 0 : entries->first_entry_id;
+    part.size = entries->size / 2;
+    if (bk_unpack_part(&part, &columns, 0, &first) == BK_ENTRIES_OK) {
+        expect(first.count <= room && first.value_bytes <= value_bytes && first.consumed <= part.size);
+        expect(first.next == 0 ? first.consumed == part.size : first.consumed < part.size);
+        part.data += first.consumed;
+        part.size = entries->size - first.consumed;
+        if (bk_unpack_part(&part, &columns, first.count, &second) == BK_ENTRIES_OK) {
+            expect(second.count >= first.count && second.count <= room && second.value_bytes <= value_bytes);
+            expect(second.consumed <= part.size);
+        }
+    }
+    free(columns.offsets);
+    free(columns.values);
+}
+
 static void fuzz_entries(const bk_entries *entries) {
     bk_entries_result measured, unpacked;
+    fuzz_parts(entries, entries->size / 40, entries->size);
+    fuzz_parts(entries, 1, entries->size / 3);
     if (bk_measure_entries(entries, &measured) != BK_ENTRIES_OK) {
         return;
     }
@@ -345,6 +375,19 @@ static void fuzz_selection(const uint8_t *data, size_t size, int64_t ensemble_si
         uint8_t *out = exact(room);
         expect(bk_frame_adds_v3(&adds, out, room, &found) == BK_LANES_OK);
         expect(room == 0 || bk_frame_adds_v3(&adds, out, room - 1, &found) == BK_LANES_NO_ROOM);
+        free(out);
+    }
+    bk_heads reads = {.ledger_id = adds.ledger_id,
+                      .first_entry_id = choice,
+                      .count = choice % 9,
+                      .step = choice % 5,
+                      .number = (int64_t)choice << (choice % 40)};
+    bk_run_result made;
+    if (bk_frame_reads_v3(&reads, NULL, 0, &made) == BK_RUN_OK) {
+        size_t room = (size_t)made.frame_bytes;
+        uint8_t *out = exact(room);
+        expect(bk_frame_reads_v3(&reads, out, room, &made) == BK_RUN_OK && made.frame_bytes == room);
+        expect(room == 0 || bk_frame_reads_v3(&reads, out, room - 1, &made) == BK_RUN_NO_ROOM);
         free(out);
     }
     free(offsets);

@@ -146,6 +146,48 @@ def test_what_is_no_add(kernels: ModuleType) -> None:
             kernels.frame_adds_v3(*given_)
 
 
+# --- frame_reads_v3 ---------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize(
+    "ledger, first, step, number",
+    [(0, 0, 1, 0), (5, 7, 3, 126), (127, 126, 1, 16_382), (2**40, 2**33, 100, 2**21 - 2), (BIG, BIG - 9, 3, BIG - 3)],
+)
+def test_reads_are_those_of_the_codec(kernels: ModuleType, ledger: int, first: int, step: int, number: int) -> None:
+    requests = [m.ReadRequest(number + i, ledger, first + i * step) for i in range(3)]
+    expected = b"".join(codec_v2.frame(codec_v3.encode_request(request)) for request in requests)
+    assert kernels.frame_reads_v3(ledger, first, 3, step, number) == expected
+    assert kernels.frame_reads_v3(ledger, first, 0, step, number) == b""
+
+
+@both
+def test_what_is_no_read(kernels: ModuleType) -> None:
+    for given_, text in [
+        ((-1, 0, 1, 1, 0), "ledger_id must not be negative: -1"),
+        ((1, 0, 1, 0, 0), "step must be 1..2147483647: 0"),
+        ((1, 0, 2, 1, -1), "first_number must not be negative: -1"),
+        ((1, 0, 2, 1, BIG - 1), f"2 numbers from {BIG - 1} do not fit in 64 bits"),
+        ((1, BIG, 2, 1, 0), f"2 entries from {BIG} do not fit in 64 bits"),
+    ]:
+        with pytest.raises(InvalidArgumentError, match=text):
+            kernels.frame_reads_v3(*given_)
+
+
+@given(*[numbers] * 3, st.one_of(numbers, st.sampled_from([0, 1, 2, 127])), numbers)
+def test_reads_from_arbitrary_numbers(ledger: int, first: int, count: int, step: int, number: int) -> None:
+    assert_equal("frame_reads_v3", ledger, first, min(count, 50), step, number)
+    assert_equal("frame_reads_v3", abs(ledger) % 1000, abs(first) % 1000, abs(count) % 50, 1 + abs(step) % 5, number)
+
+
+@pytest.mark.parametrize("thing", [None, "1", 1.0, True, BIG + 1], ids=repr)
+def test_reads_from_things_that_are_no_numbers(thing: Any) -> None:
+    for position in range(5):
+        arguments: list[Any] = [1, 2, 3, 4, 5]
+        arguments[position] = thing
+        assert_equal("frame_reads_v3", *arguments)
+
+
 # --- scan_responses_v3 ------------------------------------------------------------------------------------------
 
 

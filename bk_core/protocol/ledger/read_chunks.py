@@ -83,7 +83,8 @@ class Block:
 
     @property
     def done(self) -> bool:
-        return all(lane.done for lane in self.lanes)
+        lanes = self.lanes
+        return lanes[0].next > lanes[0].last if len(lanes) == 1 else all([lane.done for lane in lanes])
 
     def cut(self, end: int) -> list[Chunk]:
         """Entries above ``end`` do not exist. The lanes of which nothing is left."""
@@ -96,8 +97,11 @@ class Block:
 
     def take(self) -> list[EntryRun]:
         """What may be delivered: of one chunk whatever is there, of several only all of it."""
-        if len(self.lanes) == 1 and self.lanes[0].step == 1:
-            runs, self.lanes[0].runs = self.lanes[0].runs, []
+        lane = self.lanes[0] if len(self.lanes) == 1 else None
+        if lane is not None and lane.step == 1:
+            runs = lane.runs
+            if runs:
+                lane.runs = []
             return runs
         return [self._merged()] if self.done and self.lanes else []
 

@@ -32,6 +32,7 @@ from bk_core.protocol.ledger.replica_order import ReplicaOrder
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire import read_run
+from bk_core.protocol.wire.batch_parts import BatchParts, BodyCheck
 from bk_core.protocol.wire.messages import (
     BatchReadRequest,
     BatchReadResponse,
@@ -86,6 +87,7 @@ class RangeReader:
         self._batch = batch and not self._distribution.striped
         self._order = order or ReplicaOrder(self._distribution, start)
         self._hmac_key = digests.hmac_key(metadata.password)
+        self._check = BodyCheck(int(metadata.digest_type), self._hmac_key)
         self._unconfirmed = unconfirmed
         self._next, self._last = first, last
         self._heard = -1 if unconfirmed else last
@@ -140,7 +142,14 @@ class RangeReader:
         return self._has_room() or (not self._ahead.unconsumed and chunk in self._blocks[0].lanes)
 
     def _has_room(self) -> bool:
-        return self._ahead.has_room(sum(chunk.left for chunk in self._chunks() if chunk.asked))
+        if self._ahead.has_room(self._next - self._blocks[0].first if self._blocks else 0):
+            return True  # even if nothing of all that is there yet
+        asked = 0
+        for block in self._blocks:
+            for lane in block.lanes:
+                if lane.asked:
+                    asked += (lane.last - lane.next) // lane.step + 1
+        return self._ahead.has_room(asked)
 
     def handle(self, event: object, now_ns: int) -> list[Effect]:
         """RD-12: after the end nothing touches the operation again."""
@@ -188,13 +197,15 @@ class RangeReader:
 
     def _ask(self, chunk: Chunk) -> list[Effect]:
         """RD-3: the next replica; RD-5: all of them."""
-        positions = self._untried(chunk)
-        if self._options.mode is ReadMode.SEQUENTIAL:
-            del positions[1:]
+        positions = self._next_untried(chunk) if self._options.mode is ReadMode.SEQUENTIAL else self._untried(chunk)
         effects = [self._send(chunk, position) for position in positions]
         if effects or chunk.asked:
             return effects + self._arm()
         return self._exhausted(chunk)
+
+    def _next_untried(self, chunk: Chunk) -> list[int]:
+        position = self._order.first(chunk.next, chunk.ensemble, chunk.turn, chunk.tried)
+        return [] if position is None else [position]
 
     def _untried(self, chunk: Chunk) -> list[int]:
         return [p for p in self._order.positions(chunk.next, chunk.ensemble, chunk.turn) if p not in chunk.tried]
@@ -212,7 +223,7 @@ class RangeReader:
         if attempt.last == chunk.next:
             return ReadRequest(request, self.ledger_id, chunk.next)
         if attempt.batch:
-            return BatchReadRequest(request, self.ledger_id, chunk.next, chunk.left, self._limits.read_batch_bytes)
+            return BatchReadRequest(request, self.ledger_id, chunk.next, chunk.left, self._limits.read_batch_bytes, check=self._check)
         return ReadRunRequest(request, self.ledger_id, chunk.next, chunk.left, chunk.step)
 
     # --- speculation -------------------------------------------------------------------------------------------------
@@ -236,7 +247,7 @@ class RangeReader:
         effects: list[Effect] = []
         for chunk in self._chunks():
             if chunk.asked and not self._heard_from(chunk):
-                effects += [self._send(chunk, position) for position in self._untried(chunk)[:1]]
+                effects += [self._send(chunk, position) for position in self._next_untried(chunk)]
         return effects + self._arm()
 
     def _heard_from(self, chunk: Chunk) -> bool:
@@ -327,6 +338,8 @@ class RangeReader:
                 return _one(layout.decode_body(body, self.ledger_id, chunk.next, digest_type, self._hmac_key).payload, chunk), None
             case ReadRunResponse(frames=frames) if frames and not attempt.batch:
                 run, problem = entry_run(frames, read_run.HEADER_BYTES, self._wanted(attempt))
+            case BatchReadResponse(parts=parts) if parts is not None and attempt.batch:
+                run, problem = _of_parts(parts, chunk)
             case BatchReadResponse(bodies=bodies) if bodies and attempt.batch:
                 run, problem = entry_run(bodies, 0, self._wanted(attempt))
             case _:
@@ -414,6 +427,15 @@ class RangeReader:
             return [Complete("end")]
         message = f"entry {self._vanished} is not part of ledger {self.ledger_id}: it was closed at entry {self._last}"
         return self._fail(NoSuchEntryError(message, ledger=self.ledger_id, entry=self._vanished))
+
+
+def _of_parts(parts: BatchParts, chunk: Chunk) -> tuple[EntryRun | None, DigestError | None]:
+    """As ``entry_run``, of what was verified while it arrived."""
+    run = EntryRun(chunk.next, parts.count, parts.values, parts.offsets) if parts.count else None
+    problem = parts.problem
+    if problem is None or (run is not None and isinstance(problem, DigestError)):
+        return run, problem
+    raise problem
 
 
 def _one(payload: bytes, chunk: Chunk) -> EntryRun:

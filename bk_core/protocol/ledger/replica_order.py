@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -30,9 +30,12 @@ class Rank(NamedTuple):
     failed_at_ns: int = 0
 
 
+HEALTHIEST = Rank(Standing.HEALTHY)
+
+
 def everybody_healthy(bookie: BookieId) -> Rank:
     """The rank without any figures: plain write-set order."""
-    return Rank(Standing.HEALTHY)
+    return HEALTHIEST
 
 
 class ReplicaOrder:
@@ -58,6 +61,13 @@ class ReplicaOrder:
         order = self._natural(entry_id, turn)
         ranks = {position: self._rank(ensemble[position]) for position in order}
         return sorted(order, key=ranks.__getitem__)  # stable: equals keep their place
+
+    def first(self, entry_id: int, ensemble: Sequence[BookieId], turn: int, tried: Container[int]) -> int | None:
+        """The first of ``positions`` that is not ``tried``."""
+        order = [position for position in self._natural(entry_id, turn) if position not in tried]
+        if order and self._rank(ensemble[order[0]]) == HEALTHIEST:  # then nothing goes before it
+            return order[0]
+        return min(order, key=lambda position: self._rank(ensemble[position]), default=None)
 
     def _natural(self, entry_id: int, turn: int) -> list[int]:
         if self._sticky is None:
@@ -100,7 +110,7 @@ class ReadHistory:
         failed_at = self._failed.get(bookie)
         if failed_at is not None and self._is_recent(failed_at, now_ns):
             return Rank(Standing.FAILED, failed_at)
-        return Rank(Standing.HEALTHY)
+        return HEALTHIEST
 
     def _is_recent(self, at_ns: int | None, now_ns: int) -> bool:
         return at_ns is not None and now_ns - at_ns < self._recent_ns

@@ -120,13 +120,17 @@ def _encode_request(request: Request) -> bytes:
             word = header_word(VERSION, READ, _read_flags(request))
             return _READ.pack(word, request.ledger_id, request.entry_id) + _fence_key(request)
         case BatchReadRequest():
-            word = header_word(VERSION, BATCH_READ, _read_flags(request))
-            fixed = _BATCH.pack(word, request.ledger_id, request.entry_id, request.request_id, request.entries_max, request.bytes_max)
-            return fixed + _fence_key(request)
+            return encode_batch_read(request, request.request_id)
         case AuthRequest():
             return _U32.pack(header_word(VERSION, AUTH)) + encode_auth(request.plugin, request.payload)
         case _:
             raise InvalidArgumentError(f"{type(request).__name__} needs protocol v3")
+
+
+def encode_batch_read(request: BatchReadRequest, request_id: int) -> bytes:
+    word = header_word(VERSION, BATCH_READ, _read_flags(request))
+    fixed = _BATCH.pack(word, request.ledger_id, request.entry_id, request_id, request.entries_max, request.bytes_max)
+    return fixed + _fence_key(request) if request.fence else fixed
 
 
 def _encode_add(request: AddRequest) -> bytes:
@@ -315,6 +319,14 @@ def _decode_batch_response(view: memoryview, status: Status) -> BatchReadRespons
     if status is not Status.OK:
         _check_end(view, _BATCH_RESPONSE.size)
     return BatchReadResponse(request_id, status, ledger_id, entry_id, bytes(view[_BATCH_RESPONSE.size :]))
+
+
+def batch_head(buffer: BytesLike, at: int) -> tuple[int, int, int] | None:
+    """(request id, ledger id, entry id) if the payload that begins at ``at`` is one of status OK."""
+    word, code, ledger_id, entry_id, request_id = _BATCH_RESPONSE.unpack_from(buffer, at)
+    if word != header_word(VERSION, BATCH_READ) or code or ledger_id < 0 or entry_id < 0:
+        return None
+    return request_id, ledger_id, entry_id
 
 
 def _check_end(view: memoryview, size: int) -> None:

@@ -13,7 +13,7 @@ from bk_core import kernels
 from bk_core.protocol import BytesLike
 from bk_core.protocol.wire import codec_v2, codec_v3
 from bk_core.protocol.wire.frames import FRAME_BYTES_MAX, FrameReader
-from bk_core.protocol.wire.messages import ReadRequest, ReadRunRequest, Request, Response
+from bk_core.protocol.wire.messages import BatchReadRequest, ReadRunRequest, Request, Response
 
 Protocol = Literal["v2", "v3"]
 
@@ -84,6 +84,11 @@ def encode_request(request: Request, protocol: Protocol) -> bytes:
     return codec_v2.frame(_REQUEST_ENCODERS[protocol](request))
 
 
+def encode_batch_read(request: BatchReadRequest, request_id: int) -> bytes:
+    """The same for v2, with this number."""
+    return codec_v2.frame(codec_v2.encode_batch_read(request, request_id))
+
+
 def decode_response(payload: BytesLike, protocol: Protocol) -> Response:
     """The response in a payload; a client knows which protocol it speaks (2.3). Raises RemoteProtocolError."""
     return _RESPONSE_DECODERS[protocol](payload)
@@ -108,15 +113,22 @@ def scan_v2(buffer: BytesLike, start: int, stop: int, frame_bytes_max: int) -> t
     return kernels.scan_responses(buffer, start, stop, frame_bytes_max)
 
 
+BATCH_HEAD_BYTES = LENGTH_BYTES + 32  # of the answer to a batch read, before its bodies
+
+
+def batch_head(buffer: BytesLike, at: int) -> tuple[int, int, int] | None:
+    """(request id, ledger id, entry id) if the frame that begins at ``at`` is a good answer to a batch read; BATCH_HEAD_BYTES of it are
+    there (wire-protocol.md 5.3)."""
+    return codec_v2.batch_head(buffer, at + LENGTH_BYTES)
+
+
 def scan_v3(buffer: BytesLike, start: int, stop: int, frame_bytes_max: int) -> tuple[list[Item], int, int]:
     """As ``scan_v2``; what is joined has consecutive transaction ids, and ``code`` is the first of them."""
     return kernels.scan_responses_v3(buffer, start, stop, frame_bytes_max)
 
 
 def encode_read_run(request: ReadRunRequest, numbers: Sequence[int]) -> bytes:
-    """Single reads as frames back to back: v3 with these numbers, v2 without any."""
-    entries = range(request.entry_id, request.last_entry_id + 1, request.step)
+    """Single reads as frames back to back: v3 with these consecutive numbers, v2 without any."""
     if not numbers:
         return kernels.frame_reads(request.ledger_id, request.entry_id, request.count, request.step)
-    reads = (ReadRequest(number, request.ledger_id, entry) for number, entry in zip(numbers, entries, strict=True))
-    return b"".join(encode_request(read, "v3") for read in reads)
+    return kernels.frame_reads_v3(request.ledger_id, request.entry_id, request.count, request.step, numbers[0])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from bk_core.protocol import BytesLike
+from bk_core.protocol.wire.batch_parts import BatchParts, BodyCheck
 
 LAST_ENTRY = -1  # as an entry id in a read: "the last entry you have"
 
@@ -62,7 +63,7 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class BatchReadRequest:
-    """v2 only, bookies from 4.17."""
+    """v2 only, bookies from 4.17. ``check``: no part of the message; with it a long answer is verified while it arrives."""
 
     request_id: int
     ledger_id: int
@@ -72,6 +73,7 @@ class BatchReadRequest:
     fence: bool = False
     high_priority: bool = False
     master_key: bytes = field(default=b"", repr=False)
+    check: BodyCheck | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,8 @@ class ReadResponse:
 class BatchReadResponse:
     """``bodies`` is the wire form, ``(u32 length, body)*``: bodies of entry_id, entry_id + 1, ... without gaps.
 
-    A client hands them out as a view of its receive buffer, good for as long as the call that brings them.
+    A client hands them out as a view of its receive buffer, good for as long as the call that brings them; or as ``parts`` and no bodies,
+    when the request said how to check them.
     """
 
     request_id: int
@@ -196,6 +199,7 @@ class BatchReadResponse:
     ledger_id: int
     entry_id: int
     bodies: BytesLike = field(default=b"", repr=False)
+    parts: BatchParts | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@
 #define MOVE_MAX      65536 /* a smaller rest is moved to the front, so that the same cache lines are used again */
 #define RECEIVE_MAX   (512u * 1024) /* at once: what fits into a cache */
 #define PIECES_MAX    512           /* of one gathered send */
+#define SEND_BYTES    (512 * 1024)  /* that the kernel holds of a connection: still in a cache when they are received */
 #define EVENTS_MAX    64
 #define V2_PREFIX     24
 #define V2_BATCH_HEAD 32
@@ -362,6 +363,8 @@ static void welcome(int epoll, int listener) {
     }
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    int room = SEND_BYTES;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     connection_t *c = must(calloc(1, sizeof *c));
     c->fd = fd;
     c->input = must(malloc(INPUT_BYTES));

@@ -35,7 +35,7 @@ def test_whatever_the_pieces_all_frames_come(seed: int) -> None:
     received, got = ReceiveBuffer(), []
     while source.position < len(source.data):
         assert received.receive(source)  # type: ignore[arg-type]
-        items, consumed, wanted = connection.scan_v3(received.view, received.start, received.stop, 1 << 20)
+        items, consumed, wanted = connection.scan_v3(received.view, received.start, received.stop, 4 * FIRST_BYTES)
         got += [bytes(received.view[item[5] : item[6]]) for item in items]
         received.use(consumed, wanted)
     assert got == payloads and received.start == received.stop == 0

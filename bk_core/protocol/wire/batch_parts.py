@@ -1,0 +1,77 @@
+"""The answer to a batch read, taken part by part as it arrives: each byte is verified and copied out while it is in the processor's cache.
+
+Nothing of it is handed out before the last byte is there and every entry is verified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bk_core import kernels
+from bk_core.errors import DigestError, RemoteProtocolError
+
+OFFSET_BYTES = 8
+ITEM_BYTES_MIN = 4 + 32  # the length, and the header of an entry
+
+
+@dataclass(frozen=True, slots=True)
+class BodyCheck:
+    """What the bodies of an answer are verified with: a number of the ledger metadata's digest enum, and the key of HMAC."""
+
+    digest_type: int
+    hmac_key: bytes = field(default=b"", repr=False)
+
+
+class BatchParts:
+    """The bodies ``(u32 length, body)*`` of one answer: ``size`` bytes about entries ``first``, ``first + 1``, ...; ``entries_max`` were
+    asked for.
+
+    What was verified is ``count`` payloads, ``values[offsets[i]:offsets[i + 1]]``. ``problem`` says what is wrong behind them: a
+    DigestError; when there are more entries than were asked for, or with a RemoteProtocolError, none is good (RD-8, RD-10).
+    """
+
+    __slots__ = ("_arguments", "_entries_max", "_first", "_ledger_id", "_offsets", "_values", "count", "problem")
+
+    def __init__(self, check: BodyCheck, ledger_id: int, first: int, entries_max: int, size: int) -> None:
+        self.count = 0
+        self.problem: DigestError | RemoteProtocolError | None = None
+        self._ledger_id = ledger_id
+        self._first = first
+        self._entries_max = entries_max
+        self._values = kernels.new_block(size)  # a little more than the payloads need
+        places = min(entries_max, size // ITEM_BYTES_MIN) + 1  # and one that shows whether there are too many
+        self._offsets = memoryview(bytearray(OFFSET_BYTES * (places + 1)))
+        self._arguments = ledger_id, check.digest_type, check.hmac_key, first, self._values, self._offsets
+
+    def take(self, data: memoryview, rest: int) -> tuple[int, int]:
+        """``data`` are the first of the ``rest`` bytes that were not taken yet. (How many of them are done with, the bytes of the item that
+        begins behind them, 0 if none does.) Behind a problem nothing is looked at."""
+        if self.problem is not None:
+            return len(data), 0
+        try:
+            done, self.count, wanted = kernels.unpack_part(data, *self._arguments, self.count)
+            if wanted > rest - done or self.count > self._entries_max:
+                self._refuse(wanted, rest - done)
+            return done, wanted
+        except DigestError as error:
+            self.count, self.problem = int(error.context["item"]), error
+        except RemoteProtocolError as error:
+            self.count, self.problem = 0, error
+        return len(data), 0
+
+    def _refuse(self, size: int, rest: int) -> None:
+        """An entry that nobody asked for, or an item of ``size`` bytes of which only ``rest`` can come."""
+        if self.count <= self._entries_max:
+            raise RemoteProtocolError(f"item {self.count} is cut off: {rest} of {size} bytes, its length included")
+        message = f"a read of ledger {self._ledger_id} from entry {self._first} brought more than {self._entries_max} entries"
+        raise DigestError(message, item=0, ledger=self._ledger_id)
+
+    @property
+    def values(self) -> bytes | memoryview:
+        """As they lie; a copy where most of the memory is not payloads, so that who keeps them keeps no more than twice their bytes."""
+        size = self.offsets[self.count]
+        return bytes(self._values[:size]) if 2 * size < len(self._values) else self._values[:size].toreadonly()
+
+    @property
+    def offsets(self) -> memoryview:
+        return self._offsets.cast("q")[: self.count + 1].toreadonly()
