@@ -16,7 +16,6 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from bk_core.errors import InvalidArgumentError, LogSchemaError
@@ -98,6 +97,8 @@ class _RawRun:
             case "value":
                 return value_array(run)
             case "length":
+                import pyarrow.compute as pc
+
                 ends = pa.Array.from_buffers(pa.int64(), count + 1, [None, pa.py_buffer(run.offsets)])
                 return pc.subtract(ends.slice(1), ends.slice(0, count))
             case _:
@@ -120,6 +121,8 @@ def _repeated(r: EntryRange, field: pa.Field, count: int) -> pa.Array:
 
 def _counted(first: int, count: int) -> pa.Array:
     """first, first + 1, ..., without a Python object for each."""
+    import pyarrow.compute as pc  # a read of values alone does without
+
     return pc.add(_numbers(max(12, count.bit_length())).slice(0, count), pa.scalar(first, pa.int64()))
 
 

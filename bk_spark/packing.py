@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogSchemaError, NullValueError
 
@@ -36,7 +35,7 @@ class PackedRun:
     __slots__ = ("count", "offsets", "payloads", "rows", "rows_per_entry")
 
     def __init__(self, payloads: Any, offsets: array[int], rows: int, rows_per_entry: int = 1) -> None:
-        self.payloads = memoryview(payloads).cast("B")
+        self.payloads = memoryview(payloads).cast("B").toreadonly()  # nobody writes to it any more, so an append need not copy it
         self.offsets = offsets
         self.count = len(offsets) - 1
         self.rows = rows
@@ -73,7 +72,8 @@ class Packer:
     def __init__(self, schema: pa.Schema, entry_size: int, compression: str, run_bytes: int) -> None:
         self._schema = schema
         self._compressed = compression != "none"
-        self._options = pa.ipc.IpcWriteOptions(compression=compression if self._compressed else None)
+        # Spark gives a task one core: to wake Arrow's threads for each column costs more than they bring.
+        self._options = pa.ipc.IpcWriteOptions(compression=compression if self._compressed else None, use_threads=False)
         self._empty = pa.RecordBatch.from_pylist([], schema=schema)
         self._head_bytes = self._head_size()
         self._entry_size = entry_size
@@ -281,6 +281,8 @@ def _value_column(batch: pa.RecordBatch, row: int) -> pa.Array:
         raise InvalidArgumentError("a raw log takes a column named value (binary or string)")
     column = batch.column("value")
     if column.null_count:
+        import pyarrow.compute as pc
+
         missing = row + pc.index(column.is_null(), True).as_py()
         raise NullValueError(
             f"row {missing} of the task has a null value, and an entry of a raw log cannot be null: filter it", row=missing

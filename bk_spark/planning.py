@@ -8,13 +8,18 @@ inside entries: two tasks then read one entry and take different rows of it.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate, pairwise
 
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
 from bk_spark.pushdown import ENTRY, LEDGER, NO_BOUNDS, OFFSET, TIMESTAMP, Bounds
+
+_NEAR = 16  # a share of the bytes may be off by this part of itself, where that spares opening a ledger twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +193,63 @@ def plan(
     """Tasks in log order; every row is in exactly one of them. ``boundaries`` is asked only for ledgers of which more than a task is read.
 
     No task has more than ``rows_max`` rows, where they are known, or more than ``bytes_max`` bytes, except by one entry that is larger.
-    There are at least ``min_partitions`` tasks if there are as many rows.
+    There are at least ``min_partitions`` tasks if there are as many rows. Where ``min_partitions`` alone decides, they have about as many
+    bytes each: one that waits for another core to be free would double the time of two that do not.
     """
     given = list(ranges)
     total = sum(r.bytes for r in given)
     target = max(1, min(bytes_max, -(-total // min_partitions)))
+    fragments = cache(boundaries)
+    if rows_max is None and target < bytes_max and (shares := _shares(given, min_partitions, bytes_max, fragments)) is not None:
+        return _at_least(shares, min_partitions)
+    return _at_least(_filled(given, target, fragments, rows_max), min_partitions)
+
+
+def _shares(ranges: Sequence[EntryRange], count: int, bytes_max: int, boundaries: Boundaries) -> list[tuple[EntryRange, ...]] | None:
+    """At most ``count`` tasks, cut at entries where the bytes before come to 1/count, 2/count, ... of all, or at the end of a range that
+    lies close by. None where that would not do: a fragment begins within what is cut, or entries are too large."""
+    ends = list(accumulate((r.bytes for r in ranges), initial=0))
+    total = ends[-1]
+    near = total // (_NEAR * count)
+    cuts: list[tuple[int, int]] = [(0, 0)]  # index of a range, and the units of it that lie before the cut
+    for number in range(1, count):
+        edge = total * number // count
+        index = bisect_right(ends, edge) - 1
+        if edge - ends[index] <= near:
+            cuts.append((index, 0))
+        elif ends[index + 1] - edge <= near:
+            cuts.append((index + 1, 0))
+        else:
+            r = ranges[index]
+            if any(r.first < entry <= r.last for entry in boundaries(r.ledger_id)):
+                return None
+            cuts.append((index, r.units_before(r.first + round(r.entries * (edge - ends[index]) / r.bytes))))
+    tasks = [_between(ranges, start, end) for start, end in pairwise([*cuts, (len(ranges), 0)])]
+    if any(len(task) > 1 and sum(r.bytes for r in task) > bytes_max for task in tasks):
+        return None
+    return [task for task in tasks if task]
+
+
+def _between(ranges: Sequence[EntryRange], start: tuple[int, int], end: tuple[int, int]) -> tuple[EntryRange, ...]:
+    """What lies between two cuts."""
+    found: list[EntryRange] = []
+    for index in range(start[0], min(end[0] + 1, len(ranges))):
+        r = ranges[index]
+        low = start[1] if index == start[0] else 0
+        high = end[1] if index == end[0] else r.units
+        if low == 0 and high == r.units and r.units:
+            found.append(r)
+        elif low < high:
+            found.append(r.part(low, high))
+    return tuple(found)
+
+
+def _filled(ranges: Sequence[EntryRange], target: int, boundaries: Boundaries, rows_max: int | None) -> list[tuple[EntryRange, ...]]:
+    """Tasks that are filled up to ``target`` bytes and ``rows_max`` rows, one after the other."""
     tasks: list[tuple[EntryRange, ...]] = []
     current: list[EntryRange] = []
     size = rows = 0
-    for piece, begins_fragment in _pieces(given, target, boundaries, rows_max):
+    for piece, begins_fragment in _pieces(ranges, target, boundaries, rows_max):
         piece_rows = piece.rows or 0
         full = size + piece.bytes > target or (rows_max is not None and rows + piece_rows > rows_max)
         if current and (full or (begins_fragment and 4 * size >= target)):
@@ -206,7 +259,7 @@ def plan(
         size, rows = size + piece.bytes, rows + piece_rows
     if current:
         tasks.append(tuple(current))
-    return _at_least(tasks, min_partitions)
+    return tasks
 
 
 def _pieces(ranges: Sequence[EntryRange], target: int, boundaries: Boundaries, rows_max: int | None) -> Iterator[tuple[EntryRange, bool]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import StringType, StructType
 
 from bk_core.client.logs import log_path
@@ -48,5 +47,10 @@ def split_by_log(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str, pa.R
     logs = encoded.dictionary.to_pylist()
     for log in logs:
         log_path(log)
+    if len(logs) == 1:
+        yield logs[0], rest
+        return
+    import pyarrow.compute as pc  # half as long to import as the rest of this package
+
     for i, log in enumerate(logs):
-        yield log, rest if len(logs) == 1 else rest.filter(pc.equal(encoded.indices, i))
+        yield log, rest.filter(pc.equal(encoded.indices, i))

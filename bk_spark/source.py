@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
@@ -10,9 +11,10 @@ from pyspark.sql.types import StructType
 from bk_core.errors import InvalidArgumentError
 from bk_spark.catalog import for_reading, for_writing, forget, of_table, remember
 from bk_spark.options import parse_options
-from bk_spark.reader import BATCH_OPTIONS, batch_reader, schema_of
-from bk_spark.stream_reader import BookKeeperStreamReader
-from bk_spark.writer import BookKeeperStreamWriter, BookKeeperWriter
+
+if TYPE_CHECKING:
+    from bk_spark.stream_reader import BookKeeperStreamReader
+    from bk_spark.writer import BookKeeperStreamWriter, BookKeeperWriter
 
 _BATCH_ONLY = frozenset({"ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp", "pushdown"})
 
@@ -21,6 +23,7 @@ class BookKeeperDataSource(DataSource):
     """``spark.read.format("bookkeeper").option("log", "flights").load()`` and its three companions.
 
     Options are parsed, and mistakes in them told, by the first call that knows all of them: a catalog table's come with its schema.
+    Each call runs in a process of its own kind (5.1), which imports what it needs and not what the others do.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -35,21 +38,31 @@ class BookKeeperDataSource(DataSource):
         return "bookkeeper"
 
     def schema(self) -> StructType:
+        from bk_spark.reader import schema_of
+
         if self._table is not None:
             return remember(schema_of(parse_options(self._table)), self._table)
         return schema_of(parse_options(self._given))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from bk_spark.reader import BATCH_OPTIONS, batch_reader
+
         return batch_reader(parse_options(for_reading(self._given, schema, BATCH_OPTIONS.__contains__)), schema)
 
     def streamReader(self, schema: StructType) -> BookKeeperStreamReader:
+        from bk_spark.stream_reader import BookKeeperStreamReader
+
         options = parse_options(for_reading(self._given, schema, lambda field: field not in _BATCH_ONLY))
         if options.metadata is not None:
             raise InvalidArgumentError(f"metadata={options.metadata} is a table for batch reads; a stream reads log, logs or logPattern")
         return BookKeeperStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BookKeeperWriter:
+        from bk_spark.writer import BookKeeperWriter
+
         return BookKeeperWriter(parse_options(for_writing(self._given)), forget(schema), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BookKeeperStreamWriter:
+        from bk_spark.writer import BookKeeperStreamWriter
+
         return BookKeeperStreamWriter(parse_options(for_writing(self._given)), forget(schema), overwrite)

@@ -92,10 +92,19 @@ class _Decoder:
         self._included = sorted(known[name] for name in wanted.names if name in known)
         self._partly = len(self._included) < len(stored)
         self._same = not self._partly and stored.equals(wanted)
+        self._as_stream: bool | None = True if self._partly else None
 
     def batches(self, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
         for run in runs:
-            yield from self._part(run) if self._partly else self._whole(run)
+            if self._as_stream is None:
+                self._as_stream = self._is_compressed(run)
+            yield from self._stream(run) if self._as_stream else self._whole(run)
+
+    def _is_compressed(self, run: Run) -> bool:
+        """By its first entry, which is larger than its columns unless they are compressed. It only decides how to decode."""
+        for batch in self._whole(run):
+            return bool(batch.nbytes > run.offsets[1])
+        return False
 
     def _whole(self, run: Run) -> Iterator[pa.RecordBatch]:
         values = pa.py_buffer(run.values)
@@ -106,14 +115,15 @@ class _Decoder:
                 raise _foreign(run.first_entry_id + i, error) from error
             yield batch if self._same else self._fitted(batch)
 
-    def _part(self, run: Run) -> Iterator[pa.RecordBatch]:
-        """A run is a stream that lacks its schema. Only a stream decodes (and decompresses) some columns and leaves the others."""
-        options = pa.ipc.IpcReadOptions(included_fields=self._included or [0])  # Arrow takes an empty list for all
+    def _stream(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """A run is a stream that lacks its schema; to put that in front costs a copy. Only a stream decodes (and decompresses) some columns
+        and leaves the others, and only there Arrow's threads can be left out, which cost more than they bring in a task of one core."""
+        fields = {"included_fields": self._included or [0]} if self._partly else {}  # Arrow takes an empty list for all
         source = pa.py_buffer(b"".join((self._stored.serialize(), run.values)))
         done = 0
         try:
-            for batch in pa.ipc.open_stream(source, options=options):
-                yield self._fitted(batch)
+            for batch in pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False, **fields)):
+                yield batch if self._same else self._fitted(batch)
                 done += 1
         except (pa.ArrowException, OSError) as error:
             raise _foreign(run.first_entry_id + done, error) from error

@@ -73,6 +73,14 @@ def test_raw_is_one_entry_per_value() -> None:
         list(pack_raw([rows(1)]))
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_an_append_need_not_copy_a_run(compression: str) -> None:
+    """It copies what others may write to, and takes the rest as it is."""
+    values = pa.RecordBatch.from_arrays([pa.array([b"a", b"b"], pa.binary())], ["value"])
+    runs = [*pack_arrow([rows(100)], SCHEMA, 600, compression), *pack_raw([values])]
+    assert len(runs) == 2 and all(run.payloads.readonly for run in runs)
+
+
 def test_a_null_value_is_named_by_its_row() -> None:
     first = pa.RecordBatch.from_arrays([pa.array([b"a", b""], pa.binary())], ["value"])
     second = pa.RecordBatch.from_arrays([pa.array([None, b"skip", b"b", None], pa.binary())], ["value"]).slice(1)
@@ -206,8 +214,9 @@ def test_older_entries_have_nulls_in_columns_that_came_later(compression: str) -
     assert read.to_pydict() == {"more": [None] * 3}
 
 
-def test_a_foreign_entry_is_named_also_when_columns_are_chosen() -> None:
-    (run,) = pack_arrow([rows(100)], SCHEMA, 600)
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_foreign_entry_is_named_also_when_columns_are_chosen(compression: str) -> None:
+    (run,) = pack_arrow([wide_rows([200] * 100)], SCHEMA, 2000, compression)
     broken = PackedRun(bytes(run.payloads[: run.offsets[2]]) + b"\x07" * 64, array("q", [*run.offsets[:3], run.offsets[2] + 64]), 0)
     for wanted in (SCHEMA, pa.schema([SCHEMA.field("id")])):
         with pytest.raises(LogSchemaError, match="entry 12"):

@@ -71,6 +71,18 @@ def test_large_ranges_are_cut_at_fragments_and_small_ones_packed() -> None:
     assert len(plan(small, 100, 1, lambda _: [0])) == 2
 
 
+def test_a_least_number_of_tasks_makes_them_even() -> None:
+    tasks = plan([EntryRange(1, 0, 59, 600), EntryRange(2, 0, 39, 400)], 10_000, 2, lambda _: [0])
+    assert [[(r.ledger_id, r.first, r.last) for r in task] for task in tasks] == [[(1, 0, 49)], [(1, 50, 59), (2, 0, 39)]]
+    nearly = plan([EntryRange(1, 0, 50, 510), EntryRange(2, 0, 48, 490)], 10_000, 2, lambda _: pytest.fail("not asked"))
+    assert [[r.ledger_id for r in task] for task in nearly] == [[1], [2]]
+    many = plan([EntryRange(i, 0, i, 10 * (i + 1)) for i in range(50)], 10_000, 7, lambda _: [0])
+    assert len(many) == 7 and {sum(r.bytes for r in task) * 7 // 12_750 for task in many} <= {0, 1}
+    assert all(abs(sum(r.bytes for r in task) - 12_750 / 7) < 250 for task in many)
+    cut_by_fragments = plan([EntryRange(1, 0, 99, 1000)], 10_000, 2, lambda _: [0, 30])
+    assert [[(r.first, r.last) for r in task] for task in cut_by_fragments] == [[(0, 29)], [(30, 64)], [(65, 99)]]
+
+
 def test_micro_batches_of_one_ledger_are_cut_at_its_fragments_too() -> None:
     batches = [EntryRange(1, i * 10, i * 10 + 9, 100, seq=i) for i in range(10)]
     asked: list[int] = []
