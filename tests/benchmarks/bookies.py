@@ -5,7 +5,7 @@ Both run at the same time, but only one has work. Each has a client process of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -35,8 +35,20 @@ class Contender:
         return CpuMeter({"client": [self.worker.pid], "bookie": [self.pid]})
 
 
-def run(report: Report, settings: Settings, chosen: Sequence[str] = ()) -> None:
-    """Nothing to choose from."""
+class BookiesPart:
+    """One step."""
+
+    def __init__(self, report: Report, settings: Settings) -> None:
+        self._report, self._settings = report, settings
+
+    def run(self, detail: str) -> None:
+        run(self._report, self._settings)
+
+    def close(self) -> None:
+        """What it starts ends with it."""
+
+
+def run(report: Report, settings: Settings) -> None:
     with ExitStack() as stack:
         contenders = {}
         for name, release in ((EMBEDDED, None), (APACHE, apache.DEFAULT_VERSION)):
@@ -69,6 +81,7 @@ def compare(report: Report, settings: Settings, contenders: dict[str, Contender]
     reads: dict[str, Callable[[], Sample]] = {
         name: Steady(partial(read, c, amount, ledgers[name]), settings.sample_s) for name, c in contenders.items()
     }
+    report.say(f"batch read {words} from one bookie")
     found = interleave(reads, settings.rounds)
     report.add(Comparison(f"batch read {words} from one bookie", "entries", found, APACHE, note, reaches, "bookies"))
     for name, ledger in ledgers.items():
@@ -94,9 +107,11 @@ def read(contender: Contender, amount: Amount, ledger: int) -> Sample:
 
 def latency(report: Report, settings: Settings, contenders: dict[str, Contender]) -> None:
     count = 400 if settings.quick else 2000
+    report.say("latency of one add in flight")
     samples = interleave({name: partial(one_by_one, contender, count) for name, contender in contenders.items()}, settings.rounds)
     note = f"{count} adds a sample, E1/Qw1/Qa1, fsync on"
-    report.add(Comparison("latency of one add in flight, 1 KiB, on one bookie", "entries", samples, APACHE, note, (), "bookies"))
+    title = "latency of one add in flight, 1 KiB, on one bookie"
+    report.add(Comparison(title, "entries", samples, APACHE, note, (), "bookies", "p50_ms"))
 
 
 def one_by_one(contender: Contender, count: int) -> Sample:

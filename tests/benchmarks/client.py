@@ -65,17 +65,27 @@ class Amount:
         return max(8, min(IN_FLIGHT_ENTRIES, IN_FLIGHT_BYTES // self.size))
 
 
-def run(report: Report, settings: Settings, chosen: Sequence[str] = ()) -> None:
-    """On the ``chosen`` places, or on all (quick: without embedded bookies)."""
-    with ExitStack() as stack:
-        ours, v3 = (stack.enter_context(our_client(name, p)) for name, p in ((OURS, "v2"), (OURS_V3, "v3")))
-        java = stack.enter_context(java_client(JAVA))
-        workers = {OURS: ours, OURS_V3: v3, JAVA: java}
-        for name in chosen or (QUICK_PLACES if settings.quick else tuple(PLACES)):
-            with PLACES[name](settings) as cluster:
-                Bench(report, settings, cluster, workers).run()
-                for worker in workers.values():
-                    worker.disconnect()
+class ClientPart:
+    """``sinks``, ``sources``, ``embedded`` and ``apache``, with the same client processes, until one of them fails."""
+
+    def __init__(self, report: Report, settings: Settings) -> None:
+        self._report, self._settings = report, settings
+        self._workers: dict[str, Worker] = {}
+        self._processes = ExitStack()
+
+    def run(self, detail: str) -> None:
+        if not self._workers:
+            for name, protocol in ((OURS, "v2"), (OURS_V3, "v3")):
+                self._workers[name] = self._processes.enter_context(our_client(name, protocol))
+            self._workers[JAVA] = self._processes.enter_context(java_client(JAVA))
+        with PLACES[detail](self._settings) as cluster:
+            Bench(self._report, self._settings, cluster, self._workers).run()
+            for worker in self._workers.values():
+                worker.disconnect()
+
+    def close(self) -> None:
+        self._workers.clear()
+        self._processes.close()
 
 
 @contextmanager
@@ -107,7 +117,6 @@ def on_apache(settings: Settings) -> Iterator[Place]:
 
 
 PLACES = {"sinks": sinks, "sources": sources, "embedded": embedded, "apache": on_apache}
-QUICK_PLACES = ("sinks", "sources", "apache")
 
 
 class Bench:
@@ -137,7 +146,7 @@ class Bench:
             if place.server != "sinks":
                 amount = Amount(place.entries[SINGLE_BYTES] // SINGLE_SHARE, SINGLE_BYTES, (3, 2, 2))
                 self._reads(owner, amount, single=True)
-            if place.server == "bookies":
+            if place.server != "sources":
                 self._latency(owner)
 
     # --- one comparison each ---------------------------------------------------------------------------------------------
@@ -169,14 +178,17 @@ class Bench:
         count = 400 if self._settings.quick else 2000
         calls = {name: partial(self._one_by_one, worker, Amount(count, 1024)) for name, worker in self._workers.items()}
         reaches = [Reach(OURS, 1.1, of, at_most=True) for of in ("p50_ms", "p99_ms")] if self._on_apache else []
-        self._compare(f"latency of one add in flight, 1 KiB, on {self._place.name}", calls, Amount(count, 1024), reaches)
+        self._compare(f"latency of one add in flight, 1 KiB, on {self._place.name}", calls, Amount(count, 1024), reaches, shown="p50_ms")
 
-    def _compare(self, title: str, calls: Mapping[str, Callable[[], Sample]], amount: Amount, reaches: Sequence[Reach]) -> None:
+    def _compare(
+        self, title: str, calls: Mapping[str, Callable[[], Sample]], amount: Amount, reaches: Sequence[Reach], shown: str = "rate"
+    ) -> None:
         self._report.say(title)
         e, qw, qa = amount.quorums
-        note = f"ledgers of {amount.entries:,} entries (v3: {self._share(OURS_V3, amount).entries:,}), E{e}/Qw{qw}/Qa{qa}, CRC32C"
+        ledgers = f"ledgers of {amount.entries:,} entries (v3: {self._share(OURS_V3, amount).entries:,})"
+        note = f"{ledgers if shown == 'rate' else f'{amount.entries:,} adds a sample'}, E{e}/Qw{qw}/Qa{qa}, CRC32C"
         samples = interleave(calls, self._settings.rounds)
-        self._report.add(Comparison(title, "entries", samples, JAVA, note, reaches, f"client, {self._place.name}"))
+        self._report.add(Comparison(title, "entries", samples, JAVA, note, reaches, f"client, {self._place.name}", shown))
 
     @property
     def _on_apache(self) -> bool:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -33,15 +33,26 @@ BATCH_BYTES = 1 << 20  # of entries framed or unpacked in one call
 _MASTER_KEY = bytes(20)
 
 
-def run(report: Report, settings: Settings, chosen: Sequence[str] = ()) -> None:
-    """``crc``, ``frames`` or, by default, both."""
-    if "crc" in (chosen or ("crc",)):
-        google, other = packages()
-        for size in (100, 4096, 1 << 20) if settings.quick else SIZES:
-            report.add(compare_crc(size, google, other, settings))
-    if "frames" in (chosen or ("frames",)):
-        for size in (1024,) if settings.quick else (100, 1024, 10240, 102400):
-            report.add(compare_framing(size, settings))
+class KernelsPart:
+    """``crc`` and ``frames``."""
+
+    def __init__(self, report: Report, settings: Settings) -> None:
+        self._report, self._settings = report, settings
+
+    def run(self, detail: str) -> None:
+        quick = self._settings.quick
+        if detail == "crc":
+            google, other = packages()
+            for size in (100, 4096, 1 << 20) if quick else SIZES:
+                self._report.say(f"crc32c of {size:,} bytes")
+                self._report.add(compare_crc(size, google, other, self._settings))
+        else:
+            for size in (1024,) if quick else (100, 1024, 10240, 102400):
+                self._report.say(f"framing and unpacking entries of {size:,} bytes")
+                self._report.add(compare_framing(size, self._settings))
+
+    def close(self) -> None:
+        """It has no processes."""
 
 
 def packages() -> tuple[ModuleType, ModuleType]:

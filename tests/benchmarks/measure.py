@@ -19,6 +19,7 @@ from typing import Any, Self
 GIB = float(1 << 30)
 MILLION = 1e6
 MEMORY_INTERVAL_S = 0.2
+SHARE_TOLD = 0.01  # of all CPU: who used less is not told
 LIMIT_SHARE = 0.85  # of a core, or of the whole machine: above it a process (or the machine) counts as busy
 _TICKS = os.sysconf("SC_CLK_TCK")
 _NOTHING: Mapping[str, float] = MappingProxyType({})
@@ -233,6 +234,10 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def _cost(seconds_per_million: float) -> str:
+    return f"{seconds_per_million:.2f} s/M" if seconds_per_million < 1000 else f"{seconds_per_million / 1000:.1f} ms each"
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
     """What a contender should reach: the median ratio of its figure to the same figure of ``against`` (else the comparison's baseline).
@@ -252,7 +257,7 @@ class Reach:
 class Comparison:
     """Samples by contender, round by round, of one thing measured. ``unit`` is what the amount counts: ``entries``, ``rows``, ``bytes``.
 
-    ``group`` is the part of the benchmark that it belongs to: one table of plots.
+    ``group`` is the part of the benchmark that it belongs to: one picture. ``shown`` is the figure that is drawn (``Sample.value``).
     """
 
     title: str
@@ -262,6 +267,7 @@ class Comparison:
     note: str = ""
     reaches: Sequence[Reach] = ()
     group: str = ""
+    shown: str = "rate"
 
     def spread(self, name: str, of: str = "rate") -> Spread:
         """Over the rounds; see ``Sample.value``."""
@@ -299,7 +305,8 @@ class Comparison:
         cores = cores or os.cpu_count() or 1
         most = max(shares, key=lambda process: shares[process])
         total = sum(shares.values())
-        used = " + ".join(f"{process} {share:.2f}" for process, share in sorted(shares.items(), key=lambda item: -item[1]))
+        told = sorted(((process, share) for process, share in shares.items() if share >= SHARE_TOLD), key=lambda item: -item[1])
+        used = " + ".join(f"{process} {share:.2f}" for process, share in told)
         if total >= LIMIT_SHARE * cores:
             verdict = f"the machine is the limit, most of it goes to {most}"
         elif shares[most] >= LIMIT_SHARE:
@@ -337,32 +344,43 @@ class Comparison:
         lines = [f"== {self.title}", *([self.note] if self.note else []), head]
         for name, samples in self.samples.items():
             speed = statistics.median(sample.bytes / sample.seconds / 1e6 for sample in samples)
-            ratio = self.ratio(name)
-            compared = "" if name == self.baseline else f"    {ratio.low:.2f} / {ratio.median:.2f} / {ratio.high:.2f}"
-            lines.append(f"{name:<{width}}{self.spread(name)}{number(speed) if speed else '':>8}{compared}")
+            lines.append(f"{name:<{width}}{self.spread(name)}{number(speed) if speed else '':>8}{self._compared(name, 'rate')}")
         return "\n".join([*lines, *self._extra_lines(width), *self._cpu_lines(), *self.verdicts()])
+
+    def _compared(self, name: str, of: str) -> str:
+        """With the baseline; nothing for the baseline itself."""
+        ratio = self.ratio(name, of)
+        shown = name != self.baseline and ratio.high > 0
+        return f"    {ratio.low:.2f} / {ratio.median:.2f} / {ratio.high:.2f}" if shown else ""
 
     def _extra_lines(self, width: int) -> list[str]:
         """Figures of their own, a line each; peaks of memory are left to the CPU lines."""
-        keys = dict.fromkeys(key for samples in self.samples.values() for sample in samples for key in sample.extra)
+        found = dict.fromkeys(key for samples in self.samples.values() for sample in samples for key in sample.extra)
+        keys = [key for key in found if not key.startswith("peak_mib:")]
+        wide = max([width, *(len(key) + len(name) + 5 for key in keys for name in self.samples)])
         return [
-            f"  {key + ' ' + name:<{width - 2}}{self.spread(name, key)}"
+            f"  {key + ' ' + name:<{wide - 2}}{self.spread(name, key)}{'':>8}{self._compared(name, key)}"
             for key in keys
             for name in self.samples
-            if not key.startswith("peak_mib:") and any(key in sample.extra for sample in self.samples[name])
+            if any(key in sample.extra for sample in self.samples[name])
         ]
 
     def _cpu_lines(self) -> list[str]:
         lines = []
         for name in self.samples:
+            per = self.cpu_per(name)
+            least = SHARE_TOLD * sum(million for million, _ in per.values())
             costs = [
-                f"{process} {million:.2f} s/M" + (f", {gib:.2f} s/GiB" if gib else "") + self._peak(name, process)
-                for process, (million, gib) in self.cpu_per(name).items()
-                if million
+                f"{process} {', '.join(self._costs(million, gib))}{self._peak(name, process)}"
+                for process, (million, gib) in per.items()
+                if million and million >= least
             ]
             if costs:
-                lines += [f"  CPU {name}: " + "; ".join(costs), f"  {self.limit(name)}"]
+                lines += [f"  CPU, peak memory: {name}: " + "; ".join(costs), f"  {self.limit(name)}"]
         return lines
+
+    def _costs(self, million: float, gib: float) -> list[str]:
+        return [_cost(million)] * (self.unit != "bytes") + [f"{gib:.2f} s/GiB"] * bool(gib)
 
     def _peak(self, name: str, process: str) -> str:
         peak = max((sample.extra.get(f"peak_mib:{process}", 0.0) for sample in self.samples[name]), default=0.0)
@@ -376,6 +394,7 @@ class Comparison:
             "note": self.note,
             "baseline": self.baseline,
             "contenders": {name: self._contender_json(name) for name in self.samples},
+            "shown": self.shown,
             "reach": self.verdicts(),
         }
 

@@ -8,15 +8,17 @@ import platform
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from bk_core import kernels
-from tests.benchmarks.measure import Comparison, number
+from tests.benchmarks.measure import Comparison
+from tests.benchmarks.plan import Took, account, clock
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-COLUMNS = 4
+MACHINE = {
+    "cores": os.cpu_count(),
+    "python": platform.python_version(),
+    "kernels": f"{kernels.IMPLEMENTATION}, {kernels.CRC32C_KERNEL}",
+}
 
 
 class Report:
@@ -25,6 +27,7 @@ class Report:
 
     def __init__(self, json_path: Path | None = None, out: TextIO | None = None) -> None:
         self.comparisons: list[Comparison] = []
+        self.steps: list[Took] = []
         self._json_path = json_path
         self._out = out or sys.stdout
         self._began = time.time()
@@ -39,6 +42,17 @@ class Report:
         if self._json_path is not None:
             self.write_json(self._json_path)
 
+    def took(self, took: Took) -> None:
+        """A step is over."""
+        self.steps.append(took)
+        self.say(f"{took.step.name} took {clock(took.seconds)} of {clock(took.expected_s)} minutes{', failed' if took.failed else ''}")
+        if self._json_path is not None:
+            self.write_json(self._json_path)
+
+    @property
+    def _at(self) -> str:
+        return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(self._began))
+
     def verdicts(self) -> list[str]:
         return [f"{comparison.title}: {line}" for comparison in self.comparisons for line in comparison.verdicts()]
 
@@ -52,8 +66,12 @@ class Report:
 
     def write_json(self, path: Path) -> None:
         found: dict[str, Any] = {
-            "at": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(self._began)),
-            "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "kernels": kernels.IMPLEMENTATION},
+            "at": self._at,
+            "machine": MACHINE,
+            "steps": [
+                {"name": t.step.name, "expectedS": round(t.expected_s), "tookS": round(t.seconds, 1), "failed": t.failed}
+                for t in self.steps
+            ],
             "comparisons": [comparison.as_json() for comparison in self.comparisons],
         }
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,36 +80,11 @@ class Report:
         beside.replace(path)
 
     def plot(self, path: Path) -> None:
-        """One page: per comparison the rate of each contender, median with smallest and largest."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        """One page; see ``plots``."""
+        from tests.benchmarks.plots import page
 
         if not self.comparisons:
             return
-        rows = -(-len(self.comparisons) // COLUMNS)
-        heights = [max(len(c.samples) for c in self.comparisons[at * COLUMNS : (at + 1) * COLUMNS]) for at in range(rows)]
-        figure = Figure(figsize=(4.6 * COLUMNS, sum(0.9 + 0.3 * height for height in heights)), layout="constrained")
-        FigureCanvasAgg(figure)
-        grid = figure.add_gridspec(rows, COLUMNS, height_ratios=[0.9 + 0.3 * height for height in heights])
-        for index, comparison in enumerate(self.comparisons):
-            draw(figure.add_subplot(grid[index // COLUMNS, index % COLUMNS]), comparison)
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=90)
-
-
-def draw(axes: Axes, comparison: Comparison) -> None:
-    """Horizontal bars, the baseline in grey; the text beside a bar is its median and its ratio."""
-    names = list(comparison.samples)
-    longest = max(comparison.spread(name).high for name in names) or 1.0
-    for lane, name in enumerate(names):
-        rate = comparison.spread(name)
-        base = name == comparison.baseline
-        axes.barh(lane, rate.median, height=0.7, color="0.7" if base else "tab:blue")
-        axes.plot([rate.low, rate.high], [lane, lane], color="black", linewidth=1.2)
-        ratio = "" if base else f"  x{comparison.ratio(name).median:.2f}"
-        axes.text(longest * 1.02, lane, f"{number(rate.median)}{ratio}", va="center", fontsize=7)
-    axes.set_xlim(0, longest * 1.45)
-    axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.invert_yaxis()
-    axes.tick_params(axis="x", labelsize=6)
-    axes.set_title(f"{comparison.title} ({comparison.unit}/s)", fontsize=8)
+        about = f"{self._at}, {', '.join(f'{name}: {value}' for name, value in MACHINE.items())}"
+        path.write_text(page(self.comparisons, about, account(self.steps)))

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ROUNDS, ROUNDS_QUICK = 5, 3
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``quick``: fewer sizes and bytes, for a look within minutes; ``rounds`` are counted after one that is not."""
+    """``quick``: fewer sizes and bytes, for a look within minutes; ``rounds`` are counted after one that is not. ``asked``: somebody
+    wishes just so many, everywhere."""
 
     quick: bool = False
-    rounds: int = 5
+    rounds: int = ROUNDS
+    asked: bool = False
+
+    @classmethod
+    def of(cls, *, quick: bool, rounds: int | None) -> Settings:
+        return cls(quick, rounds or (ROUNDS_QUICK if quick else ROUNDS), rounds is not None)
+
+    def at_most(self, rounds: int) -> int:
+        """Rounds of what is too long for all of them."""
+        return self.rounds if self.asked else min(rounds, self.rounds)
 
     @property
     def warm_up_s(self) -> float:

@@ -1,17 +1,19 @@
-"""All Spark contenders in one session: ``run(report, quick=...)``, or ``python -m tests.benchmarks.spark_all [--quick] [PART ...]``."""
+"""All Spark contenders in one session. ``python -m tests.benchmarks.spark_all [--quick] [PART ...]`` is short for ``--only spark.PART``."""
 
 from __future__ import annotations
 
-import argparse
+import shutil
+import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from tests.benchmarks import spark_scale
 from tests.benchmarks.report import Report
+from tests.benchmarks.settings import Settings
 from tests.benchmarks.spark_flights import typed_columns
 from tests.benchmarks.spark_read import batch_reads
-from tests.benchmarks.spark_scale import scale
 from tests.benchmarks.spark_stream import latencies, overheads, streaming_reads
 from tests.benchmarks.spark_world import World
 from tests.benchmarks.spark_write import batch_writes, streaming_writes
@@ -23,46 +25,51 @@ PARTS: Mapping[str, Callable[[World], None]] = {
     "stream-read": streaming_reads,
     "overhead": overheads,
     "latency": latencies,
-    "flights": typed_columns,
-    "scale": scale,
+    "flights.some": typed_columns,
+    "flights.all": partial(typed_columns, whole=True),
+    **{f"scale.{part.__name__}": partial(spark_scale.run, part) for part in spark_scale.PARTS},
 }
-QUICK = ("read", "write", "overhead", "flights")
 
 
-ROUNDS, ROUNDS_QUICK = 5, 3
+class SparkPart:
+    """One session for all steps, until one fails."""
+
+    def __init__(self, report: Report, settings: Settings) -> None:
+        self._report, self._settings = report, settings
+        self._world: World | None = None
+        self._directory: Path | None = None
+
+    def run(self, detail: str) -> None:
+        if self._world is None:
+            self._report.say("starting Spark")
+            self._directory = Path(tempfile.mkdtemp(prefix="bk-bench-"))
+            self._world = World(self._directory, self._report, self._settings.quick, self._settings.rounds, asked=self._settings.asked)
+        PARTS[detail](self._world)
+        self._world.spare_disk()
+
+    def close(self) -> None:
+        world, self._world = self._world, None
+        directory, self._directory = self._directory, None
+        try:
+            if world is not None:
+                world.close()
+        finally:
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
-def run(report: Report, quick: bool, parts: Sequence[str] = (), rounds: int | None = None) -> None:
-    """``parts``: some of PARTS; by default all, or with ``quick`` those of QUICK. A part that fails does not stop the next one;
-    RuntimeError at the end if one did."""
-    counted = rounds or (ROUNDS_QUICK if quick else ROUNDS)
-    failed = []
-    with (
-        tempfile.TemporaryDirectory(prefix="bk-bench-", ignore_cleanup_errors=True) as directory,
-        World(Path(directory), report, quick, counted) as world,
-    ):
-        for part in parts or (QUICK if quick else tuple(PARTS)):
-            report.say(f"Spark: {part}")
-            try:
-                PARTS[part](world)
-            except Exception:
-                failed.append(part)
-                report.say(traceback.format_exc())
-    if failed:
-        raise RuntimeError(f"parts of the Spark benchmark failed: {', '.join(failed)}")
+def main(words: Sequence[str]) -> int:
+    from tests.benchmarks.__main__ import main as whole
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS])
-    chosen = parser.parse_args()
-    report = Report(chosen.json)
-    run(report, chosen.quick, chosen.parts, chosen.rounds)
-    report.print_summary()
+    named: list[str] = []
+    options: list[str] = []
+    last = ""
+    for word in words:
+        option = word.startswith("--") or last in ("--json", "--rounds", "--patience")
+        (options if option else named).append(word)
+        last = word
+    return whole([*options, "--only", ",".join(f"spark.{word}" for word in named) or "spark"])
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main(sys.argv[1:]))

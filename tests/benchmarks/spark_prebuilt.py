@@ -1,7 +1,7 @@
 """What Spark's Python data sources can do at best: a source that yields a prebuilt record batch again and again, a sink that drops all.
 
 Nothing is computed per row or per batch, so what is left is Spark itself: the ceiling of every Python source and sink. As a stream it is
-the trivial one: its offset is the number of batches so far.
+the trivial one: its offset is the number of batches so far. With ``parquet`` a batch read gives typed columns instead of one value.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,13 +32,13 @@ _SCHEMA = pa.schema([("value", pa.binary())])
 
 
 class Rows(InputPartition):
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, number: int) -> None:
         super().__init__(None)
-        self.rows = rows
+        self.rows, self.number = rows, number
 
 
 def shares(rows: int, partitions: int) -> list[InputPartition]:
-    return [Rows(rows * (index + 1) // partitions - rows * index // partitions) for index in range(partitions)]
+    return [Rows(rows * (index + 1) // partitions - rows * index // partitions, index) for index in range(partitions)]
 
 
 @lru_cache(maxsize=4)
@@ -58,8 +60,31 @@ def batches(rows: int, value_bytes: int, batch_bytes: int) -> Iterator[pa.Record
         rows -= per_batch
 
 
+@lru_cache(maxsize=2)
+def built_of_parquet(path: Path, batch_bytes: int) -> tuple[pa.RecordBatch, ...]:
+    """The first row group of a file, in batches of about that size. Once per worker."""
+    from pyarrow import parquet
+
+    table = parquet.ParquetFile(path).read_row_group(0).combine_chunks()
+    table = table.cast(pa.schema([field.with_nullable(True).remove_metadata() for field in table.schema]))
+    return tuple(table.to_batches(max(1, table.num_rows * batch_bytes // max(1, table.nbytes))))
+
+
+def batches_of_parquet(path: Path, rows: int, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """``rows`` rows: those of ``built_of_parquet``, again and again."""
+    for batch in cycle(built_of_parquet(path, batch_bytes)):
+        if rows <= 0:
+            return
+        yield batch if rows >= batch.num_rows else batch.slice(0, rows)
+        rows -= batch.num_rows
+
+
 class PrebuiltSource(DataSource):
-    """Options: ``rows`` (of a read, or of a micro-batch), ``valueBytes``, ``partitions``, ``batchBytes``; ``batches`` of a stream."""
+    """Options: ``rows`` (of a read, or of a micro-batch), ``valueBytes``, ``partitions``, ``batchBytes``; ``batches`` of a stream.
+
+    ``parquet``: a directory with a file per partition; a reader gives the first row group of its file again and again, with the schema
+    that the reader is given.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -88,9 +113,12 @@ class _Given:
         self.batch_bytes = int(options.get("batchBytes", str(BATCH_BYTES)))
         self.tasks = int(options.get("partitions", "1"))
         self.batches = int(options.get("batches", "1"))
+        self.parquet = options.get("parquet")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Rows)
+        if self.parquet is not None:
+            return batches_of_parquet(Path(self.parquet) / f"part-{partition.number}.parquet", partition.rows, self.batch_bytes)
         return batches(partition.rows, self.value_bytes, self.batch_bytes)
 
 

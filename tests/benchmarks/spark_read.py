@@ -5,7 +5,7 @@ The action of all is ``select(sum(length(value)))``: every value is fetched into
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -78,8 +78,9 @@ def compare(world: World, size: Size, frames: Mapping[str, Callable[[], DataFram
 class Filled:
     """The same values in a log on each kind of bookie, in a topic, and in Parquet files. ``frames``: one read of each, anew."""
 
-    def __init__(self, world: World, size: Size, partitions: int = PARTITIONS) -> None:
-        self._world, self._size, self._partitions = world, size, partitions
+    def __init__(self, world: World, size: Size, partitions: int = PARTITIONS, without: Sequence[str] = ()) -> None:
+        """``without`` some of ON_APACHE, ON_EMBEDDED and PARQUET."""
+        self._world, self._size, self._partitions, self._without = world, size, partitions, without
         self._logs: list[tuple[str, str]] = []
         self._topic = world.topic(partitions)
         self._path = world.path("parquet")
@@ -92,11 +93,13 @@ class Filled:
         servers = {"kafka.bootstrap.servers": world.kafka, "topic": self._topic}
         to_partitions(given).write.format("kafka").options(**servers, **KAFKA_WRITING).mode("append").save()
         for name, kind in ((REPLAYED, REPLAYING), (ON_APACHE, APACHE), (ON_EMBEDDED, EMBEDDED)):
-            self.frames[name] = self._log(given, kind)
+            if name not in self._without:
+                self.frames[name] = self._log(given, kind)
         options = {"rows": size.rows, "valueBytes": size.value_bytes, "partitions": self._partitions}
         self.frames[CEILING] = lambda: world.read("prebuilt", **options)
-        given.write.option("compression", "none").parquet(str(self._path))
-        self.frames[PARQUET] = lambda: world.spark.read.parquet(str(self._path))
+        if PARQUET not in self._without:
+            given.write.option("compression", "none").parquet(str(self._path))
+            self.frames[PARQUET] = lambda: world.spark.read.parquet(str(self._path))
 
     def _log(self, given: DataFrame, kind: str) -> Callable[[], DataFrame]:
         world, log = self._world, self._world.name("read")

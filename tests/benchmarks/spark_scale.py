@@ -24,30 +24,34 @@ from bk_core.protocol.log.segments import LogProperties, SegmentRange
 from bk_spark.options import parse_options
 from bk_spark.reader import BookKeeperReader, schema_of
 from tests.benchmarks.measure import Comparison, CpuMeter, Reach, Sample, interleave
-from tests.benchmarks.spark_read import CEILING, KAFKA, ON_APACHE, REPLAYED, Filled, Size, compare
+from tests.benchmarks.spark_read import ON_EMBEDDED, PARQUET, Filled, Size, compare
 from tests.benchmarks.spark_stream import available, read_stream
-from tests.benchmarks.spark_world import APACHE, EMBEDDED, ONE_COPY, REPLAYING, THREE_COPIES, URI, World, summed, values
+from tests.benchmarks.spark_world import APACHE, EMBEDDED, ONE_COPY, REPLAYING, URI, World, summed, values
 
 GROUP = "Spark scale"
 VALUE_BYTES = 100
+ENTRY_SIZES = {100: "100 B", 1 << 10: "1 KiB", 10 << 10: "10 KiB", 100 << 10: "100 KiB", 1 << 20: "1 MiB", 4 << 20: "4 MiB"}
 ONE_COPY_RAW = LogProperties(entry_format="raw", ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
-AT_ONCE = 100
+PER_COMMIT = 1000  # segments that one compare-and-set of the list adds
 ENTRIES_PER_LEDGER = 1000
 
 
-def scale(world: World) -> None:
-    for part in (partitions, segments, fragments, ledgers, entries, memory):
-        world.report.say(f"scale: {part.__name__}")
+def run(part: Callable[[World], None], world: World) -> None:
+    """What one left behind must not weigh on the next: replaying sources forget nothing, and ledgers by the thousand are gone soonest with
+    their bookies."""
+    try:
         part(world)
-        world.end(REPLAYING)  # replaying sources forget nothing before
+    finally:
+        world.end(REPLAYING)
+        if part is ledgers:
+            world.end(EMBEDDED)
 
 
 def partitions(world: World) -> None:
-    size = Size(1024, 1_000_000)
+    size = Size(1024, 500_000)
     for count in (1, 2, 4):
-        with Filled(world, size, count) as filled:
-            frames = {name: filled.frames[name] for name in (KAFKA, REPLAYED, ON_APACHE, CEILING)}
-            compare(world, size, frames, f"Spark batch read, {size.value_bytes} B values, {count} partitions", GROUP)
+        with Filled(world, size, count, without=(ON_EMBEDDED, PARQUET)) as filled:
+            compare(world, size, filled.frames, f"Spark batch read, {size.value_bytes} B values, {count} partitions", GROUP)
 
 
 # --- segments in a log ----------------------------------------------------------------------------------------------------
@@ -57,8 +61,9 @@ def segments(world: World, counts: Sequence[int] = (10, 1_000, 10_000, 100_000))
     """Every segment holds one entry of one row. A stream reads the last ones, a row per micro-batch; planning takes all of the log."""
     uri, logs = world.uri(EMBEDDED), {}
     for count in counts:
-        world.report.say(f"a log of {count:,} segments")
+        began = time.monotonic()
         logs[count] = grow(world.client(EMBEDDED), world.name("segments"), count)
+        world.report.say(f"a log of {count:,} segments, made in {time.monotonic() - began:.1f} s")
     batches = 8
 
     def streaming(count: int) -> Sample:
@@ -68,9 +73,9 @@ def segments(world: World, counts: Sequence[int] = (10, 1_000, 10_000, 100_000))
 
     def planning(count: int) -> Sample:
         options = parse_options({URI: uri, "log": logs[count]})
-        began = time.perf_counter()
-        tasks = BookKeeperReader(options, schema_of(options)).partitions()
-        return Sample(time.perf_counter() - began, count, extra={"tasks": len(tasks)})
+        with CpuMeter({"planner": [os.getpid()], "bookies": partial(world.pids, "bookies")}) as meter:
+            tasks = BookKeeperReader(options, schema_of(options)).partitions()
+        return meter.sample(count, tasks=len(tasks), took_ms=1000 * meter.seconds)
 
     for what, run, note in (
         ("a micro-batch of one row", streaming, "ours as the source, a sink that drops; batch_ms: median of a run"),
@@ -80,7 +85,8 @@ def segments(world: World, counts: Sequence[int] = (10, 1_000, 10_000, 100_000))
         samples = interleave(contenders, world.rounds, 1, world.report.say)
         unit = "rows" if run is streaming else "segments"
         baseline = f"{counts[0]:,} segments"
-        world.report.add(Comparison(f"Segments in the log: {what}", unit, samples, baseline, note, (), GROUP))
+        shown = "batch_ms" if run is streaming else "took_ms"
+        world.report.add(Comparison(f"Segments in the log: {what}", unit, samples, baseline, note, (), GROUP, shown))
     for log in logs.values():
         world.drop_log(EMBEDDED, log)
 
@@ -90,8 +96,8 @@ def grow(client: Any, log: str, count: int) -> str:
     create_log(client, log, ONE_COPY_RAW)
     for start in range(0, count, ENTRIES_PER_LEDGER):
         ledger = written(client, min(ENTRIES_PER_LEDGER, count - start), VALUE_BYTES)
-        for first in range(0, min(ENTRIES_PER_LEDGER, count - start), AT_ONCE):
-            last = min(first + AT_ONCE, count - start)
+        for first in range(0, min(ENTRIES_PER_LEDGER, count - start), PER_COMMIT):
+            last = min(first + PER_COMMIT, count - start)
             listed(client, log, [SegmentRange(ledger, entry, entry, 1, VALUE_BYTES, 1) for entry in range(first, last)])
     return log
 
@@ -123,7 +129,7 @@ def listed(client: Any, log: str, ranges: Sequence[SegmentRange]) -> None:
 # --- fragments, ledgers, entries ------------------------------------------------------------------------------------------
 
 
-def fragments(world: World, count: int = 200_000) -> None:
+def fragments(world: World, count: int = 100_000) -> None:
     """All three bookies hold all entries, so the metadata may say that the ensemble changed its order as often as one likes."""
     client = world.client(APACHE)
     frames: dict[str, Callable[[], DataFrame]] = {}
@@ -148,39 +154,37 @@ def ledgers(world: World, rows: int = 100_000, numbers: Sequence[int] = (1, 100,
     """The same rows in one ledger, and in many."""
     client = world.client(EMBEDDED)
     frames: dict[str, Callable[[], DataFrame]] = {}
-    logs = []
     for number in numbers:
         log = world.name("ledgers")
-        logs.append(log)
+        world.report.say(f"a log of {number:,} ledgers")
         create_log(client, log, ONE_COPY_RAW)
         each = rows // number
         with ThreadPoolExecutor(8) as pool:
             ids = [made.result() for made in [pool.submit(written, client, each, VALUE_BYTES) for _ in range(number)]]
-        for start in range(0, number, AT_ONCE):
-            ranges = [SegmentRange(ledger, 0, each - 1, each, each * VALUE_BYTES, 1) for ledger in ids[start : start + AT_ONCE]]
+        for start in range(0, number, PER_COMMIT):
+            ranges = [SegmentRange(ledger, 0, each - 1, each, each * VALUE_BYTES, 1) for ledger in ids[start : start + PER_COMMIT]]
             listed(client, log, ranges)
         frames[f"{number:,} ledgers"] = partial(world.read_ours, world.uri(EMBEDDED), log, minPartitions=2, includeMetadata="false")
     _reads(world, "Ledgers in one batch read", rows, rows * VALUE_BYTES, frames, f"{rows:,} rows, 3 embedded bookies, 2 tasks")
-    for log in logs:
-        world.drop_log(EMBEDDED, log)
 
 
 def entries(world: World, total: int = 256 << 20) -> None:
-    """Raw entries: one value is one entry."""
+    """Raw entries: one value is one entry. What is compared is bytes per second."""
     client = world.client(APACHE)
-    frames: dict[str, Callable[[], DataFrame]] = {}
-    for size in (100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20):
-        bytes_here = total // 4 if size == 100 else total
-        ledger = written(client, bytes_here // size, size, copies=3)
-        options = {URI: world.uri(APACHE), "ledgers": ledger, "includeMetadata": "false", "minPartitions": 2}
-        name = f"{size:,} B"
-        frames[name] = partial(world.read, "bookkeeper", **options)
-        count = bytes_here // size
-        samples = interleave(
-            {name: world.measured(count, count * size, _reading(frames[name], count * size))}, world.rounds, 1, world.report.say
-        )
-        note = "one ledger on 3 Apache bookies, 2 tasks"
-        world.report.add(Comparison(f"Raw entries of {size:,} B", "entries", samples, name, note, (), GROUP))
+    contenders: dict[str, Callable[[], Sample]] = {}
+    ledgers = []
+    for size, words in ENTRY_SIZES.items():
+        count = (total // 4 if size == 100 else total) // size
+        world.report.say(f"a ledger of {count:,} entries of {words}")
+        ledgers.append(written(client, count, size, copies=3))
+        options = {URI: world.uri(APACHE), "ledgers": ledgers[-1], "includeMetadata": "false", "minPartitions": 2}
+        frame = partial(world.read, "bookkeeper", **options)
+        contenders[f"entries of {words}"] = world.measured(count * size, count * size, _reading(frame, count * size))
+    samples = interleave(contenders, world.rounds, 1, world.report.say)
+    note = f"{total >> 20} MiB (100 B: a quarter of it) in a ledger on 3 Apache bookies, 2 tasks; a row is an entry"
+    world.report.add(Comparison("Size of raw entries", "bytes", samples, "entries of 1 KiB", note, (), GROUP))
+    for ledger in ledgers:
+        client.delete_ledger(ledger)
 
 
 def _reads(world: World, title: str, rows: int, size: int, frames: Mapping[str, Callable[[], DataFrame]], note: str) -> None:
@@ -200,53 +204,59 @@ def _reading(frame: Callable[[], DataFrame], size: int) -> Callable[[], None]:
 
 # --- memory ---------------------------------------------------------------------------------------------------------------
 
-ABOVE = "worker_mib_above_idle"
+ABOVE, PEAK = "worker_mib_above_idle", "worker_mib"
+WORKERS = "Python workers"
+SLOTS = 8
+FLAT = 1.1  # times the memory at an eighth of the size
 
 
-def memory(world: World, sizes_gib: Sequence[float] = (0.25, 1.0, 2.0)) -> None:
-    """Anonymous memory of the fattest task worker, above one that is idle: reading and writing logs of different sizes."""
-    idle = world.idle_worker_mib()
-    world.report.say(f"an idle worker has {idle:.0f} MiB of its own")
+def memory(world: World, sizes_mib: Sequence[int] = (50, 500, 4096)) -> None:
+    """Anonymous memory of the fattest task worker, above one that is idle: writing logs of clearly different sizes, and reading them."""
+    uri = world.uri(APACHE)  # started here, not on the clock
+    logs: dict[int, str] = {}
     contenders: dict[str, Callable[[], Sample]] = {}
-    logs: list[tuple[str, str]] = []
-    world.uri(APACHE)  # started here, not on the clock
-    for gib in sizes_gib:
-        rows = int(gib * (1 << 20))
-        log = world.name("memory")
-        logs.append((REPLAYING, log))
-        given = values(world.spark, rows, 1024)
-        where = {URI: world.uri(REPLAYING), "log": log, **ONE_COPY}
-        world.activate()
-        given.write.format("bookkeeper").options(**where).mode("append").save()
-        world.close_ledgers(REPLAYING, log)
-        frame = partial(world.read_ours, world.uri(REPLAYING), log, minPartitions=2, maxBytesPerPartition="64g")
-        contenders[f"read {gib:g} GiB"] = _watched(world, idle, rows, _reading(frame, rows * 1024))
-        contenders[f"write {gib:g} GiB"] = _watched(world, idle, rows, _writing(world, given, logs))
-    samples = interleave(contenders, 3, 0, world.report.say)
+    for mib in sizes_mib:
+        rows = mib << 10
+        contenders[f"write {mib:,} MiB"] = partial(_watched, world, rows, partial(_write_log, world, logs, mib, uri))
+        contenders[f"read {mib:,} MiB"] = partial(_watched, world, rows, partial(_read_log, world, logs, mib, uri))
+    samples = interleave(contenders, world.at_most(2), 0, world.report.say)
     reaches = [Reach(name, 256, of=ABOVE, against="", at_most=True) for name in contenders]
-    note = f"an idle worker has {idle:.0f} MiB; 2 tasks, defaults otherwise"
-    world.report.add(Comparison("Memory of a task worker", "rows", samples, next(iter(contenders)), note, reaches, GROUP))
-    for kind, log in logs:
-        world.drop_log(kind, log)
+    largest, smaller = (f"{{}} {mib:,} MiB" for mib in sizes_mib[:-3:-1])  # the smallest does not fill the buffers
+    reaches += [Reach(largest.format(way), FLAT, of=PEAK, against=smaller.format(way), at_most=True) for way in ("write", "read")]
+    note = "values of 1 KiB; a log on 3 Apache bookies, 1/1/1, written and then read by 2 tasks, defaults otherwise; workers new every time"
+    first = next(iter(contenders))
+    world.report.add(Comparison("Memory of a task worker", "rows", samples, first, note, reaches, GROUP, ABOVE))
+    for log in logs.values():
+        world.drop_log(APACHE, log)
 
 
-def _writing(world: World, given: DataFrame, logs: list[tuple[str, str]]) -> Callable[[], None]:
-    def write() -> None:
-        log = world.name("memory")
-        logs.append((APACHE, log))
-        where = {URI: world.uri(APACHE), "log": log, **THREE_COPIES}
-        world.activate()
-        given.write.format("bookkeeper").options(**where).mode("append").save()
+def _write_log(world: World, logs: dict[int, str], mib: int, uri: str) -> None:
+    """In place of the one that was written before."""
+    if mib in logs:
+        world.drop_log(APACHE, logs.pop(mib))
+    log = world.name("memory")
+    world.activate()
+    values(world.spark, mib << 10, 1024).write.format("bookkeeper").options(**{URI: uri, "log": log, **ONE_COPY}).mode("append").save()
+    logs[mib] = log
 
-    return write
+
+def _read_log(world: World, logs: dict[int, str], mib: int, uri: str) -> None:
+    _reading(partial(world.read_ours, uri, logs[mib], minPartitions=2, maxBytesPerPartition="64g"), mib << 20)()
 
 
-def _watched(world: World, idle: float, rows: int, action: Callable[[], None]) -> Callable[[], Sample]:
-    def run() -> Sample:
-        workers = {f"worker {pid}": [pid] for pid in world.pids("Python workers")}
-        with CpuMeter(workers) as each, world.meter() as meter:
-            action()
-        fattest = max(each.peak_anonymous.values(), default=0) / (1 << 20)
-        return meter.sample(rows, rows * 1024, **{ABOVE: fattest - idle})
+def _watched(world: World, rows: int, action: Callable[[], None]) -> Sample:
+    """By workers that have done nothing before. More than ``SLOTS`` of them would not be looked at."""
+    old = set(world.pids(WORKERS))
+    world.fresh_workers()
+    idle = world.idle_worker_mib(old)
 
-    return run
+    def one(slot: int) -> list[int]:
+        return [pid for pid in world.pids(WORKERS) if pid not in old][slot : slot + 1]
+
+    with CpuMeter({str(slot): partial(one, slot) for slot in range(SLOTS)}) as each, world.meter() as meter:
+        action()
+    peak = max(each.peak_anonymous.values()) / (1 << 20)
+    return meter.sample(rows, rows * 1024, **{PEAK: peak, ABOVE: peak - idle, "idle_worker_mib": idle})
+
+
+PARTS: Sequence[Callable[[World], None]] = (partitions, segments, fragments, entries, memory, ledgers)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -24,6 +27,7 @@ from bk_core.protocol.ledger import metadata_codec
 from pyspark_bookkeeper import DefaultSource
 from tests.benchmarks.measure import CpuMeter, Sample, descendants, usage_of
 from tests.benchmarks.report import Report
+from tests.benchmarks.settings import Settings
 from tests.benchmarks.spark_prebuilt import PrebuiltSource
 from tests.benchmarks.standins import standins
 from tests.kafka.broker import Broker
@@ -32,6 +36,7 @@ from tests.kafka.jars import CONNECTOR, resolve
 URI = "bookkeeper.metadataServiceUri"
 APACHE, EMBEDDED, REPLAYING, SINKS = "Apache", "embedded", "replaying", "acknowledging"
 FRESH_S = 0.05
+DISK_MAX = 16 << 30
 # No 4.2 or 4.3 of it is on Maven; this one runs on pyspark 4.3.
 AVRO = (("org.apache.spark", "spark-avro_2.13", "4.1.1"),)
 SETTINGS = {
@@ -61,6 +66,8 @@ _KINDS = (
     ("standin", "stand-ins"),
     ("ZooKeeperServerMain", "ZooKeeper"),
 )
+PYTHON = ("Python workers", "planner", "source runner")
+ENDING_S = 20.0
 PROCESSES = tuple(dict.fromkeys(name for _, name in _KINDS))
 
 
@@ -93,11 +100,51 @@ def kind_of(pid: int) -> str | None:
     return next((name for text, name in _KINDS if text in command), None)
 
 
-class World:
-    """Use it with ``with``. Bookies and the broker are started when they are first asked for."""
+def kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
-    def __init__(self, directory: Path, report: Report, quick: bool, rounds: int) -> None:
+
+def _size(path: Path) -> int:
+    """Bytes; none if it is gone by now."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def end_spark(session: SparkSession | None) -> None:
+    """The session and its JVM, which keeps Python processes with clients of the bookies, and which may hang; the next session has a JVM of
+    its own."""
+    gateway = cast(Any, SparkContext._gateway)
+    try:
+        if session is not None:
+            session.stop()
+    finally:
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        if gateway is not None:
+            _end_jvm(gateway)
+
+
+def _end_jvm(gateway: Any) -> None:
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # it ends with its standard input
+    try:
+        gateway.proc.wait(ENDING_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+
+class World:
+    """One session. Bookies and the broker are started when they are first asked for; ``close`` ends all."""
+
+    def __init__(self, directory: Path, report: Report, quick: bool, rounds: int, *, asked: bool = False) -> None:
+        """The last three as in ``Settings``."""
         self.directory, self.report, self.quick, self.rounds = directory, report, quick, rounds
+        self.at_most = Settings(quick, rounds, asked).at_most
         self._resources = ExitStack()
         self._clusters: dict[str, Any] = {}
         self._servers: dict[str, ExitStack] = {}
@@ -105,14 +152,30 @@ class World:
         self._broker: Broker | None = None
         self._numbers = itertools.count()
         self._kinds = Kinds()
-        self.spark = self._session()
+        try:
+            self.spark = self._session()
+        except BaseException:  # a JVM with half of a context would be taken for a whole one; another one is not known at all yet
+            end_spark(None)
+            kill(self._kinds.of("JVM"))
+            raise
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.spark.stop()
-        self._resources.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop all that was started, whatever it is at."""
+        try:
+            for query in self.spark.streams.active:
+                query.stop()
+            self.spark.sparkContext.cancelAllJobs()
+        finally:
+            try:
+                end_spark(self.spark)
+            finally:
+                self._resources.close()
 
     def _session(self) -> SparkSession:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -128,9 +191,18 @@ class World:
         session: SparkSession = builder.master("local[2]").appName("benchmark").getOrCreate()
         # what a stream that is stopped leaves half read would be told with a traceback
         session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+        self._register(session)
+        return session
+
+    @staticmethod
+    def _register(session: SparkSession) -> None:
         for source in (PrebuiltSource, DefaultSource):
             session.dataSource.register(source)
-        return session
+
+    def fresh_workers(self) -> None:
+        """New task workers from here on: Spark keeps those of one environment, and what they have read before stays in their heaps."""
+        self.spark.sparkContext.environment["BENCHMARK_TURN"] = self.name("turn")
+        self._register(self.spark)
 
     # --- servers -------------------------------------------------------------------------------------------------------
 
@@ -148,11 +220,23 @@ class World:
         return str(self._clusters[kind].uri)
 
     def end(self, kind: str) -> None:
-        """Stop bookies; what they hold is gone."""
+        """Stop bookies; what they hold is gone. So are Spark's Python processes, whose clients would look for them for ever."""
         if kind in self._clusters:
+            old = [pid for of in PYTHON for pid in self._kinds.of(of)]
+            self.fresh_workers()
+            kill(old)
             del self._clusters[kind]
             self._clients.pop(kind, None)
             self._servers.pop(kind).close()
+
+    def spare_disk(self) -> None:
+        """End bookies that have written much: Apache's give the space of deleted ledgers back after a quarter of an hour."""
+        for kind in [kind for kind in (APACHE, EMBEDDED) if kind in self._clusters]:
+            kept = sum(map(_size, (self.directory / f"bookies-{kind}").rglob("*")))
+            if kept > DISK_MAX:
+                self.report.say(f"{kept >> 30} GiB on disk: ending the {kind} bookies")
+                self.end(kind)
+                self.remove(self.directory / f"bookies-{kind}")
 
     def client(self, kind: str) -> Any:
         """For looking at logs and deleting them, in this process."""
@@ -235,15 +319,19 @@ class World:
     def pids(self, kind: str) -> list[int]:
         return self._kinds.of(kind)
 
-    def idle_worker_mib(self) -> float:
-        """Anonymous memory of a task worker that has imported what every Python source needs and has done nothing else."""
+    def idle_worker_mib(self, others: Container[int] = ()) -> float:
+        """Anonymous memory of a task worker that has imported what every Python source needs and has done nothing else. ``others`` are
+        workers that have."""
         self.read("prebuilt", rows=2, partitions=2).count()
         time.sleep(0.5)
-        found = [usage.anonymous for pid in self._kinds.of("Python workers") if (usage := usage_of(pid)) is not None]
+        fresh = [pid for pid in self._kinds.of("Python workers") if pid not in others]
+        found = [usage.anonymous for pid in fresh if (usage := usage_of(pid)) is not None]
         return max(found, default=0) / (1 << 20)
 
     def drop_log(self, kind: str, log: str) -> None:
-        delete_log(self.client(kind), log)
+        """But not from sinks: they keep nothing, and cannot be asked where a ledger ends that a stream has left open."""
+        if kind != SINKS:
+            delete_log(self.client(kind), log)
 
     def log_bytes(self, kind: str, log: str) -> int:
         """Payload bytes of one copy."""

@@ -43,7 +43,7 @@ class Broker:
         properties = directory / "server.properties"
         properties.write_text(_PROPERTIES.format(port=port, controller=controller, directory=directory))
         java = [find_java(), "-Xmx512m", "-cp", f"{libraries}/*"]
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster = urlsafe_b64encode(b"\x00" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         command = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(properties)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
         if done.returncode != 0:

@@ -7,12 +7,18 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import __main__
 from tests.benchmarks.measure import Comparison, CpuMeter, Reach, Sample, Spread, Steady, descendants, interleave, number, total, usage_of
+from tests.benchmarks.plan import STEPS, Cost, Overdue, Step, Took, bounded, chosen
+from tests.benchmarks.plots import picture
 from tests.benchmarks.report import Report
+from tests.benchmarks.settings import Settings
+from tests.benchmarks.spark_all import PARTS as SPARK_PARTS
 
 
 def comparison(*reaches: Reach) -> Comparison:
@@ -107,12 +113,16 @@ def test_the_report_prints_keeps_and_draws(tmp_path: Path) -> None:
     report = Report(tmp_path / "bench.json", out)
     report.add(comparison(Reach("ours", 4.0)))
     report.print_summary()
-    report.plot(tmp_path / "bench.png")
+    report.took(Took(STEPS[0], 60.0, 61.0))
+    report.plot(tmp_path / "bench.html")
     assert "4.00 / 4.00 / 4.00" in out.getvalue()
     assert "== reach: 1 of 1" in out.getvalue()
     kept = json.loads((tmp_path / "bench.json").read_text())
     assert kept["comparisons"][0]["contenders"]["ours"]["ratio"]["median"] == 4.0
-    assert (tmp_path / "bench.png").read_bytes()[:4] == b"\x89PNG"
+    assert kept["steps"] == [{"name": STEPS[0].name, "expectedS": 60, "tookS": 61.0, "failed": False}]
+    page = (tmp_path / "bench.html").read_text()
+    assert page.count("<img") == 1 and "4.00 / 4.00 / 4.00" in page
+    assert picture(report.comparisons)[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize(
@@ -120,3 +130,75 @@ def test_the_report_prints_keeps_and_draws(tmp_path: Path) -> None:
 )
 def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def names(words: str, *, quick: bool = False) -> list[str]:
+    return [step.name for step in chosen(words, quick=quick)]
+
+
+def test_parts_are_chosen_by_name() -> None:
+    assert names("client.sinks, kernels") == ["kernels.crc", "kernels.frames", "client.sinks"]
+    assert names("spark.flights") == ["spark.flights.some", "spark.flights.all"]
+    assert names("spark.flights", quick=True) == ["spark.flights.some"]
+    assert names("spark.scale", quick=True) == names("spark.scale")  # the quick run has none of its own
+    assert names("") == [step.name for step in STEPS]
+    assert set(names("", quick=True)) < set(names(""))
+    with pytest.raises(ValueError, match="nothing is called spark.flight"):
+        chosen("spark.flight", quick=False)
+
+
+def test_every_step_of_spark_can_be_run() -> None:
+    assert {step.detail for step in STEPS if step.part == "spark"} == set(SPARK_PARTS)
+
+
+def test_expected_seconds_follow_the_rounds() -> None:
+    step = Step("a.b", Cost(10, 5, 3), Cost(2, 1))
+    assert step.expected_s(quick=False, rounds=5, asked=False) == 25
+    assert step.expected_s(quick=False, rounds=5, asked=True) == 35
+    assert step.expected_s(quick=True, rounds=2, asked=False) == 4
+    assert Settings.of(quick=False, rounds=None).at_most(1) == 1
+    assert Settings.of(quick=False, rounds=4).at_most(1) == 4
+
+
+def test_a_step_that_hangs_is_ended() -> None:
+    with pytest.raises(Overdue, match="this was not done within 0:00"), bounded(0.01, "this"):
+        threading.Event().wait(60)
+    with bounded(60, "that"):
+        pass
+
+
+class Steps:
+    """A part whose first step fails."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def run(self, detail: str) -> None:
+        self.ran.append(detail)
+        if len(self.ran) == 1:
+            raise SystemExit("it ended")
+
+    def close(self) -> None:
+        self.ran.append("closed")
+
+
+def test_a_step_that_fails_does_not_stop_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Steps()
+    monkeypatch.setattr(__main__, "PARTS", {"kernels": lambda *_: part})
+    assert __main__.main(["--only", "kernels", "--json", str(tmp_path / "bench.json")]) == 1
+    assert part.ran == ["crc", "closed", "frames", "closed"]
+    assert [step["failed"] for step in json.loads((tmp_path / "bench.json").read_text())["steps"]] == [True, False]
+
+
+class Stopped(Steps):
+    def run(self, detail: str) -> None:
+        self.ran.append(detail)
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_is_stopped_ends_its_processes_and_no_other_step_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Stopped()
+    monkeypatch.setattr(__main__, "PARTS", {"kernels": lambda *_: part})
+    with pytest.raises(KeyboardInterrupt):
+        __main__.main(["--only", "kernels", "--json", str(tmp_path / "bench.json")])
+    assert part.ran == ["crc", "closed"]
