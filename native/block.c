@@ -1,6 +1,7 @@
 #include "block.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define BLOCK_BYTES_MIN (128u * 1024)       /* below, an allocator keeps memory anyway */
 #define IDLE_BYTES_MAX  (48u * 1024 * 1024) /* of this process, kept for what comes next */
@@ -22,12 +23,20 @@ typedef struct {
     int writable;
 } block;
 
-/* Touched under the GIL only. It is plain memory, of no interpreter. */
+/* From the one that was given back first to the last. Touched under the GIL only. It is plain memory, of no
+ * interpreter. */
 static struct {
     uint8_t *data;
     size_t capacity;
 } idle[IDLE_COUNT_MAX];
 static size_t idle_count, idle_bytes;
+
+static uint8_t *remove_idle(size_t index) {
+    uint8_t *data = idle[index].data;
+    idle_bytes -= idle[index].capacity;
+    memmove(idle + index, idle + index + 1, (--idle_count - index) * sizeof *idle);
+    return data;
+}
 
 /* The smallest idle block that is large enough, unless it is more than twice too large; of equals the latest one, which
  * may still be in a cache. */
@@ -42,21 +51,23 @@ static uint8_t *take_idle(size_t wanted, size_t *capacity) {
     if (best == idle_count) {
         return NULL;
     }
-    uint8_t *data = idle[best].data;
     *capacity = idle[best].capacity;
-    idle_bytes -= *capacity;
-    idle[best] = idle[--idle_count];
-    return data;
+    return remove_idle(best);
 }
 
+/* What has been idle for longest gives way: a program that goes on to blocks of another size must not find all places
+ * taken by those that it wants no more. */
 static void put_back(uint8_t *data, size_t capacity) {
-    if (!KEEPS_NOTHING && idle_count < IDLE_COUNT_MAX && capacity <= IDLE_BYTES_MAX - idle_bytes) {
-        idle[idle_count].data = data;
-        idle[idle_count++].capacity = capacity;
-        idle_bytes += capacity;
-    } else {
+    if (KEEPS_NOTHING || capacity > IDLE_BYTES_MAX) {
         free(data);
+        return;
     }
+    while (idle_count == IDLE_COUNT_MAX || capacity > IDLE_BYTES_MAX - idle_bytes) {
+        free(remove_idle(0));
+    }
+    idle[idle_count].data = data;
+    idle[idle_count++].capacity = capacity;
+    idle_bytes += capacity;
 }
 
 static void block_dealloc(PyObject *self) {
