@@ -24,6 +24,8 @@ _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bk-spawner")
 _LOG_TAIL_LINES = 12
 # Below the range from which the kernel takes ports for outgoing connections, so that a stopped bookie's port stays free for its return.
 _PORTS = range(20_000, 32_000)
+_SHARES = 16  # of them. Two processes that look for ports at the same time mostly look at different ones
+_drawn: set[int] = set()  # by this process: whoever got one may not listen yet, or be stopped and come back
 
 
 def _die_with_parent() -> None:
@@ -48,14 +50,18 @@ def spawn(command: Sequence[str], *, stdout: Any, stderr: Any, env: Mapping[str,
 
 
 def free_port() -> int:
-    """A port of the loopback interface on which nothing listens now."""
-    for port in random.sample(_PORTS, k=len(_PORTS)):
+    """A port of the loopback interface on which nothing listens now. Nobody else gets it from this process while there are others."""
+    share = set(_PORTS[os.getpid() % _SHARES :: _SHARES])
+    ports = random.sample(_PORTS, k=len(_PORTS))
+    ports.sort(key=lambda port: (port in _drawn, port not in share))
+    for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _drawn.add(port)
             return port
     raise BookieUnavailableError(f"no free port from {_PORTS.start} to {_PORTS.stop - 1}")
 
