@@ -121,6 +121,22 @@ static bk_entries_status unpack_item(const bk_entries *entries, const bk_digest 
     return BK_ENTRIES_OK;
 }
 
+/* One more item behind those that are there. */
+static bk_entries_status add_item(const bk_entries *entries, const bk_digest *digest, const uint8_t *body,
+                                  size_t body_size, const bk_columns *columns, bk_entries_result *result) {
+    size_t payload_size = body_size - BK_ENTRY_HEADER_BYTES - digest->bytes;
+    if (result->count >= columns->count || columns->value_bytes - result->value_bytes < payload_size) {
+        return BK_ENTRIES_NO_ROOM;
+    }
+    bk_entries_status status = unpack_item(entries, digest, body, payload_size, columns, result);
+    if (status == BK_ENTRIES_OK) {
+        result->count++;
+        result->value_bytes += payload_size;
+        store_native(columns->offsets, result->count, (int64_t)result->value_bytes);
+    }
+    return status;
+}
+
 bk_entries_status bk_unpack_entries(const bk_entries *entries, const bk_columns *columns, bk_entries_result *result) {
     bk_digest digest;
     bk_entries_status status = prepare(entries, &digest, result);
@@ -136,17 +152,10 @@ bk_entries_status bk_unpack_entries(const bk_entries *entries, const bk_columns 
         if (status != BK_ENTRIES_OK) {
             return status;
         }
-        size_t payload_size = body_size - BK_ENTRY_HEADER_BYTES - digest.bytes;
-        if (result->count >= columns->count || columns->value_bytes - result->value_bytes < payload_size) {
-            return BK_ENTRIES_NO_ROOM;
-        }
-        status = unpack_item(entries, &digest, body, payload_size, columns, result);
+        status = add_item(entries, &digest, body, body_size, columns, result);
         if (status != BK_ENTRIES_OK) {
             return status;
         }
-        result->count++;
-        result->value_bytes += payload_size;
-        store_native(columns->offsets, result->count, (int64_t)result->value_bytes);
     }
     return BK_ENTRIES_OK;
 }
@@ -190,17 +199,10 @@ bk_entries_status bk_unpack_part(const bk_entries *entries, const bk_columns *co
             result->next = at - result->consumed;
             return BK_ENTRIES_OK;
         }
-        size_t payload_size = body_size - BK_ENTRY_HEADER_BYTES - digest.bytes;
-        if (columns->value_bytes - result->value_bytes < payload_size) {
-            return BK_ENTRIES_NO_ROOM;
-        }
-        status = unpack_item(entries, &digest, body, payload_size, columns, result);
+        status = add_item(entries, &digest, body, body_size, columns, result);
         if (status != BK_ENTRIES_OK) {
             return status;
         }
-        result->count++;
-        result->value_bytes += payload_size;
         result->consumed = at;
-        store_native(columns->offsets, result->count, (int64_t)result->value_bytes);
     }
 }
