@@ -19,8 +19,8 @@ class ReadOptions:
 
     ``speculative``: while an operation is incomplete, ask another replica after ``Limits.speculative_read_ns``, doubled each time (RD-4).
     ``sticky``: without striping all reads prefer one bookie, which moves on when it fails (RD-2).
-    ``spread``: the parts of a long sticky read begin at one replica after the other, so that all of them work at it. Each part is large,
-    and a part that is read again is asked of the same replica.
+    ``spread``: the parts of a long sticky read begin at one replica after the other, so that all of them work at it. A turn is hundreds of
+    entries at least: a bookie that must read from its disk reads some entries ahead, which is wasted on one that is not asked for them.
     ``parallel_polls``: long polls go to all E bookies at once; else one after the other with speculative follow-ups (LC-6).
     ``hold_back_in_recovery``: while somebody recovers the ledger, nothing above the last LAC seen before is shown until the ledger is
     CLOSED. A recoverer that stamps its own advancing LAC into what it writes back, as Apache's Java client does, may tell bookies a LAC

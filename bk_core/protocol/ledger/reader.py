@@ -93,7 +93,7 @@ class RangeReader:
         self._heard = -1 if unconfirmed else last
         self._vanished: int | None = None  # first entry that a CLOSED ledger turned out not to have
         self._blocks: deque[Block] = deque()
-        self._turn = 0
+        self._turn = self._since_turn = 0
         self._lanes = metadata.ensemble_size if self._distribution.striped else 1
         known = (metadata.length, metadata.last_entry_id + 1) if metadata.state is LedgerState.CLOSED else (0, 0)
         self._ahead = ReadAhead(self._limits, known, self._lanes)
@@ -122,13 +122,19 @@ class RangeReader:
                 effects += self._new_round(chunk)
         while not self._finished and self._next <= self._last and self._may_begin():
             last = min(self._next + self._ahead.entries(self._batch) - 1, self._last, self._fragment_end(self._next))
-            block = Block(self._next, last, self._lanes, self._turn if self._options.spread else 0)
-            self._turn += 1
+            block = Block(self._next, last, self._lanes, self._turn)
+            self._take_turns(last + 1 - self._next)
             self._next = last + 1
             self._blocks.append(block)
             for lane in block.lanes:
                 effects += self._new_round(lane)
         return effects + self._deliver()
+
+    def _take_turns(self, entries: int) -> None:
+        """``ReadOptions.spread``: a bookie whose caches miss reads ahead, and what it read ahead should be asked of it."""
+        self._since_turn += entries
+        if self._options.spread and self._since_turn >= self._limits.read_turn_entries:
+            self._turn, self._since_turn = self._turn + 1, 0
 
     def _chunks(self) -> list[Chunk]:
         return [lane for block in self._blocks for lane in block.lanes]

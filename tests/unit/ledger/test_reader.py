@@ -502,13 +502,21 @@ def test_of_a_striped_ledger_closed_meanwhile_nothing_beyond_the_end_is_shown() 
 
 def test_the_parts_of_a_long_read_begin_at_one_replica_after_the_other() -> None:
     """RD-2: all of them work at it; what is read again is asked of the same ones. A failure moves the rest on as ever."""
+    limits = Limits(read_chunk_entries=2, read_chunks_in_flight=5, read_turn_entries=2)
     for _ in range(2):
-        world = reader(0, 9, start=1, limits=Limits(read_chunk_entries=2, read_chunks_in_flight=5))
+        world = reader(0, 9, start=1, limits=limits)
         assert world.bookies == ["b", "c", "a", "b", "c"]
     world.answer(world.asks[0], Status.IO_ERROR)
     assert world.bookies == ["c", "a", "b", "c", "c"]
     world.answer_all()
     assert world.entries == expected(0, 9) and world.ends == [None]
+
+
+def test_a_replica_s_turn_lasts_for_so_many_entries() -> None:
+    """What a bookie read ahead of one part of the read is asked of it by the next part."""
+    limits = Limits(read_chunk_entries=2, read_chunks_in_flight=5, read_turn_entries=3)
+    assert reader(0, 9, start=1, limits=limits).bookies == ["b", "b", "c", "c", "a"]
+    assert reader(0, 9, start=1, limits=limits, options=ReadOptions(spread=False)).bookies == ["b"] * 5
 
 
 def test_runs_leave_in_order_whatever_order_answers_come_in() -> None:
