@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -186,10 +187,26 @@ def write_logging(configuration: Path) -> None:
     (configuration / "log4j2.properties").write_text(_LOG4J2)
 
 
+@dataclass(frozen=True)
+class ApacheSettings:
+    """What Apache's bookies run with. ``heap_mb`` bounds the heap, and once more the direct memory, of each JVM. ``lines`` of
+    ``bookie.conf`` take the place of those that keep a bookie small, or stand beside them: ``{"journalMaxSizeMB": 2048}``.
+    """
+
+    heap_mb: int = 512
+    lines: Mapping[str, str | int] = field(default_factory=dict)
+
+    def configuration(self, uri: str, port: int, directory: Path) -> str:
+        """The text of ``bookie.conf``."""
+        small = (line.partition("=") for line in _BOOKIE_CONF.format(uri=_apache_uri(uri), port=port, directory=directory).splitlines())
+        chosen = {name: value for name, _, value in small} | {name: str(value) for name, value in self.lines.items()}
+        return "".join(f"{name}={value}\n" for name, value in chosen.items())
+
+
 class ApacheBookie:
     """One bookie JVM. ``directory`` keeps its data, configuration and ``bookie.log``; ``uri`` names the cluster, ``zk://HOST:PORT/ledgers``."""
 
-    def __init__(self, libraries: Path, directory: Path, uri: str, port: int, registered: _Registered) -> None:
+    def __init__(self, libraries: Path, directory: Path, uri: str, port: int, registered: _Registered, settings: ApacheSettings) -> None:
         self.bookie_id = f"127.0.0.1:{port}"
         self._libraries = libraries
         self._directory = directory.absolute()
@@ -197,7 +214,8 @@ class ApacheBookie:
         self._registered = registered
         self._child: Child | None = None
         write_logging(self._configuration)
-        self._conf.write_text(_BOOKIE_CONF.format(uri=_apache_uri(uri), port=port, directory=self._directory))
+        self._heap_mb = settings.heap_mb
+        self._conf.write_text(settings.configuration(uri, port, self._directory))
 
     @property
     def log(self) -> Path:
@@ -242,7 +260,8 @@ class ApacheBookie:
             if time.monotonic() > deadline:
                 raise OperationTimeoutError(f"another bookie is registered as {self.bookie_id}, and stays")
             time.sleep(0.1)
-        command = java_command(self._libraries, self._configuration, "org.apache.bookkeeper.server.Main", ["--conf", str(self._conf)])
+        arguments = ["--conf", str(self._conf)]
+        command = java_command(self._libraries, self._configuration, "org.apache.bookkeeper.server.Main", arguments, self._heap_mb)
         self._child = Child(f"bookie {self.bookie_id}", command, self.log)
 
     def wait_ready(self) -> None:

@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from bk_core.bookie import apache as apache_releases
+from bk_core.bookie.apache import ApacheBookie, ApacheSettings
 from bk_core.bookie.children import Child, free_port
 from bk_core.errors import InvalidArgumentError, MetadataError, OperationTimeoutError
 from bk_core.metadata import open_store
@@ -118,7 +119,13 @@ class LocalCluster:
     """
 
     def __init__(
-        self, bookies: int, directory: Path | None, apache: str | None, zookeeper: str | None, progress: _Progress | None = None
+        self,
+        bookies: int,
+        directory: Path | None,
+        apache: str | None,
+        zookeeper: str | None,
+        progress: _Progress | None = None,
+        apache_settings: ApacheSettings | None = None,
     ) -> None:
         if not 1 <= bookies <= BOOKIES_MAX:
             raise InvalidArgumentError(f"bookies={bookies} is not from 1 to {BOOKIES_MAX}")
@@ -126,6 +133,7 @@ class LocalCluster:
         self._bookies: list[_Bookie] = []
         self._closed = False
         self._libraries = apache_releases.resolve(apache, self._say) if apache else None
+        self._settings = apache_settings or ApacheSettings()
         self._resources = ExitStack()
         try:
             self.directory = self._open_directory(directory)
@@ -205,7 +213,7 @@ class LocalCluster:
 
     def _initialize(self) -> None:
         first = self._bookies[0]
-        if not isinstance(first, apache_releases.ApacheBookie):
+        if not isinstance(first, ApacheBookie):
             self._store.initialize_cluster()
         elif self._instance_id() is None:
             first.init_new_cluster()
@@ -223,7 +231,7 @@ class LocalCluster:
             self._save_state()
         directory = self.directory / f"bookie-{index}"
         if self._libraries is not None:
-            return apache_releases.ApacheBookie(self._libraries, directory, self.uri, ports[index], self._is_registered)
+            return ApacheBookie(self._libraries, directory, self.uri, ports[index], self._is_registered, self._settings)
         return EmbeddedBookieProcess(directory, self.uri, ports[index])
 
     def _is_registered(self, bookie_id: str) -> bool:
@@ -342,6 +350,7 @@ def local_cluster(
     zookeeper: str | None = None,
     *,
     progress: Callable[[str], None] | None = None,
+    apache_settings: ApacheSettings | None = None,
 ) -> LocalCluster:
     """Start a cluster and return it when every bookie serves.
 
@@ -350,8 +359,9 @@ def local_cluster(
     apache      a release such as "4.18.0" for Apache's bookies (Java 17, and Maven once); None for embedded ones
     zookeeper   "host:port" or a zk:// URI of a running ZooKeeper; None starts one
     progress    called with one line of text per step
+    apache_settings   an ApacheSettings of bk_core.bookie.apache: memory and configuration of Apache's bookies, small without it
 
     InvalidArgumentError for arguments that cannot work; BookieUnavailableError or OperationTimeoutError, with the end of the log, if
     something does not start.
     """
-    return LocalCluster(bookies, Path(directory) if directory is not None else None, apache, zookeeper, progress)
+    return LocalCluster(bookies, Path(directory) if directory is not None else None, apache, zookeeper, progress, apache_settings)

@@ -1,0 +1,31 @@
+"""What is written into an Apache bookie's bookie.conf."""
+
+from pathlib import Path
+
+from bk_core.bookie.apache import ApacheSettings
+
+
+def lines(settings: ApacheSettings) -> dict[str, str]:
+    text = settings.configuration("zk://127.0.0.1:2181,127.0.0.2:2181/ledgers", 3181, Path("/data"))
+    assert text.endswith("\n")
+    pairs = [line.partition("=")[::2] for line in text.splitlines()]
+    assert len(dict(pairs)) == len(pairs)  # a name stands once
+    return dict(pairs)
+
+
+def test_a_small_bookie() -> None:
+    found = lines(ApacheSettings())
+    assert found["metadataServiceUri"] == "zk+hierarchical://127.0.0.1:2181;127.0.0.2:2181/ledgers"
+    assert found["bookiePort"] == "3181"
+    assert found["journalDirectories"] == "/data/journal"
+    assert found["journalMaxSizeMB"] == "64"
+
+
+def test_a_setting_takes_the_place_of_a_small_bookie_s() -> None:
+    small = lines(ApacheSettings())
+    assert lines(ApacheSettings(lines={"journalMaxSizeMB": 2048})) == small | {"journalMaxSizeMB": "2048"}
+
+
+def test_a_setting_that_a_small_bookie_leaves_alone() -> None:
+    small = lines(ApacheSettings())
+    assert lines(ApacheSettings(lines={"journalSyncData": "false"})) == small | {"journalSyncData": "false"}
