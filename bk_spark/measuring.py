@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bk_core.client.inspect import entry_headers
+from bk_core.client.inspect import intact_header
 from bk_core.errors import BkError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position
@@ -52,12 +52,11 @@ class EntryLengths:
             metadata = self._closed.get(ledger_id) or self._client.ledger_metadata(ledger_id)
             if metadata.state is LedgerState.CLOSED:
                 self._closed = {ledger_id: metadata}  # neighbours are asked for next
-            for header in entry_headers(self._client, ledger_id, metadata, [entry]):
-                if header.digest_ok and header.length is not None:
-                    return header.length
+            # Of the bookie that the first task from here on asks (partitions.py): what is read ahead is read for that.
+            header = intact_header(self._client, ledger_id, metadata, entry, rotation=ledger_id)
+            return None if header is None else header.length
         except BkError:
             return None
-        return None
 
 
 @dataclass(frozen=True, slots=True)

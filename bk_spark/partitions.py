@@ -44,7 +44,7 @@ def partitions_of(client: Any, options: Options, views: Mapping[str, LogView], r
     """Tasks for ``ranges``, as ``maxBytesPerPartition``, ``maxRecordsPerPartition`` and ``minPartitions`` say. ``views``: by log name."""
     boundaries = fragment_boundaries(client)
     tasks = plan(ranges, options.max_bytes_per_partition, options.min_partitions, boundaries, options.max_records_per_partition)
-    start = (tasks[0][0].seq or tasks[0][0].ledger_id) if tasks else 0  # so that the single tasks of micro-batches take turns too
+    start = tasks[0][0].ledger_id if tasks else 0  # where this stream's planner has asked for the first entry (measuring.py)
     return [BookKeeperPartition(task, _schemas(task, views), start + index) for index, task in enumerate(tasks)]
 
 

@@ -163,7 +163,9 @@ def _copy_dependencies(maven: str, version: str, work: Path, progress: Progress)
         raise BookieUnavailableError(f"Maven could not resolve Apache BookKeeper {version}:\n{told}")
 
 
-def java_command(libraries: Path, configuration: Path, main: str, arguments: Sequence[str], heap_mb: int = 512) -> list[str]:
+def java_command(
+    libraries: Path, configuration: Path, main: str, arguments: Sequence[str], heap_mb: int = 512, direct_mb: int | None = None
+) -> list[str]:
     """The command line that runs a main class of the release with the logging configuration in ``configuration``."""
     return [
         find_java(),
@@ -174,7 +176,7 @@ def java_command(libraries: Path, configuration: Path, main: str, arguments: Seq
         "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
         "-Dio.netty.tryReflectionSetAccessible=true",
         f"-Xmx{heap_mb}m",
-        f"-XX:MaxDirectMemorySize={heap_mb}m",
+        f"-XX:MaxDirectMemorySize={direct_mb or heap_mb}m",
         main,
         *arguments,
     ]
@@ -189,18 +191,20 @@ def write_logging(configuration: Path) -> None:
 
 @dataclass(frozen=True)
 class ApacheSettings:
-    """What Apache's bookies run with. ``heap_mb`` bounds the heap, and once more the direct memory, of each JVM. ``lines`` of
-    ``bookie.conf`` take the place of those that keep a bookie small, or stand beside them: ``{"journalMaxSizeMB": 2048}``.
+    """What Apache's bookies run with: MiB of heap and of direct memory that a JVM may take, and ``lines`` of ``bookie.conf`` that take the
+    place of those that keep a bookie small, or stand beside them: ``{"journalMaxSizeMB": 2048}``. None leaves one out.
     """
 
     heap_mb: int = 512
-    lines: Mapping[str, str | int] = field(default_factory=dict)
+    direct_mb: int = 512
+    lines: Mapping[str, str | int | None] = field(default_factory=dict)
 
     def configuration(self, uri: str, port: int, directory: Path) -> str:
         """The text of ``bookie.conf``."""
         small = (line.partition("=") for line in _BOOKIE_CONF.format(uri=_apache_uri(uri), port=port, directory=directory).splitlines())
-        chosen = {name: value for name, _, value in small} | {name: str(value) for name, value in self.lines.items()}
-        return "".join(f"{name}={value}\n" for name, value in chosen.items())
+        chosen: dict[str, str | int | None] = {name: value for name, _, value in small}
+        chosen.update(self.lines)
+        return "".join(f"{name}={value}\n" for name, value in chosen.items() if value is not None)
 
 
 class ApacheBookie:
@@ -214,7 +218,7 @@ class ApacheBookie:
         self._registered = registered
         self._child: Child | None = None
         write_logging(self._configuration)
-        self._heap_mb = settings.heap_mb
+        self._memory = (settings.heap_mb, settings.direct_mb)
         self._conf.write_text(settings.configuration(uri, port, self._directory))
 
     @property
@@ -261,7 +265,7 @@ class ApacheBookie:
                 raise OperationTimeoutError(f"another bookie is registered as {self.bookie_id}, and stays")
             time.sleep(0.1)
         arguments = ["--conf", str(self._conf)]
-        command = java_command(self._libraries, self._configuration, "org.apache.bookkeeper.server.Main", arguments, self._heap_mb)
+        command = java_command(self._libraries, self._configuration, "org.apache.bookkeeper.server.Main", arguments, *self._memory)
         self._child = Child(f"bookie {self.bookie_id}", command, self.log)
 
     def wait_ready(self) -> None:

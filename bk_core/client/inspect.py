@@ -13,6 +13,7 @@ from bk_core.errors import DigestError
 from bk_core.protocol.entry import digests, layout
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.replica_order import ReplicaOrder
 from bk_core.protocol.wire.messages import BookieInfoRequest, BookieInfoResponse, ReadRequest, ReadResponse, Request, Response, Status
 
 if TYPE_CHECKING:
@@ -66,6 +67,21 @@ def entry_headers(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, 
             yield _header(client, ledger_id, metadata, key, *window.popleft())
     for asked in window:
         yield _header(client, ledger_id, metadata, key, *asked)
+
+
+def intact_header(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, entry_id: int, *, rotation: int) -> EntryHeader | None:
+    """The header of an entry from the first replica that has an intact copy, None if no one has. They are asked one after the other, from
+    position ``rotation`` (modulo E) on as a read with ``ReadOptions.rotation`` asks them: what a bookie reads ahead is good for that read.
+    """
+    distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+    ensemble = metadata.fragment_of(entry_id).ensemble
+    key = digests.hmac_key(metadata.password)
+    for position in ReplicaOrder(distribution, rotation).positions(entry_id, ensemble):
+        asked = _ask(client, ensemble[position], ReadRequest(0, ledger_id, entry_id))
+        header = _header(client, ledger_id, metadata, key, entry_id, ensemble[position], asked)
+        if header.digest_ok:
+            return header
+    return None
 
 
 def _header(

@@ -11,6 +11,7 @@ import pytest
 import bk_core
 from bk_core import kernels
 from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.client.inspect import intact_header
 from bk_core.errors import ReadError
 from bk_core.protocol.entry import digests
 from bk_core.protocol.ledger import metadata_codec
@@ -71,3 +72,21 @@ def test_when_no_copy_is_good_the_error_says_where(cluster: LocalCluster) -> Non
     assert f"entry 0 of ledger {ledger_id}" in message
     for bookie in bookies:
         assert f"{bookie}: corrupt copy" in message
+
+
+def test_the_header_of_an_entry_is_that_of_the_first_good_copy(cluster: LocalCluster) -> None:
+    with bk_core.connect(cluster.uri, limits=PATIENT) as bk:
+        bookies = sorted(cluster.bookie_ids)[:3]
+        good = ledger_with_bad_copies(bk, bookies, bad=0)
+        for first in range(4):
+            header = intact_header(bk, good, bk.ledger_metadata(good), 0, rotation=first)
+            assert header is not None
+            assert (header.bookie, header.length) == (bookies[first % 3], len(PAYLOAD))
+        mixed = ledger_with_bad_copies(bk, bookies, bad=2)
+        for first in range(3):
+            header = intact_header(bk, mixed, bk.ledger_metadata(mixed), 0, rotation=first)
+            assert header is not None
+            assert (header.bookie, header.length) == (bookies[2], len(PAYLOAD))
+        bad = ledger_with_bad_copies(bk, bookies, bad=3)
+        assert intact_header(bk, bad, bk.ledger_metadata(bad), 0, rotation=0) is None
+        assert intact_header(bk, good, bk.ledger_metadata(good), 1, rotation=0) is None  # nobody has it

@@ -29,3 +29,9 @@ def test_a_setting_takes_the_place_of_a_small_bookie_s() -> None:
 def test_a_setting_that_a_small_bookie_leaves_alone() -> None:
     small = lines(ApacheSettings())
     assert lines(ApacheSettings(lines={"journalSyncData": "false"})) == small | {"journalSyncData": "false"}
+
+
+def test_a_setting_that_is_left_out() -> None:
+    small = lines(ApacheSettings())
+    found = lines(ApacheSettings(lines={"dbStorage_writeCacheMaxSizeMb": None}))
+    assert set(small) - set(found) == {"dbStorage_writeCacheMaxSizeMb"}
