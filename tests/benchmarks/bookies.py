@@ -15,7 +15,7 @@ from bk_core.bookie import apache
 from tests.benchmarks.client import BATCH_BYTES, WORDS, Amount
 from tests.benchmarks.measure import Comparison, CpuMeter, Reach, Sample, Steady, interleave
 from tests.benchmarks.report import Report
-from tests.benchmarks.settings import Settings
+from tests.benchmarks.settings import APACHE_SETTINGS, Settings
 from tests.benchmarks.workers import Worker, our_client, warm_up
 
 EMBEDDED, APACHE = "embedded", "Apache"
@@ -52,7 +52,7 @@ def run(report: Report, settings: Settings) -> None:
     with ExitStack() as stack:
         contenders = {}
         for name, release in ((EMBEDDED, None), (APACHE, apache.DEFAULT_VERSION)):
-            cluster = stack.enter_context(bk_core.local_cluster(1, apache=release))
+            cluster = stack.enter_context(bk_core.local_cluster(1, apache=release, apache_settings=APACHE_SETTINGS))
             worker = stack.enter_context(our_client(name, "v2"))
             owner = stack.enter_context(bk_core.connect(cluster.uri))
             pid = cluster.pid(0)

@@ -19,7 +19,7 @@ from bk_core.bookie import apache
 from bk_core.protocol.ledger.read_options import ReadOptions
 from tests.benchmarks.measure import Comparison, CpuMeter, Reach, Sample, Steady, interleave
 from tests.benchmarks.report import Report
-from tests.benchmarks.settings import Settings
+from tests.benchmarks.settings import APACHE_SETTINGS, Settings
 from tests.benchmarks.standins import standins
 from tests.benchmarks.workers import OperationFailed, Worker, java_client, our_client, warm_up
 
@@ -111,7 +111,7 @@ def embedded(settings: Settings) -> Iterator[Place]:
 
 @contextmanager
 def on_apache(settings: Settings) -> Iterator[Place]:
-    with bk_core.local_cluster(3, apache=apache.DEFAULT_VERSION) as cluster:
+    with bk_core.local_cluster(3, apache=apache.DEFAULT_VERSION, apache_settings=APACHE_SETTINGS) as cluster:
         pids = [pid for index in range(3) if (pid := cluster.pid(index))]
         yield Place("3 Apache bookies", cluster.uri, "bookies", pids, ON_BOOKIES, (1024,) if settings.quick else tuple(WORDS))
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bk_core.bookie.apache import ApacheSettings
+
+# Entry logs past the page cache, which Apache's bookies can do since 4.15: half of their CPU where memory is dear to touch (README.md).
+APACHE_SETTINGS = ApacheSettings(lines={"dbStorage_directIOEntryLogger": "true"})
 ROUNDS, ROUNDS_QUICK = 5, 3
 
 

@@ -27,7 +27,7 @@ from bk_core.protocol.ledger import metadata_codec
 from pyspark_bookkeeper import DefaultSource
 from tests.benchmarks.measure import CpuMeter, Sample, descendants, usage_of
 from tests.benchmarks.report import Report
-from tests.benchmarks.settings import Settings
+from tests.benchmarks.settings import APACHE_SETTINGS, Settings
 from tests.benchmarks.spark_prebuilt import PrebuiltSource
 from tests.benchmarks.standins import standins
 from tests.kafka.broker import Broker
@@ -212,7 +212,8 @@ class World:
             self.report.say(f"starting 3 bookies: {kind}")
             if kind in (APACHE, EMBEDDED):
                 apache = DEFAULT_VERSION if kind == APACHE else None
-                cluster: Any = bk_core.local_cluster(3, directory=self.directory / f"bookies-{kind}", apache=apache)
+                directory = self.directory / f"bookies-{kind}"
+                cluster: Any = bk_core.local_cluster(3, directory=directory, apache=apache, apache_settings=APACHE_SETTINGS)
             else:
                 cluster = standins(3, keep=kind == REPLAYING, kept_bytes=6 << 30)
             self._servers[kind] = self._resources.enter_context(ExitStack())
