@@ -6,8 +6,13 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from bk_core.protocol.limits import Limits
+
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
+
+# Of a process with one task: many of them write to the same bookies, which queue 10,000 adds a thread (wire-protocol.md 8.2).
+LIMITS = Limits(unretired_entries_max=2000)
 
 _clients: dict[tuple[int, str, str], BookKeeper] = {}
 _lock = threading.Lock()
@@ -24,7 +29,7 @@ def client_for(uri: str, protocol: str = "v2") -> BookKeeper:
         key = (os.getpid(), uri, protocol)
         client = _clients.get(key)
         if client is None:
-            client = _clients[key] = connect(uri, protocol="v3" if protocol == "v3" else "v2")
+            client = _clients[key] = connect(uri, protocol="v3" if protocol == "v3" else "v2", limits=LIMITS)
         return client
 
 

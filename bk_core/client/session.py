@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
+from bk_core.client.add_window import AddWindow
 from bk_core.config import ClientConfig
 from bk_core.errors import BkError, MetadataError, MetadataOutcomeUnknownError, MetadataUnavailableError, NoNodeError, VersionConflictError
 from bk_core.metadata.racks import RackMap
@@ -61,6 +62,7 @@ class Session:
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
         self.placement = self._new_placement(self._racks)
         self._on_bookies: dict[Driver, None] = {}
+        self.adds = AddWindow(config.limits.unretired_entries_max)
         self._watch = store.watch_bookies(self._bookies_changed)
 
     def _new_placement(self, racks: RackMap | None) -> Placement:

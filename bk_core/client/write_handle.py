@@ -21,7 +21,6 @@ from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, largest_of
 from bk_core.protocol.ledger.writer import ENTRY_ID_MAX, LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
 
-RUN_ENTRIES_MAX = 1024
 ROOM_POLL_S = 1.0  # every acknowledgement wakes a waiting append; this is only a safety net
 
 
@@ -64,7 +63,8 @@ class WriteHandle:
         self._lock = threading.Condition()
         self._in_flight_bytes = 0
         self._in_flight_runs = 0
-        self._handed_over = 0
+        self._adds = session.adds
+        self._handed_over = self._given_back = 0  # entries the reactor has taken, and those of them that left the window again
         self._highest_entry_id = -1  # handed in with ids of the caller's
         self._waiting = 0  # threads that wait for room
         self._driver.on_step = self._stepped
@@ -149,14 +149,15 @@ class WriteHandle:
         return future
 
     def _admit_pieces(self, payloads: BytesLike, bounds: memoryview, future: Future[int], first: int | None) -> None:
-        """Long runs go in pieces, so that the reactor can take acknowledgements in between."""
+        """Long runs go in pieces, so that the reactor can take acknowledgements in between, and other ledgers their share of the window."""
         count = len(bounds) - 1
         with self._lock:
-            if count <= RUN_ENTRIES_MAX:
+            size = self._adds.piece_entries()
+            if count <= size:
                 self._admit(payloads, bounds, future, True, first)
                 return
-            for start in range(0, count, RUN_ENTRIES_MAX):
-                piece, last = bounds[start : start + RUN_ENTRIES_MAX + 1], start + RUN_ENTRIES_MAX >= count
+            for start in range(0, count, size):
+                piece, last = bounds[start : start + size + 1], start + size >= count
                 self._admit(payloads, piece, future, last, None if first is None else first + start)
 
     def _admit(self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None) -> None:
@@ -165,15 +166,15 @@ class WriteHandle:
         self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
         self._in_flight_bytes += size
         self._in_flight_runs += 1
-        self._handed_over += count  # until the reactor has taken it, then it counts as unretired
+        self._adds.took(self, count)
 
-        def hand_over() -> list[Effect]:
-            with self._lock:
-                self._handed_over -= count
+        def hand_over() -> None:
+            self._handed_over += count
             now_ns = self._session.reactor.now_ns()
-            return self._machine.append(payloads, bounds, (future, size, last), now_ns, first_entry_id=first)
+            self._driver.perform(self._machine.append(payloads, bounds, (future, size, last), now_ns, first_entry_id=first))
+            self._stepped()
 
-        self._post(hand_over)
+        self._session.reactor.post(hand_over)
 
     def _bytes_of(self, payload: Any) -> BytesLike:
         """What is read-only is taken as it is: whoever hands it in must not change it by another way until it is acknowledged."""
@@ -242,18 +243,30 @@ class WriteHandle:
         return first is not None and first <= self._highest_entry_id
 
     def _is_full(self, size: int, count: int) -> bool:
-        """WR-15: bytes that nobody acknowledged, and bytes and entries that a slow bookie still has to take."""
+        """WR-15: bytes that nobody acknowledged, and bytes and entries that a slow bookie still has to take. Entries of all ledgers of this
+        client: bookies count them so."""
         if self._in_flight_bytes and self._in_flight_bytes + size > self._limits.pending_bytes_max:
             return True
-        entries = self._machine.unretired_entries + self._handed_over
-        if entries and entries + count > self._limits.unretired_entries_max:
+        if not self._adds.has_room(self, count):
             return True
         return self._machine.unretired_bytes > self._limits.unretired_bytes_max
 
     def _stepped(self) -> None:
+        """Reactor thread, after each step of the machine."""
+        self._give_back(self._handed_over - self._machine.unretired_entries - self._given_back)
         if self._waiting:
             with self._lock:
                 self._lock.notify_all()
+
+    def _give_back(self, entries: int) -> None:
+        if entries:
+            self._given_back += entries
+            self._adds.released(self, entries)
+
+    def _end(self) -> None:
+        """Reactor thread. The machine is not stepped any more."""
+        self._driver.close()
+        self._give_back(self._handed_over - self._given_back)
 
     def _post(self, function: Callable[[], list[Effect]]) -> None:
         self._session.reactor.post(lambda: self._driver.perform(function()))
@@ -332,9 +345,9 @@ class WriteHandle:
         except OperationTimeoutError:
             raise  # it is still being tried (CL-5: a later call waits for the same result)
         except BaseException:
-            self._session.reactor.post(self._driver.close)
+            self._session.reactor.post(self._end)
             raise
-        self._session.reactor.post(self._driver.close)
+        self._session.reactor.post(self._end)
         assert isinstance(metadata, LedgerMetadata)
         return metadata
 
@@ -346,7 +359,7 @@ class WriteHandle:
 
         def stop() -> None:
             self._driver.perform(self._machine.abandon(self._session.reactor.now_ns()))
-            self._driver.close()
+            self._end()
 
         self._session.reactor.post(stop)
 

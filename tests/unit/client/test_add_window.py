@@ -1,0 +1,77 @@
+"""How many entries one client has under way, over all of its ledgers."""
+
+import random
+
+from bk_core.client.add_window import PIECE_ENTRIES_MAX, PIECE_ENTRIES_MIN, AddWindow
+
+
+def test_one_ledger_has_all_of_the_window() -> None:
+    window = AddWindow(100)
+    assert window.has_room("a", 60)
+    window.took("a", 60)
+    assert window.has_room("a", 40)
+    assert not window.has_room("a", 41)
+    window.released("a", 1)
+    assert window.has_room("a", 41)
+
+
+def test_who_has_nothing_under_way_is_never_held_up() -> None:
+    """However long the run: else it could never be sent."""
+    window = AddWindow(100)
+    assert window.has_room("a", 1000)
+    window.took("a", 1000)
+    assert window.has_room("b", 1000)
+    assert not window.has_room("a", 1)
+
+
+def test_ledgers_share_the_window() -> None:
+    window = AddWindow(100)
+    window.took("a", 60)
+    window.took("b", 10)
+    assert window.has_room("b", 30)
+    assert not window.has_room("b", 31)  # there is no more
+    assert window.has_room("a", 5)
+    assert not window.has_room("a", 6)  # it has its share, and the last quarter is b's
+    window.released("b", 10)
+    assert window.has_room("a", 40)  # nobody else needs it
+    assert not window.has_room("a", 41)
+
+
+def test_what_is_released_leaves_nothing_behind() -> None:
+    window = AddWindow(100)
+    window.took("a", 30)
+    window.took("b", 70)
+    window.released("a", 30)
+    window.released("b", 70)
+    assert window.piece_entries() == AddWindow(100).piece_entries()
+    assert window.has_room("c", 100)
+
+
+def test_the_more_ledgers_the_smaller_the_pieces_of_a_run() -> None:
+    window = AddWindow(8000)
+    assert window.piece_entries() == PIECE_ENTRIES_MAX
+    for ledger in range(10):
+        window.took(ledger, 1)
+    assert window.piece_entries() == 195
+    for ledger in range(10, 1000):
+        window.took(ledger, 1)
+    assert window.piece_entries() == PIECE_ENTRIES_MIN
+
+
+def test_however_ledgers_are_fed_they_stay_near_the_bound() -> None:
+    """By pieces, as write handles do: at most a quarter above the bound, for those that begin."""
+    for seed in range(50):
+        rng = random.Random(seed)
+        window, under_way = AddWindow(8000), dict.fromkeys(range(rng.randrange(1, 30)), 0)
+        most = 0
+        for _ in range(2000):
+            ledger = rng.choice(list(under_way))
+            count = min(window.piece_entries(), rng.randrange(1, 3000))
+            if window.has_room(ledger, count):
+                window.took(ledger, count)
+                under_way[ledger] += count
+            elif rng.random() < 0.2:
+                window.released(ledger, under_way[ledger])
+                under_way[ledger] = 0
+            most = max(most, sum(under_way.values()))
+        assert 7000 < most <= 10_000, seed
