@@ -173,6 +173,7 @@ def java_command(
         f"{configuration}{os.pathsep}{libraries}/*",
         f"-Dlog4j2.configurationFile={configuration / 'log4j2.properties'}",
         "--add-opens=java.base/java.nio=ALL-UNNAMED",
+        "--add-opens=java.base/java.io=ALL-UNNAMED",
         "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
         "-Dio.netty.tryReflectionSetAccessible=true",
         f"-Xmx{heap_mb}m",
