@@ -36,7 +36,8 @@ class ClientConfig:
     it (or the bookie turned read-only), "disabled" never; recovery's write-backs follow it too. ``commit_during_change`` acknowledges what
     has its quorum without the departing bookies while a change is being recorded; by default that waits (always on in guaranteed ledgers).
     ``add_quorum_timeout_s`` ends a ledger whose entry stays unacknowledged so long. ``busy_resends_max``: so often entries are sent again
-    to a bookie with too many requests before it counts as failed, after pauses that grow to 5 s. ``min_ack_racks``: acknowledging bookies must stand in so many racks.
+    to a bookie with too many requests before it counts as failed, after pauses that grow to 5 s. ``min_ack_racks``: acknowledging
+    bookies must stand in so many racks.
     ``close_in_recovery``: a writer whose ledger is being recovered closes it at its own end instead of leaving that to the other.
 
     Recovery: ``recovery_barrier`` has the bookies that denied the first missing entry journal one more request before the end is final
