@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +15,8 @@ from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.recovery import LedgerRecovery, RecoveryState
 from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
-from bk_core.protocol.wire.messages import AddRequest, ReadRequest, ReadRunRequest, Request, Status
+from bk_core.protocol.wire.batch_parts import BatchParts
+from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest, ReadRunRequest, Request, Status
 from bk_core.protocol.wire.read_run import ReadRun
 from tests.simulation.bookies import Call, kind_of
 from tests.simulation.store import Answer
@@ -23,6 +25,19 @@ from tests.simulation.writer_watch import WriterWatch
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
+
+
+def in_parts(request: BatchReadRequest, response: Any) -> Any:
+    """The answer as it is when it was verified while it arrived, cut anywhere."""
+    assert request.check is not None
+    bodies = bytes(response.bodies)
+    parts = BatchParts(request.check, request.ledger_id, request.entry_id, request.entries_max, len(bodies))
+    cuts = random.Random(len(bodies) + request.entry_id)
+    at = end = 0
+    while at < len(bodies):
+        end = min(len(bodies), max(at, end) + cuts.choice((1, 5, 40, 1000)))
+        at += parts.take(memoryview(bodies)[at:end], len(bodies) - at)[0]
+    return replace(response, bodies=b"", parts=parts)
 
 
 class Client:
@@ -225,7 +240,15 @@ class Client:
             self._send_read_run(key, bookie, replace(message, request_id=request), timeout_ns)
             return
         world.timer(timeout_ns or self.cluster.limits.read_timeout_ns, lambda: self._answered(key, bookie, Status.TIMEOUT, None))
-        self._send(bookie, replace(message, request_id=request), lambda response: self._answered(key, bookie, response.status, response))
+        self._send(bookie, replace(message, request_id=request), lambda response: self._read_answered(key, bookie, message, response))
+
+    def _read_answered(self, key: tuple[int, int], bookie: str, message: Any, response: Any) -> None:
+        """As the link does it: of answers to batch reads every other one is long enough to be taken in parts."""
+        if isinstance(message, BatchReadRequest) and message.check and response.status is Status.OK and key[1] % 2:
+            response = in_parts(message, response)
+            if response.parts.problem is not None:
+                self.world.probes["an entry was bad in an answer taken in parts"] += 1
+        self._answered(key, bookie, response.status, response)
 
     def _send_read_run(self, key: tuple[int, int], bookie: str, message: ReadRunRequest, timeout_ns: int | None) -> None:
         """As the link does it: many single reads, one answer for what came of them."""

@@ -24,6 +24,7 @@ PROBES = (
     "an add was acknowledged after the ledger left OPEN",
     "an ensemble came back (A, X, A)",
     "an ensemble change conflicted and the ledger was still OPEN",
+    "an entry was bad in an answer taken in parts",
     "an entry was not acknowledged in time",
     "an id that was taken was refused",
     "an unsealed ledger was filled in and sealed",

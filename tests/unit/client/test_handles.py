@@ -12,7 +12,7 @@ import pytest
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client.write_handle import RUN_ENTRIES_MAX
+from bk_core.client.add_window import PIECE_ENTRIES_MAX
 from bk_core.errors import BkError, ClientClosedError, DuplicateEntryIdError, InvalidArgumentError
 from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
@@ -92,9 +92,9 @@ def test_a_future_cannot_be_cancelled_under_the_writer(uri: str) -> None:
 def test_a_long_run_is_not_acknowledged_when_a_piece_of_it_was_refused(uri: str) -> None:
     """WR-2, I-5: the first ids are taken, the last are not; an OK would claim entries that are another's."""
     with bk_core.connect(uri) as bk, bk.create_ledger(caller_ids=True) as ledger:
-        first = ledger.append_many([b"old"] * RUN_ENTRIES_MAX, entry_id=0)
-        second = ledger.append_many([b"new"] * (RUN_ENTRIES_MAX + 5), entry_id=0)
-        assert first.result(30) == RUN_ENTRIES_MAX - 1
+        first = ledger.append_many([b"old"] * PIECE_ENTRIES_MAX, entry_id=0)
+        second = ledger.append_many([b"new"] * (PIECE_ENTRIES_MAX + 5), entry_id=0)
+        assert first.result(30) == PIECE_ENTRIES_MAX - 1
         with pytest.raises(DuplicateEntryIdError):
             second.result(30)
 
