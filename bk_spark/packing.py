@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from bk_core import kernels
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogSchemaError, NullValueError
 
 ENTRY_BYTES_MAX = (5 << 20) - 1024
@@ -177,7 +178,8 @@ class Packer:
         """Where a run is written to. Its size is known unless it is compressed; memory that grows would be copied again and again."""
         if self._compressed:
             return None, pa.BufferOutputStream()
-        room = pa.allocate_buffer(self._head_bytes + sum(pa.ipc.get_record_batch_size(entry) for entry in self._entries))
+        size = self._head_bytes + sum(pa.ipc.get_record_batch_size(entry) for entry in self._entries)
+        room = pa.py_buffer(kernels.new_block(size))  # memory of runs is used again; Arrow's allocator gives megabytes back
         return room, pa.FixedSizeBufferWriter(room)
 
     def _check_size(self, entry: pa.RecordBatch, size: int) -> None:
