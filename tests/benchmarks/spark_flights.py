@@ -21,7 +21,7 @@ from bk_spark.demo.flights import ARROW_SCHEMA, read_lines, to_table
 from tests.benchmarks.measure import Comparison, Reach, Sample, interleave
 from tests.benchmarks.spark_read import PARTITIONS
 from tests.benchmarks.spark_world import APACHE, EMBEDDED, KAFKA_READING, KAFKA_WRITING, ONE_COPY, URI, World, to_partitions
-from tests.benchmarks.spark_write import without_byte_limit
+from tests.benchmarks.spark_write import batches_to_python
 
 GROUP = "19 typed columns"
 COLUMNS = tuple(name for name in ARROW_SCHEMA.names if name != "n")
@@ -29,6 +29,7 @@ JSON, AVRO = "Kafka, JSON", "Kafka, Avro"
 PLAIN, ZSTD = "ours, plain", "ours, zstd"
 CEILING = "ceiling"
 ENTRY_SIZE = "1m"  # columns are compressed one by one, and long ones more cheaply; Kafka's batches are tuned as well
+ROW_BYTES = 150  # in memory, roughly
 ROWS, ROWS_WHOLE, ROWS_QUICK = 2_000_000, 20_000_000, 200_000
 _MODULUS = 1_000_003  # of each row's hash, so that the sum stays a bigint
 
@@ -46,7 +47,7 @@ class Way:
 def typed_columns(world: World, *, whole: bool = False) -> None:
     """``whole``: so many rows that one round is all there is time for, after no warm-up; that comes with fewer rows."""
     rows = ROWS_WHOLE if whole else ROWS_QUICK if world.quick else ROWS
-    without_byte_limit(world)
+    batches_to_python(world, ROW_BYTES)
     rounds = world.at_most(1 if whole else 2 if world.quick else world.rounds)
     world.report.say(f"flights, {rows:,} rows: reading the package")
     flights = Flights(world, rows)

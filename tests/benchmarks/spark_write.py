@@ -49,15 +49,19 @@ SIZES = (Size(100, 2_000_000), Size(1024, 500_000), Size(10_240, 50_000))
 ALL_OF_OURS = 1024  # the other sizes do without stand-ins and without three copies on embedded bookies
 
 
-def without_byte_limit(world: World) -> None:
-    """After each row Spark asks for the size of all columns of a record batch on its way to Python, unless there is no limit to it. For all
-    contenders of this session alike; Kafka's sink and Parquet use no record batches."""
-    world.spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str((1 << 31) - 1))
+def batches_to_python(world: World, row_bytes: int) -> None:
+    """Record batches of about 2 MiB on their way to Python: larger ones fall out of the processor's caches, and memory of 64 MiB is given back
+    to the system between any two. By rows: with a limit of bytes Spark asks for the size of all columns after each row. For all
+    contenders of this session alike; Kafka's sink and Parquet use no record batches.
+    """
+    conf = world.spark.conf
+    conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str((1 << 31) - 1))
+    conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(min(10_000, (2 << 20) // row_bytes)))
 
 
 def batch_writes(world: World) -> None:
-    without_byte_limit(world)
     for size in QUICK if world.quick else SIZES:
+        batches_to_python(world, size.value_bytes)
         world.report.say(f"batch writes of {size.rows:,} values of {size.value_bytes} B")
         world.spare_disk()
         ours = _ours(world, size)
@@ -116,8 +120,8 @@ def _to_parquet(world: World, size: Size) -> Callable[[], Sample]:
 
 def streaming_writes(world: World) -> None:
     """Spark's ``rate-micro-batch`` gives batches of a fixed number of rows, one after the other without a pause."""
-    without_byte_limit(world)
     size, batches = (Size(1024, 50_000), 4) if world.quick else (Size(1024, 100_000), 6)
+    batches_to_python(world, size.value_bytes)
     contenders: dict[str, Callable[[], Sample]] = {KAFKA: lambda: _stream_to_kafka(world, size, batches)}
     for name in _ours(world, size):
         contenders[name] = partial(_stream_to_log, world, size, batches, name)
