@@ -50,8 +50,8 @@ ALL_OF_OURS = 1024  # the other sizes do without stand-ins and without three cop
 
 
 def batches_to_python(world: World, row_bytes: int) -> None:
-    """Record batches of about 2 MiB on their way to Python: larger ones fall out of the processor's caches, and memory of 64 MiB is given back
-    to the system between any two. By rows: with a limit of bytes Spark asks for the size of all columns after each row. For all
+    """Record batches of about 2 MiB on their way to Python: larger ones fall out of the processor's caches, and memory of 64 MiB is given
+    back to the system between any two. By rows: with a limit of bytes Spark asks for the size of all columns after each row. For all
     contenders of this session alike; Kafka's sink and Parquet use no record batches.
     """
     conf = world.spark.conf
