@@ -23,17 +23,21 @@ class AddWindow:
         self._total = 0
 
     def has_room(self, ledger: object, count: int) -> bool:
-        """Whether ``ledger`` may hand in ``count`` more. One with nothing under way always may. One that has its share leaves a quarter of
-        the window to those that have not."""
+        """Whether ``ledger`` may hand in ``count`` more. A quarter of its share it always has, whatever the others hold: they may be stuck.
+        One that has all of its share leaves a quarter of the window to those that have not."""
         with self._lock:
-            own, ledgers = self._of.get(ledger, 0), len(self._of)
-            modest = ledgers == 1 or own + count <= self._max // max(1, ledgers)
-            return not own or self._total + count <= (self._max if modest else self._max - self._max // 4)
+            own, ledgers = self._of.get(ledger, 0), max(1, len(self._of))
+            after = own + count
+            if not own or after <= self._max // (4 * ledgers):
+                return True
+            modest = ledgers == 1 or after <= self._max // ledgers
+            return self._total + count <= (self._max if modest else self._max - self._max // 4)
 
     def piece_entries(self) -> int:
-        """How many entries one ledger should hand in at once: if all do, it is a quarter of the window."""
+        """How many entries one ledger should hand in at once: two pieces are what it always may have under way."""
         with self._lock:
-            return max(PIECE_ENTRIES_MIN, min(PIECE_ENTRIES_MAX, self._max // (4 * len(self._of) + 1)))
+            ledgers = len(self._of)
+            return max(PIECE_ENTRIES_MIN, min(PIECE_ENTRIES_MAX, self._max // (8 * ledgers if ledgers > 1 else 2)))
 
     def took(self, ledger: object, count: int) -> None:
         with self._lock:
