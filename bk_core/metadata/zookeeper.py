@@ -5,8 +5,7 @@ request that met a lost connection, an expired session or its deadline may still
 MetadataOutcomeUnknownError, a read is repeated until the deadline. Without a connection nothing is sent at all, and the error is
 MetadataUnavailableError.
 
-One thread per store, the keeper, looks after watches and registrations. Everything that may have changed is put on its queue: by a
-watch that fired, and by each new connection, because watches do not outlive one. It then looks at the server and compares.
+Watches and registrations are looked after by one thread per store (zookeeper_watches.py).
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from queue import Empty, SimpleQueue
-from threading import Condition, Event, Lock, Thread, current_thread
-from typing import Any, Protocol
+from threading import Condition, Lock
+from typing import Any
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, KazooState
@@ -40,12 +38,12 @@ from bk_core.metadata.service_info import address_of, bookie_service_info, check
 from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
 from bk_core.metadata.underreplication import UnderreplicationStore
 from bk_core.metadata.zookeeper_underreplication import ZooKeeperUnderreplication
+from bk_core.metadata.zookeeper_watches import ANY_VERSION, PAUSE_S, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.metadata_codec import is_bookie_id
 
 _LOG = logging.getLogger(__name__)
 
-_ANY_VERSION = -1
 _LOST = (
     kazoo_errors.ConnectionLoss,
     kazoo_errors.SessionExpiredError,
@@ -55,11 +53,7 @@ _LOST = (
     KazooTimeoutError,
 )
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
-_PAUSE_S = 0.05  # before a read is repeated or a foreign registration is looked at again
-_KEEPER_RETRY_S = 0.5
 _HOB_NODES_MAX = 3
-
-_Stamp = tuple[int, int] | None  # (creation, last change) of a node as transaction ids; None if it does not exist
 
 
 class ZooKeeperStore:
@@ -87,10 +81,10 @@ class ZooKeeperStore:
         self._closed = False
         self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._stale: set[BookieId] = set()
-        self._registered: dict[BookieId, _Registration] = {}
+        self._registered: dict[BookieId, NodeRegistration] = {}
         self._lock = Lock()
         self._link = _Link(hosts, session_timeout_s, self._on_connection)
-        self._keeper = _Keeper()
+        self._keeper = Keeper()
         self._underreplication = ZooKeeperUnderreplication(self, self._root)
         try:
             self._link.start(timeout_s)
@@ -127,7 +121,7 @@ class ZooKeeperStore:
 
     def delete_ledger(self, ledger_id: int) -> None:
         path = self._ledger(ledger_id)
-        self._remove(path, _ANY_VERSION)
+        self._remove(path, ANY_VERSION)
         if paths.prunes_parents(self._manager()):
             self._prune(path)
 
@@ -152,7 +146,7 @@ class ZooKeeperStore:
         return self._set(self._log(path), data, version)
 
     def delete(self, path: str, version: Version | None = None) -> None:
-        self._remove(self._log(path), _ANY_VERSION if version is None else version)
+        self._remove(self._log(path), ANY_VERSION if version is None else version)
 
     def children(self, path: str) -> list[str]:
         return self._children(self._log(path) if path else self._log_root)
@@ -166,7 +160,7 @@ class ZooKeeperStore:
         return self._bookies(None)
 
     def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
-        watch = _BookiesWatch(self._keeper, self._bookies, callback)
+        watch = BookiesWatch(self._keeper, self._bookies, callback)
         self._keeper.add(watch)
         try:
             watch.start()
@@ -206,7 +200,7 @@ class ZooKeeperStore:
         The payload of a node that belongs to this store's own session is left as it is.
         """
         payload = encode_service_info(bookie_service_info(host, port))
-        registration = _Registration(self, check_bookie_id(bookie_id), payload, readonly)
+        registration = NodeRegistration(self, check_bookie_id(bookie_id), payload, readonly)
         with self._lock:
             if bookie_id in self._registered:
                 raise NodeExistsError(f"bookie {bookie_id} is registered by this process already", bookie=bookie_id)
@@ -446,7 +440,7 @@ class ZooKeeperStore:
         parent = path.rpartition("/")[0]
         while len(parent) > len(self._root):
             try:
-                self._write("delete", parent, _ANY_VERSION)
+                self._write("delete", parent, ANY_VERSION)
             except MetadataError:
                 return
             parent = parent.rpartition("/")[0]
@@ -464,9 +458,9 @@ class ZooKeeperStore:
             try:
                 return self._link.call(lambda: send(path, *arguments, **options), remaining_s, path)
             except MetadataOutcomeUnknownError:
-                if time.monotonic() + _PAUSE_S >= deadline:
+                if time.monotonic() + PAUSE_S >= deadline:
                     raise MetadataUnavailableError(f"ZooKeeper did not answer about {path} within {self._timeout_s} s") from None
-                time.sleep(_PAUSE_S)
+                time.sleep(PAUSE_S)
 
     # watches -----------------------------------------------------------------------------------------------------------
 
@@ -476,12 +470,12 @@ class ZooKeeperStore:
         if connected:
             self._keeper.look_at_all()
 
-    def _stamp(self, path: str, watch: Callable[[Any], None]) -> _Stamp:
+    def _stamp(self, path: str, watch: Callable[[Any], None]) -> Stamp:
         stat = self._read("exists", path, watch)
         return None if stat is None else (stat.czxid, stat.mzxid)
 
     def _watch(self, path: str, callback: Callable[[], None]) -> Watch:
-        watch = _NodeWatch(self._keeper, lambda arm: self._stamp(path, arm), callback)
+        watch = NodeWatch(self._keeper, lambda arm: self._stamp(path, arm), callback)
         self._keeper.add(watch)
         try:
             watch.start()
@@ -518,7 +512,7 @@ class ZooKeeperStore:
         identity = self._link.client.client_id
         return None if identity is None else identity[0]
 
-    def _forget(self, registration: _Registration) -> None:
+    def _forget(self, registration: NodeRegistration) -> None:
         self._keeper.remove(registration)
         with self._lock:
             if self._registered.get(registration.bookie_id) is registration:
@@ -592,236 +586,3 @@ def _translated(error: Exception, path: str) -> Exception:
         case kazoo_errors.KazooException():
             return MetadataError(f"ZooKeeper refused the request about {path}: {type(error).__name__}")
     return error
-
-
-class _Charge(Protocol):
-    """What the keeper looks after."""
-
-    def look(self) -> None:
-        """Compare with the server and act. A MetadataError means: look again soon."""
-
-
-class _Keeper:
-    """One thread that looks at charges when something may have changed."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[_Charge | None] = SimpleQueue()
-        self._charges: list[_Charge] = []
-        self._lock = Lock()
-        self._closed = False
-        self._thread: Thread | None = None
-
-    def add(self, charge: _Charge) -> None:
-        with self._lock:
-            if self._closed:
-                raise ClientClosedError("this metadata store was closed")
-            self._charges.append(charge)
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="bk-metadata-keeper", daemon=True)
-                self._thread.start()
-
-    def remove(self, charge: _Charge) -> None:
-        with self._lock:
-            self._charges = [other for other in self._charges if other is not charge]
-
-    def look_at(self, charge: _Charge) -> None:
-        self._queue.put(charge)
-
-    def look_at_all(self) -> None:
-        with self._lock:
-            charges = list(self._charges)
-        for charge in charges:
-            self._queue.put(charge)
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            self._charges = []
-        self._queue.put(None)
-
-    def join(self) -> None:
-        if self._thread is not None and self._thread is not current_thread():
-            self._thread.join(timeout=5)
-
-    def _run(self) -> None:
-        again: list[_Charge] = []
-        while True:
-            try:
-                charge = self._queue.get(timeout=_KEEPER_RETRY_S if again else None)
-            except Empty:
-                charge = again.pop(0)
-            if charge is None:
-                return
-            with self._lock:
-                known = any(charge is other for other in self._charges)
-            if known and not self._looked(charge) and charge not in again:
-                again.append(charge)
-
-    def _looked(self, charge: _Charge) -> bool:
-        try:
-            charge.look()
-        except ClientClosedError:
-            return True
-        except MetadataError as error:
-            _LOG.debug("looking again soon: %s", error)
-            return False
-        except Exception:
-            _LOG.exception("a callback of a metadata watch failed")
-        return True
-
-
-class _NodeWatch:
-    """Calls back when the node's last change is another one than at the last look."""
-
-    def __init__(self, keeper: _Keeper, probe: Callable[[Callable[[Any], None]], _Stamp], callback: Callable[[], None]) -> None:
-        self._keeper, self._probe, self._callback = keeper, probe, callback
-        self._seen: _Stamp = None
-        self._ready = Event()
-        self._cancelled = False
-
-    def start(self) -> None:
-        self._seen = self._probe(self._on_event)
-        self._ready.set()
-        self._keeper.look_at(self)  # a connection lost meanwhile has already been told to the keeper, which then saw no stamp
-
-    def look(self) -> None:
-        if self._cancelled or not self._ready.is_set():
-            return
-        stamp = self._probe(self._on_event)
-        if stamp == self._seen or self._cancelled:
-            return
-        self._seen = stamp
-        self._callback()
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._keeper.remove(self)
-
-    def _on_event(self, _event: Any) -> None:
-        if not self._cancelled:
-            self._keeper.look_at(self)
-
-
-class _BookiesWatch:
-    """Calls back at once, then whenever the registered bookies are others than at the last call."""
-
-    def __init__(
-        self, keeper: _Keeper, probe: Callable[[Callable[[Any], None] | None], BookieView], callback: Callable[[BookieView], None]
-    ) -> None:
-        self._keeper, self._probe, self._callback = keeper, probe, callback
-        self._seen: BookieView | None = None
-        self._cancelled = False
-
-    def start(self) -> None:
-        view = self._probe(self._on_event)
-        self._seen = view
-        self._callback(view)
-        self._keeper.look_at(self)
-
-    def look(self) -> None:
-        if self._cancelled or self._seen is None:
-            return
-        view = self._probe(self._on_event)
-        if view == self._seen or self._cancelled:
-            return
-        self._seen = view
-        self._callback(view)
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._keeper.remove(self)
-
-    def _on_event(self, _event: Any) -> None:
-        if not self._cancelled:
-            self._keeper.look_at(self)
-
-
-class _Registration:
-    """Ephemeral node of one bookie. The keeper makes it again whenever it is gone while this object is open."""
-
-    def __init__(self, store: ZooKeeperStore, bookie_id: BookieId, payload: bytes, readonly: bool) -> None:
-        self.bookie_id = bookie_id
-        self._store = store
-        self._payload = payload
-        self._readonly = readonly
-        self._closed = False
-        self._lock = Lock()
-
-    def start(self) -> None:
-        deadline = time.monotonic() + self._store._session_timeout_s + 1.0
-        while True:
-            try:
-                with self._lock:
-                    self._apply()
-                break
-            except NodeExistsError:
-                if time.monotonic() > deadline:
-                    raise
-            except MetadataOutcomeUnknownError as error:
-                if time.monotonic() > deadline:
-                    raise MetadataUnavailableError(f"bookie {self.bookie_id} could not be registered") from error
-            time.sleep(_PAUSE_S)
-        self._store._keeper.add(self)
-        self._store._keeper.look_at(self)
-
-    def set_readonly(self, readonly: bool) -> None:
-        """The new node first, then the old one goes (metadata.md 4.1). What fails here is finished by the keeper."""
-        with self._lock:
-            self._readonly = readonly
-            try:
-                self._apply()
-            finally:
-                self._store._keeper.look_at(self)
-
-    def close(self) -> None:
-        """Removes the node. Raises MetadataUnavailableError or MetadataOutcomeUnknownError; it then goes with the session."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._store._forget(self)
-            for readonly in (False, True):
-                self._withdraw(readonly)
-
-    def look(self) -> None:
-        with self._lock:
-            if not self._closed:
-                self._apply()
-
-    def _apply(self) -> None:
-        """Exactly one node, owned by this session. NodeExistsError while another session's is in the way."""
-        path = self._store._registration_path(self.bookie_id, self._readonly)
-        owner = self._owner(path)
-        if owner is None:
-            self._create(path)
-            owner = self._owner(path)  # sets the watch that notices its loss
-        if owner != self._store._session_id():
-            raise NodeExistsError(f"bookie {self.bookie_id} is registered by another process", bookie=self.bookie_id)
-        self._withdraw(not self._readonly)
-
-    def _create(self, path: str) -> None:
-        client = self._store._link.client
-        try:
-            self._store._link.call(lambda: client.create_async(path, self._payload, ephemeral=True), self._store._timeout_s, path)
-        except NodeExistsError:
-            pass  # whose it is, the caller looks at
-        except NoNodeError:
-            available = f"{self._store._root}/available"
-            if not self._readonly or not self._store._exists(available):
-                raise MetadataError(f"{available} does not exist: the cluster was not initialised") from None
-            self._store._ensure(f"{available}/readonly")
-            raise MetadataOutcomeUnknownError(f"{path} had no parent; it has one now") from None
-
-    def _withdraw(self, readonly: bool) -> None:
-        path = self._store._registration_path(self.bookie_id, readonly)
-        stat = self._store._read("exists", path)
-        if stat is not None and stat.ephemeralOwner == self._store._session_id():
-            self._store._remove(path, _ANY_VERSION)
-
-    def _owner(self, path: str) -> int | None:
-        stat = self._store._read("exists", path, self._on_event)
-        return None if stat is None else int(stat.ephemeralOwner)
-
-    def _on_event(self, _event: Any) -> None:
-        if not self._closed:
-            self._store._keeper.look_at(self)

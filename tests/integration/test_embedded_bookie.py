@@ -192,6 +192,18 @@ def test_slow_reader_is_bounded_and_disturbs_nobody(bookie: EmbeddedBookie, peer
     slow.close()
 
 
+def test_a_peer_that_reads_at_once_gets_all_it_asked_for(bookie: EmbeddedBookie, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests wait while many bytes are unsent; once they are sent, in whatever moment, the next request is served at once."""
+    assert peer.request(m.AddRequest(0, 1, 0, KEY, body(1, 0, bytes(500))), "v2").status is Status.OK
+    monkeypatch.setattr("bk_core.bookie.loop.UNSENT_BYTES_MAX", 1000)
+    monkeypatch.setattr("bk_core.bookie.loop.HOUSEKEEPING_S", 3600.0)
+    assert peer.request(m.ReadRequest(0, 1, 5), "v2").status is Status.NO_ENTRY  # a turn that begins with the new bounds
+    peer.sock.sendall(b"".join(encode_request(m.BatchReadRequest(i, 1, 0, 1, 5000), "v2") for i in range(100)))
+    for i in range(100):
+        response = decode_response(peer.frame()[4:], "v2")
+        assert (response.request_id, response.status) == (i, Status.OK)
+
+
 def test_pipelined_adds_are_acknowledged_in_order(peer: Peer) -> None:
     count = 2000
     frames = b"".join(encode_request(m.AddRequest(0, 5, i, KEY, body(5, i, b"x" * 100)), "v2") for i in range(count))

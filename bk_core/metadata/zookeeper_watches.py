@@ -1,0 +1,269 @@
+"""Watches of a ZooKeeperStore and registrations of bookies, and the one thread that looks after them, the keeper.
+
+Everything that may have changed is put on its queue: by a watch that fired, and by each new connection, because watches do not outlive
+one. It then looks at the server and compares.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Event, Lock, Thread, current_thread
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bk_core.errors import (
+    ClientClosedError,
+    MetadataError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
+from bk_core.metadata.store import BookieView
+from bk_core.protocol.ledger.metadata import BookieId
+
+if TYPE_CHECKING:
+    from bk_core.metadata.zookeeper import ZooKeeperStore
+
+_LOG = logging.getLogger(__name__)
+
+ANY_VERSION = -1
+PAUSE_S = 0.05  # before a read is repeated or a foreign registration is looked at again
+_KEEPER_RETRY_S = 0.5
+
+Stamp = tuple[int, int] | None  # (creation, last change) of a node as transaction ids; None if it does not exist
+
+
+class Charge(Protocol):
+    """What the keeper looks after."""
+
+    def look(self) -> None:
+        """Compare with the server and act. A MetadataError means: look again soon."""
+
+
+class Keeper:
+    """One thread that looks at charges when something may have changed."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Charge | None] = SimpleQueue()
+        self._charges: list[Charge] = []
+        self._lock = Lock()
+        self._closed = False
+        self._thread: Thread | None = None
+
+    def add(self, charge: Charge) -> None:
+        with self._lock:
+            if self._closed:
+                raise ClientClosedError("this metadata store was closed")
+            self._charges.append(charge)
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="bk-metadata-keeper", daemon=True)
+                self._thread.start()
+
+    def remove(self, charge: Charge) -> None:
+        with self._lock:
+            self._charges = [other for other in self._charges if other is not charge]
+
+    def look_at(self, charge: Charge) -> None:
+        self._queue.put(charge)
+
+    def look_at_all(self) -> None:
+        with self._lock:
+            charges = list(self._charges)
+        for charge in charges:
+            self._queue.put(charge)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._charges = []
+        self._queue.put(None)
+
+    def join(self) -> None:
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        again: list[Charge] = []
+        while True:
+            try:
+                charge = self._queue.get(timeout=_KEEPER_RETRY_S if again else None)
+            except Empty:
+                charge = again.pop(0)
+            if charge is None:
+                return
+            with self._lock:
+                known = any(charge is other for other in self._charges)
+            if known and not self._looked(charge) and charge not in again:
+                again.append(charge)
+
+    def _looked(self, charge: Charge) -> bool:
+        try:
+            charge.look()
+        except ClientClosedError:
+            return True
+        except MetadataError as error:
+            _LOG.debug("looking again soon: %s", error)
+            return False
+        except Exception:
+            _LOG.exception("a callback of a metadata watch failed")
+        return True
+
+
+class NodeWatch:
+    """Calls back when the node's last change is another one than at the last look."""
+
+    def __init__(self, keeper: Keeper, probe: Callable[[Callable[[Any], None]], Stamp], callback: Callable[[], None]) -> None:
+        self._keeper, self._probe, self._callback = keeper, probe, callback
+        self._seen: Stamp = None
+        self._ready = Event()
+        self._cancelled = False
+
+    def start(self) -> None:
+        self._seen = self._probe(self._on_event)
+        self._ready.set()
+        self._keeper.look_at(self)  # a connection lost meanwhile has already been told to the keeper, which then saw no stamp
+
+    def look(self) -> None:
+        if self._cancelled or not self._ready.is_set():
+            return
+        stamp = self._probe(self._on_event)
+        if stamp == self._seen or self._cancelled:
+            return
+        self._seen = stamp
+        self._callback()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._keeper.remove(self)
+
+    def _on_event(self, _event: Any) -> None:
+        if not self._cancelled:
+            self._keeper.look_at(self)
+
+
+class BookiesWatch:
+    """Calls back at once, then whenever the registered bookies are others than at the last call."""
+
+    def __init__(
+        self, keeper: Keeper, probe: Callable[[Callable[[Any], None] | None], BookieView], callback: Callable[[BookieView], None]
+    ) -> None:
+        self._keeper, self._probe, self._callback = keeper, probe, callback
+        self._seen: BookieView | None = None
+        self._cancelled = False
+
+    def start(self) -> None:
+        view = self._probe(self._on_event)
+        self._seen = view
+        self._callback(view)
+        self._keeper.look_at(self)
+
+    def look(self) -> None:
+        if self._cancelled or self._seen is None:
+            return
+        view = self._probe(self._on_event)
+        if view == self._seen or self._cancelled:
+            return
+        self._seen = view
+        self._callback(view)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._keeper.remove(self)
+
+    def _on_event(self, _event: Any) -> None:
+        if not self._cancelled:
+            self._keeper.look_at(self)
+
+
+class NodeRegistration:
+    """Ephemeral node of one bookie. The keeper makes it again whenever it is gone while this object is open."""
+
+    def __init__(self, store: ZooKeeperStore, bookie_id: BookieId, payload: bytes, readonly: bool) -> None:
+        self.bookie_id = bookie_id
+        self._store = store
+        self._payload = payload
+        self._readonly = readonly
+        self._closed = False
+        self._lock = Lock()
+
+    def start(self) -> None:
+        deadline = time.monotonic() + self._store._session_timeout_s + 1.0
+        while True:
+            try:
+                with self._lock:
+                    self._apply()
+                break
+            except NodeExistsError:
+                if time.monotonic() > deadline:
+                    raise
+            except MetadataOutcomeUnknownError as error:
+                if time.monotonic() > deadline:
+                    raise MetadataUnavailableError(f"bookie {self.bookie_id} could not be registered") from error
+            time.sleep(PAUSE_S)
+        self._store._keeper.add(self)
+        self._store._keeper.look_at(self)
+
+    def set_readonly(self, readonly: bool) -> None:
+        """The new node first, then the old one goes (metadata.md 4.1). What fails here is finished by the keeper."""
+        with self._lock:
+            self._readonly = readonly
+            try:
+                self._apply()
+            finally:
+                self._store._keeper.look_at(self)
+
+    def close(self) -> None:
+        """Removes the node. Raises MetadataUnavailableError or MetadataOutcomeUnknownError; it then goes with the session."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._store._forget(self)
+            for readonly in (False, True):
+                self._withdraw(readonly)
+
+    def look(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._apply()
+
+    def _apply(self) -> None:
+        """Exactly one node, owned by this session. NodeExistsError while another session's is in the way."""
+        path = self._store._registration_path(self.bookie_id, self._readonly)
+        owner = self._owner(path)
+        if owner is None:
+            self._create(path)
+            owner = self._owner(path)  # sets the watch that notices its loss
+        if owner != self._store._session_id():
+            raise NodeExistsError(f"bookie {self.bookie_id} is registered by another process", bookie=self.bookie_id)
+        self._withdraw(not self._readonly)
+
+    def _create(self, path: str) -> None:
+        client = self._store._link.client
+        try:
+            self._store._link.call(lambda: client.create_async(path, self._payload, ephemeral=True), self._store._timeout_s, path)
+        except NodeExistsError:
+            pass  # whose it is, the caller looks at
+        except NoNodeError:
+            available = f"{self._store._root}/available"
+            if not self._readonly or not self._store._exists(available):
+                raise MetadataError(f"{available} does not exist: the cluster was not initialised") from None
+            self._store._ensure(f"{available}/readonly")
+            raise MetadataOutcomeUnknownError(f"{path} had no parent; it has one now") from None
+
+    def _withdraw(self, readonly: bool) -> None:
+        path = self._store._registration_path(self.bookie_id, readonly)
+        stat = self._store._read("exists", path)
+        if stat is not None and stat.ephemeralOwner == self._store._session_id():
+            self._store._remove(path, ANY_VERSION)
+
+    def _owner(self, path: str) -> int | None:
+        stat = self._store._read("exists", path, self._on_event)
+        return None if stat is None else int(stat.ephemeralOwner)
+
+    def _on_event(self, _event: Any) -> None:
+        if not self._closed:
+            self._store._keeper.look_at(self)
