@@ -81,10 +81,16 @@ class Collector:
             self._change(ledger_id, lambda number: self._server.machine.forget_tombstone(number, self._server.now_ms(), keep_ms))
 
     def _collect_moved(self) -> None:
-        """Ledgers that left this bookie. The first look, without the lock, is there to take few locks."""
+        """Ledgers that left this bookie. The first look, without the lock, is there to take few locks: none for those that went before."""
         for ledger_id in self._server.storage.ledger_ids():
-            if self._has_moved(ledger_id, lock_held=True):
+            if self._has_moved(ledger_id, lock_held=True) and self._holds_moved(ledger_id):
                 self._collect_moved_one(ledger_id)
+
+    def _holds_moved(self, ledger_id: int) -> bool:
+        try:
+            return self._on_loop(lambda: self._server.machine.holds_moved(ledger_id))
+        except BookieIOError:
+            return True  # it will be told in its turn
 
     def _collect_moved_one(self, ledger_id: int) -> None:
         lock = self._store.underreplication().lock(ledger_id, self._bookie_id)

@@ -304,9 +304,11 @@ def test_b12_closed_ledgers_that_moved_are_collected_under_the_replication_lock(
     assert lock is not None
     with EmbeddedBookie(tmp_path, store=store, options=often) as bookie, peer_of(bookie) as peer:
         assert eventually(lambda: peer.status(read(1, 0)) is Status.NO_ENTRY)
-        time.sleep(0.2)  # some rounds more
+        assert eventually(lambda: locks.lock_holder(1) is None)
+        for _ in range(20):  # some rounds more, none of which takes it again
+            assert locks.lock_holder(1) is None
+            time.sleep(0.01)
         assert {peer.status(read(ledger_id, 0)) for ledger_id in (2, 3, 4, 5)} == {Status.OK}
-        assert locks.lock_holder(1) is None
         assert peer.status(add(1, 0)) is Status.FENCED
         lock.release()
         assert eventually(lambda: peer.status(read(4, 0)) is Status.NO_ENTRY)

@@ -78,6 +78,11 @@ _ADD_IDS = struct.Struct(">qqq")
 _LAC_IDS = struct.Struct(">qq")
 
 
+def _has_to_go(moved: LedgerRecord) -> bool:
+    """B-12: of a ledger that has left the bookie nothing stays but the fence."""
+    return moved.has_entries or moved.limbo or not moved.fenced
+
+
 class BookieMachine(BookieReads):
     """One bookie. Times are Unix milliseconds and must not go backwards. The decisions are the methods of ``BookieRules``."""
 
@@ -304,9 +309,14 @@ class BookieMachine(BookieReads):
     def collect_moved(self, ledger_id: int) -> list[Effect]:
         """Drop the entries of a closed ledger that has left this bookie (B-12). It leaves limbo too: nothing is missed here."""
         record = self._known(ledger_id)
-        if record is None or (record.fenced and not record.has_entries and not record.limbo):
+        if record is None or not _has_to_go(record):
             return []
         return [Persist(self._without_entries(record), drop_entries=True), *self._refuse_polls(ledger_id)]
+
+    def holds_moved(self, ledger_id: int) -> bool:
+        """Whether ``collect_moved`` would find anything to drop."""
+        record = self._known(ledger_id)
+        return record is not None and _has_to_go(record)
 
     def forget_tombstone(self, ledger_id: int, now_ms: int, keep_ms: int) -> list[Effect]:
         """Forget a deleted ledger after ``keep_ms`` (B-6); nothing for any other ledger."""
