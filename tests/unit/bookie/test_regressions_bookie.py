@@ -257,9 +257,11 @@ def test_collecting_what_moved_away(bookie: Bookie) -> None:
     """B-12, B-6: entries and limbo go, the fence stays or is set, the ledger may come back with recovery adds."""
     bookie.ask(add(0))
     bookie.perform(bookie.machine.enter_limbo([L]))
+    assert bookie.machine.holds_moved(L)
     bookie.perform(bookie.machine.collect_moved(L))
     bookie.sync()
     assert bookie.machine.collect_moved(L) == [] and bookie.machine.collect_moved(99) == []
+    assert not bookie.machine.holds_moved(L) and not bookie.machine.holds_moved(99)
     assert bookie.status(read(0)) is Status.NO_ENTRY
     assert bookie.status(add(1)) is Status.FENCED
     assert bookie.status(add(1, recovery=True)) is Status.OK
