@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread, current_thread
@@ -112,14 +113,33 @@ class Keeper:
         return True
 
 
-class NodeWatch:
+class _KeptWatch(ABC):
+    """One that the keeper looks at when an event came, until it is cancelled."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._cancelled = False
+
+    @abstractmethod
+    def look(self) -> None: ...
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._keeper.remove(self)
+
+    def _on_event(self, _event: Any) -> None:
+        if not self._cancelled:
+            self._keeper.look_at(self)
+
+
+class NodeWatch(_KeptWatch):
     """Calls back when the node's last change is another one than at the last look."""
 
     def __init__(self, keeper: Keeper, probe: Callable[[Callable[[Any], None]], Stamp], callback: Callable[[], None]) -> None:
-        self._keeper, self._probe, self._callback = keeper, probe, callback
+        super().__init__(keeper)
+        self._probe, self._callback = probe, callback
         self._seen: Stamp = None
         self._ready = Event()
-        self._cancelled = False
 
     def start(self) -> None:
         self._seen = self._probe(self._on_event)
@@ -135,24 +155,16 @@ class NodeWatch:
         self._seen = stamp
         self._callback()
 
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._keeper.remove(self)
 
-    def _on_event(self, _event: Any) -> None:
-        if not self._cancelled:
-            self._keeper.look_at(self)
-
-
-class BookiesWatch:
+class BookiesWatch(_KeptWatch):
     """Calls back at once, then whenever the registered bookies are others than at the last call."""
 
     def __init__(
         self, keeper: Keeper, probe: Callable[[Callable[[Any], None] | None], BookieView], callback: Callable[[BookieView], None]
     ) -> None:
-        self._keeper, self._probe, self._callback = keeper, probe, callback
+        super().__init__(keeper)
+        self._probe, self._callback = probe, callback
         self._seen: BookieView | None = None
-        self._cancelled = False
 
     def start(self) -> None:
         view = self._probe(self._on_event)
@@ -168,14 +180,6 @@ class BookiesWatch:
             return
         self._seen = view
         self._callback(view)
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._keeper.remove(self)
-
-    def _on_event(self, _event: Any) -> None:
-        if not self._cancelled:
-            self._keeper.look_at(self)
 
 
 class NodeRegistration:
