@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from bk_core.errors import BkError, LogDataLossError, NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.view import LogView
-from bk_spark.arrow import BATCH_BYTES, Run, arrow_schema_of_text
+from bk_spark.arrow import Run, arrow_schema_of_text
 from bk_spark.clients import client_for
 from bk_spark.columns import RunSplitter, arrow_column_batches, joined, raw_column_batches
 from bk_spark.options import Options
@@ -91,7 +91,7 @@ def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[En
             if ledger.is_closed and ledger.last_add_confirmed < last.last:
                 raise _cut_off(first.ledger_id, first.first, last.last, ledger.last_add_confirmed)
             # The driver learned that these entries are acknowledged, from a ledger list or a LAC; this handle's LAC may be lower (RD-1).
-            runs = RunSplitter(ledger.read_runs(first.first, last.last, bytes_max=BATCH_BYTES, unchecked_bound=first.acknowledged))
+            runs = RunSplitter(ledger.read_runs(first.first, last.last, unchecked_bound=first.acknowledged))
             for r in stretch:
                 yield r, runs.through(r.last)
 

@@ -12,8 +12,6 @@ from bk_core.cli.output import cluster_options, connected, password_option, prev
 from bk_core.errors import NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 
-_READ_BYTES_MAX = 4 << 20
-
 
 @click.group()
 def ledger() -> None:
@@ -108,7 +106,7 @@ def read_ledger(ledger_id: int, first: int, last: int | None, raw: bool, passwor
         if end < first:
             click.echo(f"no entry from {first} on; last add confirmed is {handle.last_add_confirmed}", err=True)
             return
-        for run in handle.read_runs(first, end, bytes_max=_READ_BYTES_MAX):
+        for run in handle.read_runs(first, end):
             for index in range(run.count):
                 payload = bytes(run.values[run.offsets[index] : run.offsets[index + 1]])
                 _say_entry(run.first_entry_id + index, payload, raw, as_json)

@@ -63,7 +63,7 @@ class LogReader:
 
     # --- reading -------------------------------------------------------------------------------------------------------
 
-    def read(self, bytes_max: int = 8 << 20) -> Iterator[LogRun]:
+    def read(self) -> Iterator[LogRun]:
         """Everything there is now: closed ranges, then a live segment up to its LAC. Ends there; call again for more.
 
         LogDataLossError if the log was recreated or trimmed behind the position (LOG-13), if a ledger that it lists does not exist, and,
@@ -78,7 +78,7 @@ class LogReader:
             closed = True
             try:
                 last, closed = self._bound(segment, handle)
-                yield from self._segment_runs(handle, segment, last, bytes_max)
+                yield from self._segment_runs(handle, segment, last)
             finally:
                 self._put_back(handle, keep=not closed and self._following)
             if not closed:  # a successor says nothing about where this one ends: wait for CLOSED (LOG-15)
@@ -161,13 +161,13 @@ class LogReader:
             return int(handle.last_add_confirmed), False
         return int(handle.read_last_add_confirmed()), False
 
-    def _segment_runs(self, handle: Any, segment: Segment, last: int, bytes_max: int) -> Iterator[LogRun]:
+    def _segment_runs(self, handle: Any, segment: Segment, last: int) -> Iterator[LogRun]:
         """What the list says was acknowledged when it was listed; no LAC has to know of it, but no ledger may end before it (RD-1)."""
         first = max(self.position.entry, segment.first_entry)
         there = min(last, handle.last_add_confirmed) if handle.is_closed else last
         if first <= there:
             try:
-                for run in handle.read_runs(first, there, bytes_max=bytes_max, unchecked_bound=not segment.live):
+                for run in handle.read_runs(first, there, unchecked_bound=not segment.live):
                     self.position = Position(segment.seq, run.first_entry_id + run.count)
                     yield LogRun(segment, run.first_entry_id, run.count, run.values, run.offsets)
             except NoSuchEntryError:
@@ -185,7 +185,7 @@ class LogReader:
 
     # --- waiting ---------------------------------------------------------------------------------------------------------
 
-    def follow(self, stop: threading.Event | None = None, bytes_max: int = 8 << 20) -> Iterator[LogRun]:
+    def follow(self, stop: threading.Event | None = None) -> Iterator[LogRun]:
         """Everything from ``position`` on, and what comes, as it comes, until ``stop`` is set (seen within half a second) or for ever.
 
         An entry is here one long-poll round trip after its acknowledgement (LC-5). Raises what ``read`` raises, and NoSuchLogError when
@@ -193,7 +193,7 @@ class LogReader:
         """
         with self._watched(follow=True):
             while stop is None or not stop.is_set():
-                yield from self.read(bytes_max)
+                yield from self.read()
                 self.wait(WAIT_S if stop is None else STOP_LOOK_S)
 
     def wait(self, timeout_s: float) -> bool:

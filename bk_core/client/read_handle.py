@@ -149,7 +149,7 @@ class ReadHandle:
         self._view.check_range(first, last)
         return [payload for run in self._runs(first, last, unconfirmed=True) for payload in run.payloads()]
 
-    def read_runs(self, first: int, last: int, bytes_max: int = 8 << 20, *, unchecked_bound: bool = False) -> Iterator[EntryRun]:
+    def read_runs(self, first: int, last: int, *, unchecked_bound: bool = False) -> Iterator[EntryRun]:
         """Entries first..last in order, in runs. InvalidArgumentError beyond the handle's LAC, before anything is sent (RD-1).
 
         ``unchecked_bound`` leaves the LAC out of it: for entries known from elsewhere to be acknowledged, by a ledger list that names

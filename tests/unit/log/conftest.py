@@ -73,7 +73,7 @@ class ReadHandle:
     def read_last_add_confirmed(self) -> int:
         return len(self._ledger.entries) - 1
 
-    def read_runs(self, first: int, last: int, *, bytes_max: int = 8 << 20, unchecked_bound: bool = False) -> Any:
+    def read_runs(self, first: int, last: int, *, unchecked_bound: bool = False) -> Any:
         for entry in range(first, last + 1):
             value = self._ledger.entries[entry]
             yield SimpleNamespace(first_entry_id=entry, count=1, values=value, offsets=memoryview(array("q", [0, len(value)])))
