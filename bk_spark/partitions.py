@@ -21,6 +21,7 @@ from bk_spark.clients import client_for
 from bk_spark.columns import RunSplitter, arrow_column_batches, joined, raw_column_batches
 from bk_spark.options import Options
 from bk_spark.planning import Boundaries, EntryRange, plan
+from bk_spark.worker_process import spare_collections
 
 OPENERS = 4  # ledgers that a task opens ahead
 Schemas = Mapping[tuple[str | None, int], str]
@@ -65,6 +66,7 @@ def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: In
     """Record batches of ``schema``. Spark turns an empty plan into one partition of None: it has no rows."""
     if not isinstance(partition, BookKeeperPartition):
         return
+    spare_collections()
     metadata = bool(options.include_metadata) and not raw
     stored = {key: arrow_schema_of_text(text) for key, text in partition.schemas.items()}
 

@@ -22,6 +22,7 @@ from bk_spark.packing import RUN_BYTES, PackedRun, Packer
 from bk_spark.routing import route_column, split_by_log, without_route
 from bk_spark.sink_plan import LogPlan, plan_log, wanted_properties
 from bk_spark.sink_schema import only_value, spelled
+from bk_spark.worker_process import spare_collections
 
 _log = logging.getLogger("bk_spark.sink")
 _SOURCE_ONLY = {"ledgers": "ledgers", "logs": "logs", "logPattern": "log_pattern", "metadata": "metadata"}
@@ -69,6 +70,7 @@ class Sink:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Runs in a worker. No ledger before the first row; returns after the last acknowledgement; a failed task leaves nothing."""
+        spare_collections()
         started = time.monotonic()
         query_id, partition, attempt = task_identity()
         parts = self._write(batches, self.owner or query_id)

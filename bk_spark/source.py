@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from bk_core.errors import InvalidArgumentError
 from bk_spark.catalog import for_reading, for_writing, forget, of_table, remember
 from bk_spark.options import parse_options
+from bk_spark.worker_process import spare_collections
 
 if TYPE_CHECKING:
     from bk_spark.stream_reader import BookKeeperStreamReader
@@ -27,6 +28,7 @@ class BookKeeperDataSource(DataSource):
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        spare_collections()
         self._table = of_table(options)
         self._given = dict(options) if self._table is None else {}
 

@@ -41,6 +41,12 @@ MORE: dict[str, dict[str, Any]] = {
         "victims": ["daemon"],
     },
     "workers and daemons killed": {"master": "local[2,4]", "between": True, "victims": ["worker", "daemon", "worker"]},
+    "Unix sockets, workers and daemons killed": {
+        "master": "local[2,4]",
+        "settings": {"spark.python.unix.domain.socket.enabled": "true"},
+        "between": True,
+        "victims": ["worker", "daemon", "worker"],
+    },
     "no retries of tasks": {"master": "local[2]", "victims": ["worker", "daemon"]},
     "worker killed without reuse": {"master": "local[2,4]", "settings": NO_REUSE, "victims": ["worker"]},
     "executors lost again and again": {"master": CLUSTER, "victims": ["executor", "worker", "executor", "daemon"]},

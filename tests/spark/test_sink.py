@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import select
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -19,7 +23,7 @@ from bk_core.client.intents import intents_of
 from bk_core.client.logs import LogWriter, create_log, gc_log, list_logs, read_ledger_list, read_log
 from bk_core.protocol.log.segments import LogProperties
 from bk_spark.source import BookKeeperDataSource
-from bk_spark.writer import BookKeeperStreamWriter
+from bk_spark.writer import BookKeeperStreamWriter, BookKeeperWriter
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
@@ -44,6 +48,37 @@ class _SaysItFailed(BookKeeperStreamWriter):
         raise RuntimeError("the answer was lost")
 
 
+def kill(pid: int) -> None:
+    """Until it is gone: Spark gives a task to an idle worker whose connection still looks well."""
+    process = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        assert select.select([process], [], [], 60)[0], f"process {pid} does not end"
+    finally:
+        os.close(process)
+
+
+class TellsWhatIsFrozen(BookKeeperDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "bookkeeper_tells_what_is_frozen"
+
+    def writer(self, schema: Any, overwrite: bool) -> BookKeeperWriter:
+        writer = super().writer(schema, overwrite)
+        writer.__class__ = _WritesWhatIsFrozen
+        return writer
+
+
+class _WritesWhatIsFrozen(BookKeeperWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
+        def counts() -> Iterator[pa.RecordBatch]:
+            for batch in iterator:
+                ids = pa.array([gc.get_freeze_count()] * batch.num_rows, pa.int64())
+                yield pa.RecordBatch.from_arrays([ids], schema=batch.schema)
+
+        return super().write(counts())
+
+
 class Sinks:
     def __init__(self, spark: SparkSession, uri: str, client: Any, checkpoint: Path) -> None:
         self.spark = spark
@@ -65,8 +100,8 @@ class Sinks:
         for name in ("0", ".0.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
-    def write(self, frame: DataFrame, mode: str = "append", **options: str) -> None:
-        frame.write.format("bookkeeper").options(**self._uri, **options).mode(mode).save()
+    def write(self, frame: DataFrame, mode: str = "append", format: str = "bookkeeper", **options: str) -> None:
+        frame.write.format(format).options(**self._uri, **options).mode(mode).save()
 
     def rows(self, log: str) -> list[Any]:
         read = self.spark.read.format("bookkeeper").options(**self._uri).load(log)
@@ -171,6 +206,15 @@ def test_take_over(sinks: Sinks, log: str) -> None:
     assert read_ledger_list(sinks.client, log).total_rows == 2
 
 
+def test_workers_do_not_look_for_garbage_among_modules(sinks: Sinks, log: str) -> None:
+    """pyspark's daemon collects after every task, over everything that its worker has imported."""
+    sinks.spark.dataSource.register(TellsWhatIsFrozen)
+    for _ in range(3):
+        sinks.write(sinks.spark.range(0, 1000, 1, 2), format="bookkeeper_tells_what_is_frozen", log=log)
+    assert max(sinks.rows(log)) > 10_000
+    assert gc.get_freeze_count() == 0, "the collector of the program that has the session is its own business"
+
+
 def test_killed_workers_cost_neither_data_nor_ledgers(sinks: Sinks, log: str) -> None:
     """5.3: Spark kills idle workers without a word, and leaves their ledgers open; the next batch and the janitor go on from there."""
     create_log(sinks.client, log)
@@ -178,7 +222,7 @@ def test_killed_workers_cost_neither_data_nor_ledgers(sinks: Sinks, log: str) ->
     workers = {intent.pid for intent in intents_of(sinks.client, log).values()}
     assert workers and os.getpid() not in workers
     for pid in workers:
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
     sinks.write(sinks.spark.range(10, 20, 1, 2), log=log)
     report = gc_log(sinks.client, log)
     assert report.closed and not report.failed
