@@ -24,6 +24,7 @@ _GROWTH_BYTES_MAX = 3 << 20  # an entry never grows beyond this with the rows it
 _GROWTH = 4  # entries between a quarter and four times the target keep their number of rows
 _SMALL_ENTRIES = 32  # so many in a row are too small before a larger number of rows begins a new range
 _ROWS_MAX = 1 << 20  # per entry, for rows that weigh nothing
+_ROOM_BYTES = 64 << 10  # of a run's memory, for what Arrow adds to each entry
 
 
 class PackedRun:
@@ -70,6 +71,8 @@ def pack_arrow(
 
 
 class Packer:
+    """Rows of one task and log. An entry is written into its run's memory as soon as it is cut, so that the batches it came from can go."""
+
     def __init__(self, schema: pa.Schema, entry_size: int, compression: str, run_bytes: int) -> None:
         self._schema = schema
         self._compressed = compression != "none"
@@ -83,8 +86,7 @@ class Packer:
         self._pending: deque[pa.RecordBatch] = deque()
         self._pending_rows = 0
         self._rows_per_entry: int | None = None
-        self._entries: list[pa.RecordBatch] = []
-        self._size = 0
+        self._run: _OpenRun | None = None
         self._small = 0
         self._packed_rows = 0
 
@@ -96,13 +98,13 @@ class Packer:
     def full_entries(self) -> Iterator[PackedRun]:
         """Cut as many entries as the pending rows fill."""
         while self._layout(final=False) and self._pending_rows >= (self._rows_per_entry or 0):
-            yield from self._cut(self._rows_per_entry or 1)
+            yield from self._cut(self._rows_per_entry or 1, final=False)
 
     def rest(self) -> Iterator[PackedRun]:
         """Everything that is left: the last entry of the last run may be short."""
         while self._pending_rows:
             self._layout(final=True)
-            yield from self._cut(min(self._rows_per_entry or 1, self._pending_rows))
+            yield from self._cut(min(self._rows_per_entry or 1, self._pending_rows), final=True)
         yield from self._flush()
 
     def _layout(self, final: bool) -> bool:
@@ -115,7 +117,7 @@ class Packer:
         self._rows_per_entry = max(1, min(self._pending_rows * self._entry_size // max(1, size), self._pending_rows, _ROWS_MAX))
         return True
 
-    def _cut(self, rows: int) -> Iterator[PackedRun]:
+    def _cut(self, rows: int, *, final: bool) -> Iterator[PackedRun]:
         entry = self._take(rows)
         size = entry.nbytes
         if rows > 1 and size > self._entry_bytes_max:  # rows have grown: they go into a range of their own, with fewer per entry
@@ -124,13 +126,12 @@ class Packer:
             yield from self._flush()
             self._rows_per_entry = max(1, rows * self._entry_size // size)
             return
-        self._entries.append(entry)
-        self._size += size
+        yield from self._write(entry, final=final)
         self._small = self._small + 1 if size * _GROWTH < self._entry_size else 0
         if self._small >= _SMALL_ENTRIES:  # rows have shrunk, for good as it seems
             yield from self._flush()
             self._rows_per_entry = None
-        elif self._size >= self._run_bytes:
+        elif self._run is not None and self._run.size >= self._run_bytes:
             yield from self._flush()
 
     def _take(self, rows: int) -> pa.RecordBatch:
@@ -146,22 +147,26 @@ class Packer:
             rows -= batch.num_rows
         return parts[0] if len(parts) == 1 else _joined(parts, self._schema)
 
+    def _write(self, entry: pa.RecordBatch, *, final: bool) -> Iterator[PackedRun]:
+        needed = 0 if self._compressed else pa.ipc.get_record_batch_size(entry)
+        self._check_size(entry, needed)
+        if self._run is not None and not self._run.has_room(needed):
+            yield from self._flush()
+        if self._run is None:
+            room, sink = self._sink(entry, needed, final)
+            self._run = _OpenRun(room, sink, self._begun(sink))
+        self._check_size(entry, self._run.write(entry))
+        self._packed_rows += entry.num_rows
+
+    def _check_size(self, entry: pa.RecordBatch, size: int) -> None:
+        if size > ENTRY_BYTES_MAX:
+            raise too_large(self._packed_rows, entry.num_rows, size)
+
     def _flush(self) -> Iterator[PackedRun]:
-        if not self._entries:
-            return
-        room, sink = self._sink()
-        writer = self._begun(sink)
-        start = sink.tell()
-        offsets = array("q", [0])
-        for entry in self._entries:
-            writer.write_batch(entry)
-            offsets.append(sink.tell() - start)
-            self._check_size(entry, offsets[-1] - offsets[-2])
-        rows = sum(entry.num_rows for entry in self._entries)
-        written = sink.getvalue() if room is None else room
-        run = PackedRun(written.slice(start, offsets[-1]), offsets, rows, self._rows_per_entry or 1)
-        self._entries, self._size, self._small = [], 0, 0
-        yield run
+        if self._run is not None:
+            run, self._run = self._run, None
+            self._small = 0
+            yield run.packed(self._rows_per_entry or 1)
 
     def _begun(self, sink: Any) -> Any:
         """A stream whose schema is out: it goes with the first batch, and both are cut off."""
@@ -174,18 +179,43 @@ class Packer:
         self._begun(sink)
         return int(sink.size())
 
-    def _sink(self) -> tuple[pa.Buffer | None, Any]:
-        """Where a run is written to. Its size is known unless it is compressed; memory that grows would be copied again and again."""
+    def _sink(self, entry: pa.RecordBatch, needed: int, final: bool) -> tuple[pa.Buffer | None, Any]:
+        """Where a run that begins with ``entry`` is written to: memory of its final size, which is used again for a later run. Arrow's
+        allocator gives megabytes back. Only what compressed entries take is not known before."""
         if self._compressed:
             return None, pa.BufferOutputStream()
-        size = self._head_bytes + sum(pa.ipc.get_record_batch_size(entry) for entry in self._entries)
-        room = pa.py_buffer(kernels.new_block(size))  # memory of runs is used again; Arrow's allocator gives megabytes back
+        size = self._run_bytes + self._entry_size + _ROOM_BYTES
+        if final:
+            size = min(size, needed * (1 + -(-self._pending_rows // entry.num_rows)))
+        room = pa.py_buffer(kernels.new_block(self._head_bytes + max(size, needed)))
         return room, pa.FixedSizeBufferWriter(room)
 
-    def _check_size(self, entry: pa.RecordBatch, size: int) -> None:
-        if size > ENTRY_BYTES_MAX:
-            raise too_large(self._packed_rows, entry.num_rows, size)
-        self._packed_rows += entry.num_rows
+
+class _OpenRun:
+    """Entries written so far. ``size``: bytes of their columns, which compression makes fewer."""
+
+    __slots__ = ("_offsets", "_room", "_rows", "_sink", "_start", "_writer", "size")
+
+    def __init__(self, room: pa.Buffer | None, sink: Any, writer: Any) -> None:
+        self._room, self._sink, self._writer = room, sink, writer
+        self._start = sink.tell()
+        self._offsets = array("q", [0])
+        self._rows = self.size = 0
+
+    def has_room(self, size: int) -> bool:
+        return self._room is None or self._start + self._offsets[-1] + size <= self._room.size
+
+    def write(self, entry: pa.RecordBatch) -> int:
+        """The bytes of the entry."""
+        self._writer.write_batch(entry)
+        self._offsets.append(self._sink.tell() - self._start)
+        self._rows += entry.num_rows
+        self.size += entry.nbytes
+        return self._offsets[-1] - self._offsets[-2]
+
+    def packed(self, rows_per_entry: int) -> PackedRun:
+        written = self._sink.getvalue() if self._room is None else self._room
+        return PackedRun(written.slice(self._start, self._offsets[-1]), self._offsets, self._rows, rows_per_entry)
 
 
 def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from bk_core.errors import LogSchemaError
 from bk_core.protocol import BytesLike
 from bk_spark.packing import as_type
 
-BATCH_BYTES = 8 << 20  # what a reader hands to Spark at once; far below Arrow's 2 GiB for a binary column
+BATCH_BYTES = 2 << 20  # what a reader hands to Spark at once; larger ones fall out of the processor's caches
 
 
 class Run(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from array import array
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -146,6 +147,27 @@ def test_every_entry_but_the_last_of_a_run_has_the_same_rows(batches: list[list[
 def test_remainders_are_carried_over_so_that_a_task_is_one_range() -> None:
     runs = list(pack_arrow([rows(997, i * 997) for i in range(30)], SCHEMA, 4096, run_bytes=50_000))
     assert len(runs) > 5 and ranges_of(runs) == 1 and all(run.full for run in runs[:-1])
+
+
+def test_a_batch_is_let_go_once_its_rows_are_in_entries() -> None:
+    """A run holds several batches' rows; to hold the batches as well would be most of a worker's memory."""
+    held: list[int] = []
+
+    def sent() -> Iterator[pa.RecordBatch]:
+        for i in range(40):
+            held.append(pa.total_allocated_bytes() - before)
+            yield rows(10_000, i * 10_000)
+
+    one = rows(10_000).nbytes
+    before = pa.total_allocated_bytes()
+    runs = sum(1 for _ in pack_arrow(sent(), SCHEMA, 4096, run_bytes=10 * one))
+    assert runs > 3 and max(held) < 3 * one
+
+
+def test_entries_that_take_more_than_their_rows_still_fit_their_run() -> None:
+    """Entries of one row each are mostly what Arrow puts around it, so a run ends before its memory does."""
+    runs = list(pack_arrow([rows(3000)], SCHEMA, 1, run_bytes=50_000))
+    assert sum(run.count for run in runs) == 3000 and len(runs) > 3 and ranges_of(runs) == 1
 
 
 def test_growing_rows_begin_another_range_before_entries_grow_too_far() -> None:
