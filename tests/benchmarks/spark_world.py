@@ -195,14 +195,16 @@ class World:
         return session
 
     @staticmethod
-    def _register(session: SparkSession) -> None:
+    def _register(session: SparkSession, turn: str = "") -> None:
+        """Each with workers and planners of its own, which Spark keeps by their environment: ours spares its processes most of pyspark's
+        collections (bk_spark/README.md, decision 11), and nothing that it is compared with is to have that from it."""
         for source in (PrebuiltSource, DefaultSource):
+            session.sparkContext.environment["BENCHMARK_TURN"] = f"{turn} {source.name()}"
             session.dataSource.register(source)
 
     def fresh_workers(self) -> None:
         """New task workers from here on: Spark keeps those of one environment, and what they have read before stays in their heaps."""
-        self.spark.sparkContext.environment["BENCHMARK_TURN"] = self.name("turn")
-        self._register(self.spark)
+        self._register(self.spark, self.name("turn"))
 
     # --- servers -------------------------------------------------------------------------------------------------------
 

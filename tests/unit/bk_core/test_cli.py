@@ -34,7 +34,7 @@ class Handle:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def read_runs(self, first: int, last: int, bytes_max: int) -> Iterator[Any]:
+    def read_runs(self, first: int, last: int) -> Iterator[Any]:
         chosen = PAYLOADS[first : last + 1]
         offsets = array("q", [0])
         for payload in chosen:
