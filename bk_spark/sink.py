@@ -18,7 +18,7 @@ from bk_spark.clients import client_for
 from bk_spark.data_ledgers import TaskLedgers
 from bk_spark.messages import CommitMessage, LogPart
 from bk_spark.options import Options, refuse_others
-from bk_spark.packing import RUN_BYTES, PackedRun, Packer
+from bk_spark.packing import PackedRun, Packer
 from bk_spark.routing import route_column, split_by_log, without_route
 from bk_spark.sink_plan import LogPlan, plan_log, wanted_properties
 from bk_spark.sink_schema import only_value, spelled
@@ -32,6 +32,8 @@ _ROLLS = {"roll_max_bytes", "roll_max_entries", "roll_max_time_ms", "max_open_le
 _COMMITS = {"create_logs", "merge_schema", "take_over", "exactly_once", "txn_app_id", "txn_version"}
 SINK_OPTIONS = frozenset({"uri", "protocol", "log"} | _LEDGERS | _PACKING | _ROLLS | _COMMITS)
 """Options, by field, that mean something to a write."""
+ROUTED_RUN_BYTES = 512 << 10
+"""Payload of one append to one of several logs, each of which has memory of its own for the run that it fills."""
 
 
 def task_identity() -> tuple[str, int, int]:
@@ -145,7 +147,7 @@ class _LogPacker:
         self._packer: Packer | None = None
         if plan.schema:
             self._schema = arrow_schema_of_text(plan.schema)
-            self._packer = Packer(self._schema, options.entry_size, options.compression, RUN_BYTES)
+            self._packer = Packer(self._schema, options.entry_size, options.compression, ROUTED_RUN_BYTES)
 
     @property
     def held_bytes(self) -> int:
