@@ -21,7 +21,6 @@ from bk_core.errors import (
     InvalidArgumentError,
     LedgerClosedError,
     LedgerFencedError,
-    LogError,
     MetadataConflictError,
     MetadataFormatError,
     NoNodeError,
@@ -36,9 +35,11 @@ from bk_core.errors import (
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.log.codec import decode, encode
 from bk_core.protocol.log.effects import (
+    CheckLedger,
     CloseLedger,
     CreateLedger,
     DeleteLedger,
+    LedgerChecked,
     LedgerCreated,
     LedgerDeleted,
     LedgerEnded,
@@ -51,8 +52,8 @@ from bk_core.protocol.log.effects import (
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import LogProperties
 
-Work: TypeAlias = ReadList | WriteList | CreateLedger | RecoverLedger | CloseLedger | DeleteLedger
-WorkDone: TypeAlias = ListRead | ListWritten | LedgerCreated | LedgerEnded | LedgerDeleted
+Work: TypeAlias = ReadList | WriteList | CreateLedger | RecoverLedger | CloseLedger | DeleteLedger | CheckLedger
+WorkDone: TypeAlias = ListRead | ListWritten | LedgerCreated | LedgerEnded | LedgerDeleted | LedgerChecked
 
 LISTS_KEPT = 4  # a machine writes over the list it read last, or over the one before that
 SEQS_KEPT = 32  # entries that are on their way belong to the last two ledgers, or to the one that follows
@@ -73,6 +74,7 @@ _DONE: dict[type[Work], type[WorkDone]] = {
     RecoverLedger: LedgerEnded,
     CloseLedger: LedgerEnded,
     DeleteLedger: LedgerDeleted,
+    CheckLedger: LedgerChecked,
 }
 
 
@@ -113,7 +115,8 @@ class LeaderWorks:
         match work:
             case ReadList(request):
                 listed, version = self._read_list()
-                return ListRead(request, Outcome.OK, tuple(segment.ledger_id for segment in listed.segments), version)
+                ledgers = tuple(segment.ledger_id for segment in listed.segments)
+                return ListRead(request, Outcome.OK, ledgers, version, condemned=listed.condemned)
             case WriteList(request):
                 return ListWritten(request, Outcome.OK, self._write_list(work))
             case CreateLedger(request, tags):
@@ -125,12 +128,15 @@ class LeaderWorks:
             case DeleteLedger(request, ledger_id):
                 self._delete(ledger_id)
                 return LedgerDeleted(request, Outcome.OK)
+            case CheckLedger(request, ledger_id):
+                self._client.ledger_metadata(ledger_id)
+                return LedgerChecked(request, Outcome.OK)
 
     def _outcome(self, work: Work, error: Exception, needed: bool) -> Outcome:
         match work:
             case CreateLedger():
                 return self._create_outcome(error, needed)
-            case RecoverLedger():
+            case RecoverLedger() | CheckLedger():
                 return _recover_outcome(error)
             case CloseLedger():
                 return _close_outcome(error)
@@ -180,8 +186,6 @@ class LeaderWorks:
             for segment in changed.live_segments:
                 if segment.ledger_id in self.ends:
                     changed = changed.close_live(segment.ledger_id, *self.ends[segment.ledger_id], now_ms())
-            if work.ledgers[-1] in changed.condemned:
-                raise LogError(f"ledger {work.ledgers[-1]} was condemned by a janitor before it was listed", log=self.name)
             changed = changed.add_live_segment(work.ledgers[-1], now_ms())
             self._attempt = (work, changed, encode(changed))
         _, changed, data = self._attempt

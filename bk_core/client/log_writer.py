@@ -37,6 +37,7 @@ from bk_core.protocol.log.effects import (
     Appended,
     AppendTo,
     CheckLeadership,
+    CheckLedger,
     CloseLedger,
     CreateLedger,
     DeleteLedger,
@@ -325,7 +326,7 @@ class LogWriter:
                     self._worker.submit(partial(self._check_leadership, request))
                 case CreateLedger() if self._works.empty_in_a_row:
                     self._worker.later("create again", self._pause_s(), partial(self._perform, effect))
-                case ReadList() | WriteList() | CreateLedger() | RecoverLedger() | CloseLedger() | DeleteLedger():
+                case ReadList() | WriteList() | CreateLedger() | RecoverLedger() | CloseLedger() | DeleteLedger() | CheckLedger():
                     self._worker.submit(partial(self._perform, effect))
                 case _:
                     raise AssertionError(effect)

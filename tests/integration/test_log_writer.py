@@ -265,6 +265,38 @@ def test_the_connection_to_zookeeper_is_lost_in_the_compare_and_set(
     check_nothing_is_left_over(client, log)
 
 
+@pytest.mark.parametrize("when", ["condemned", "deleted"])
+def test_a_janitor_between_the_creation_and_the_listing_of_a_ledger(
+    embedded: LocalCluster, client: bk_core.BookKeeper, log: str, when: str
+) -> None:
+    """LOG-18: a collection that takes every ledger that nothing lists, however young, costs a roll another ledger and the log nothing."""
+    with bk_core.connect(embedded.uri, limits=LIMITS) as bk, LogWriter.open(bk, log) as writer:
+        honest, taken = bk.store, []
+
+        def write(path: str, data: bytes, version: int) -> int:
+            if path == f"logs/{log}" and not taken:
+                taken.extend(ledger_id for ledger_id in intents_of(client, log) if ledger_id != writer.ledger_id)
+                if when == "condemned":
+                    update_ledger_list(client, log, lambda listed: listed.condemn(taken))
+                else:
+                    assert gc_log(client, log, min_age_s=0).deleted == tuple(taken)
+            return honest.write(path, data, version)
+
+        story = Story()
+        write_until_taken_over(writer, story, "one", 5)
+        bk.store = Store(honest, write)
+        writer.roll()
+        bk.store = honest
+        assert len(taken) == 1 and writer.ledger_id not in taken
+        write_until_taken_over(writer, story, "two", 5)
+    gc_log(client, log, min_age_s=0)
+    check(client, log, story)
+    listed = {segment.ledger_id for segment in read_log(client, log).segments()}
+    assert listed <= set(client.list_ledgers()) and not listed & set(taken)
+    LogWriter.open(client, log).close()
+    check_nothing_is_left_over(client, log)
+
+
 def test_a_ledger_fails_with_entries_on_their_way(embedded: LocalCluster, client: bk_core.BookKeeper, log: str) -> None:
     """LOG-8: its end is learned first; what is not in it goes into the next one, in order, and nothing twice."""
     story = Story(enough=100)

@@ -7,6 +7,7 @@
 | I-L3 | only_the_last_two_are_open |
 | I-L4 | late_acknowledgements_were_seen |
 | I-L5 | the_list_only_grows_and_is_cut |
+| I-L6 | what_is_listed_exists |
 """
 
 from __future__ import annotations
@@ -94,3 +95,8 @@ def the_list_only_grows_and_is_cut(cluster: Cluster, log: LogTruth) -> Finding:
     if still_open:
         return f"ledgers {still_open} were truncated and are not closed (LOG-11)"
     return None if grown or cut else f"the list went from {before} to {after}"
+
+
+@log_invariant("I-L6")
+def what_is_listed_exists(cluster: Cluster, log: LogTruth) -> Finding:
+    return f"ledgers {log.ghosts} were gone or condemned when they were listed (LOG-18)" if log.ghosts else None

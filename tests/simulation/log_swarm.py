@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from bk_core.protocol.ledger.recovery import RecoveryState
@@ -39,6 +40,9 @@ class LogRun(Run):
             world.at(int(options.storm_ms * MS * world.random() / 2), tail.start)
         for _ in range(int(world.random() * 3)):
             world.at(int(options.storm_ms * MS * world.random()), self._truncate)
+        self._janitor = Random(seed * 2 + 7)
+        if self._janitor.random() < 0.4:
+            world.at(MS, self._collect)
         world.at(MS, self._weather)
 
     def lead(self, name: str) -> Leader:
@@ -67,6 +71,13 @@ class LogRun(Run):
         if ledgers:
             keep = ledgers[int(self.world.random() * len(ledgers))]
             truncation(self.cluster, f"cut{len(self.cluster.clients)}", self.log, keep, self._truncated)
+
+    def _collect(self) -> None:
+        """A janitor that takes ledgers for abandoned as soon as they are made."""
+        if not self.calm:
+            if self._janitor.random() < 0.3:
+                self.log.collect()
+            self.world.at(int(2 * MS * self._janitor.random()) + 1, self._collect)
 
     def _truncated(self, value: Any) -> None:
         if not isinstance(value, Exception) and value:

@@ -41,6 +41,8 @@ class LogTruth:
         self.new_stored: list[int] = []
         self.election_lost = 0.0  # how often a look at the election says no
         self.disorder: list[str] = []  # what a reader was told out of order
+        self.condemned: list[tuple[int, tuple[int, ...]]] = [(0, ())]  # (version of the list, what it condemns from then on)
+        self.ghosts: list[int] = []  # ledgers that were gone, or condemned, when they were listed
         cluster.logs.append(self)
         cluster.store.items[LIST] = [(), 0]
 
@@ -49,11 +51,30 @@ class LogTruth:
         return self.history[-1]
 
     def listed(self, ledgers: tuple[int, ...]) -> None:
+        fresh = [ledger_id for ledger_id in ledgers if ledger_id not in self.ever]
+        self.ghosts += [one for one in fresh if self.cluster.truths[one].deleted or one in self.condemned[-1][1]]
         self.history.append(ledgers)
         for ledger_id in ledgers:
             self.ever[ledger_id] = None
         self.changed = True
         self.cluster.world.note(f"the log lists {', '.join(map(str, ledgers)) or 'nothing'}")
+
+    def condemned_at(self, version: int) -> tuple[int, ...]:
+        """What the list of that version condemns."""
+        return [ids for since, ids in self.condemned if since <= version][-1] if version >= 0 else ()
+
+    def collect(self) -> None:
+        """One step of a janitor: condemn a ledger that nothing lists, or delete what is condemned. Each changes the list."""
+        store, truths = self.cluster.store, self.cluster.truths
+        doomed = self.condemned[-1][1]
+        for ledger_id in doomed:
+            if not truths[ledger_id].deleted:
+                store.delete(truths[ledger_id])
+                self.cluster.world.probes["a janitor took a ledger that a leader was about to list"] += 1
+        orphans = [one for one in self.owner if one not in self.ever and not truths[one].deleted]
+        if doomed or orphans:
+            store.items[LIST][1] += 1
+            self.condemned.append((store.items[LIST][1], () if doomed else tuple(orphans[-1:])))
 
     def closed(self, ledger_id: int) -> bool:
         """CLOSED, or gone after having been CLOSED (LOG-12)."""
@@ -100,6 +121,8 @@ class LogClient(Client):
                 self._delete(request, self.cluster.truths[ledger_id])
             case log_effects.AppendTo(request, ledger_id, first, payloads):
                 self._append(request, ledger_id, first, payloads)
+            case log_effects.CheckLedger(request, ledger_id):
+                self._check(request, self.cluster.truths[ledger_id])
             case log_effects.OpenLedger(request, ledger_id):
                 self._open(request, self.cluster.truths[ledger_id])
             case log_effects.AwaitLedger(request) | log_effects.AwaitList(request):
@@ -121,7 +144,8 @@ class LogClient(Client):
     # --- the list --------------------------------------------------------------------------------------------------
 
     def _list_read(self, request: int, found: Answer) -> None:
-        self.feed(log_effects.ListRead(request, found.outcome, found.value or (), found.version))
+        condemned = self.log.condemned_at(found.version)
+        self.feed(log_effects.ListRead(request, found.outcome, found.value or (), found.version, condemned=condemned))
 
     def _list_written(self, request: int, found: Answer) -> None:
         self.feed(log_effects.ListWritten(request, found.outcome, found.version))
@@ -189,6 +213,9 @@ class LogClient(Client):
         self.cluster.store.call(
             self.name, "delete", truth.ledger_id, serve, lambda found: self.feed(log_effects.LedgerDeleted(request, found.outcome))
         )
+
+    def _check(self, request: int, truth: Truth) -> None:
+        self.cluster.store.read(self.name, truth, lambda found: self.feed(log_effects.LedgerChecked(request, found.outcome)))
 
     def _append(self, request: int, ledger_id: int, first: int, payloads: tuple[bytes, ...]) -> None:
         writer = self.writers[ledger_id]

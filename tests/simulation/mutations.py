@@ -482,6 +482,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"log": True, "append_every_ms": 4, "storm_ms": 300},
     ),
     Mutation(
+        "LOG-18",
+        "a leader lists its next ledger again without looking whether a janitor has deleted it",
+        ((LogLeader, "_check_following", LogLeader._write_list),),
+        ("I-L6", "L-8", "L-4", "crash"),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
+    Mutation(
         "LOG-15",
         "a reader goes on to the next ledger although this one is not closed",
         ((LogReaderOrder, "_may_move_on", always(True)),),

@@ -11,6 +11,7 @@ PROBES = (
     "a force was answered after more adds were acknowledged",
     "a guaranteed ledger was closed by a plain client",
     "a guaranteed ledger was sealed",
+    "a janitor took a ledger that a leader was about to list",
     "a leader abdicated because it lost the election",
     "a log was truncated",
     "a metadata request never arrived",

@@ -94,6 +94,14 @@ class AppendTo:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckLedger:
+    """Does the ledger still exist? Asked after a list was read and before it is written over (LOG-18). Answered by LedgerChecked."""
+
+    request: int
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class OpenLedger:
     """Open for reading, without recovery: a plain reader never fences (LOG-17, OP-3). Answered by LedgerOpened."""
 
@@ -132,13 +140,14 @@ class AwaitList:
 
 @dataclass(frozen=True, slots=True)
 class ListRead:
-    """``ledgers`` and ``version`` were read together (META-11)."""
+    """``ledgers``, ``version`` and ``condemned`` were read together (META-11). A janitor is about to delete what is ``condemned``."""
 
     request: int
     outcome: Outcome
     ledgers: tuple[int, ...] = ()
     version: int = -1
     error: Exception | None = None
+    condemned: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +190,15 @@ class LedgerDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerChecked:
+    """OK: it exists. NO_SUCH_LEDGER: it does not."""
+
+    request: int
+    outcome: Outcome
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
     """OK: all entries of the request are acknowledged."""
 
@@ -214,6 +232,7 @@ LogEffect = (
     | CloseLedger
     | DeleteLedger
     | AppendTo
+    | CheckLedger
     | OpenLedger
     | Deliver
     | AwaitLedger
@@ -222,5 +241,16 @@ LogEffect = (
     | Complete
     | Fail
 )
-LogAnswer = ListRead | ListWritten | LeadershipChecked | LedgerCreated | LedgerEnded | LedgerDeleted | Appended | LedgerOpened | Changed
+LogAnswer = (
+    ListRead
+    | ListWritten
+    | LeadershipChecked
+    | LedgerCreated
+    | LedgerEnded
+    | LedgerDeleted
+    | LedgerChecked
+    | Appended
+    | LedgerOpened
+    | Changed
+)
 LogEvent = LogAnswer | TimerFired

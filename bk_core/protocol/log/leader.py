@@ -34,10 +34,12 @@ from bk_core.protocol.log.effects import (
     Appended,
     AppendTo,
     CheckLeadership,
+    CheckLedger,
     CloseLedger,
     CreateLedger,
     DeleteLedger,
     LeadershipChecked,
+    LedgerChecked,
     LedgerCreated,
     LedgerEnded,
     ListRead,
@@ -287,7 +289,10 @@ class LogLeader(LogMachine):
             self._listed(event.ledgers, event.version)
         elif self.state is LeaderState.SERVING and event.ledgers[-1:] == (self.current,):  # only a prefix went (LOG-11): roll on
             self.ledgers, self.version = event.ledgers, event.version
-            self._write_list()
+            if self._was_condemned(event):
+                self._following_is_gone()
+            else:
+                self._check_following()
         else:
             if self.following not in event.ledgers:  # listed, and another one behind it: it is part of the log now
                 self._discard_following()
@@ -295,6 +300,36 @@ class LogLeader(LogMachine):
                 self._abdicate("another leader has put a ledger on the list")
             else:
                 self._start_over()
+
+    def _was_condemned(self, event: ListRead) -> bool:
+        return self.following in event.condemned
+
+    def _check_following(self) -> None:
+        """LOG-18: condemning changes the list, so a ledger that exists after this list was read stays until the compare-and-set with it.
+
+        The first attempt needs no look: its list was read before the ledger was made.
+        """
+        assert self.following is not None
+        ledger_id = self.following
+        self._ask(lambda request: CheckLedger(request, ledger_id), self._on_following_checked)
+
+    def _on_following_checked(self, event: LedgerChecked) -> None:
+        match event.outcome:
+            case Outcome.OK:
+                self._write_list()
+            case Outcome.NO_SUCH_LEDGER:
+                self._following_is_gone()
+            case Outcome.UNKNOWN:
+                self._after("list", self._options.retry_ns, self._check_following)
+            case _:
+                self._discard_following()
+                self._cannot_list(event.error, "the next ledger cannot be looked at")
+
+    def _following_is_gone(self) -> None:
+        """A janitor took the ledger before it was listed, as it takes any that nothing lists: nobody wrote to it (LOG-9). Make another."""
+        self._discard_following()
+        self.rolling = Roll.CREATING
+        self._create()
 
     def _is_ours(self, ledgers: tuple[int, ...]) -> bool:
         """LOG-3: an attempt of unknown outcome was applied if our ledger is the last element."""

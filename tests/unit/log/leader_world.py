@@ -20,11 +20,13 @@ from bk_core.protocol.log.effects import (
     AwaitList,
     Changed,
     CheckLeadership,
+    CheckLedger,
     CloseLedger,
     CreateLedger,
     DeleteLedger,
     Deliver,
     LeadershipChecked,
+    LedgerChecked,
     LedgerCreated,
     LedgerDeleted,
     LedgerEnded,
@@ -71,6 +73,8 @@ class World:
         self.deleted: dict[int, Ledger] = {}
         self.log_order: list[int] = []  # every ledger that was ever listed, in order
         self.truncated: set[int] = set()
+        self.condemned: tuple[int, ...] = ()  # in the list, by a janitor
+        self.collected: set[int] = set()
         self.machines: dict[str, LogLeader | LogTruncation | LogReaderOrder] = {}
         self.awaiting: list[tuple[str, AwaitLedger | AwaitList]] = []
         self.read: list[tuple[int, int, Any]] = []  # ledger, entry, payload, as the reader got them
@@ -102,6 +106,20 @@ class World:
         machine = LogReaderOrder(on_truncated=OnTruncated.JUMP)
         self.machines["reader"] = machine
         self.perform("reader", machine.start("read", self.time))
+
+    def condemn_or_collect(self) -> None:
+        """One step of a janitor: forbid a ledger that nothing lists, by a change of the list; then delete it and take it off the list."""
+        self.version += 1
+        if self.condemned:
+            for ledger_id in self.condemned:
+                ledger = self.ledgers.pop(ledger_id, None)
+                if ledger is not None:
+                    assert not ledger.entries, "LOG-9: a ledger that was never listed has entries"
+                    self.deleted[ledger_id] = ledger
+                    self.collected.add(ledger_id)
+            self.condemned = ()
+        else:
+            self.condemned = tuple(ledger_id for ledger_id in self.ledgers if ledger_id not in self.log_order)[:1]
 
     def append(self, name: str, payloads: list[str]) -> None:
         machine = self.machines[name]
@@ -229,7 +247,7 @@ class World:
         match request:
             case ReadList(number):
                 outcome = Outcome.UNKNOWN if self._chance() else Outcome.OK
-                self._answer(name, request, ListRead(number, outcome, self.list, self.version))
+                self._answer(name, request, ListRead(number, outcome, self.list, self.version, condemned=self.condemned))
             case WriteList():
                 self._answer(name, request, self._write_list(request))
             case CheckLeadership(number):
@@ -243,6 +261,9 @@ class World:
                 self._answer(name, request, self._close(number, ledger_id))
             case DeleteLedger(number, ledger_id):
                 self._delete(name, request, number, ledger_id)
+            case CheckLedger(number, ledger_id):
+                found = Outcome.OK if ledger_id in self.ledgers else Outcome.NO_SUCH_LEDGER
+                self._answer(name, request, LedgerChecked(number, Outcome.UNKNOWN if self._chance() else found))
             case OpenLedger(number, ledger_id):
                 self._open(name, request, number, ledger_id)
             case AppendTo(_, ledger_id, _, _):
@@ -261,7 +282,7 @@ class World:
         self.check_list_change(self.list, write.ledgers)
         for ledger_id in write.ledgers:
             if ledger_id not in self.list:
-                assert ledger_id in self.ledgers, "a deleted ledger was listed"
+                assert ledger_id in self.ledgers and ledger_id not in self.condemned, "LOG-18: a deleted ledger was listed"
                 self.log_order.append(ledger_id)
         self.truncated.update(set(self.list) - set(write.ledgers))
         self.list, self.version = write.ledgers, self.version + 1
@@ -440,6 +461,8 @@ def walk(seed: int, steps: int = 250, leaders: int = 3) -> World:
             world.crash(rng.choice(alive))
         elif what < 0.15 and len(world.list) > 1:
             world.start_truncation(f"truncation{next(numbers)}", rng.choice(world.list))
+        elif what < 0.17:
+            world.condemn_or_collect()
         else:
             world.step()
     world.settle()

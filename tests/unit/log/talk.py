@@ -17,6 +17,7 @@ ANSWERS: dict[type, type] = {
     fx.CloseLedger: fx.LedgerEnded,
     fx.DeleteLedger: fx.LedgerDeleted,
     fx.AppendTo: fx.Appended,
+    fx.CheckLedger: fx.LedgerChecked,
     fx.OpenLedger: fx.LedgerOpened,
 }
 

@@ -12,6 +12,7 @@ from bk_core.protocol.log.effects import (
     Appended,
     AppendTo,
     CheckLeadership,
+    CheckLedger,
     CloseLedger,
     CreateLedger,
     DeleteLedger,
@@ -440,6 +441,46 @@ def test_a_roll_lists_then_drains_then_closes_then_writes() -> None:
     assert [(p.ledger_id, p.first_entry_id, p.payloads) for p in lead.pending] == [(10, 0, ("c",)), (10, 1, ("d",))]
 
 
+def _conflicting_roll(**fields: Any) -> Lead:
+    """Somebody else has changed the list while the next ledger was made, but put nothing on it."""
+    lead = Lead().serve((1,), 3, 9)
+    lead.roll()
+    lead.reply(CreateLedger, ledger_id=10)
+    lead.reply(WriteList, Outcome.CONFLICT)
+    lead.reply(ReadList, ledgers=(1, 9), version=6, **fields)
+    return lead
+
+
+def test_a_roll_looks_for_its_ledger_before_it_lists_it_in_a_list_that_was_changed() -> None:
+    """LOG-18: a janitor may have deleted what nothing listed yet."""
+    lead = _conflicting_roll()
+    assert not lead.asks(WriteList)
+    assert lead.reply(CheckLedger).ledger_id == 10
+    assert (lead.find(WriteList).ledgers, lead.find(WriteList).version) == ((1, 9, 10), 6)
+
+
+@pytest.mark.parametrize("how", ["condemned", "deleted"])
+def test_a_roll_makes_another_ledger_where_a_janitor_took_the_first(how: str) -> None:
+    """LOG-18, LOG-9: nobody wrote to it, so nothing is lost and the roll goes on."""
+    lead = _conflicting_roll(condemned=(4, 10)) if how == "condemned" else _conflicting_roll()
+    if how == "deleted":
+        lead.reply(CheckLedger, Outcome.UNKNOWN)
+        lead.fire("list")
+        lead.reply(CheckLedger, Outcome.NO_SUCH_LEDGER)
+    assert lead.deleted == [10] and not lead.asks(WriteList)
+    lead.reply(CreateLedger, ledger_id=11)
+    assert (lead.find(WriteList).ledgers, lead.find(WriteList).version) == ((1, 9, 11), 6)
+    lead.reply(WriteList, version=7)
+    lead.reply(CloseLedger, last_entry_id=-1)
+    assert lead.done["roll"] == 11 and lead.machine.state is LeaderState.SERVING
+
+
+def test_a_roll_that_cannot_look_for_its_ledger_is_given_up() -> None:
+    lead = _conflicting_roll()
+    lead.reply(CheckLedger, Outcome.REFUSED, error=REFUSAL)
+    assert lead.failed == {"roll": REFUSAL} and lead.deleted == [10] and lead.machine.rolling is Roll.NONE
+
+
 def test_a_conflict_in_a_roll_is_an_abdication() -> None:
     """LOG-6: someone took over; our ledger was never listed and goes."""
     lead = Lead().serve((), 3, 9)
@@ -471,6 +512,7 @@ def test_a_truncation_by_somebody_else_does_not_stop_a_roll() -> None:
     lead.reply(CreateLedger, ledger_id=10)
     lead.reply(WriteList, Outcome.CONFLICT)
     lead.reply(ReadList, ledgers=(2, 9), version=5)
+    lead.reply(CheckLedger)
     write = lead.reply(WriteList, version=6)
     assert (write.ledgers, write.version) == ((2, 9, 10), 5)
     lead.reply(CloseLedger)
