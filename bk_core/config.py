@@ -30,7 +30,7 @@ class ClientConfig:
     as "/rack-a"), else from the cluster's own mapping, Pulsar's ``/bookies``; ``local_rack`` is where the first bookie of a ledger should
     stand. ``opportunistic_striping`` creates a ledger with a smaller ensemble, never below its write quorum, when bookies are short.
     A bookie that failed ``quarantine_errors`` times within a minute is avoided for ``quarantine_s`` seconds while there are others (0:
-    never).
+    never). One whose connection broke is asked again after that time, and avoided until it answers.
 
     Writing: ``ensemble_change`` "immediate" replaces a failed bookie at once, "delayed" only when the ack quorum is out of reach without
     it (or the bookie turned read-only), "disabled" never; recovery's write-backs follow it too. ``commit_during_change`` acknowledges what

@@ -214,14 +214,14 @@ class BookKeeper:
         OperationTimeoutError after ``operation_timeout_s`` without progress. RecoveryFailedError, and NotEnoughBookiesError when entries
         must be written back and a dead bookie has no replacement: the ledger stays IN_RECOVERY and recovery may be tried again.
         """
-        metadata, version = self._load(ledger_id)
+        metadata, version = self._retry(lambda: self._load(ledger_id))
         self._check_access(ledger_id, metadata, password, digest_type)
         if metadata.state is not LedgerState.CLOSED:
             options = self._session.recovery_options()
             machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.limits, options=options)
             kind = f"recovery-{random.getrandbits(32)}"
             run_machine(self._session, ledger_id, machine, machine.start, add_kind=kind, quorums=metadata, what="recovering")
-            metadata, version = self._load(ledger_id)
+            metadata, version = self._retry(lambda: self._load(ledger_id))
         return ReadHandle(self._session, ledger_id, metadata, version)
 
     def _check_access(self, ledger_id: int, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | str | None) -> None:

@@ -11,11 +11,14 @@ from typing import Any, Self
 
 from bk_core.client.history import read_log
 from bk_core.client.list_store import LogClient, log_path
-from bk_core.errors import LogDataLossError, NoSuchEntryError, NoSuchLedgerError
+from bk_core.client.resuming import Following
+from bk_core.errors import LogDataLossError, MetadataUnavailableError, NoSuchEntryError, NoSuchLedgerError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
+from bk_core.protocol.session.outage import Outage
 
+OUTAGE_LOOK_S = 0.1
 STOP_LOOK_S = 0.5  # how often ``follow`` looks at its stop event while nothing comes
 WAIT_S = 60.0
 
@@ -55,6 +58,9 @@ class LogReader:
         self._changed = threading.Event()
         self._watching = False
         self._following = False
+        config = getattr(client, "config", None)
+        self._lost: MetadataUnavailableError | None = None  # the last failure of an outage that is not known to be over
+        self._outage = Outage(int((config.operation_timeout_s if config is not None else WAIT_S) * 1e9))
         self._known: LogView | None = None  # while the list is watched: as it was read after the last change
         self._rows_before: tuple[int, int] | None = None  # a live segment, and the log's rows before it
         listed = read_log(client, name)
@@ -185,28 +191,71 @@ class LogReader:
 
     # --- waiting ---------------------------------------------------------------------------------------------------------
 
-    def follow(self, stop: threading.Event | None = None) -> Iterator[LogRun]:
+    def follow(self, stop: threading.Event | None = None) -> Following[LogRun]:
         """Everything from ``position`` on, and what comes, as it comes, until ``stop`` is set (seen within half a second) or for ever.
 
         An entry is here one long-poll round trip after its acknowledgement (LC-5). Raises what ``read`` raises, and NoSuchLogError when
-        the log is deleted. The list is read once per change of it, a live ledger stays open; both end with the generator.
+        the log is deleted. The list is read once per change of it, a live ledger stays open; both end with the iteration.
+
+        An outage of the metadata store is borne for the client's ``operation_timeout_s`` (SES-7), then MetadataUnavailableError is raised.
+        After any error the iteration may be asked for its next run again: it goes on where it was.
         """
-        with self._watched(follow=True):
-            while stop is None or not stop.is_set():
-                yield from self.read()
-                self.wait(WAIT_S if stop is None else STOP_LOOK_S)
+        return Following(lambda: self._follow(stop))
+
+    def _follow(self, stop: threading.Event | None) -> Iterator[LogRun]:
+        wait_s = WAIT_S if stop is None else STOP_LOOK_S
+        while stop is None or not stop.is_set():
+            try:
+                with self._watched(follow=True):
+                    while stop is None or not stop.is_set():
+                        yield from self.read()
+                        self._store_answered()
+                        while not self.wait(wait_s) and (stop is None or not stop.is_set()):
+                            pass  # nothing to read, and no need to ask the metadata store anything
+            except MetadataUnavailableError as error:
+                while not self._outlast(error, time.monotonic() + wait_s) and (stop is None or not stop.is_set()):
+                    pass
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until there may be something at ``position``; False after ``timeout_s``.
 
         A live segment is followed by long polls (LC-5), the end of the log by a watch of the list (LOG-16): nothing is asked for twice.
+        An outage of the metadata store is waited out, which may take ``metadata_timeout_s`` longer than ``timeout_s``;
+        MetadataUnavailableError when it has lasted for the client's ``operation_timeout_s`` (SES-7).
         """
         deadline = time.monotonic() + timeout_s
-        with self._watched():
-            while not self._look(deadline):
-                if time.monotonic() >= deadline:
-                    return False
-            return True
+        lost = None if self._client.store.is_connected() else self._lost
+        while lost is None or self._outlast(lost, deadline):
+            try:
+                with self._watched():
+                    return self._wait_until(deadline)
+            except MetadataUnavailableError as error:
+                lost = self._lost = error
+        return False
+
+    def _wait_until(self, deadline: float) -> bool:
+        while not self._look(deadline):
+            self._store_answered()
+            if time.monotonic() >= deadline:
+                return False
+        self._store_answered()
+        return True
+
+    def _store_answered(self) -> None:
+        self._lost = None
+        self._outage.answered()
+
+    def _outlast(self, error: MetadataUnavailableError, until: float) -> bool:
+        """SES-7: wait for the metadata store; False when it is not back by ``until``. Raises ``error`` when it was away for too long."""
+        while True:
+            if not self._outage.failed(time.monotonic_ns()):
+                raise error
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, OUTAGE_LOOK_S))
+            if self._client.store.is_connected():
+                return True
 
     @contextmanager
     def _watched(self, *, follow: bool = False) -> Iterator[None]:

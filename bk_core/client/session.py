@@ -9,13 +9,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 from bk_core.client.add_window import AddWindow
+from bk_core.client.peers import Resolver, Suspects
 from bk_core.config import ClientConfig
 from bk_core.errors import BkError, MetadataError, MetadataOutcomeUnknownError, MetadataUnavailableError, NoNodeError, VersionConflictError
 from bk_core.metadata.racks import RackMap
-from bk_core.metadata.store import BookieView, MetadataStore
+from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.net.link import BookieLink
 from bk_core.net.reactor import Reactor, Timer
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
@@ -60,20 +62,27 @@ class Session:
         self._closed = False
         self._view = BookieView((), ())
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
+        self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
+        self._resolver = Resolver(self.reactor, store, self.metadata_call)
         self.placement = self._new_placement(self._racks)
         self._on_bookies: dict[Driver, None] = {}
         self.adds = AddWindow(config.limits.unretired_entries_max)
-        self._watch = store.watch_bookies(self._bookies_changed)
+        self._watch: Watch | None = None
+        try:
+            self._watch = store.watch_bookies(self._bookies_changed)
+        except BaseException:
+            self.close()
+            raise
 
     def _new_placement(self, racks: RackMap | None) -> Placement:
         if racks is None:
-            return RandomPlacement(lambda: self._view.writable, self.rng.random, self._suspects)
+            return RandomPlacement(lambda: self._view.writable, self.rng.random, self._avoided)
         settings = self.config
         local = location(settings.local_rack or "")
         return RackAwarePlacement(
             lambda: self._view.writable,
             self.rng.random,
-            self._suspects,
+            self._avoided,
             racks.topology,
             settings.min_racks,
             settings.enforce_racks,
@@ -105,6 +114,7 @@ class Session:
         self.reactor.post(self._tell_of_bookies)
 
     def _tell_of_bookies(self) -> None:
+        self._suspects.probe()
         for driver in tuple(self._on_bookies):
             driver.feed(BookiesChanged())
 
@@ -123,11 +133,13 @@ class Session:
 
     def note_answer(self, bookie: BookieId, status: Status) -> None:
         """Reactor thread. What a bookie answered, for the quarantine (CR-2)."""
+        self._suspects.noted(bookie, status)
         if is_bookie_failure(status):
             self._quarantine.failed(bookie)
 
     def note_read(self, bookie: BookieId, status: Status, elapsed_ns: int) -> None:
         """Reactor thread. How long a bookie took for a plain read, for the order of replicas (RD-2)."""
+        self._suspects.noted(bookie, status)
         self._reads.note(bookie, status, elapsed_ns, self.reactor.now_ns())
 
     def read_rank(self, bookie: BookieId) -> Rank:
@@ -145,10 +157,9 @@ class Session:
         if late:
             closable.close()
 
-    def _suspects(self) -> frozenset[BookieId]:
-        """Any thread: bookies in quarantine, and those whose connection is broken now."""
-        broken = {bookie for (bookie, _, _), link in tuple(self._links.items()) if link.failed_recently}
-        return self._quarantine.members() | broken
+    def _avoided(self) -> frozenset[BookieId]:
+        """Any thread: bookies in quarantine (CR-2), and those whose connection broke and that have not answered since (SES-1)."""
+        return self._quarantine.members() | self._suspects.members()
 
     def link(self, bookie: BookieId, kind: str, ledger_id: int = 0) -> BookieLink:
         """Reactor thread. Kinds: data, batch (a connection that an old bookie may close), control (v3), and one of its own per recovery:
@@ -157,7 +168,9 @@ class Session:
         found = self._links.get(key)
         if found is None:
             v3 = kind == "control" or self.config.protocol == "v3"
-            found = BookieLink(self.reactor, bookie, "v3" if v3 else "v2", self._resolve, self.config.limits.frame_bytes_max)
+            broke = partial(self._suspects.broke, bookie, kind)
+            frame_bytes_max = self.config.limits.frame_bytes_max
+            found = BookieLink(self.reactor, bookie, "v3" if v3 else "v2", self._resolver.resolve, frame_bytes_max, broke)
             self._links[key] = found
         return found
 
@@ -193,21 +206,20 @@ class Session:
             closed = MetadataUnavailableError(f"the client is closed ({error})")
             self.reactor.post(lambda: then(None, closed))
 
-    def _resolve(self, bookie: BookieId, then: Callable[[tuple[str, int] | None, str], None]) -> None:
-        self.metadata_call(lambda: self.store.resolve(bookie), lambda address, error: then(address, str(error) if error else ""))
-
     def close(self) -> None:
         with self._closables_lock:
             self._closed = True
             closables = tuple(self._closables)
         for closable in closables:
             closable.close()
-        self._watch.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
         if self._racks is not None:
             self._racks.close()
         done: Future[None] = Future()
 
         def shut() -> None:
+            self._suspects.close()
             for link in self._links.values():
                 link.close()
             self._links.clear()

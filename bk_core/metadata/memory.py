@@ -169,6 +169,9 @@ class MemoryStore:
                 self._world.instance_id = str(uuid.uuid4())
             return self._world.instance_id
 
+    def is_connected(self) -> bool:
+        return True
+
     def close(self) -> None:
         """Ends this store's watches and registrations, as the end of a session does. The nodes stay."""
         if self._closed:

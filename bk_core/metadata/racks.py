@@ -50,7 +50,11 @@ class RackMap:
         self._watch: Watch | None = None
         if fixed is None:
             self._watch = store.watch_rack_map(self._rack_map_changed)
-        self._refresh()
+        try:
+            self._refresh()
+        except BaseException:
+            self.close()
+            raise
 
     def topology(self) -> Topology:
         return self._topology

@@ -124,4 +124,7 @@ class MetadataStore(Protocol):
     def initialize_cluster(self) -> str:
         """Make root, LAYOUT, INSTANCEID, available if the root is absent; return the instance id. Existing cluster: its instance id."""
 
+    def is_connected(self) -> bool:
+        """False while the store knows that it has no connection, so that a call would wait for one."""
+
     def close(self) -> None: ...

@@ -37,10 +37,12 @@ from bk_core.metadata import paths
 from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
 from bk_core.metadata.underreplication import UnderreplicationStore
+from bk_core.metadata.zookeeper_logging import quiet_logger
 from bk_core.metadata.zookeeper_underreplication import ZooKeeperUnderreplication
-from bk_core.metadata.zookeeper_watches import ANY_VERSION, PAUSE_S, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp
+from bk_core.metadata.zookeeper_watches import ANY_VERSION, PAUSE_S, Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.metadata_codec import is_bookie_id
+from bk_core.protocol.session.outage import Connection
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ _LOST = (
 )
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
 _HOB_NODES_MAX = 3
+_KNOWN_ADDRESS_S = 1.0  # so long the store is waited for about a bookie whose address was known
 
 
 class ZooKeeperStore:
@@ -85,6 +88,7 @@ class ZooKeeperStore:
         self._lock = Lock()
         self._link = _Link(hosts, session_timeout_s, self._on_connection)
         self._keeper = Keeper()
+        self._arms = Arms(self._keeper)
         self._underreplication = ZooKeeperUnderreplication(self, self._root)
         try:
             self._link.start(timeout_s)
@@ -170,7 +174,8 @@ class ZooKeeperStore:
         return watch
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
-        """Cached until the registration changes or the connection is lost; without a connection the last known address."""
+        """Cached until the registration changes or the connection is lost. Without a connection the last known address at once, and with
+        one that does not answer after ``_KNOWN_ADDRESS_S`` (SES-5)."""
         check_bookie_id(bookie_id)
         with self._lock:
             known = self._addresses.get(bookie_id)
@@ -179,7 +184,9 @@ class ZooKeeperStore:
         if known is not None and fresh:
             return known
         try:
-            registration = self._registration(bookie_id)
+            if known is not None and not self._link.connected:
+                raise MetadataUnavailableError("there is no connection to ZooKeeper")
+            registration = self._registration(bookie_id, self._timeout_s if known is None else min(self._timeout_s, _KNOWN_ADDRESS_S))
         except MetadataUnavailableError:
             with self._lock:
                 self._stale.add(bookie_id)
@@ -259,6 +266,9 @@ class ZooKeeperStore:
         if found == mine:
             self._create_layout()
         return found
+
+    def is_connected(self) -> bool:
+        return self._link.connected
 
     def close(self) -> None:
         """Ends the session, and with it the registrations. Repeating it does nothing."""
@@ -449,9 +459,10 @@ class ZooKeeperStore:
         """Sent once; a lost answer is MetadataOutcomeUnknownError."""
         return self._link.call(lambda: getattr(self._link.client, f"{operation}_async")(path, *arguments), self._timeout_s, path)
 
-    def _read(self, operation: str, path: str, *arguments: Any, **options: Any) -> Any:
+    def _read(self, operation: str, path: str, *arguments: Any, timeout_s: float | None = None, **options: Any) -> Any:
         """Repeated after a lost answer until the deadline, then MetadataUnavailableError."""
-        deadline = time.monotonic() + self._timeout_s
+        timeout_s = timeout_s or self._timeout_s
+        deadline = time.monotonic() + timeout_s
         send = getattr(self._link.client, f"{operation}_async")
         while True:
             remaining_s = max(deadline - time.monotonic(), 0.001)
@@ -459,7 +470,7 @@ class ZooKeeperStore:
                 return self._link.call(lambda: send(path, *arguments, **options), remaining_s, path)
             except MetadataOutcomeUnknownError:
                 if time.monotonic() + PAUSE_S >= deadline:
-                    raise MetadataUnavailableError(f"ZooKeeper did not answer about {path} within {self._timeout_s} s") from None
+                    raise MetadataUnavailableError(f"ZooKeeper did not answer about {path} within {timeout_s:g} s") from None
                 time.sleep(PAUSE_S)
 
     # watches -----------------------------------------------------------------------------------------------------------
@@ -475,7 +486,7 @@ class ZooKeeperStore:
         return None if stat is None else (stat.czxid, stat.mzxid)
 
     def _watch(self, path: str, callback: Callable[[], None]) -> Watch:
-        watch = NodeWatch(self._keeper, lambda arm: self._stamp(path, arm), callback)
+        watch = NodeWatch(self._keeper, self._arms, path, self._stamp, callback)
         self._keeper.add(watch)
         try:
             watch.start()
@@ -492,10 +503,11 @@ class ZooKeeperStore:
 
     # registrations -----------------------------------------------------------------------------------------------------
 
-    def _registration(self, bookie_id: BookieId) -> bytes | None:
+    def _registration(self, bookie_id: BookieId, timeout_s: float) -> bytes | None:
         for readonly in (False, True):
             try:
-                data, _ = self._read("get", self._registration_path(bookie_id, readonly), self._on_address)
+                path = self._registration_path(bookie_id, readonly)
+                data, _ = self._read("get", path, self._on_address, timeout_s=timeout_s)
                 return data or b""
             except NoNodeError:
                 continue
@@ -523,9 +535,11 @@ class _Link:
     """The kazoo client with deadlines and with this project's errors."""
 
     def __init__(self, hosts: str, session_timeout_s: float, on_connection: Callable[[bool], None]) -> None:
-        self.client = KazooClient(hosts=hosts, timeout=session_timeout_s, connection_retry=dict(_RECONNECT))
+        logger = quiet_logger()
+        self.client = KazooClient(hosts=hosts, timeout=session_timeout_s, connection_retry=dict(_RECONNECT), logger=logger)
         self._condition = Condition()
-        self._connected = False
+        self.connected = False
+        self._news = Connection(f"ZooKeeper at {hosts}")
         self._closed = False
         self._on_connection = on_connection
         self._hosts = hosts
@@ -558,16 +572,19 @@ class _Link:
 
     def _await_connection(self, timeout_s: float) -> None:
         with self._condition:
-            self._condition.wait_for(lambda: self._connected or self._closed, timeout_s)
+            self._condition.wait_for(lambda: self.connected or self._closed, timeout_s)
             if self._closed:
                 raise ClientClosedError("this metadata store was closed")
-            if not self._connected:
+            if not self.connected:
                 raise MetadataUnavailableError(f"no connection to ZooKeeper at {self._hosts} within {timeout_s:g} s")
 
     def _on_state(self, state: str) -> None:
         with self._condition:
-            self._connected = state == KazooState.CONNECTED
+            self.connected = state == KazooState.CONNECTED
+            news = None if self._closed else self._news.changed(self.connected, time.monotonic_ns())
             self._condition.notify_all()
+        if news is not None:
+            _LOG.warning("%s", news)
         self._on_connection(state == KazooState.CONNECTED)
 
 

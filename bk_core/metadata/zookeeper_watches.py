@@ -10,6 +10,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,6 +35,7 @@ ANY_VERSION = -1
 PAUSE_S = 0.05  # before a read is repeated or a foreign registration is looked at again
 _KEEPER_RETRY_S = 0.5
 
+Arm = Callable[[Any], None]
 Stamp = tuple[int, int] | None  # (creation, last change) of a node as transaction ids; None if it does not exist
 
 
@@ -113,6 +115,41 @@ class Keeper:
         return True
 
 
+class Arms:
+    """What the ZooKeeper client is given to call: one function per node, however often that is watched.
+
+    kazoo keeps a function until the node changes or the connection is lost, because a watch cannot be taken back alone. So what it keeps
+    must not keep a cancelled watch alive, and with it all that its callback knows.
+    """
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._lock = Lock()
+        self._of_path: dict[str, tuple[Arm, list[Charge]]] = {}
+
+    def enter(self, path: str, charge: Charge) -> Arm:
+        """The function of this node, which has the keeper look at ``charge`` until ``leave``."""
+        with self._lock:
+            if path not in self._of_path:
+                self._of_path[path] = (partial(self._fired, path), [])
+            function, charges = self._of_path[path]
+            charges.append(charge)
+            return function
+
+    def leave(self, path: str, charge: Charge) -> None:
+        with self._lock:
+            _, charges = self._of_path.get(path, (None, []))
+            charges[:] = [other for other in charges if other is not charge]
+
+    def _fired(self, path: str, _event: Any) -> None:
+        with self._lock:
+            charges = list(self._of_path[path][1]) if path in self._of_path else []
+            if not charges:  # kazoo has forgotten this function, and nobody arms it again
+                self._of_path.pop(path, None)
+        for charge in charges:
+            self._keeper.look_at(charge)
+
+
 class _KeptWatch(ABC):
     """One that the keeper looks at when an event came, until it is cancelled."""
 
@@ -135,25 +172,32 @@ class _KeptWatch(ABC):
 class NodeWatch(_KeptWatch):
     """Calls back when the node's last change is another one than at the last look."""
 
-    def __init__(self, keeper: Keeper, probe: Callable[[Callable[[Any], None]], Stamp], callback: Callable[[], None]) -> None:
+    def __init__(self, keeper: Keeper, arms: Arms, path: str, stamp_of: Callable[[str, Arm], Stamp], callback: Callable[[], None]) -> None:
         super().__init__(keeper)
-        self._probe, self._callback = probe, callback
+        self._arms, self._path, self._stamp_of = arms, path, stamp_of
+        self._callback: Callable[[], None] | None = callback
         self._seen: Stamp = None
         self._ready = Event()
+        self._arm = arms.enter(path, self)
 
     def start(self) -> None:
-        self._seen = self._probe(self._on_event)
+        self._seen = self._stamp_of(self._path, self._arm)
         self._ready.set()
         self._keeper.look_at(self)  # a connection lost meanwhile has already been told to the keeper, which then saw no stamp
 
     def look(self) -> None:
         if self._cancelled or not self._ready.is_set():
             return
-        stamp = self._probe(self._on_event)
-        if stamp == self._seen or self._cancelled:
+        stamp, callback = self._stamp_of(self._path, self._arm), self._callback
+        if stamp == self._seen or callback is None:
             return
         self._seen = stamp
-        self._callback()
+        callback()
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._arms.leave(self._path, self)
+        self._callback = None  # the keeper may hold this for a while, and must not hold who watched
 
 
 class BookiesWatch(_KeptWatch):
@@ -163,23 +207,29 @@ class BookiesWatch(_KeptWatch):
         self, keeper: Keeper, probe: Callable[[Callable[[Any], None] | None], BookieView], callback: Callable[[BookieView], None]
     ) -> None:
         super().__init__(keeper)
-        self._probe, self._callback = probe, callback
+        self._probe = probe
+        self._callback: Callable[[BookieView], None] | None = callback
         self._seen: BookieView | None = None
 
     def start(self) -> None:
-        view = self._probe(self._on_event)
+        view, callback = self._probe(self._on_event), self._callback
         self._seen = view
-        self._callback(view)
+        if callback is not None:
+            callback(view)
         self._keeper.look_at(self)
 
     def look(self) -> None:
         if self._cancelled or self._seen is None:
             return
-        view = self._probe(self._on_event)
-        if view == self._seen or self._cancelled:
+        view, callback = self._probe(self._on_event), self._callback
+        if view == self._seen or callback is None:
             return
         self._seen = view
-        self._callback(view)
+        callback(view)
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._callback = None  # kazoo holds this until the registry changes
 
 
 class NodeRegistration:

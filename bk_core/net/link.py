@@ -54,12 +54,21 @@ class AddListener(Protocol):
 class BookieLink:
     """Reactor thread only. ``protocol`` never changes."""
 
-    def __init__(self, reactor: Reactor, bookie: BookieId, protocol: connection.Protocol, resolve: Resolve, frame_bytes_max: int) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        bookie: BookieId,
+        protocol: connection.Protocol,
+        resolve: Resolve,
+        frame_bytes_max: int,
+        broke: Callable[[], None] = lambda: None,
+    ) -> None:
         self.bookie = bookie
         self.protocol = protocol
         self.failed_recently = False
         self._reactor = reactor
         self._resolve = resolve
+        self._broke = broke  # told when the connection is lost or cannot be made, before anybody who waits on it
         self._frame_bytes_max = frame_bytes_max + RECEIVE_SLACK_BYTES
         self._socket: socket.socket | None = None
         self._connecting = False
@@ -149,7 +158,6 @@ class BookieLink:
         if self._reactor.now_ns() < self._blocked_until_ns:
             return False
         self._connecting = True
-        self._connect_deadline_ns = self._reactor.now_ns() + CONNECT_TIMEOUT_NS
         self._resolve(self.bookie, self._resolved)
         return True
 
@@ -159,6 +167,7 @@ class BookieLink:
         if address is None:
             self._drop(Status.UNAVAILABLE, problem)
             return
+        self._connect_deadline_ns = self._reactor.now_ns() + CONNECT_TIMEOUT_NS  # of the connection alone: who looks up has limits too
         try:
             family, kind, number, _, target = socket.getaddrinfo(address[0], address[1], type=socket.SOCK_STREAM)[0]
             self._socket = socket.socket(family, kind, number)
@@ -430,6 +439,7 @@ class BookieLink:
             self._blocked_until_ns = self._reactor.now_ns() + self._backoff_ns
             self._backoff_ns = min(self._backoff_ns * 2, BACKOFF_LAST_NS)
             log.info("bookie %s: connection lost (%s)", self.bookie, why)
+            self._broke()
         for one in waiting:
             self._tell(partial(one.answer, *one.outcome(status)))
         for listener in list(self._listeners.values()):
@@ -452,7 +462,7 @@ class BookieLink:
 
     def _check_deadlines(self) -> None:
         now = self._reactor.now_ns()
-        if self._connecting and now >= self._connect_deadline_ns:
+        if self._connecting and self._socket is not None and now >= self._connect_deadline_ns:
             self._drop(Status.UNAVAILABLE, "connect timed out")
         if self._connected and self._input.awaits_much:
             self._receive()  # kernels before 5.8 may forget to wake for a low-water mark

@@ -92,7 +92,12 @@ class Reactor:
         self._awake = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads: nobody runs who would give these back
+            self._selector.close()
+            self._waker.close()
+            raise
 
     @staticmethod
     def now_ns() -> int:

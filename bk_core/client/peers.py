@@ -1,0 +1,117 @@
+"""What a session does about its bookies as peers: it asks those that are suspect whether they are back, and looks up their addresses.
+
+The decisions are those of ``bk_core/protocol/session``. Everything here happens on the reactor thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from bk_core.errors import MetadataOutcomeUnknownError, MetadataUnavailableError
+from bk_core.metadata.store import BookieView, MetadataStore
+from bk_core.net.link import BookieLink
+from bk_core.net.reactor import Reactor, Timer
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.session.addresses import PATIENCE_NS, Address, AddressBook
+from bk_core.protocol.session.suspicion import Suspicion
+from bk_core.protocol.wire.messages import ReadRequest, Status
+
+Then = Callable[[Address | None, str], None]
+MetadataCall = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
+
+# Any answer proves that a bookie serves; that it has no such entry is the cheapest one.
+_PROBE = ReadRequest(0, (1 << 63) - 1, 0)
+
+
+class Peers(Protocol):
+    """What probes need of a session."""
+
+    @property
+    def reactor(self) -> Reactor: ...
+    def bookies(self) -> BookieView: ...
+    def link(self, bookie: BookieId, kind: str, ledger_id: int = 0) -> BookieLink: ...
+
+
+class Suspects:
+    """Bookies whose connection broke, asked again after the quarantine's time (SES-3). ``members`` from any thread."""
+
+    def __init__(self, session: Peers, after_ns: int, probe_timeout_ns: int) -> None:
+        self._session = session
+        self._probe_timeout_ns = probe_timeout_ns
+        self._suspicion = Suspicion(after_ns)
+        self._timer: Timer | None = None
+        self._closed = False
+        self.members = self._suspicion.members
+        self.noted = self._suspicion.noted
+
+    def broke(self, bookie: BookieId, kind: str) -> None:
+        self._suspicion.broke(bookie, kind, self._session.reactor.now_ns())
+        if self._timer is None:
+            self._wait()
+
+    def probe(self) -> None:
+        """Ask those whose time has come. Called by a timer and when the registry changed."""
+        if self._closed:
+            return
+        view = self._session.bookies()
+        for bookie in self._suspicion.due(self._session.reactor.now_ns(), {*view.writable, *view.readonly}):
+            self._session.link(bookie, "data").request(_PROBE, self._probe_timeout_ns, partial(self._probed, bookie))
+        self._wait()
+
+    def _probed(self, bookie: BookieId, status: Status, _response: object) -> None:
+        self._suspicion.probed(bookie, status, self._session.reactor.now_ns())
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self._session.reactor.now_ns()
+        at = None if self._closed else self._suspicion.next_ns(now)
+        if at is not None:
+            self._timer = self._session.reactor.call_later(at - now, self._fired)
+
+    def _fired(self) -> None:
+        self._timer = None
+        self.probe()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wait()
+
+
+class Resolver:
+    """Addresses of bookies for new connections: the store's, or the last known one when the store takes long (SES-5)."""
+
+    def __init__(self, reactor: Reactor, store: MetadataStore, metadata_call: MetadataCall) -> None:
+        self._reactor = reactor
+        self._store = store
+        self._metadata_call = metadata_call
+        self._book = AddressBook()
+        self._waiting: dict[BookieId, list[Then]] = {}
+
+    def resolve(self, bookie: BookieId, then: Then) -> None:
+        """``then`` gets the address, or None and why, exactly once and never before this returns."""
+        found = self._book.look_up(bookie)
+        self._waiting.setdefault(bookie, []).append(then)
+        if found.ask:
+            self._metadata_call(partial(self._store.resolve, bookie), partial(self._looked_up, bookie))
+        if found.known is not None:
+            self._reactor.call_later(PATIENCE_NS, partial(self._waited, bookie, then, found.known))
+
+    def _looked_up(self, bookie: BookieId, address: Address | None, error: Exception | None) -> None:
+        if address is not None:
+            self._book.learned(bookie, address)
+        else:
+            unreachable = isinstance(error, MetadataUnavailableError | MetadataOutcomeUnknownError)
+            address = self._book.not_learned(bookie, unreachable=unreachable)
+        for then in self._waiting.pop(bookie, ()):
+            then(address, str(error) if error else "")
+
+    def _waited(self, bookie: BookieId, then: Then, known: Address) -> None:
+        waiting = self._waiting.get(bookie, [])
+        if then in waiting:
+            waiting.remove(then)
+            then(known, "")

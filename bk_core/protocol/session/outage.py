@@ -1,0 +1,41 @@
+"""How long a wait outlives an outage of the metadata store (SES-7), and what is said about the outage (SES-8)."""
+
+from __future__ import annotations
+
+
+class Outage:
+    """Failures that follow each other without a success between them. Any clock, as long as it is one and monotonic."""
+
+    def __init__(self, patience_ns: int) -> None:
+        self._patience_ns = patience_ns
+        self._since_ns: int | None = None
+
+    def failed(self, now_ns: int) -> bool:
+        """SES-7: the store did not answer. True if it may be asked again, False when this has lasted for the whole patience."""
+        if self._since_ns is None:
+            self._since_ns = now_ns
+        return now_ns - self._since_ns < self._patience_ns
+
+    def answered(self) -> None:
+        """SES-7: the store answered, so the next outage is borne anew."""
+        self._since_ns = None
+
+
+class Connection:
+    """SES-8: what the log says of one connection to the metadata store: each loss once and each return once."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._was_there = False
+        self._lost_at_ns: int | None = None
+
+    def changed(self, connected: bool, now_ns: int) -> str | None:
+        """What to say now, if anything. The first connection, and that there has not been any yet, are no news."""
+        if not connected:
+            if not self._was_there or self._lost_at_ns is not None:
+                return None
+            self._lost_at_ns = now_ns
+            return f"no connection to {self._store}; trying again until it is back, open ledgers go on without it"
+        self._was_there = True
+        lost_at, self._lost_at_ns = self._lost_at_ns, None
+        return None if lost_at is None else f"connected to {self._store} again after {(now_ns - lost_at) / 1e9:.1f} s"

@@ -1,0 +1,34 @@
+"""Which address a new connection takes."""
+
+from __future__ import annotations
+
+from bk_core.protocol.session.addresses import AddressBook, Lookup
+
+OLD, NEW = ("10.0.0.1", 3181), ("10.0.0.2", 3181)
+
+
+def test_the_last_known_address_is_taken_while_the_store_is_silent() -> None:
+    """SES-5."""
+    book = AddressBook()
+    assert book.look_up("b") == Lookup(None, True)
+    book.learned("b", OLD)
+    assert book.look_up("b") == Lookup(OLD, True)
+    assert book.not_learned("b", unreachable=True) == OLD
+    assert book.look_up("b") == Lookup(OLD, True)
+    book.learned("b", NEW)
+    assert book.look_up("b").known == NEW
+
+
+def test_one_look_up_at_a_time() -> None:
+    """SES-6: connections that are tried again and again do not fill the threads that wait for the store."""
+    book = AddressBook()
+    assert book.look_up("b").ask and not book.look_up("b").ask and book.look_up("c").ask
+    assert book.not_learned("b", unreachable=True) is None
+    assert book.look_up("b").ask
+
+
+def test_what_the_store_does_not_know_is_forgotten() -> None:
+    """SES-6."""
+    book = AddressBook()
+    book.learned("b", OLD)
+    assert book.not_learned("b", unreachable=False) is None and book.look_up("b").known is None
