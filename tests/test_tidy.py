@@ -159,6 +159,27 @@ def test_the_import_table_means_what_it_says(module: str, name: str, allowed: bo
     assert is_allowed(module, name) is allowed
 
 
+FORKING = {"preexec_fn", "fork", "forkpty", "forkserver"}
+
+
+def _names(path: Path) -> set[str]:
+    """Keywords of calls, attributes, imported names and the texts of constants."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.keyword(arg=str() as name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.Constant(value=str() as name):
+                found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: module_name(path))
+def test_nothing_runs_python_in_a_forked_child(path: Path) -> None:
+    """A fork drops the other threads; what they kept is finalised in the child, on sockets that are the parent's."""
+    names = _names(path)
+    assert not names & FORKING
+    assert not {"multiprocessing", "ProcessPoolExecutor"} & names or "spawn" in names
+
+
 @cache
 def tracked_files() -> tuple[Path, ...]:
     """What git tracks or would track. Without git (an unpacked archive): nothing to check."""

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import queue
 import random
-import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from bk_core.errors import BookieUnavailableError, OperationTimeoutError
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-# The kernel watches the *thread* that forked. One thread that lives as long as the process makes it watch the process.
-_SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bk-spawner")
+_LAUNCHER = Path(__file__).with_name("launcher.py")
 _LOG_TAIL_LINES = 12
 # Below the range from which the kernel takes ports for outgoing connections, so that a stopped bookie's port stays free for its return.
 _PORTS = range(20_000, 32_000)
@@ -28,15 +25,55 @@ _SHARES = 16  # of them. Two processes that look for ports at the same time most
 _drawn: set[int] = set()  # by this process: whoever got one may not listen yet, or be stopped and come back
 
 
-def _die_with_parent() -> None:
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+class _Spawner:
+    """One thread that starts all children and lives as long as the process.
+
+    The kernel ties a death signal to the *thread* that forked, not to its process. So that thread must not end before the process does:
+    it is a daemon, because a pool's threads end with the main thread, while others may still work with the children.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="bk-spawner", daemon=True).start()
+
+    def start(self, job: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        future: Future[subprocess.Popen[bytes]] = Future()
+        self._jobs.put((job, future))
+        return future.result()
+
+    def _run(self) -> None:
+        while True:
+            job, future = self._jobs.get()
+            try:
+                future.set_result(job())
+            except BaseException as error:  # it belongs to the caller
+                future.set_exception(error)
+            del job, future
+
+
+_spawners: list[_Spawner] = []
+_spawners_lock = threading.Lock()
+
+
+def _spawner() -> _Spawner:
+    """The one of this process. A forked child has its parent's, without the thread."""
+    with _spawners_lock:
+        if not _spawners or _spawners[-1].pid != os.getpid():
+            _spawners[:] = [_Spawner()]
+        return _spawners[-1]
 
 
 def spawn(command: Sequence[str], *, stdout: Any, stderr: Any, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a process that dies with this one, in a session of its own: Ctrl-C in a terminal goes to the whole foreground group, and
-    only the parent should decide what stops when."""
-    return _SPAWNER.submit(
+    """Start a process that dies with this one (on Linux), in a session of its own: Ctrl-C in a terminal goes to the whole foreground
+    group, and only the parent should decide what stops when.
+
+    No Python runs in the forked child (launcher.py says why). A program that cannot be started ends with status 127 and says so on
+    ``stderr``.
+    """
+    if sys.platform == "linux":
+        command = [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), *command]
+    return _spawner().start(
         lambda: subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -44,9 +81,8 @@ def spawn(command: Sequence[str], *, stdout: Any, stderr: Any, env: Mapping[str,
             stderr=stderr,
             env={**os.environ, **(env or {})},
             start_new_session=True,
-            preexec_fn=_die_with_parent,
         )
-    ).result()
+    )
 
 
 def free_port() -> int:
