@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -42,6 +43,7 @@ metadataServiceUri={uri}
 bookiePort={port}
 allowLoopback=true
 advertisedAddress=127.0.0.1
+listeningInterface={loopback}
 journalDirectories={directory}/journal
 ledgerDirectories={directory}/ledgers
 indexDirectories={directory}/ledgers
@@ -176,6 +178,7 @@ def java_command(
         "--add-opens=java.base/java.io=ALL-UNNAMED",
         "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
         "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Djava.net.preferIPv4Stack=true",  # else the loopback interface's first address is ::1%lo, which is no bookie id
         f"-Xmx{heap_mb}m",
         f"-XX:MaxDirectMemorySize={direct_mb or heap_mb}m",
         main,
@@ -202,10 +205,17 @@ class ApacheSettings:
 
     def configuration(self, uri: str, port: int, directory: Path) -> str:
         """The text of ``bookie.conf``."""
-        small = (line.partition("=") for line in _BOOKIE_CONF.format(uri=_apache_uri(uri), port=port, directory=directory).splitlines())
+        values = {"uri": _apache_uri(uri), "port": port, "directory": directory, "loopback": _loopback_interface()}
+        small = (line.partition("=") for line in _BOOKIE_CONF.format(**values).splitlines())
         chosen: dict[str, str | int | None] = {name: value for name, _, value in small}
         chosen.update(self.lines)
         return "".join(f"{name}={value}\n" for name, value in chosen.items() if value is not None)
+
+
+def _loopback_interface() -> str:
+    """Its name, without which a bookie listens on all interfaces: ``lo`` on Linux, ``lo0`` elsewhere."""
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in ("lo", "lo0") if name in names), "lo")
 
 
 class ApacheBookie:

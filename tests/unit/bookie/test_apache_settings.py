@@ -17,6 +17,7 @@ def test_a_small_bookie() -> None:
     found = lines(ApacheSettings())
     assert found["metadataServiceUri"] == "zk+hierarchical://127.0.0.1:2181;127.0.0.2:2181/ledgers"
     assert found["bookiePort"] == "3181"
+    assert found["listeningInterface"] in ("lo", "lo0")
     assert found["journalDirectories"] == "/data/journal"
     assert found["journalMaxSizeMB"] == "64"
 
