@@ -12,13 +12,13 @@
     │   ├── NoSuchLedgerError, LedgerExistsError, LedgerFencedError, LedgerClosedError,
     │   ├── NotEnoughBookiesError, RecoveryFailedError (RecoveryTimeoutError), MetadataConflictError, ReadError (ReadTimeoutError),
     │   ├── WrongPasswordError, WrongDigestTypeError, ReplicationError, PersistenceViolatedError,
-    │   ├── AddQuorumTimeoutError, DuplicateEntryIdError, WriteFailedError
+    │   ├── AddQuorumTimeoutError, DuplicateEntryIdError, WriteFailedError, LedgerListedError
     ├── MetadataError                 the metadata store
     │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
     │   ├── NodeExistsError, NoNodeError, VersionConflictError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
-    │   ├── EntryTooLargeError, NullValueError
+    │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError
     └── ClientClosedError, OperationTimeoutError, BlockingCallError
 
 Class attributes (style.md lesson 4):
@@ -217,6 +217,12 @@ class WriteFailedError(LedgerError):
     outcome_unknown = True
 
 
+class LedgerListedError(LedgerError):
+    """A log lists the ledger, so deleting it would take entries out of the log (GRD-2). Nothing was deleted."""
+
+    code = "BK-LEDGER-LISTED"
+
+
 class RecoveryFailedError(LedgerError):
     """Recovery could not decide where the ledger ends; it stays IN_RECOVERY and may be tried again (RC-21)."""
 
@@ -336,6 +342,12 @@ class LogTakenOverError(LogError):
 
     code = "BK-LOG-TAKEN-OVER"
     outcome_unknown = True
+
+
+class LogOfQueriesError(LogError):
+    """The log is for transactional writers: queries write it, or its entries are Arrow record batches (GRD-1). Nothing was fenced."""
+
+    code = "BK-LOG-QUERIES"
 
 
 class LogDataLossError(LogError):

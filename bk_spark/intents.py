@@ -47,7 +47,7 @@ def withdraw(client: Any, log: str, handle: Any) -> None:
     ledger_id = int(handle.ledger_id)
     try:
         handle.close(forced=True)
-        client.delete_ledger(ledger_id)
+        client.delete_ledger(ledger_id, even_if_listed=True)
         forget_intent(client, log, ledger_id)
     except BkError:
         with suppress(BkError):

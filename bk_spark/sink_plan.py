@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from bk_core.client.list_store import UPDATE_TIMEOUT_S, until_definite
 from bk_core.client.logs import log_path, read_ledger_list
+from bk_core.client.writers import writer_told
 from bk_core.errors import InvalidArgumentError, LogTakenOverError, NoSuchLogError
 from bk_core.protocol.log.ledger_list import LedgerList, LogProperties
 from bk_spark.options import Options
@@ -84,9 +85,10 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
         properties = listed.properties
         check_fixed(options, log, properties)
         if listed.live_segments and not options.take_over:
+            live = [segment.ledger_id for segment in listed.live_segments]
             raise LogTakenOverError(
-                f"log {log!r} has an exclusive writer (live ledger {listed.live_segments[-1].ledger_id}); stop it, or fence it with "
-                '.option("takeOver", "true")',
+                f"log {log!r} has an exclusive writer ({writer_told(client, live)}; live ledger {live[-1]}); stop it, or fence it with "
+                '.option("takeOver", "true"); of one that died close the segment: bk log release',
                 log=log,
             )
     text = _schema_for(options, log, properties, schema)

@@ -33,7 +33,7 @@ def delete_condemned(client: Any, log: str, ledger_ids: Sequence[int], password:
         with suppress(NoSuchLedgerError):
             if client.ledger_metadata(ledger_id).state is not LedgerState.CLOSED:
                 client.recover_ledger(ledger_id, password=password).close()  # LOG-12: fence its writer, or bookies go on taking entries
-            client.delete_ledger(ledger_id)
+            client.delete_ledger(ledger_id, even_if_listed=True)
         forget_intent(client, log, ledger_id)
     if ledger_ids:
         with suppress(NoSuchLogError):

@@ -138,16 +138,17 @@ def recover_ledger(ledger_id: int, password: str, uri: str, protocol: str, as_js
 @ledger.command("rm")
 @click.argument("ledger_ids", type=int, nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--even-if-listed", is_flag=True, help="Also ledgers that a log lists: the log loses their entries.")
 @cluster_options
-def remove_ledgers(ledger_ids: tuple[int, ...], yes: bool, uri: str, protocol: str, as_json: bool) -> None:
-    """Delete ledgers with their data. Bookies free the space when they next collect garbage."""
+def remove_ledgers(ledger_ids: tuple[int, ...], yes: bool, even_if_listed: bool, uri: str, protocol: str, as_json: bool) -> None:
+    """Delete ledgers with their data. Bookies free the space when they next collect garbage. One that a log lists is refused."""
     with connected(uri, protocol) as client:
         for ledger_id in ledger_ids:
             metadata = client.ledger_metadata(ledger_id)  # a mistyped id is an error here, though deleting twice is none
             if not yes:
                 question = f"delete ledger {ledger_id} ({metadata.state.name}, last entry {metadata.last_entry_id})?"
                 click.confirm(question, abort=True, err=True)
-            client.delete_ledger(ledger_id)
+            client.delete_ledger(ledger_id, even_if_listed=even_if_listed)
             if as_json:
                 say_json({"ledger": ledger_id, "deleted": True})
             else:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from bk_core.cli.output import cluster_options, connected, password_option, preview, say_json
-from bk_core.errors import InvalidArgumentError, LogTakenOverError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -33,9 +32,10 @@ _RUNS_MAX = 64  # on their way at a time
 @click.command()
 @click.argument("name")
 @click.option("--take-over", is_flag=True, help="Fence whoever writes the log now, or died while writing it.")
+@click.option("--take-over-queries", is_flag=True, help="Stop the queries of Spark that write the log.")
 @password_option
 @cluster_options
-def append(name: str, take_over: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
+def append(name: str, take_over: bool, take_over_queries: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """Each line of standard input becomes an entry, without its newline. Writes exclusively until the input ends.
 
     Prints where the entries are once all are acknowledged.
@@ -43,8 +43,8 @@ def append(name: str, take_over: bool, password: str, uri: str, protocol: str, a
     from bk_core.client.log_writer import LogWriter
 
     with connected(uri, protocol) as client:
-        _check_appendable(client, name, take_over)
-        with LogWriter.open(client, name, password=password.encode()) as writer:
+        secret = password.encode()
+        with LogWriter.open(client, name, password=secret, take_over=take_over, take_over_queries=take_over_queries) as writer:
             told = _Told()
             for lines in _lines(sys.stdin.buffer):
                 told.send(writer, lines)
@@ -62,19 +62,6 @@ def append(name: str, take_over: bool, password: str, uri: str, protocol: str, a
 
 def _place(position: Position | None) -> dict[str, int] | None:
     return None if position is None else {"seq": position.seq, "entry": position.entry}
-
-
-def _check_appendable(client: BookKeeper, name: str, take_over: bool) -> None:
-    """Before anything is fenced."""
-    from bk_core.client.logs import read_log
-
-    view = read_log(client, name)
-    if view.properties.entry_format != "raw":
-        message = f"log {name!r} holds entries of format {view.properties.entry_format}, and a line is none; append lines to a raw log"
-        raise InvalidArgumentError(message, log=name)
-    if view.live_segments and not take_over:
-        ledger = view.live_segments[-1].ledger_id
-        raise LogTakenOverError(f"log {name!r} has a writer, or one that died (ledger {ledger}); --take-over fences it", log=name)
 
 
 class _Told:

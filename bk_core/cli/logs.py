@@ -108,15 +108,18 @@ def show_logs(uri: str, protocol: str, as_json: bool) -> None:
 def show_log(name: str, uri: str, protocol: str, as_json: bool) -> None:
     """One log: its properties, what was committed by whom, and its newest segments (`bk log segments` has all)."""
     from bk_core.client.logs import read_log
+    from bk_core.client.writers import writer_told
 
     with connected(uri, protocol) as client:
         view = read_log(client, name)
-    listed = view.listed
+        listed = view.listed
+        writer = writer_told(client, [segment.ledger_id for segment in view.live_segments]) if view.live_segments else None
     shown = {
         **_summary(name, view),
         **_properties(view.properties),
         "committed": {query: mark.batch_id for query, mark in sorted(listed.committed.items())},
         "condemned": list(listed.condemned),
+        "writer": writer,
         "inHistory": view.next_seq - len(listed.segments) - listed.trimmed_seq,
         "newest": [_segment(segment) for segment in listed.segments],
     }

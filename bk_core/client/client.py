@@ -233,10 +233,15 @@ class BookKeeper:
                 f"ledger {ledger_id} has digest type {metadata.digest_type.name}, not {_digest_type(digest_type).name}", ledger=ledger_id
             )
 
-    def delete_ledger(self, ledger_id: int) -> None:
+    def delete_ledger(self, ledger_id: int, *, even_if_listed: bool = False) -> None:
         """Delete a ledger's metadata; bookies drop its entries later. NoSuchLedgerError if there is none. Delete only CLOSED ledgers
-        (LOG-12): bookies go on accepting entries of a live writer."""
-        self._load(ledger_id)
+        (LOG-12): bookies go on accepting entries of a live writer. LedgerListedError for a ledger that a log lists, which would lose its
+        entries, unless ``even_if_listed`` (GRD-2)."""
+        metadata, _ = self._load(ledger_id)
+        if not even_if_listed and metadata.custom:
+            from bk_core.client.guards import refuse_listed
+
+            refuse_listed(self, ledger_id, metadata.custom)
         self._retry(lambda: self.store.delete_ledger(ledger_id))
 
     def list_ledgers(self) -> Iterator[int]:

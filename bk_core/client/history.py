@@ -209,7 +209,7 @@ def _discard(client: LogClient, name: str, ledger_ids: list[int]) -> None:
         listed = view.mentioned(ledger_ids) if ledger_ids else frozenset()
         for ledger_id in ledger_ids:
             if ledger_id not in listed:
-                client.delete_ledger(ledger_id)
+                client.delete_ledger(ledger_id, even_if_listed=True)
             forget_intent(client, name, ledger_id, HISTORY)
     except BkError as error:
         _log.warning("log %s: history ledgers %s are left to the janitor: %s", name, ledger_ids, error)

@@ -246,7 +246,7 @@ def _close(client: LogClient, ledger_id: int, password: bytes) -> bool:
 def _close_and_delete(client: LogClient, ledger_id: int, password: bytes) -> bool:
     existed = _close(client, ledger_id, password)
     if existed:
-        client.delete_ledger(ledger_id)
+        client.delete_ledger(ledger_id, even_if_listed=True)
     return existed
 
 

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from bk_core.client.guards import admit_writer
 from bk_core.client.intents import create_intended, intent_path
 from bk_core.client.list_store import LogClient, log_path, now_ms
 from bk_core.client.logs import update_ledger_list
 from bk_core.client.session import as_bk_error, outcome_of
+from bk_core.client.writers import WRITER, writer_tag
 from bk_core.errors import (
     BkError,
     ClientClosedError,
@@ -49,6 +51,7 @@ from bk_core.protocol.log.effects import (
     RecoverLedger,
     WriteList,
 )
+from bk_core.protocol.log.exclusive import INSIST_NOTHING, Insisted
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import LogProperties
 
@@ -86,7 +89,7 @@ class LeaderWorks:
     ``empty_in_a_row``: own ledgers that failed before they took an entry, one after the other.
     """
 
-    def __init__(self, client: LogClient, name: str, password: bytes, patience_s: float) -> None:
+    def __init__(self, client: LogClient, name: str, password: bytes, patience_s: float, insisted: Insisted = INSIST_NOTHING) -> None:
         self.name = name
         self.log_id = ""
         self.properties = LogProperties()
@@ -101,6 +104,8 @@ class LeaderWorks:
         self._lists: dict[int, LedgerList] = {}
         self._intended: set[int] = set()  # own ledgers that a janitor may find by their intents
         self._attempt: tuple[WriteList, LedgerList, bytes] | None = None
+        self._insisted: Insisted | None = insisted  # None once a ledger of ours is listed: queries commit nothing any more then
+        self._tag = writer_tag(now_ms())
         self._short_since: float | None = None  # bookies have been too few for a new ledger since then
 
     def answer(self, work: Work, *, needed: bool = False) -> WorkDone:
@@ -155,6 +160,8 @@ class LeaderWorks:
         if self.log_id not in ("", listed.log_id):
             raise NoNodeError(f"log {self.name!r} was deleted and created again")
         self.log_id = listed.log_id
+        if self._insisted is not None:
+            admit_writer(self._client, self.name, listed, self._insisted, self.handles)
         self._know(stored.version, listed)
         return listed, stored.version
 
@@ -191,6 +198,7 @@ class LeaderWorks:
         _, changed, data = self._attempt
         self._read_list()
         version = self._client.store.write(log_path(self.name), data, work.version)
+        self._insisted = None
         self._know(version, changed)
         return version
 
@@ -208,7 +216,7 @@ class LeaderWorks:
 
     def _create(self, tags: Mapping[str, bytes]) -> int:
         """LOG-9: with an intent, so that a ledger that never gets listed is found by a janitor."""
-        handle = create_intended(self._client, self.name, self.properties, password=self._password, custom=tags)
+        handle = create_intended(self._client, self.name, self.properties, password=self._password, custom={**tags, WRITER: self._tag})
         self._short_since = None
         self.handles[handle.ledger_id] = handle
         self._intended.add(handle.ledger_id)
@@ -251,7 +259,7 @@ class LeaderWorks:
             with suppress(BkError):
                 handle.close()
         with suppress(NoSuchLedgerError):
-            self._client.delete_ledger(ledger_id)
+            self._client.delete_ledger(ledger_id, even_if_listed=True)
         self._forget_intents([ledger_id])
 
     def abandon_all(self) -> None:

@@ -47,6 +47,7 @@ from bk_core.protocol.log.effects import (
     RecoverLedger,
     WriteList,
 )
+from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.leader import LogLeader
 from bk_core.protocol.log.leader_state import Health, LeaderOptions, LeaderState, Roll, Span
 from bk_core.protocol.log.position import Position
@@ -84,6 +85,7 @@ class LogWriter:
         still_leading: Callable[[], bool] | None,
         options: LeaderOptions,
         outstanding_bytes_max: int,
+        insisted: Insisted,
     ) -> None:
         log_path(name)
         rolls.check()
@@ -97,7 +99,7 @@ class LogWriter:
         self._outstanding_bytes_max = outstanding_bytes_max
         self._lock = threading.Condition()
         self._machine = LogLeader(name, random.random, options)
-        self._works = LeaderWorks(client, name, password, self._timeout_s)
+        self._works = LeaderWorks(client, name, password, self._timeout_s, insisted)
         self._worker = Worker(f"bookkeeper-log-writer-{name}")
         self._sends: Lane[AppendTo] = Lane(self._lock, self._send)
         self._outcomes: Lane[Complete | Fail] = Lane(self._lock, self._deliver)
@@ -122,8 +124,15 @@ class LogWriter:
         still_leading: Callable[[], bool] | None = None,
         attempts: int = 8,
         outstanding_bytes_max: int = OUTSTANDING_BYTES_MAX,
+        take_over: bool = True,
+        take_over_queries: bool = False,
+        arrow_entries: bool = False,
     ) -> Self:
         """Take the log over and return its writer, once the list names its first ledger.
+
+        Before anything is fenced it is refused (GRD-1): LogTakenOverError with ``take_over=False`` where somebody writes the log or died
+        writing it; LogOfQueriesError without ``take_over_queries`` where queries of Spark write it, whose commits this writer ends, and
+        without ``arrow_entries`` where entries are Arrow record batches, which every payload then has to be.
 
         ``still_leading`` asks an election, between two rounds of a take-over that others keep winning; safety never depends on it
         (LOG-4). ``attempts``: how many rounds. Raises LogTakenOverError when others won them all, or the election was lost; NoSuchLogError;
@@ -143,6 +152,7 @@ class LogWriter:
             still_leading=still_leading,
             options=LeaderOptions(rounds_max=attempts),
             outstanding_bytes_max=outstanding_bytes_max,
+            insisted=Insisted(take_over, take_over_queries, arrow_entries),
         )
         writer._take_over()
         return writer

@@ -319,7 +319,7 @@ def recover_recorded(actor: Actor, client: BookKeeper, ledger_id: int, which: st
 
 
 def make_log(client: BookKeeper) -> None:
-    create_log(client, LOG, LogProperties(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2), exist_ok=True)
+    create_log(client, LOG, LogProperties("raw", ensemble_size=3, write_quorum_size=3, ack_quorum_size=2), exist_ok=True)
 
 
 class Leader(Actor):

@@ -61,7 +61,7 @@ class Client:
     def recover_ledger(self, ledger_id: int, *, password: bytes) -> Handle:
         return Handle()
 
-    def delete_ledger(self, ledger_id: int) -> None:
+    def delete_ledger(self, ledger_id: int, *, even_if_listed: bool) -> None:
         del self.ledgers[ledger_id]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from bk_core.cli.units import Duration, Size
 from bk_core.client import logs
 from bk_core.client.intents import Intent, record_intent
 from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log, list_logs, read_log
+from bk_core.client.logs import create_log, list_logs, read_log, update_ledger_list
 from bk_core.metadata import open_store
 from bk_core.protocol.log.segments import LogProperties
 
@@ -146,7 +147,8 @@ def test_append_fences_only_when_it_is_told_to(bk: Bk, client: bk_core.BookKeepe
     with LogWriter.open(client, "a", password=b"p") as writer:
         writer.append(b"one")
         bk("append", "a", "--password", "p", status=1, stdin=b"two\n")
-        assert "--take-over fences it" in bk.err
+        assert "(--take-over) fences it" in bk.err
+        assert f"host {socket.gethostname()}, process {os.getpid()}, since 20" in bk.err
         writer.append(b"still there")
         assert [e["seq"] for e in bk.json("tail", "a", "--password", "p", "-n", "1")] == [0]  # of a live segment, too
         bk("append", "a", "--take-over", status=1, stdin=b"two\n")
@@ -158,7 +160,27 @@ def test_append_fences_only_when_it_is_told_to(bk: Bk, client: bk_core.BookKeepe
 def test_lines_are_no_entries_of_an_arrow_log(bk: Bk) -> None:
     bk("create", "a")
     bk("append", "a", status=1, stdin=b"x\n")
-    assert "append lines to a raw log" in bk.err
+    assert "[BK-LOG-QUERIES]" in bk.err and "raw" in bk.err
+
+
+def test_a_log_of_queries_is_taken_from_them_only_when_it_is_told_to(bk: Bk, client: bk_core.BookKeeper) -> None:
+    """GRD-1: the same guard as Python's."""
+    create_log(client, "a", LogProperties(entry_format="raw"))
+    update_ledger_list(client, "a", lambda listed: listed.mark_committed("q1", 3, 1))
+    bk("append", "a", "--take-over", status=1, stdin=b"x\n")
+    assert "[BK-LOG-QUERIES]" in bk.err and "(q1)" in bk.err and list(client.list_ledgers()) == []
+    bk("append", "a", "--take-over-queries", stdin=b"x\n")
+    assert read_log(client, "a").next_seq == 1
+
+
+def test_a_ledger_of_a_log_is_deleted_only_when_it_is_told_to(bk: Bk, client: bk_core.BookKeeper) -> None:
+    """GRD-2."""
+    fill(client, "a", 1)
+    ledger_id = str(read_log(client, "a").segment(0).ledger_id)
+    assert cli.run(["ledger", "rm", ledger_id, "--yes"]) == 1
+    assert list(client.list_ledgers()) == [int(ledger_id)]
+    assert cli.run(["ledger", "rm", ledger_id, "--yes", "--even-if-listed"]) == 0
+    assert list(client.list_ledgers()) == []
 
 
 def test_lines_are_written_as_they_come(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -428,7 +428,7 @@ def test_a_lost_answer_is_asked_for_again_with_the_identical_bytes(
 
 def test_a_missing_ledger_is_an_alarm(client: bk_core.BookKeeper) -> None:
     """LOG-5."""
-    client.delete_ledger(LogWriter.open(client, "a").ledger_id)
+    client.delete_ledger(LogWriter.open(client, "a").ledger_id, even_if_listed=True)
     with pytest.raises(LogDataLossError, match="does not exist"):
         LogWriter.open(client, "a")
 

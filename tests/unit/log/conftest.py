@@ -113,7 +113,7 @@ class FakeClient:
         self.recovered.append(ledger_id)
         return ReadHandle(ledger)
 
-    def delete_ledger(self, ledger_id: int) -> None:
+    def delete_ledger(self, ledger_id: int, *, even_if_listed: bool = False) -> None:
         self.ledgers.pop(ledger_id, None)
 
     def ledger_metadata(self, ledger_id: int) -> Any:

@@ -310,7 +310,7 @@ def test_what_cannot_be_discarded_is_left_to_the_janitor(client: Any, monkeypatc
     delete = client.delete_ledger
     monkeypatch.setattr(history, "_list_steps", lambda *_: False)
 
-    def away(_ledger_id: int) -> None:
+    def away(_ledger_id: int, **_options: bool) -> None:
         raise NotEnoughBookiesError("away")
 
     monkeypatch.setattr(client, "delete_ledger", away)

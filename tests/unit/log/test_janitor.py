@@ -302,7 +302,7 @@ def test_a_trim_stops_before_what_is_still_written(client: Any) -> None:
     assert trim_log(client, "a", before=Position(2)) == () and left(client) == [1]
     assert watched in client.ledgers and read_ledger_list(client, "a").condemned == ()
     client.ledgers[open_one].state = LedgerState.CLOSED
-    with LogWriter.open(client, "a") as writer:
+    with LogWriter.open(client, "a", take_over_queries=True) as writer:
         writer.append(b"x")
         assert trim_log(client, "a", before=Position(9)) == (open_one,)
         assert left(client) == [2]
@@ -483,7 +483,7 @@ def test_a_deletion_says_what_it_could_not_delete(client: Any, monkeypatch: pyte
     client.store.create("readers/a/r", b"{}")
     delete = client.delete_ledger
 
-    def stuck(ledger_id: int) -> None:
+    def stuck(ledger_id: int, **_options: bool) -> None:
         if ledger_id == data[1]:
             raise MetadataUnavailableError("away")
         delete(ledger_id)

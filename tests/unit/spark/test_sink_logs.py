@@ -14,6 +14,7 @@ from bk_core.errors import (
     InvalidArgumentError,
     LogDataLossError,
     LogError,
+    LogOfQueriesError,
     LogSchemaError,
     LogTakenOverError,
     NoSuchLogError,
@@ -275,7 +276,7 @@ def test_a_writer_that_comes_during_the_write_is_not_written_behind(world: Any) 
     create_log(world.client, "a", LogProperties(entry_format="raw"))
     writer = world.writer("value string", log="a")
     message = world.task(writer, {"value": ["x"]})
-    with LogWriter.open(world.client, "a"):
+    with LogWriter.open(world.client, "a", take_over_queries=True):  # it has a ledger open, if no commit yet
         with pytest.raises(LogTakenOverError):
             writer.commit([message])
     writer.commit([message])
@@ -286,6 +287,8 @@ def test_a_replay_with_take_over_fences_nobody(world: Any) -> None:
     stream = world.stream("value string", log="a", entryFormat="raw", takeOver="true")
     message = world.task(stream, {"value": ["x"]}, query="q")
     stream.commit([message], 0)
-    with LogWriter.open(world.client, "a") as exclusive:
+    with pytest.raises(LogOfQueriesError, match="q"):
+        LogWriter.open(world.client, "a")
+    with LogWriter.open(world.client, "a", take_over_queries=True) as exclusive:
         stream.commit([message], 0)
         exclusive.append(b"still mine")

@@ -1,0 +1,43 @@
+"""What is refused unless the caller insists, because it takes a log from others or takes ledgers out of one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from bk_core.client.history import read_log
+from bk_core.client.intents import abandoned, intents_of
+from bk_core.client.list_store import LogClient
+from bk_core.client.writers import writer_told
+from bk_core.errors import InvalidArgumentError, LedgerListedError, LogError, NoSuchLogError
+from bk_core.protocol.log.exclusive import Insisted, check_exclusive
+from bk_core.protocol.log.ledger_list import LedgerList
+
+
+def admit_writer(client: LogClient, name: str, listed: LedgerList, insisted: Insisted, own: Collection[int] = ()) -> None:
+    """GRD-1, for a list that was just read. ``own``: ledgers of the writer itself. LogOfQueriesError, LogTakenOverError."""
+    writing = () if insisted.take_over_queries else _writing(client, name)
+    live = [segment.ledger_id for segment in listed.live_segments if segment.ledger_id not in own]
+    told = writer_told(client, live) if live and not insisted.take_over else ""
+    check_exclusive(name, listed, writing, insisted, live, told)
+
+
+def _writing(client: LogClient, name: str) -> set[str]:
+    return {intent.query_id for intent in intents_of(client, name).values() if intent.query_id and not abandoned(intent)}
+
+
+def refuse_listed(client: LogClient, ledger_id: int, custom: Mapping[str, bytes]) -> None:
+    """GRD-2: LedgerListedError for a ledger whose custom metadata names a log that lists it, or whose history cannot be read."""
+    name = bytes(custom.get("log", b"")).decode("utf-8", "replace")
+    try:
+        listed = bool(name) and ledger_id in read_log(client, name).mentioned([ledger_id])
+    except (NoSuchLogError, InvalidArgumentError):
+        return
+    except LogError as error:
+        message = f"ledger {ledger_id} carries the name of log {name!r}, and that log does not tell if it lists it: {error}; {_INSIST}"
+        raise LedgerListedError(message, ledger=ledger_id, log=name) from error
+    if listed:
+        message = f"ledger {ledger_id} is part of log {name!r}, which would lose its entries: trim or delete the log instead; {_INSIST}"
+        raise LedgerListedError(message, ledger=ledger_id, log=name)
+
+
+_INSIST = "even_if_listed=True (--even-if-listed) deletes the ledger all the same"

@@ -1,0 +1,42 @@
+"""Who writes a live segment: said in the custom metadata of its ledger, by the exclusive writer that made it (FORMAT.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from bk_core.client.intents import Intent, intent_here
+from bk_core.client.list_store import LogClient
+from bk_core.errors import BkError
+
+WRITER = "writer"
+"""Key of the custom metadata."""
+
+
+def writer_tag(since_ms: int) -> bytes:
+    """The value for this process, whose writer exists since then."""
+    here = intent_here(0, "")
+    value = {"host": here.host, "pid": here.pid, "sinceMs": since_ms, "started": here.started, "boot": here.boot}
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def writer_of(client: LogClient, ledger_id: int) -> Intent | None:
+    """The writer of an exclusive writer's ledger; ``created_ms`` is since when. None if the ledger does not say or is gone."""
+    try:
+        custom = getattr(client.ledger_metadata(ledger_id), "custom", {})
+        value = json.loads(custom[WRITER])
+        worker = (str(value["host"]), int(value["pid"]), int(value["sinceMs"]))
+        return Intent(ledger_id, "", *worker, int(value.get("started", 0)), str(value.get("boot", "")))
+    except (BkError, KeyError, TypeError, ValueError):
+        return None
+
+
+def writer_told(client: LogClient, ledger_ids: Collection[int]) -> str:
+    """In words, for a message: of the newest of these ledgers that tells."""
+    for ledger_id in sorted(ledger_ids, reverse=True):
+        writer = writer_of(client, ledger_id)
+        if writer is not None:
+            since = datetime.fromtimestamp(writer.created_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            return f"host {writer.host}, process {writer.pid}, since {since} UTC"
+    return "it does not say who it is"

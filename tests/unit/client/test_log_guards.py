@@ -1,0 +1,186 @@
+"""What is refused unless one insists: a log of queries written exclusively, a listed ledger deleted; who writes a live segment."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.bookie.server import EmbeddedBookie
+from bk_core.client.intents import DATA, Intent, intent_here, record_intent
+from bk_core.client.log_writer import LogWriter
+from bk_core.client.logs import create_log, delete_log, read_ledger_list, trim_log, update_ledger_list
+from bk_core.client.writers import writer_of, writer_told
+from bk_core.errors import LedgerListedError, LogHistoryError, LogOfQueriesError, LogTakenOverError
+from bk_core.metadata import open_store
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.exclusive import Insisted, check_exclusive, queries_of
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import LogProperties, Mark
+
+RAW = LogProperties(entry_format="raw")
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[bk_core.BookKeeper]:
+    uri = f"memory://{tmp_path.name}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+    with bk_core.connect(uri) as bk:
+        create_log(bk, "a", RAW)
+        yield bk
+    for bookie in bookies:
+        bookie.close()
+    store.close()
+
+
+def untouched(client: bk_core.BookKeeper) -> bool:
+    return list(client.list_ledgers()) == [] and read_ledger_list(client, "a").segments == ()
+
+
+# --- GRD-1 -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("marks", "writing", "queries"),
+    [
+        ({}, (), ()),
+        ({"write:1": 0}, ("",), ()),  # a one-shot write is over when it is marked; "": an exclusive writer's intent
+        ({"q": 3, "write:1": 0}, (), ("q",)),
+        ({"txn": 3}, ("q", "write:2"), ("q", "txn", "write:2")),
+    ],
+)
+def test_a_log_belongs_to_the_queries_of_its_marks_and_intents(marks: dict[str, int], writing: Any, queries: Any) -> None:
+    """GRD-1."""
+    listed = LedgerList("id", RAW, committed={name: Mark(batch) for name, batch in marks.items()})
+    assert queries_of(listed, writing) == queries
+    if queries:
+        with pytest.raises(LogOfQueriesError, match=queries[0]):
+            check_exclusive("a", listed, writing, Insisted(), (), "")
+    else:
+        check_exclusive("a", listed, writing, Insisted(), (), "")
+    check_exclusive("a", listed, writing, Insisted(take_over_queries=True), (), "")
+
+
+def test_a_long_list_of_queries_is_cut() -> None:
+    listed = LedgerList("id", RAW, committed={f"q{n}": Mark(0) for n in range(5)})
+    with pytest.raises(LogOfQueriesError, match=r"\(q0, q1, q2 and 2 more\)"):
+        check_exclusive("a", listed, (), Insisted(), (), "")
+
+
+@pytest.mark.parametrize("why", ["mark", "intent"])
+def test_a_log_of_queries_is_not_taken_over_by_the_way(client: bk_core.BookKeeper, why: str) -> None:
+    """GRD-1: nothing is fenced, made or left."""
+    if why == "mark":
+        update_ledger_list(client, "a", lambda listed: listed.mark_committed("query", 7, 1))
+    else:
+        record_intent(client, "a", intent_here(77, "query"))
+    with pytest.raises(LogOfQueriesError, match="take_over_queries=True"):
+        LogWriter.open(client, "a")
+    assert untouched(client)
+    with LogWriter.open(client, "a", take_over_queries=True) as writer:
+        writer.append(b"x")
+        writer.roll()  # the guard asks once
+        writer.append(b"y")
+
+
+def test_a_query_that_is_known_to_be_gone_does_not_hold_a_log(client: bk_core.BookKeeper) -> None:
+    here = intent_here(77, "query")
+    record_intent(client, "a", Intent(77, "query", here.host, here.pid, here.created_ms, here.started + 1, here.boot, DATA))
+    LogWriter.open(client, "a").close()
+
+
+def test_a_query_that_commits_during_a_take_over_keeps_the_log(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GRD-1, META-14: the look is at the list that the compare-and-set names."""
+    made = client.create_ledger
+
+    def create(**settings: Any) -> Any:
+        update_ledger_list(client, "a", lambda listed: listed.mark_committed("query", 7, 1))
+        return made(**settings)
+
+    monkeypatch.setattr(client, "create_ledger", create)
+    with pytest.raises(LogOfQueriesError):
+        LogWriter.open(client, "a")
+    assert read_ledger_list(client, "a").segments == ()
+
+
+def test_other_bytes_do_not_get_into_a_log_of_arrow_entries(client: bk_core.BookKeeper) -> None:
+    """GRD-1."""
+    create_log(client, "arrow")
+    for words in ({}, {"take_over_queries": True}):
+        with pytest.raises(LogOfQueriesError, match="entry_format='raw'"):
+            LogWriter.open(client, "arrow", **words)
+    LogWriter.open(client, "arrow", arrow_entries=True).close()
+
+
+def test_a_writer_is_fenced_only_if_that_is_wanted(client: bk_core.BookKeeper) -> None:
+    """GRD-1, GRD-3: and the refusal says who it is."""
+    with LogWriter.open(client, "a") as writer:
+        with pytest.raises(
+            LogTakenOverError, match=rf"host {socket.gethostname()}, process {os.getpid()}, since 20.* ledger {writer.ledger_id}"
+        ):
+            LogWriter.open(client, "a", take_over=False)
+        writer.append(b"still mine")
+    LogWriter.open(client, "a", take_over=False).close()
+
+
+def test_the_ledger_of_a_live_segment_says_who_writes_it(client: bk_core.BookKeeper) -> None:
+    """GRD-3."""
+    with LogWriter.open(client, "a") as writer:
+        found = writer_of(client, writer.ledger_id)
+        here = intent_here(0, "")
+        assert found is not None and (found.host, found.pid, found.started, found.boot) == (here.host, here.pid, here.started, here.boot)
+        assert abs(found.created_ms - here.created_ms) < 60_000
+    with client.create_ledger(custom={"writer": b"[]"}) as other:
+        assert writer_of(client, other.ledger_id) is None
+    assert writer_of(client, 987_654) is None
+    assert "does not say" in writer_told(client, [other.ledger_id, 987_654])
+
+
+# --- GRD-2 -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_listed_ledger_is_not_deleted_by_the_way(client: bk_core.BookKeeper) -> None:
+    """GRD-2: closed or live, and whatever the list says of it later."""
+    with LogWriter.open(client, "a") as writer:
+        first = writer.ledger_id
+        writer.append(b"x")
+        writer.roll()
+        live = writer.ledger_id
+        writer.append(b"y")
+        for ledger_id in (first, live):
+            with pytest.raises(LedgerListedError, match="part of log 'a'"):
+                client.delete_ledger(ledger_id)
+            assert client.ledger_metadata(ledger_id).state in (LedgerState.CLOSED, LedgerState.OPEN)
+    assert trim_log(client, "a", before=Position(1)) == (first,)  # the janitor needs no word
+    client.delete_ledger(live, even_if_listed=True)
+    assert list(client.list_ledgers()) == []
+
+
+def test_ledgers_that_no_log_lists_are_deleted_as_ever(client: bk_core.BookKeeper) -> None:
+    for custom in ({}, {"log": b"a"}, {"log": b"no such log"}, {"log": b"/"}, {"log": b"\xff"}):
+        with client.create_ledger(custom=custom) as ledger:
+            ledger.append(b"x")
+        client.delete_ledger(ledger.ledger_id)
+    with LogWriter.open(client, "a") as writer:
+        listed = writer.ledger_id
+    delete_log(client, "a")
+    assert listed not in set(client.list_ledgers())
+
+
+def test_a_log_that_cannot_tell_what_it_lists_keeps_its_ledgers(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Any:
+        raise LogHistoryError("broken")
+
+    with client.create_ledger(custom={"log": b"a"}) as ledger:
+        ledger.append(b"x")
+    with monkeypatch.context() as patch, pytest.raises(LedgerListedError, match="does not tell"):
+        patch.setattr("bk_core.client.guards.read_log", broken)
+        client.delete_ledger(ledger.ledger_id)
