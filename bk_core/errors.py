@@ -19,7 +19,7 @@
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError
-    └── ClientClosedError, OperationTimeoutError, BlockingCallError
+    └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError
 
 Class attributes (style.md lesson 4):
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
@@ -81,6 +81,12 @@ class ClientClosedError(BkError):
 
     code = "BK-CLIENT-CLOSED"
     outcome_unknown = True
+
+
+class ForkedClientError(BkError):
+    """A client, handle or cluster was used in a process that was forked from its own. Nothing was done: connect again in this process."""
+
+    code = "BK-FORKED"
 
 
 class OperationTimeoutError(BkError, TimeoutError):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from bk_core.errors import BkError, LogDataLossError, NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.view import LogView
+from bk_core.threads import WorkerPool
 from bk_spark.arrow import Run, arrow_schema_of_text
 from bk_spark.clients import client_for
 from bk_spark.columns import RunSplitter, arrow_column_batches, joined, raw_column_batches
@@ -109,28 +111,32 @@ def _opened(client: Any, options: Options, reads: Any, stretches: Sequence[Stret
         lac = not stretch[0].acknowledged  # else nobody needs it
         return client.open_ledger(stretch[0].ledger_id, password=options.password, options=reads, lac=lac)
 
-    with ThreadPoolExecutor(OPENERS, thread_name_prefix="bk-open") as pool:  # it starts a thread when there is work for it
-        waiting: deque[tuple[Stretch, Future[Any] | None]] = deque()
-        rest = iter(stretches)
-        try:
-            waiting.extend(
-                (stretch, None if index == 0 else pool.submit(opened, stretch)) for index, stretch in enumerate(islice(rest, OPENERS))
-            )
-            while waiting:
-                stretch, future = waiting.popleft()
-                waiting.extend((following, pool.submit(opened, following)) for following in islice(rest, 1))
-                try:
-                    handle = opened(stretch) if future is None else future.result()
-                except NoSuchLedgerError:
-                    if options.fail_on_data_loss:
-                        raise _deleted(stretch) from None
-                    continue
-                yield stretch, handle
-        finally:
-            for _, unused in waiting:
-                if unused is not None and not unused.cancel():
-                    with suppress(BkError):
-                        unused.result().close()
+    pool = WorkerPool("bk-open", OPENERS) if len(stretches) > 1 else None
+    rest = iter(stretches)
+
+    def begun(count: int) -> list[tuple[Stretch, Future[Any] | None]]:
+        return [] if pool is None else [(stretch, pool.call(partial(opened, stretch))) for stretch in islice(rest, count)]
+
+    waiting: deque[tuple[Stretch, Future[Any] | None]] = deque((stretch, None) for stretch in islice(rest, 1))
+    try:
+        waiting.extend(begun(OPENERS - 1))
+        while waiting:
+            stretch, future = waiting.popleft()
+            waiting.extend(begun(1))
+            try:
+                handle = opened(stretch) if future is None else future.result()
+            except NoSuchLedgerError:
+                if options.fail_on_data_loss:
+                    raise _deleted(stretch) from None
+                continue
+            yield stretch, handle
+    finally:
+        for _, unused in waiting:
+            if unused is not None:
+                with suppress(BkError):
+                    unused.result().close()
+        if pool is not None:
+            pool.close()
 
 
 def _touching(ranges: Sequence[EntryRange]) -> Iterator[Stretch]:

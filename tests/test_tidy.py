@@ -49,18 +49,20 @@ class Layer:
 # The most specific layer that holds a module decides.
 LAYERS = [
     Layer("bk_core.errors", (), frozenset()),
+    Layer("bk_core.threads", ("bk_core.errors",), ANY_STDLIB),
     Layer("bk_core.kernels", ("bk_core.errors",), KERNEL_STDLIB),
     Layer("bk_core.protocol", ("bk_core.errors", "bk_core.kernels"), frozenset({*PURE, "google"})),
     Layer("bk_core.protocol.wire", ("bk_core.errors", "bk_core.kernels", "bk_core.protocol.entry", "bk_core.protocol.limits"),
           frozenset({*PURE, "google"})),
     Layer("bk_core.protocol.entry", ("bk_core.errors", "bk_core.kernels", "bk_core.protocol.ledger.metadata"), frozenset(PURE)),
     Layer("bk_core.protocol.log", ("bk_core.errors", "bk_core.protocol"), frozenset({*PURE, "json", "base64"})),
-    Layer("bk_core.metadata", ("bk_core.errors", "bk_core.protocol"), None),
-    Layer("bk_core.net", ("bk_core.errors", "bk_core.kernels", "bk_core.protocol"), ANY_STDLIB),  # scan_frames on the receive buffer
-    Layer("bk_core.bookie", ("bk_core.errors", "bk_core.protocol", "bk_core.net", "bk_core.metadata"),
+    Layer("bk_core.metadata", ("bk_core.errors", "bk_core.threads", "bk_core.protocol"), None),
+    Layer("bk_core.net", ("bk_core.errors", "bk_core.threads", "bk_core.kernels", "bk_core.protocol"),
+          ANY_STDLIB),  # scan_frames on the receive buffer
+    Layer("bk_core.bookie", ("bk_core.errors", "bk_core.threads", "bk_core.protocol", "bk_core.net", "bk_core.metadata"),
           ANY_STDLIB | {"lmdb"}),
     Layer("bk_core.config", ("bk_core.errors", "bk_core.protocol"), frozenset(PURE)),
-    Layer("bk_core.client", ("bk_core.errors", "bk_core.config", "bk_core.protocol", "bk_core.net", "bk_core.metadata"),
+    Layer("bk_core.client", ("bk_core.errors", "bk_core.threads", "bk_core.config", "bk_core.protocol", "bk_core.net", "bk_core.metadata"),
           ANY_STDLIB),
     Layer("bk_core.cli", ("bk_core",), ANY_STDLIB | {"click", "rich"}),
     Layer("bk_core", ("bk_core",), ANY_STDLIB),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -16,6 +19,7 @@ from bk_core.client.session import Session
 from bk_core.client.write_handle import WriteHandle
 from bk_core.config import ClientConfig
 from bk_core.errors import (
+    ClientClosedError,
     InvalidArgumentError,
     LedgerExistsError,
     MetadataFormatError,
@@ -35,12 +39,15 @@ from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, Diges
 from bk_core.protocol.ledger.placement import new_ensemble_striped
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.recovery import LedgerRecovery
+from bk_core.threads import is_ending, is_own
 
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
     from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
 
 T = TypeVar("T")
 LEDGER_ID_END = 1 << 63
+
+_living: weakref.WeakSet[BookKeeper] = weakref.WeakSet()  # clients that were not closed
 
 
 def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = None, **settings: Any) -> BookKeeper:
@@ -65,9 +72,31 @@ class BookKeeper:
 
     def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
         self.config = config
-        self.store = store
-        self._session = Session(config, store)
+        self._store = store
+        self._shared = Session(config, store)
+        self._home = self._shared.home
         self._closed = False
+        _living.add(self)
+
+    @property
+    def store(self) -> MetadataStore:
+        """The metadata store, for logs and other tools."""
+        self._home.check()
+        return self._store
+
+    @store.setter
+    def store(self, store: MetadataStore) -> None:
+        self._store = store
+
+    @property
+    def _session(self) -> Session:
+        self._shared.check()
+        return self._shared
+
+    def end(self) -> None:
+        """Stop it as the process ends (Session.end). Its metadata session ends with the connection."""
+        if self._home.is_here:
+            self._shared.end()
 
     # --- ledgers -------------------------------------------------------------------------------------------------
 
@@ -295,12 +324,25 @@ class BookKeeper:
         return True
 
     def close(self) -> None:
-        """Idempotent. Ledgers being written stay OPEN; close their handles first."""
-        if self._closed:
+        """Idempotent. Ledgers being written stay OPEN; close their handles first.
+
+        Does nothing while the interpreter is being taken down, nor in a forked child. On a thread of the client's own, where Python may run
+        a ``__del__``, it is done beside.
+        """
+        if self._closed or is_ending() or not self._home.is_here:
             return
+        if is_own():
+            with suppress(ClientClosedError):
+                self._shared.aside(self._close)
+            return
+        self._close()
+
+    def _close(self) -> None:
+        """What an interrupt has left undone is done by the next call."""
+        self._shared.close()
+        self._store.close()
         self._closed = True
-        self._session.close()
-        self.store.close()
+        _living.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -310,6 +352,16 @@ class BookKeeper:
 
     def __repr__(self) -> str:
         return f"<BookKeeper {self.config.uri} {self.config.protocol}>"
+
+
+def _end_clients() -> None:
+    """At the end of the process, after its threads and after what the program has given to ``atexit``: no thread of ours speaks or holds a
+    lock while the interpreter is taken down, and nobody waits for one any more."""
+    for client in tuple(_living):
+        client.end()
+
+
+atexit.register(_end_clients)
 
 
 def _digest_type(value: DigestType | str) -> DigestType:

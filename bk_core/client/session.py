@@ -8,14 +8,21 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
 from bk_core.client.add_window import AddWindow
 from bk_core.client.peers import Resolver, Suspects
 from bk_core.config import ClientConfig
-from bk_core.errors import BkError, MetadataError, MetadataOutcomeUnknownError, MetadataUnavailableError, NoNodeError, VersionConflictError
+from bk_core.errors import (
+    BkError,
+    ClientClosedError,
+    MetadataError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NoNodeError,
+    VersionConflictError,
+)
 from bk_core.metadata.racks import RackMap
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.net.link import BookieLink
@@ -29,9 +36,12 @@ from bk_core.protocol.ledger.recovery_options import RecoveryOptions
 from bk_core.protocol.ledger.replica_order import Rank, ReadHistory
 from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode, WriterOptions
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRunRequest, Request, Response, Status
+from bk_core.threads import Home, SafeFuture, WorkerPool, wait_done
 
 log = logging.getLogger("bk_core.client")
 
+METADATA_THREADS = 4
+CLOSE_S = 10.0
 SHARED_KINDS = frozenset({"data", "batch", "control"})
 SPREAD_KINDS = frozenset({"data", "batch"})  # over ``connections_per_bookie``
 
@@ -50,11 +60,13 @@ class Session:
     def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
         self.config = config
         self.store = store
+        self.home = Home()
+        self._over = False
         self._racks = RackMap(store, config.racks) if config.placement == "rack-aware" else None
         self.reactor = Reactor()
         self.rng = random.Random()
         self.rotation = self.rng.randrange(1 << 16)  # with the ledger id it says which replica is read first (RD-2)
-        self._metadata = ThreadPoolExecutor(max_workers=4, thread_name_prefix="bookkeeper-metadata")
+        self._metadata = WorkerPool("bookkeeper-metadata", METADATA_THREADS)
         self._links: dict[tuple[BookieId, str, int], BookieLink] = {}
         self._reads = ReadHistory(config.limits.speculative_read_ns)
         self._closables: weakref.WeakSet[Closable] = weakref.WeakSet()
@@ -202,11 +214,18 @@ class Session:
 
         try:
             self._metadata.submit(call)
-        except RuntimeError as error:
-            closed = MetadataUnavailableError(f"the client is closed ({error})")
+        except ClientClosedError as error:
+            closed = MetadataUnavailableError(f"the client is closed ({error.args[0]})")
             self.reactor.post(lambda: then(None, closed))
 
+    def check(self) -> None:
+        """At every call of a user: ForkedClientError in a forked child, ClientClosedError where nobody would answer any more."""
+        self.home.check()
+        if self._over:
+            raise ClientClosedError("this client was closed, by this program or because the process ends")
+
     def close(self) -> None:
+        """May be called again: each step is done once, or once more."""
         with self._closables_lock:
             self._closed = True
             closables = tuple(self._closables)
@@ -216,7 +235,14 @@ class Session:
             self._watch.cancel()
         if self._racks is not None:
             self._racks.close()
-        done: Future[None] = Future()
+        self._over = True
+        self._shut_links()
+        self._metadata.close()
+        self.reactor.close()
+
+    def _shut_links(self) -> None:
+        """On the reactor, which ends after that. Where it cannot answer any more, nobody waits."""
+        done: SafeFuture[None] = SafeFuture()
 
         def shut() -> None:
             self._suspects.close()
@@ -225,10 +251,20 @@ class Session:
             self._links.clear()
             done.set_result(None)
 
-        self.reactor.post(shut)
-        done.result(timeout=10)
-        self._metadata.shutdown(wait=True, cancel_futures=True)
+        if self.reactor.is_running:
+            self.reactor.post(shut)
+            if not wait_done(done, CLOSE_S):
+                log.warning("the connections to the bookies were not closed within %g s", CLOSE_S)
+
+    def end(self) -> None:
+        """As the process ends: stop the reactor and tell nobody. There may still be threads (daemons) that wait in handles, and what they
+        would make of an error would be the last that is seen of a program that did nothing wrong."""
+        self._over = True
         self.reactor.close()
+
+    def aside(self, task: Callable[[], None]) -> SafeFuture[None]:
+        """Do ``task`` on a thread of this session."""
+        return self._metadata.call(task)
 
 
 class Driver:

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from bk_core.threads import mark_own
+
 log = logging.getLogger("bk_core.net")
 
 _ONE = (1).to_bytes(8, sys.byteorder)
@@ -31,7 +33,10 @@ class Pollable(Protocol):
 
 
 class Waker:
-    """Readable from ``wake`` to ``clear``, so that a wait for sockets ends. An eventfd where there is one: it costs less than a socket."""
+    """Readable from ``wake`` to ``clear``, so that a wait for sockets ends. An eventfd where there is one: it costs less than a socket.
+
+    ``awake``: a wait would end, or nobody waits. Whoever waits sets it to False before a last look at what there is to do.
+    """
 
     def __init__(self) -> None:
         self._sockets = () if hasattr(os, "eventfd") else socket.socketpair()
@@ -39,6 +44,7 @@ class Waker:
             end.setblocking(False)
         self._files = [end.fileno() for end in self._sockets] or [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)]
         self._lock = threading.Lock()  # a number that was closed may be somebody else's file
+        self.awake = False
 
     def fileno(self) -> int:
         return self._files[0]
@@ -47,6 +53,7 @@ class Waker:
         try:
             with self._lock:
                 if self._files:
+                    self.awake = True  # no interrupt can strike before the write (bk_core/threads.py): awake without it, nobody would wake
                     os.write(self._files[-1], _ONE)
         except BlockingIOError:
             pass  # full wakes as well
@@ -89,7 +96,7 @@ class Reactor:
         self._sequence = 0
         self._waker = Waker()
         self._selector.register(self._waker, selectors.EVENT_READ, None)
-        self._awake = False
+        self._waker.awake = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
@@ -108,10 +115,11 @@ class Reactor:
 
     def post(self, function: Callable[[], None]) -> None:
         """Run ``function`` on the reactor thread, after everything posted before. From any thread."""
-        self._posted.append(function)
-        if not self._awake:
-            self._awake = True
-            self._waker.wake()
+        try:
+            self._posted.append(function)
+        finally:  # an interrupt strikes behind the append: what is there must be seen
+            if not self._waker.awake:
+                self._waker.wake()
 
     def at_turn_end(self, function: Callable[[], None]) -> None:
         """Run ``function`` when everything of this turn is done, before the next wait. Reactor thread only."""
@@ -133,21 +141,24 @@ class Reactor:
     def unregister(self, sock: socket.socket) -> None:
         self._selector.unregister(sock)
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive() and not self._stopping
+
     def close(self) -> None:
         """Stop the thread and wait for it. Idempotent."""
-        if self._stopping:
-            return
         self._stopping = True
         self.post(lambda: None)
         if not self.on_thread():
             self._thread.join(timeout=10)
 
     def _run(self) -> None:
+        mark_own()
         _here.reactor = True
         wait_s: float | None = 0
         while not self._stopping:
             ready = self._selector.select(wait_s)
-            self._awake = True
+            self._waker.awake = True
             for key, mask in ready:
                 if key.data is None:
                     self._waker.clear()
@@ -158,7 +169,7 @@ class Reactor:
             self._fire_timers()
             while self._at_turn_end:
                 self._guard(self._at_turn_end.popleft())
-            self._awake = False  # first this, then a look at what was posted: one of the two sees it
+            self._waker.awake = False  # first this, then a look at what was posted: one of the two sees it
             wait_s = self._wait_s()
         self._selector.close()
         self._waker.close()

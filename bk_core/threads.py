@@ -1,0 +1,289 @@
+"""Threads of our own, and waiting for them in a way that Ctrl-C cannot break.
+
+Why not the standard ones. ``concurrent.futures`` ends its executors when the *main* thread ends: threads that go on, and functions
+given to ``atexit``, would find them closed. ``threading.Condition`` (so ``Event``, ``Future`` and ``Queue`` too) takes its lock in a
+Python function: an interrupt right behind that leaves the lock taken for good, and whoever answers waits for it for ever.
+
+CPython raises KeyboardInterrupt where a call has returned, where a function begins, and where a loop turns; nowhere else. So a ``with``
+of a plain lock is safe, and so is a step whose last call is a single one into C, with nothing but assignments to attributes before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from _thread import RLock  # the type, which threading.RLock hides behind a function
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from bk_core.errors import ClientClosedError, ForkedClientError
+
+log = logging.getLogger("bk_core.threads")
+
+T = TypeVar("T")
+JOIN_S = 10.0
+_RUNNING = "RUNNING"  # a state of concurrent.futures
+
+_own = threading.local()
+
+
+# --- which thread, which process --------------------------------------------------------------------------------------
+
+
+def mark_own() -> None:
+    """Called by a thread of ours that must never wait for a client to close: it may be what the client waits for."""
+    _own.mark = True
+
+
+def is_own() -> bool:
+    return getattr(_own, "mark", False)
+
+
+def is_ending() -> bool:
+    """True once the interpreter is being taken down: threads that are daemons stand still for ever, so nobody may wait for one."""
+    return sys.is_finalizing()
+
+
+class _Process:
+    """``pid`` of this process, also in a child that was forked: looked at on every call of a user, so it costs no system call."""
+
+    __slots__ = ("pid",)
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def forked(self) -> None:
+        self.pid = os.getpid()
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.forked)
+
+
+class Home:
+    """The process in which something was made that has threads and connections. A forked child inherits neither."""
+
+    __slots__ = ("_pid",)
+
+    def __init__(self) -> None:
+        self._pid = _process.pid
+
+    @property
+    def is_here(self) -> bool:
+        return self._pid == _process.pid
+
+    def check(self, what: str = "client") -> None:
+        """ForkedClientError in a process that was forked from the one that ``what`` was made in."""
+        if self._pid != _process.pid:
+            raise ForkedClientError(
+                f"this {what} was made in process {self._pid} and this is process {_process.pid}, which was forked from it and has none of "
+                "its threads: connect again in this process",
+                made_in=self._pid,
+            )
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+class Bell:
+    """Wakes all who wait for a change. Take a ticket, look, and wait with the ticket: no change falls between.
+
+    ``ticket`` and ``ring`` may be called with or without whatever lock guards what is looked at; ``ticket.acquire(True, seconds)`` without.
+    """
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[threading.Lock] = deque()
+
+    def ticket(self) -> threading.Lock:
+        lock = threading.Lock()
+        lock.acquire()
+        self._waiting.append(lock)
+        return lock
+
+    def drop(self, ticket: threading.Lock) -> None:
+        """A ticket that is not needed any more; nothing happens if it was rung for."""
+        try:
+            self._waiting.remove(ticket)
+        except ValueError:
+            return
+
+    def __bool__(self) -> bool:
+        """True if somebody waits."""
+        return bool(self._waiting)
+
+    def ring(self) -> None:
+        while self._waiting:
+            try:
+                self._waiting.popleft().release()
+            except IndexError:  # another thread rings too
+                return
+
+
+class _Gate(RLock):  # type: ignore[misc]  # typeshed calls it final, CPython does not
+    """What a Future takes for its Condition: entered and left in C. ``wait`` is for the standard functions that wait for several."""
+
+    bell: Bell | None = None  # most futures are done before anybody waits for them
+
+    def ticket(self) -> threading.Lock:
+        """Under the lock."""
+        if self.bell is None:
+            self.bell = Bell()
+        return self.bell.ticket()
+
+    def drop(self, ticket: threading.Lock) -> None:
+        if self.bell is not None:
+            self.bell.drop(ticket)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        ticket = self.ticket()
+        self.release()
+        try:
+            return ticket.acquire(True, _seconds(timeout))
+        finally:
+            self.acquire()
+            self.drop(ticket)
+
+    def notify_all(self) -> None:
+        if self.bell is not None:
+            self.bell.ring()
+
+
+def _seconds(timeout: float | None) -> float:
+    return -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+
+
+class SafeFuture(Future[T], Generic[T]):
+    """A Future that an interrupt of a waiting thread cannot wedge. It runs from the start, so that nobody can cancel it: what was handed
+    in goes its way, and its outcome must find the future waiting."""
+
+    def __init__(self) -> None:
+        # What Future.__init__ sets, in a third of its time: one is made for each append.
+        self._condition: Any = _Gate()
+        self._state = _RUNNING
+        self._result = None
+        self._exception = None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
+
+    def result(self, timeout: float | None = None) -> T:
+        self._await(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._await(timeout)
+        return super().exception(0)
+
+    def _await(self, timeout: float | None) -> None:
+        """Waits without the lock: who brings the outcome needs that."""
+        with self._condition:
+            if self._state != _RUNNING:
+                return
+            ticket = self._condition.ticket()
+        try:
+            ticket.acquire(True, _seconds(timeout))
+        finally:
+            self._condition.drop(ticket)
+
+
+# --- working ----------------------------------------------------------------------------------------------------------
+
+
+class WorkerPool:
+    """Up to ``threads_max`` daemon threads that do what is put in. They go on after the main thread, until ``close`` or the process ends.
+
+    The first thread is started at once and the others by threads of the pool, so no start can be torn by an interrupt.
+    """
+
+    def __init__(self, name: str, threads_max: int = 1) -> None:
+        self._name = name
+        self._threads_max = threads_max
+        self._home = Home()
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._closed = False
+        self._start()
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Returns at once. ClientClosedError after ``close``; a task that was not begun by then is dropped."""
+        self._home.check("pool of threads")
+        if self._closed:
+            raise ClientClosedError(f"the threads {self._name} have been ended")
+        self._tasks.put(task)
+
+    def call(self, function: Callable[[], T]) -> SafeFuture[T]:
+        """The future of what ``function`` returns or raises."""
+        future: SafeFuture[T] = SafeFuture()
+
+        def task() -> None:
+            try:
+                result = function()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.submit(task)
+        return future
+
+    def close(self, timeout_s: float = JOIN_S) -> None:
+        """End the threads, and wait for those that are at work unless one of them asks. May be called again."""
+        self._closed = True
+        if not self._home.is_here:
+            return
+        self._tasks.put(None)
+        if is_ending() or threading.current_thread() in self._threads:
+            return
+        for thread in tuple(self._threads):
+            thread.join(timeout_s)
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        mark_own()
+        while (task := self._next()) is not None:
+            try:
+                task()
+            except Exception:
+                log.exception("%s: a task failed", self._name)
+            del task  # nothing of it stays while there is nothing to do
+        self._tasks.put(None)  # for the next one
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            self._idle += 1
+        task = self._tasks.get()
+        with self._lock:
+            self._idle -= 1
+            short = not self._idle and not self._closed and len(self._threads) < self._threads_max
+            if short:
+                self._grow()
+        return None if self._closed else task
+
+    def _grow(self) -> None:
+        """Under the lock: there is always one that waits for work, as long as there may be more."""
+        try:
+            self._start()
+        except RuntimeError:  # at the very end of a process newer Pythons start no more threads: these have to do
+            self._threads.pop()
+
+
+def wait_done(future: Future[Any], timeout_s: float) -> bool:
+    """Wait for the end of what nobody wants the outcome of; False when the time is up."""
+    try:
+        future.exception(timeout_s)
+    except FutureTimeoutError:
+        return False
+    return True

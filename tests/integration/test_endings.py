@@ -1,0 +1,220 @@
+"""How programs end: threads that outlive the main thread, functions given to ``atexit``, clients that nobody closes or a destructor does.
+
+Each program is a process of its own, and has to end by itself, promptly and without a word on its standard error.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+import bk_core
+from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.client.log_reader import LogReader
+from bk_core.client.logs import LogProperties, create_log, read_ledger_list
+from bk_core.protocol.ledger.metadata import LedgerState
+
+PROMPT_S = 60  # for a machine under load; what these tests are about waited for ever, or printed
+
+HEAD = """
+import atexit, sys, threading, bk_core
+from bk_core.client.log_reader import LogReader
+from bk_core.client.log_writer import LogWriter
+uri, name = sys.argv[1:]
+bk = bk_core.connect(uri)
+ended = threading.main_thread().join  # returns when the main thread is at its end
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a program said."""
+
+    lines: list[str]
+
+    @property
+    def ledger_id(self) -> int:
+        return int(self.lines[0])
+
+
+@pytest.fixture
+def embedded(running_clusters: Callable[[str], LocalCluster]) -> LocalCluster:
+    return running_clusters("embedded")
+
+
+def run(cluster: LocalCluster, program: str, name: str = "-") -> Ended:
+    command = [sys.executable, "-X", "faulthandler", "-c", HEAD + textwrap.dedent(program), cluster.uri, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PROMPT_S, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return Ended(done.stdout.splitlines())
+
+
+def entries(cluster: LocalCluster, ledger_id: int) -> tuple[LedgerState, list[bytes]]:
+    with bk_core.connect(cluster.uri) as bk:
+        state = bk.ledger_metadata(ledger_id).state
+        with bk.open_ledger(ledger_id) as ledger:
+            return state, ledger.read(0, ledger.last_add_confirmed)
+
+
+def test_a_thread_goes_on_after_the_main_thread(embedded: LocalCluster) -> None:
+    """It creates, writes, reads, recovers and closes as before."""
+    ended_ = run(
+        embedded,
+        """
+        def work():
+            ended()
+            with bk.create_ledger() as ledger:
+                for n in range(200):
+                    ledger.append(b"%d" % n)
+            with bk.open_ledger(ledger.ledger_id) as reader:
+                assert len(reader.read(0, 199)) == 200
+            lost = bk.create_ledger()
+            lost.append(b"x")
+            lost.abandon()
+            bk.recover_ledger(lost.ledger_id).close()
+            print(ledger.ledger_id)
+            bk.close()
+        threading.Thread(target=work).start()
+        """,
+    )
+    state, found = entries(embedded, ended_.ledger_id)
+    assert state is LedgerState.CLOSED and found == [b"%d" % n for n in range(200)]
+
+
+def test_a_ledger_is_closed_at_exit(embedded: LocalCluster) -> None:
+    ended_ = run(
+        embedded,
+        """
+        ledger = bk.create_ledger()
+        print(ledger.ledger_id)
+        atexit.register(ledger.close)
+        futures = [ledger.append_future(b"%d" % n) for n in range(100)]
+        """,
+    )
+    assert entries(embedded, ended_.ledger_id) == (LedgerState.CLOSED, [b"%d" % n for n in range(100)])
+
+
+@pytest.fixture
+def log_name(embedded: LocalCluster) -> str:
+    name = f"log-{uuid.uuid4().hex[:12]}"
+    with bk_core.connect(embedded.uri) as bk:
+        create_log(bk, name, LogProperties(entry_format="raw"))
+    return name
+
+
+def contents(cluster: LocalCluster, name: str) -> tuple[int, int, list[bytes]]:
+    """Segments, live ones among them, entries."""
+    with bk_core.connect(cluster.uri) as bk, LogReader(bk, name) as reader:
+        listed = read_ledger_list(bk, name)
+        return len(listed.segments), len(listed.live_segments), [payload for run in reader.read() for payload in run.payloads()]
+
+
+def test_a_log_writer_rolls_after_the_main_thread_and_closes(embedded: LocalCluster, log_name: str) -> None:
+    run(
+        embedded,
+        """
+        writer = LogWriter.open(bk, name)
+        def work():
+            ended()
+            for n in range(30):
+                writer.append(b"%d" % n)
+                if n % 10 == 9:
+                    writer.roll()
+            writer.close()
+        threading.Thread(target=work).start()
+        """,
+        log_name,
+    )
+    segments, live, found = contents(embedded, log_name)
+    assert (segments, live) == (4, 0) and found == [b"%d" % n for n in range(30)]
+
+
+def test_a_log_writer_is_closed_at_exit(embedded: LocalCluster, log_name: str) -> None:
+    run(
+        embedded,
+        """
+        writer = LogWriter.open(bk, name, roll_max_entries=5)
+        atexit.register(bk.close)
+        atexit.register(writer.close)
+        for n in range(20):
+            writer.append_future(b"%d" % n)
+        """,
+        log_name,
+    )
+    _, live, found = contents(embedded, log_name)
+    assert live == 0 and found == [b"%d" % n for n in range(20)]
+
+
+@pytest.mark.parametrize("what", ["ledger", "log", "reader", "follower"])
+def test_what_nobody_closes_holds_nobody_up(embedded: LocalCluster, log_name: str, what: str) -> None:
+    """Also while it is at work."""
+    run(
+        embedded,
+        f"what = {what!r}\n"
+        + textwrap.dedent(
+            """
+            def follow():
+                for run in LogReader(bk, name).follow():
+                    pass
+            if what == "ledger":
+                ledger = bk.create_ledger()
+                futures = [ledger.append_future(b"x" * 1000) for n in range(2000)]
+            elif what == "log":
+                writer = LogWriter.open(bk, name, roll_max_entries=10, roll_max_s=0.2)
+                for n in range(200):
+                    writer.append_future(b"x")
+            elif what == "reader":
+                ledger = bk.create_ledger()
+                ledger.append(b"x")
+                tail = bk.open_ledger(ledger.ledger_id).tail()
+                next(tail)
+            else:
+                threading.Thread(target=follow, daemon=True).start()
+                LogWriter.open(bk, name).append(b"x")
+            """
+        ),
+        log_name,
+    )
+
+
+@pytest.mark.parametrize("where", ["at the end", "in a cycle", "on its own thread"])
+def test_a_destructor_may_close_the_client(embedded: LocalCluster, where: str) -> None:
+    """Python runs it wherever it is: on a thread of the client itself, or when all threads stand still already."""
+    run(
+        embedded,
+        f"where = {where!r}\n"
+        + textwrap.dedent(
+            """
+            import gc, time
+            class Owner:
+                def __init__(self):
+                    self.bk = bk_core.connect(uri)
+                    self.ledger = self.bk.create_ledger()
+                    self.ledger.append(b"x")
+                    self.me = self
+                def __del__(self):
+                    started = time.monotonic()
+                    self.bk.close()
+                    if time.monotonic() - started > 5:
+                        print("it took too long", file=sys.stderr)
+            owner = Owner()
+            if where == "in a cycle":
+                del owner
+                gc.collect()
+            elif where == "on its own thread":
+                collected = threading.Event()
+                session = owner.bk._shared
+                del owner
+                session.reactor.post(lambda: (gc.collect(), collected.set()))
+                assert collected.wait(30)
+                session._metadata._threads[0].join(30)
+                assert not session._metadata._threads[0].is_alive()
+            """
+        ),
+    )

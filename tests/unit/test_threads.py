@@ -1,0 +1,108 @@
+"""Threads of our own: pools, futures that an interrupt cannot wedge, and the process that something belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import concurrent.futures.thread
+import threading
+import time
+
+import pytest
+
+from bk_core.errors import ClientClosedError
+from bk_core.threads import Bell, SafeFuture, WorkerPool, wait_done
+
+
+def test_tasks_run_at_the_same_time_up_to_the_bound() -> None:
+    pool = WorkerPool("test", 3)
+    both = threading.Barrier(3)
+    assert [future.result(30) for future in [pool.call(lambda: both.wait(30)) for _ in range(3)]]
+    assert len(pool._threads) == 3
+    pool.close()
+    assert not any(thread.is_alive() for thread in pool._threads)
+
+
+def test_a_pool_goes_on_after_a_task_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    pool = WorkerPool("test")
+    pool.submit(lambda: {}["missing"])
+    with pytest.raises(ZeroDivisionError):
+        pool.call(lambda: 1 // 0).result(30)
+    assert "test: a task failed" in caplog.text
+    pool.close()
+
+
+def test_a_closed_pool_says_so_and_may_be_closed_by_its_own_task() -> None:
+    pool = WorkerPool("test", 2)
+    pool.call(pool.close).result(30)
+    with pytest.raises(ClientClosedError, match="test have been ended"):
+        pool.submit(print)
+    pool.close()
+    assert not any(thread.is_alive() for thread in pool._threads)
+
+
+def test_pools_work_where_executors_do_not() -> None:
+    """``concurrent.futures`` closes its executors at the end of the main thread: a flag that this sets for a moment."""
+    module = concurrent.futures.thread
+    pool, executor = WorkerPool("test"), concurrent.futures.ThreadPoolExecutor(1)
+    module._shutdown = True
+    try:
+        with pytest.raises(RuntimeError):
+            executor.submit(int)
+        assert pool.call(lambda: 7).result(30) == 7
+    finally:
+        module._shutdown = False
+    executor.shutdown()
+    pool.close()
+
+
+def test_a_future_is_one_of_the_standard_library() -> None:
+    done: SafeFuture[int] = SafeFuture()
+    failed: SafeFuture[int] = SafeFuture()
+    heard: list[object] = []
+    done.add_done_callback(heard.append)
+    assert not done.cancel() and done.running() and not done.done()
+    with pytest.raises(TimeoutError):
+        done.result(0.01)
+    assert not wait_done(done, 0.01)
+    timer = threading.Timer(0.05, lambda: (done.set_result(5), failed.set_exception(KeyError("x"))))
+    timer.start()
+    finished, waiting = concurrent.futures.wait([done, failed], timeout=30)
+    assert finished == {done, failed} and not waiting
+    assert done.result() == 5 and done.exception() is None and heard == [done] and wait_done(failed, 1)
+    with pytest.raises(KeyError):
+        failed.result(0)
+    assert next(concurrent.futures.as_completed([done])) is done
+    timer.join()
+
+
+def test_a_future_may_be_awaited() -> None:
+    async def waiter() -> int:
+        future: SafeFuture[int] = SafeFuture()
+        threading.Timer(0.01, lambda: future.set_result(6)).start()
+        return await asyncio.wrap_future(future)
+
+    assert asyncio.run(waiter()) == 6
+
+
+def test_many_wait_for_one_future() -> None:
+    future: SafeFuture[int] = SafeFuture()
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(future.result(30))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.01)
+    future.set_result(3)
+    for thread in threads:
+        thread.join(30)
+    assert found == [3] * 8
+
+
+def test_a_bell_wakes_all_and_forgets_who_has_gone() -> None:
+    bell = Bell()
+    first, second = bell.ticket(), bell.ticket()
+    bell.drop(second)
+    bell.drop(second)
+    assert bell
+    bell.ring()
+    assert first.acquire(False) and not second.acquire(False) and not bell
