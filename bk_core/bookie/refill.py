@@ -18,7 +18,7 @@ from bk_core.metadata.store import MetadataStore
 from bk_core.protocol.bookie import AfterLoss, after_loss, decided_entries, may_leave_limbo
 from bk_core.protocol.entry.digests import hmac_key, master_key
 from bk_core.protocol.entry.layout import decode_body
-from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerMetadata
 from bk_core.protocol.ledger.metadata_codec import decode
 
 log = logging.getLogger("bk_core.bookie")
@@ -188,9 +188,9 @@ class Refill:
 def is_sound(body: bytes, ledger_id: int, entry_id: int, metadata: LedgerMetadata) -> bool:
     """Whether a replica's body is the entry: a damaged copy must not be multiplied.
 
-    Ledgers from before digests were recorded in the metadata can only be compared by their ids.
+    META-15: where metadata stores no digest, or not the password that a MAC needs, only the ids can be compared.
     """
-    if not metadata.has_password:
+    if not metadata.has_digest or (metadata.digest_type is DigestType.MAC and not metadata.has_password):
         return body[: _IDS.size] == _IDS.pack(ledger_id, entry_id)
     with suppress(DigestError):
         decode_body(body, ledger_id, entry_id, metadata.digest_type, hmac_key(metadata.password))

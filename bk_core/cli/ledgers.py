@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bk_core.cli.output import cluster_options, connected, password_option, preview, say_json, say_table, when, with_progress
+from bk_core.cli.output import access_options, cluster_options, connected, preview, say_json, say_table, when, with_progress
 from bk_core.errors import NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 
@@ -76,7 +76,7 @@ def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
         metadata = client.ledger_metadata(ledger_id)
     shown = {
         **_summary(ledger_id, metadata),
-        "digestType": metadata.digest_type.name,
+        "digestType": metadata.digest_type.name if metadata.has_digest else None,
         "formatVersion": metadata.format_version,
         "custom": {key: preview(value) for key, value in metadata.custom.items()},
         "fragments": [{"firstEntry": fragment.first_entry_id, "ensemble": list(fragment.ensemble)} for fragment in metadata.fragments],
@@ -97,11 +97,22 @@ def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry id.")
 @click.option("--last", type=click.IntRange(min=0), help="Last entry id; without it, up to the last add confirmed.")
 @click.option("--raw", is_flag=True, help="Payloads only, each followed by a newline.")
-@password_option
+@access_options
 @cluster_options
-def read_ledger(ledger_id: int, first: int, last: int | None, raw: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
+def read_ledger(
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    raw: bool,
+    password: str,
+    digest: str | None,
+    uri: str,
+    protocol: str,
+    as_json: bool,
+) -> None:
     """Entries of a ledger. Never fences: a writer is not disturbed."""
-    with connected(uri, protocol) as client, client.open_ledger(ledger_id, password=password.encode()) as handle:
+    access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
+    with connected(uri, protocol) as client, client.open_ledger(ledger_id, **access) as handle:
         end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
         if end < first:
             click.echo(f"no entry from {first} on; last add confirmed is {handle.last_add_confirmed}", err=True)
@@ -123,11 +134,12 @@ def _say_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:
 
 @ledger.command("recover")
 @click.argument("ledger_id", type=int)
-@password_option
+@access_options
 @cluster_options
-def recover_ledger(ledger_id: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
+def recover_ledger(ledger_id: int, password: str, digest: str | None, uri: str, protocol: str, as_json: bool) -> None:
     """Fence a ledger, bring its end to full replication and close it. Its writer, if any, is stopped for good."""
-    with connected(uri, protocol) as client, client.recover_ledger(ledger_id, password=password.encode()) as handle:
+    access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
+    with connected(uri, protocol) as client, client.recover_ledger(ledger_id, **access) as handle:
         metadata = handle.metadata
     if as_json:
         say_json(_summary(ledger_id, metadata))

@@ -39,6 +39,13 @@ def password_option(command: _Command) -> _Command:
     return click.option("--password", envvar=PASSWORD_VARIABLE, default="", show_envvar=True, help="Password of the ledger.")(command)
 
 
+def access_options(command: _Command) -> _Command:
+    """Adds --password and --digest."""
+    digest = click.Choice(["CRC32", "MAC", "CRC32C", "DUMMY"], case_sensitive=False)
+    text = "Digest type of the ledger. Old ledgers do not store theirs; without this option CRC32 is assumed for them."
+    return password_option(click.option("--digest", type=digest, help=text)(command))
+
+
 @contextmanager
 def connected(uri: str, protocol: str) -> Iterator[BookKeeper]:
     from bk_core.client import connect

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as ProgressBar
 
-from bk_core.cli.output import cluster_options, connected, say_json, say_table
+from bk_core.cli.output import access_options, cluster_options, connected, say_json, say_table
 from bk_core.errors import InvalidArgumentError, MetadataFormatError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.ledger.replication import EntryRanges, FragmentSpan, ReplicaReport
@@ -51,6 +51,11 @@ def _size(count: int) -> str:
     return f"{count / 1000:,.1f} kB" if count < _MEGA else f"{count / _MEGA:,.1f} MB"
 
 
+def _access(password: str, digest: str | None) -> dict[str, Any]:
+    """META-15: what replication uses for ledgers whose metadata stores none."""
+    return {"password": password.encode() or None, "digest_type": digest}
+
+
 def _chosen(client: BookKeeper, ledger_id: int | None, everything: bool) -> list[int]:
     if (ledger_id is None) != everything:
         raise click.UsageError("name one ledger, or give --all")
@@ -80,19 +85,32 @@ def _watched() -> Iterator[OnProgress]:
 @click.option("--all", "everything", is_flag=True, help="Every ledger; only replicas that are not good are listed.")
 @click.option("--full", is_flag=True, help="Every entry of every replica instead of the first and the last one.")
 @_rate_option
+@access_options
 @cluster_options
-def check(ledger_id: int | None, everything: bool, full: bool, rate: float | None, uri: str, protocol: str, as_json: bool) -> int:
+def check(
+    ledger_id: int | None,
+    everything: bool,
+    full: bool,
+    rate: float | None,
+    password: str,
+    digest: str | None,
+    uri: str,
+    protocol: str,
+    as_json: bool,
+) -> int:
     """Which replica of which entry is missing or corrupt. Reads only; never fences. Exit status 1 if anything is not good.
 
-    A fragment that is still being written (the last one of an unclosed ledger) is not judged entry by entry.
+    A fragment that is still being written (the last one of an unclosed ledger) is not judged entry by entry. --password and --digest are
+    used where a ledger's metadata stores none.
     """
 
+    options = {"full": full, "bytes_per_second": _bytes_per_second(rate), **_access(password, digest)}
     reports: list[LedgerReport] = []
     failed = 0
     with connected(uri, protocol) as client, _watched() as show:
         for chosen in _chosen(client, ledger_id, everything):
             try:
-                report = client.check_ledger(chosen, full=full, bytes_per_second=_bytes_per_second(rate), on_progress=show)
+                report = client.check_ledger(chosen, on_progress=show, **options)
             except NoSuchLedgerError:  # deleted since it was listed
                 if not everything:
                     raise
@@ -159,6 +177,8 @@ def _notes(report: LedgerReport) -> Iterator[str]:
         yield f"{report.metadata.state.name}, entries from {first} on are not decided and were not checked"
     if report.open_tail_lost:
         yield f"its undecided last fragment names bookies that are gone: {', '.join(report.open_tail_lost)}"
+    if report.digest_note:
+        yield report.digest_note
     if report.needs_filling:
         yield "its write quorum was guaranteed, but nobody has sealed it yet; repair fills it in and seals it"
 
@@ -171,6 +191,7 @@ def _check_json(report: LedgerReport) -> dict[str, Any]:
         "state": report.metadata.state.name,
         "openTailLost": list(report.open_tail_lost),
         "unsealed": report.needs_filling,
+        "digestNote": report.digest_note or None,
         "fragments": [
             {
                 "firstEntry": fragment.span.first_entry_id,
@@ -207,6 +228,7 @@ def _replica_json(replica: ReplicaReport) -> dict[str, Any]:
 @click.option("--lock-wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for another replicator.")
 @_tail_options
 @_rate_option
+@access_options
 @cluster_options
 def repair(
     ledger_id: int | None,
@@ -217,6 +239,8 @@ def repair(
     recover_open: bool,
     grace: float,
     rate: float | None,
+    password: str,
+    digest: str | None,
     uri: str,
     protocol: str,
     as_json: bool,
@@ -224,7 +248,8 @@ def repair(
     """Copy what is missing or corrupt, and replace bookies that are gone. Exit status 1 if something could not be repaired.
 
     Works beside live writers and readers, and beside Apache's auto-recovery, whose lock per ledger it takes and respects; it does so also
-    where auto-recovery is disabled, since it runs only when somebody calls it.
+    where auto-recovery is disabled, since it runs only when somebody calls it. --password and --digest are used where a ledger's metadata
+    stores none.
     """
     options = {
         "full": full,
@@ -233,6 +258,7 @@ def repair(
         "recover_open": recover_open,
         "grace_s": grace,
         "bytes_per_second": _bytes_per_second(rate),
+        **_access(password, digest),
     }
     reports: list[RepairReport] = []
     with connected(uri, protocol) as client, _watched() as show:
@@ -325,6 +351,7 @@ def bookie() -> None:
 @click.option("--delete-cookie", is_flag=True, help="When nothing names the bookie any more and it is down, forget it for good.")
 @_tail_options
 @_rate_option
+@access_options
 @cluster_options
 def decommission(
     bookie_id: str,
@@ -333,6 +360,8 @@ def decommission(
     recover_open: bool,
     grace: float,
     rate: float | None,
+    password: str,
+    digest: str | None,
     uri: str,
     protocol: str,
     as_json: bool,
@@ -358,6 +387,7 @@ def decommission(
             grace_s=grace,
             bytes_per_second=_bytes_per_second(rate),
             on_progress=show,
+            **_access(password, digest),
         )
         if not report.repairs and not report.cookie_deleted:
             _check_known(client, report)

@@ -35,7 +35,7 @@ from bk_core.errors import (
 from bk_core.metadata import open_store
 from bk_core.metadata.store import BookieView, MetadataStore, Version
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, DigestType, Fragment, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import new_ensemble_striped
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.recovery import LedgerRecovery
@@ -227,11 +227,14 @@ class BookKeeper:
         ``lac=False`` neither asks for the LAC nor follows the metadata of a ledger that is not CLOSED: for who reads only entries that are
         known to be acknowledged (``read_runs(..., unchecked_bound=True)``).
 
+        ``digest_type`` and ``password`` are what entries are checked with where metadata stores none, as old releases of Apache's left it;
+        without ``digest_type`` CRC32 is assumed there (META-15).
+
         NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError (only if ``digest_type`` is given; else the stored one is used);
         ReadTimeoutError, ReadError, UnauthorizedError when the bookies of a ledger that is not CLOSED do not tell its LAC.
         """
         metadata, version = self._load(ledger_id)
-        self._check_access(ledger_id, metadata, password, digest_type)
+        metadata = self._granted(ledger_id, metadata, password, digest_type)
         if not lac:
             return ReadHandle(self._session, ledger_id, metadata, version, options)
         return ReadHandle.open(self._session, ledger_id, metadata, version, options)
@@ -242,25 +245,29 @@ class BookKeeper:
         It takes as long as reading and storing the last fragment of a guaranteed ledger takes, or of one that somebody began to recover;
         OperationTimeoutError after ``operation_timeout_s`` without progress. RecoveryFailedError, and NotEnoughBookiesError when entries
         must be written back and a dead bookie has no replacement: the ledger stays IN_RECOVERY and recovery may be tried again.
+        ``password`` and ``digest_type`` as in ``open_ledger``.
         """
         metadata, version = self._retry(lambda: self._load(ledger_id))
-        self._check_access(ledger_id, metadata, password, digest_type)
+        metadata = self._granted(ledger_id, metadata, password, digest_type)
         if metadata.state is not LedgerState.CLOSED:
             options = self._session.recovery_options()
             machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.limits, options=options)
             kind = f"recovery-{random.getrandbits(32)}"
             run_machine(self._session, ledger_id, machine, machine.start, add_kind=kind, quorums=metadata, what="recovering")
-            metadata, version = self._retry(lambda: self._load(ledger_id))
+            closed, version = self._retry(lambda: self._load(ledger_id))
+            metadata = closed.with_access(metadata.access)
         return ReadHandle(self._session, ledger_id, metadata, version)
 
-    def _check_access(self, ledger_id: int, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | str | None) -> None:
-        """OP-1, before any bookie is asked."""
-        if metadata.has_password and metadata.password != _password(password):
+    def _granted(self, ledger_id: int, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | str | None) -> LedgerMetadata:
+        """OP-1, before any bookie is asked. META-15: the metadata with what the caller names in place of what is not stored."""
+        given = LedgerAccess(None if digest_type is None else _digest_type(digest_type), _password(password))
+        if metadata.has_password and metadata.password != given.password:
             raise WrongPasswordError(f"the password given for ledger {ledger_id} is not the one it was created with", ledger=ledger_id)
-        if digest_type is not None and _digest_type(digest_type) is not metadata.digest_type:
+        if metadata.has_digest and given.digest_type not in (None, metadata.digest_type):
             raise WrongDigestTypeError(
-                f"ledger {ledger_id} has digest type {metadata.digest_type.name}, not {_digest_type(digest_type).name}", ledger=ledger_id
+                f"ledger {ledger_id} has digest type {metadata.digest_type.name}, not {given.digest_type.name}", ledger=ledger_id
             )
+        return metadata.with_access(given)
 
     def delete_ledger(self, ledger_id: int, *, even_if_listed: bool = False) -> None:
         """Delete a ledger's metadata; bookies drop its entries later. NoSuchLedgerError if there is none. Delete only CLOSED ledgers
@@ -284,13 +291,22 @@ class BookKeeper:
     # --- re-replication ------------------------------------------------------------------------------------------
 
     def check_ledger(
-        self, ledger_id: int, *, full: bool = False, bytes_per_second: int | None = None, on_progress: OnProgress | None = None
+        self,
+        ledger_id: int,
+        *,
+        full: bool = False,
+        digest_type: DigestType | str | None = None,
+        password: bytes | None = None,
+        bytes_per_second: int | None = None,
+        on_progress: OnProgress | None = None,
     ) -> LedgerReport:
         """Which replica of which entry is missing or corrupt (RR-4): the first and last entry of each replica, or with ``full`` all.
-        Neither fences nor writes. NoSuchLedgerError."""
+        Neither fences nor writes. ``digest_type`` and ``password`` are used where metadata stores none (META-15). NoSuchLedgerError."""
         from bk_core.client import replication
 
-        return replication.check_ledger(self, ledger_id, full=full, bytes_per_second=bytes_per_second, on_progress=on_progress)
+        options: dict[str, Any] = {"full": full, "digest_type": digest_type, "password": password}
+        options |= {"bytes_per_second": bytes_per_second, "on_progress": on_progress}
+        return replication.check_ledger(self, ledger_id, _repair_options(options))
 
     def repair_ledger(self, ledger_id: int, **options: Any) -> RepairReport:
         """Copy what is missing and exchange bookies that are gone (RR-1..RR-8, G-27). ``options`` are those of RepairOptions."""
@@ -387,9 +403,17 @@ def _repair_options(options: dict[str, Any]) -> RepairOptions:
     from bk_core.client.replication_report import RepairOptions
 
     try:
-        return RepairOptions(**{**options, "lost": frozenset(options.get("lost", ()))})
+        return RepairOptions(**{**options, **_named_access(options), "lost": frozenset(options.get("lost", ()))})
     except TypeError as error:
         raise InvalidArgumentError(f"unknown option of a repair: {error}") from None
+
+
+def _named_access(options: dict[str, Any]) -> dict[str, Any]:
+    digest_type, password = options.get("digest_type"), options.get("password")
+    return {
+        "digest_type": None if digest_type is None else _digest_type(digest_type),
+        "password": None if password is None else _password(password),
+    }
 
 
 def _password(value: bytes) -> bytes:

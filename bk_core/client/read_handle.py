@@ -102,7 +102,7 @@ class ReadHandle:
 
     def _read_metadata(self) -> tuple[LedgerMetadata, int]:
         found = self._session.store.read_ledger(self.ledger_id)
-        return metadata_codec.decode(found.data), found.version
+        return metadata_codec.decode(found.data).with_access(self._view.metadata.access), found.version
 
     def _deleted(self) -> NoSuchLedgerError:
         return NoSuchLedgerError(f"ledger {self.ledger_id} was deleted", ledger=self.ledger_id)
@@ -232,7 +232,7 @@ class ReadHandle:
         """The first LAC that is higher than the handle's, or the handle's when no bookie knows a higher one (LC-3)."""
         if not self.is_closed:
             machine = TryLacReader(self.ledger_id, self._view.metadata, None, self._view.last_add_confirmed, version=self._view.version)
-            self._heard(int(run_machine(self._session, self.ledger_id, machine, machine.start)))
+            self._heard(int(run_machine(self._session, self.ledger_id, machine, machine.start, quorums=self._view.metadata)))
         return self._view.last_add_confirmed
 
     def _ask_lac(self) -> int:
@@ -242,7 +242,7 @@ class ReadHandle:
                 machine = LacReader(self.ledger_id, self._view.metadata, None, version=self._view.version)
             asked = machine.ensemble
             try:
-                self._heard(int(run_machine(self._session, self.ledger_id, machine, machine.start)))
+                self._heard(int(run_machine(self._session, self.ledger_id, machine, machine.start, quorums=self._view.metadata)))
                 break
             except ReadError:
                 self.refresh()
@@ -271,7 +271,7 @@ class ReadHandle:
         """Under the lock since the machine was made, so that it misses no change of the metadata."""
         if self._closed:
             raise self._closed_error()
-        stream = RunStream(self._session, self.ledger_id, machine, self._told)
+        stream = RunStream(self._session, self.ledger_id, machine, self._told, self._view.metadata)
         self._streams.add(stream)
         return stream
 

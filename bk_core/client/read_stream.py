@@ -10,6 +10,7 @@ from bk_core.client.operations import must_not_block
 from bk_core.client.session import Driver, Session
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.events import Event
+from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.run import EntryRun
 
 
@@ -25,12 +26,15 @@ class RunStream:
     """Runs of one machine, through a queue that the machine's own window bounds. ``told`` gets everything else that it completes, on the
     reactor thread. ``close`` it, or use it with ``with``."""
 
-    def __init__(self, session: Session, ledger_id: int, machine: StreamMachine, told: Callable[[Any, Any], None]) -> None:
+    def __init__(
+        self, session: Session, ledger_id: int, machine: StreamMachine, told: Callable[[Any, Any], None], metadata: LedgerMetadata
+    ) -> None:
         self._session = session
         self._machine = machine
         self._queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._told = told
         self._driver = Driver(session, ledger_id)
+        self._driver.set_quorums(metadata)
         self._driver.machine = machine
         self._driver.on_complete = self._completed
         self._driver.on_fail = lambda token, error: self.stop(error)

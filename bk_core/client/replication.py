@@ -21,7 +21,6 @@ from bk_core.client.replication_report import (
     DecommissionReport,
     LedgerReport,
     Moved,
-    OnProgress,
     Progress,
     Refilled,
     RepairOptions,
@@ -54,17 +53,8 @@ TARGETS_TRIED_MAX = 3  # a bookie that takes no copies is passed over for anothe
 LOCK_POLL_S = 0.5
 
 
-def check_ledger(
-    client: BookKeeper,
-    ledger_id: int,
-    *,
-    full: bool = False,
-    password: bytes | None = None,
-    bytes_per_second: int | None = None,
-    on_progress: OnProgress | None = None,
-) -> LedgerReport:
+def check_ledger(client: BookKeeper, ledger_id: int, options: RepairOptions) -> LedgerReport:
     """RR-4. Neither fences nor writes. NoSuchLedgerError."""
-    options = RepairOptions(full, password=password, bytes_per_second=bytes_per_second, on_progress=on_progress)
     return _Job(client, ledger_id, options).check()
 
 
@@ -143,7 +133,8 @@ class _Job:
 
     def _load(self) -> None:
         """Metadata and the registry as they are now. Bookies named as lost count as gone."""
-        self._metadata, self._version = self._client._load(self.ledger_id)
+        metadata, self._version = self._client._load(self.ledger_id)
+        self._metadata = metadata.with_access(self._options.access)
         self._session.refresh_bookies()
         view = self._session.bookies()
         self._registered = frozenset({*view.writable, *view.readonly} - self._options.lost)
@@ -158,7 +149,6 @@ class _Job:
             full=full,
             batch=self._session.config.protocol == "v2",
             positions=positions,
-            password=self._options.password,
             bytes_per_second=self._options.bytes_per_second,
             limits=self._limits,
         )
@@ -243,8 +233,8 @@ class _Job:
             watch.cancel()
 
     def _recover(self) -> None:
-        password = self._metadata.password if self._options.password is None else self._options.password
-        self._client.recover_ledger(self.ledger_id, password=password).close()
+        access = self._metadata.access
+        self._client.recover_ledger(self.ledger_id, password=access.password or b"", digest_type=access.digest_type).close()
         self._report.recovered = True
 
     def _repair_fragments(self) -> None:
@@ -315,7 +305,6 @@ class _Job:
     def _how(self) -> dict[str, Any]:
         return {
             "batch": self._session.config.protocol == "v2",
-            "password": self._options.password,
             "bytes_per_second": self._options.bytes_per_second,
             "limits": self._limits,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess, LedgerMetadata
 from bk_core.protocol.ledger.replication import FragmentReport, guaranteed
 
 
@@ -37,6 +37,12 @@ class LedgerReport:
     def needs_filling(self) -> bool:
         """G-27: a guaranteed write quorum was promised and nobody has vouched for it yet."""
         return guaranteed.needs_filling(self.metadata)
+
+    @property
+    def digest_note(self) -> str:
+        """META-15: why copies may only look corrupt, '' if there is no doubt."""
+        doubtful = any(replica.corrupt for fragment in self.fragments for replica in fragment.replicas)
+        return self.metadata.access_note.removeprefix("; ") if doubtful else ""
 
     @property
     def is_good(self) -> bool:
@@ -107,7 +113,8 @@ class DecommissionReport:
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
     """``lost`` are taken for gone even if they are registered. ``only_lost``: look at nothing but their replicas, and move them out of
-    fragments that store nothing too. ``recover_open`` allows RR-3, which stops a live writer, after ``grace_s`` seconds."""
+    fragments that store nothing too. ``recover_open`` allows RR-3, which stops a live writer, after ``grace_s`` seconds. ``digest_type``
+    and ``password`` are used where a ledger's metadata stores none (META-15); what is stored is used as it is."""
 
     full: bool = False
     lost: frozenset[BookieId] = frozenset()
@@ -115,6 +122,11 @@ class RepairOptions:
     recover_open: bool = False
     grace_s: float = 30.0
     lock_wait_s: float = 30.0
-    password: bytes | None = None
+    digest_type: DigestType | None = None
+    password: bytes | None = field(default=None, repr=False)
     bytes_per_second: int | None = None
     on_progress: OnProgress | None = None
+
+    @property
+    def access(self) -> LedgerAccess:
+        return LedgerAccess(self.digest_type, self.password)

@@ -30,7 +30,7 @@ from bk_core.net.reactor import Reactor, Timer
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
 from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, Event, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.metadata import BookieId, LedgerAccess, LedgerMetadata
 from bk_core.protocol.ledger.placement import Placement, Quarantine, RackAwarePlacement, RandomPlacement, is_bookie_failure, location
 from bk_core.protocol.ledger.recovery_options import RecoveryOptions
 from bk_core.protocol.ledger.replica_order import Rank, ReadHistory
@@ -281,11 +281,14 @@ class Driver:
         self._timers: dict[str, Timer] = {}
         self._listening: set[BookieId] = set()
         self._quorums = (1, 1)
+        self._access = LedgerAccess()
         self._to_perform: deque[Effect] = deque()
         self._performing = False
         self._closed = False
 
     def set_quorums(self, metadata: LedgerMetadata) -> None:
+        """META-15: what the metadata has from its caller holds for other versions of it too."""
+        self._access = metadata.access
         self._quorums = (metadata.ensemble_size, metadata.write_quorum_size)
 
     def feed(self, event: Event) -> None:
@@ -347,7 +350,7 @@ class Driver:
     def _read_ledger(self, request: int) -> None:
         def read() -> tuple[LedgerMetadata, int]:
             found = self.session.store.read_ledger(self.ledger_id)
-            return metadata_codec.decode(found.data), found.version
+            return metadata_codec.decode(found.data).with_access(self._access), found.version
 
         def then(result: Any, error: Exception | None) -> None:
             if error is None:

@@ -136,7 +136,7 @@ def _ledger_rows(client: Any, options: Options, ids: tuple[int, ...], columns: C
             "ensembleSize": metadata.ensemble_size,
             "writeQuorumSize": metadata.write_quorum_size,
             "ackQuorumSize": metadata.ack_quorum_size,
-            "digestType": metadata.digest_type.name,
+            "digestType": metadata.digest_type.name if metadata.has_digest else None,
             "passwordProtected": metadata.has_password and metadata.password != b"",
             "guaranteed": metadata.guaranteed,
             "lastEntryId": last,

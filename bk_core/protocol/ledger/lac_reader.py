@@ -121,6 +121,8 @@ class LacReader:
         ensemble = self.ensemble
         answers = ", ".join(f"{ensemble[p]}: {_text(s)}" for p, s in sorted(self._failed.items()))
         message = f"the LAC of ledger {self.ledger_id} is not known: too few of its bookies answered ({answers})"
+        if Status.OK in self._failed.values():
+            message += self._metadata.access_note
         last = list(self._failed.values())[-1]
         kind = ReadTimeoutError if last is Status.TIMEOUT else ReadError
         return kind(message, ledger=self.ledger_id, status=last.name)

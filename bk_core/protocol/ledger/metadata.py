@@ -42,11 +42,20 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerAccess:
+    """Digest type and password as a caller knows them; None where he does not say."""
+
+    digest_type: DigestType | None = None
+    password: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerMetadata:
     """One version of a ledger's metadata (META-1).
 
     ``last_entry_id`` and ``length`` mean something only when CLOSED, and are -1 and 0 before. ``format_version`` is kept on every
-    rewrite (metadata.md 3.2). ``unknown_fields`` holds protobuf fields this code does not know, byte for byte (META-8).
+    rewrite (metadata.md 3.2). ``unknown_fields`` holds protobuf fields this code does not know, byte for byte (META-8). Without
+    ``has_digest`` or ``has_password`` nothing of the kind is stored, and ``digest_type`` or ``password`` is what a caller named (META-15).
     """
 
     ensemble_size: int
@@ -65,6 +74,7 @@ class LedgerMetadata:
     unknown_fields: bytes = field(default=b"", repr=False)
     has_password: bool = True
     custom_unknown_fields: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)  # per key of ``custom`` (META-8)
+    has_digest: bool = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A view of a dict does not pickle; its contents do."""
@@ -91,6 +101,30 @@ class LedgerMetadata:
             raise MetadataFormatError(f"closed ledger with last entry {self.last_entry_id}")
 
     @property
+    def access(self) -> LedgerAccess:
+        """What entries of this ledger are checked with: to be given to other versions of the same metadata."""
+        return LedgerAccess(self.digest_type, self.password)
+
+    def with_access(self, access: LedgerAccess) -> LedgerMetadata:
+        """META-15: ``access`` takes the place of what is not stored. What is stored stays, whatever the caller says."""
+        digest = None if self.has_digest else access.digest_type
+        password = None if self.has_password else access.password
+        if digest is None and password is None:
+            return self
+        digest_type = self.digest_type if digest is None else digest
+        return replace(self, digest_type=digest_type, password=self.password if password is None else password)
+
+    @property
+    def access_note(self) -> str:
+        """For messages about entries whose digest does not fit: the likely reason where metadata stores no digest or password, else ''."""
+        missing = [name for name, stored in (("digest type", self.has_digest), ("password", self.has_password)) if not stored]
+        if not missing:
+            return ""
+        used = f"{self.digest_type.name} {'with a password' if self.password else 'without a password'} was used"
+        lacks = f"its metadata (format {self.format_version}) stores no {' and no '.join(missing)}"
+        return f"; {lacks}, and {used}: name those it was written with"
+
+    @property
     def last_fragment(self) -> Fragment:
         return self.fragments[-1]
 
@@ -110,6 +144,11 @@ class LedgerMetadata:
         if index < 0:
             raise InvalidArgumentError(f"entry {entry_id} lies before the first fragment")
         return self.fragments[index]
+
+    def first_entry_after(self, entry_id: int) -> int | None:
+        """Where the fragment behind the one of ``entry_id`` begins; None if there is none. Looked up as META-5's."""
+        index = bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id)
+        return self.fragments[index].first_entry_id if index < len(self.fragments) else None
 
     def with_ensemble(self, first_entry_id: int, ensemble: tuple[BookieId, ...]) -> LedgerMetadata:
         """EC-7: replace the last fragment's ensemble when it starts at the same entry, else append a fragment."""

@@ -46,7 +46,7 @@ _DIGESTS_BY_NAME = {name: digest for digest, name in _DIGEST_NAMES.items()}
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _DIGITS = "0123456789"
 _BOOKIE_ID_LETTERS = frozenset(_LETTERS + _DIGITS + ".-" + "".join(map(chr, range(0x3A, 0x60))))  # that range whole: metadata.md 4.2
-_ABSENT_DIGEST = DigestType.CRC32  # what a reader assumes where none is stored (metadata.md 3.7)
+_ABSENT_DIGEST = DigestType.CRC32  # what a reader assumes where none is stored and none was named (metadata.md 3.7, META-15)
 
 
 def is_bookie_id(text: str) -> bool:
@@ -125,11 +125,6 @@ def _stored_end(metadata: LedgerMetadata) -> tuple[int, int]:
     return (metadata.length, metadata.last_entry_id) if metadata.state is LedgerState.CLOSED else (0, -1)
 
 
-def _stores_digest(metadata: LedgerMetadata) -> bool:
-    """Fields 7 and 8 are always written, but a ledger read without a password stays as it was (metadata.md 3.7)."""
-    return metadata.has_password or metadata.digest_type is not _ABSENT_DIGEST
-
-
 def _carries_unknown_fields(metadata: LedgerMetadata) -> bool:
     """Only version 3 has a place for them."""
     return bool(metadata.unknown_fields or metadata.custom_unknown_fields or any(one.unknown_fields for one in metadata.fragments))
@@ -178,6 +173,7 @@ class _Raw:
             format_version=format_version,
             unknown_fields=self.unknown_fields,
             has_password=self.password is not None,
+            has_digest=self.digest_type is not None,
             custom_unknown_fields=tuple((key, data) for key, data in self.custom_unknown_fields.items() if data),
         )
 
@@ -202,7 +198,7 @@ def _encode_v3(metadata: LedgerMetadata) -> bytes:
         segment.ensemble_member.extend(bookie_id.encode() for bookie_id in fragment.ensemble)
         segment.first_entry_id = fragment.first_entry_id
         segment.MergeFromString(fragment.unknown_fields)
-    if _stores_digest(metadata):
+    if metadata.has_digest:
         message.digest_type = _MESSAGE_DIGESTS[metadata.digest_type]
     if metadata.has_password:
         message.password = metadata.password
@@ -331,7 +327,7 @@ def _encode_v2(metadata: LedgerMetadata) -> bytes:
     for fragment in metadata.fragments:
         members = (f"  ensembleMember: {quote_text(bookie_id.encode())}" for bookie_id in fragment.ensemble)
         lines += ["segment {", *members, f"  firstEntryId: {fragment.first_entry_id}", "}"]
-    if _stores_digest(metadata):
+    if metadata.has_digest:
         lines.append(f"digestType: {_DIGEST_NAMES[metadata.digest_type]}")
     if metadata.has_password:
         lines.append(f"password: {quote_text(metadata.password)}")
@@ -580,8 +576,9 @@ def _message(name: str, value: _TextValue) -> list[_TextField]:
 def _encode_v1(metadata: LedgerMetadata) -> bytes:
     if metadata.ack_quorum_size != metadata.write_quorum_size:
         raise MetadataFormatError("metadata format version 1 cannot hold an ack quorum unlike the write quorum")
-    if metadata.has_password or metadata.custom or metadata.ctime_ms is not None or _carries_unknown_fields(metadata):
-        raise MetadataFormatError("metadata format version 1 cannot hold a password, a creation time or custom metadata")
+    has_access = metadata.has_digest or metadata.has_password
+    if has_access or metadata.custom or metadata.ctime_ms is not None or _carries_unknown_fields(metadata):
+        raise MetadataFormatError("metadata format version 1 cannot hold a digest type, a password, a creation time or custom metadata")
     length, last_entry_id = _stored_end(metadata)
     lines = [f"{metadata.write_quorum_size}\n{metadata.ensemble_size}\n{length}\n"]
     lines += ["\t".join((str(fragment.first_entry_id), *fragment.ensemble)) + "\n" for fragment in metadata.fragments]

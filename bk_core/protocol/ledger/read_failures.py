@@ -42,10 +42,12 @@ def decisive(failures: Iterable[Failure]) -> Failure:
     return max(failures, key=lambda f: f.weight)
 
 
-def read_error(ledger_id: int, entry_id: int, ensemble: Sequence[BookieId], failures: Mapping[int, Failure], replicas: int) -> BkError:
+def read_error(
+    ledger_id: int, entry_id: int, ensemble: Sequence[BookieId], failures: Mapping[int, Failure], replicas: int, digest_note: str = ""
+) -> BkError:
     """RD-6: NoSuchEntryError only if all ``replicas`` denied; the message names each replica and what it said.
 
-    ``context["status"]`` of a ReadError is the decisive status's name, "DIGEST" for a bad copy.
+    ``context["status"]`` of a ReadError is the decisive status's name, "DIGEST" for a bad copy: then ``digest_note`` stands at the end.
     """
     answers = ", ".join(f"{ensemble[p]}: {failure.text}" for p, failure in sorted(failures.items()))
     if len(failures) == replicas and all(failure.denial for failure in failures.values()):
@@ -54,6 +56,5 @@ def read_error(ledger_id: int, entry_id: int, ensemble: Sequence[BookieId], fail
         )
     main = decisive(failures.values())
     status = "DIGEST" if main.status is None else main.status.name
-    return ReadError(
-        f"entry {entry_id} of ledger {ledger_id} cannot be read: {main.text} ({answers})", ledger=ledger_id, entry=entry_id, status=status
-    )
+    message = f"entry {entry_id} of ledger {ledger_id} cannot be read: {main.text} ({answers})"
+    return ReadError(message + (digest_note if main.status is None else ""), ledger=ledger_id, entry=entry_id, status=status)

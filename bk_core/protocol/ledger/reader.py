@@ -182,10 +182,8 @@ class RangeReader:
 
     def _fragment_end(self, entry_id: int) -> int:
         """RD-10: a batch stays inside the fragment of its first entry."""
-        for fragment in self._metadata.fragments:
-            if fragment.first_entry_id > entry_id:
-                return fragment.first_entry_id - 1
-        return self._last
+        following = self._metadata.first_entry_after(entry_id)
+        return self._last if following is None else following - 1
 
     def _new_round(self, chunk: Chunk) -> list[Effect]:
         chunk.parked = False
@@ -403,7 +401,8 @@ class RangeReader:
                 self._blocks.remove(block)
 
     def _error(self, chunk: Chunk) -> BkError:
-        return read_error(self.ledger_id, chunk.next, chunk.ensemble, chunk.failures, self._distribution.write_quorum_size)
+        replicas, note = self._distribution.write_quorum_size, self._metadata.access_note
+        return read_error(self.ledger_id, chunk.next, chunk.ensemble, chunk.failures, replicas, note)
 
     def _fail(self, error: BkError, *, alarm: bool = False) -> list[Effect]:
         self._finished = True

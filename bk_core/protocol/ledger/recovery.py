@@ -319,6 +319,9 @@ class LedgerRecovery:
             return self._abort(undecided(self.ledger_id, "too few bookies of the last ensemble could be fenced", phase.inquiry))
         return self._arm_retry(phase.inquiry)
 
+    def _digest_note(self) -> str:
+        return "" if self.metadata is None else self.metadata.access_note
+
     def _wait_for_lafr(self) -> list[Effect]:
         """G-12: the LAFR saves reading and nothing else. It is waited for once, briefly, and only while somebody may still name it."""
         if self._waiting_for_lafr:
@@ -414,7 +417,7 @@ class LedgerRecovery:
                 effects += self._end_before(question)
             elif question.exhausted:
                 why = f"entry {question.entry_id} can neither be read nor ruled out"
-                effects += self._abort(undecided(self.ledger_id, why, question))
+                effects += self._abort(undecided(self.ledger_id, why, question, self._digest_note()))
             else:
                 effects += self._arm_retry(question)
                 break
@@ -479,7 +482,7 @@ class LedgerRecovery:
         else:
             end.heard_barrier(position, event)
         if (hopeless := end.hopeless) is not None:
-            return self._abort(undecided(self.ledger_id, *hopeless))
+            return self._abort(undecided(self.ledger_id, *hopeless, self._digest_note()))
         return self._maybe_close() if end.ready else self._arm_retry(inquiry)
 
     def _maybe_close(self) -> list[Effect]:

@@ -8,8 +8,11 @@ from bk_core.protocol.ledger.recovery_questions import Inquiry
 from bk_core.protocol.wire.messages import Status
 
 
-def undecided(ledger_id: int, why: str, inquiry: Inquiry) -> BkError:
-    """Nothing but silence is reported as a timeout, a refused key as a refused key, everything else as a failed recovery."""
+def undecided(ledger_id: int, why: str, inquiry: Inquiry, digest_note: str = "") -> BkError:
+    """Nothing but silence is reported as a timeout, a refused key as a refused key, everything else as a failed recovery.
+
+    ``digest_note`` stands behind what was answered well, but with a body that does not fit its digest.
+    """
     unknown = sorted(inquiry.unknown.items())
     for position, status in unknown:
         if status is Status.UNAUTHORIZED:
@@ -17,7 +20,7 @@ def undecided(ledger_id: int, why: str, inquiry: Inquiry) -> BkError:
     silent = bool(unknown) and all(status is Status.TIMEOUT for _, status in unknown)
     kind = RecoveryTimeoutError if silent else RecoveryFailedError
     message = f"ledger {ledger_id} stays IN_RECOVERY: {why}; no good answer from {inquiry.unknown_text()}; try again when they are back"
-    return kind(message, ledger=ledger_id)
+    return kind(message + (digest_note if Status.OK in inquiry.unknown.values() else ""), ledger=ledger_id)
 
 
 def key_refused(ledger_id: int, bookie: BookieId) -> UnauthorizedError:

@@ -54,7 +54,8 @@ class Inquiry:
         return not self.asked and not self.left and not self.repeatable()
 
     def unknown_text(self) -> str:
-        return ", ".join(f"{self.ensemble[p]} ({status.name})" for p, status in sorted(self.unknown.items())) or "nobody"
+        texts = {p: "corrupt copy" if status is Status.OK else status.name for p, status in sorted(self.unknown.items())}
+        return ", ".join(f"{self.ensemble[p]} ({text})" for p, text in texts.items()) or "nobody"
 
 
 @dataclass(slots=True, eq=False)

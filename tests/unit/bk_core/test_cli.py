@@ -54,11 +54,11 @@ class Client:
             raise NoSuchLedgerError(f"no ledger {ledger_id}")
         return self.ledgers[ledger_id]
 
-    def open_ledger(self, ledger_id: int, *, password: bytes) -> Handle:
+    def open_ledger(self, ledger_id: int, *, password: bytes, digest_type: str | None) -> Handle:
         self.ledger_metadata(ledger_id)
         return Handle()
 
-    def recover_ledger(self, ledger_id: int, *, password: bytes) -> Handle:
+    def recover_ledger(self, ledger_id: int, *, password: bytes, digest_type: str | None) -> Handle:
         return Handle()
 
     def delete_ledger(self, ledger_id: int, *, even_if_listed: bool) -> None:

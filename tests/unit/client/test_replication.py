@@ -16,7 +16,7 @@ from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, Recov
 from bk_core.metadata import open_store
 from bk_core.protocol.events import LedgerWritten, Outcome
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import FragmentReport, FragmentSpan, ReplicaReport
 from bk_core.protocol.wire.messages import Status
 
@@ -145,7 +145,7 @@ def test_rr3_recovery_comes_when_the_grace_period_is_over(client: BookKeeper, mo
     ledger_id = store_ledger(client, opened(("a:1", "gone:1", "c:1")))
     recovered: list[bytes] = []
 
-    def recover(self: BookKeeper, number: int, *, password: bytes) -> Any:
+    def recover(self: BookKeeper, number: int, *, password: bytes, digest_type: DigestType) -> Any:
         recovered.append(password)
         change(self, number, self.ledger_metadata(number).closed(-1, 0))
         return SimpleNamespace(close=lambda: None)
@@ -175,7 +175,7 @@ def test_rr8_a_recovery_that_fails_is_reported(client: BookKeeper, monkeypatch: 
     """RR-8: the other ledgers of a run are not given up for it."""
     ledger_id = store_ledger(client, opened(("a:1", "gone:1", "c:1")))
 
-    def recover(self: BookKeeper, number: int, *, password: bytes) -> Any:
+    def recover(self: BookKeeper, number: int, *, password: bytes, digest_type: DigestType) -> Any:
         raise RecoveryFailedError("too few bookies")
 
     monkeypatch.setattr(BookKeeper, "recover_ledger", recover)

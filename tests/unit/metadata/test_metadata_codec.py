@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.errors import InvalidArgumentError, MetadataFormatError
-from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.metadata_codec import HEADER, decode, encode, is_bookie_id
 
 _OPEN = LedgerMetadata(
     ensemble_size=2, write_quorum_size=2, ack_quorum_size=1, state=LedgerState.OPEN, fragments=(Fragment(0, ("a:1", "b:2")),), password=b"s"
 )
+_BARE = replace(_OPEN, password=b"", has_password=False, has_digest=False, digest_type=DigestType.CRC32)
 _I64 = st.integers(-(2**63), 2**63 - 1)
 _BOOKIE = st.text("abcXYZ019.-_:@[]", min_size=1, max_size=12)
 
@@ -42,6 +43,7 @@ def _metadata(draw: st.DrawFn) -> LedgerMetadata:
         format_version=version,
         digest_type=DigestType.CRC32,
         has_password=False,
+        has_digest=False,
     )
     if version == 1:
         return metadata
@@ -49,6 +51,7 @@ def _metadata(draw: st.DrawFn) -> LedgerMetadata:
         metadata,
         digest_type=draw(st.sampled_from(DigestType)),
         has_password=True,
+        has_digest=True,
         password=draw(st.binary(max_size=20)),
         custom=draw(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.binary(max_size=20), max_size=3)),
         ctime_ms=draw(st.none() | _I64),
@@ -168,7 +171,7 @@ def test_header_spellings() -> None:
 
 
 def test_old_ledgers_without_password_are_rewritten_without() -> None:
-    body = _body(replace(_OPEN, has_password=False, password=b"", digest_type=DigestType.CRC32))
+    body = _body(replace(_OPEN, has_password=False, has_digest=False, password=b"", digest_type=DigestType.CRC32))
     metadata = decode(_v3(body))
     assert (metadata.has_password, metadata.password, metadata.digest_type) == (False, b"", DigestType.CRC32)
     assert encode(metadata).endswith(body)
@@ -328,19 +331,19 @@ def test_a_large_message_has_a_length_of_several_bytes() -> None:
 @pytest.mark.parametrize("state", LedgerState)
 def test_version_1_is_written_as_it_was_read(state: LedgerState) -> None:
     """A ledger of the oldest format keeps it through recovery and close (metadata.md 3.2)."""
-    plain = replace(_OPEN, ack_quorum_size=2, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=1)
+    plain = replace(_BARE, ack_quorum_size=2, format_version=1)
     metadata = plain.closed(7, 70) if state is LedgerState.CLOSED else replace(plain, state=state)
     assert decode(encode(metadata)) == metadata
 
 
 def test_an_open_version_1_ledger_may_end_without_a_line_feed() -> None:
-    plain = replace(_OPEN, ack_quorum_size=2, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=1)
+    plain = replace(_BARE, ack_quorum_size=2, format_version=1)
     assert decode(encode(plain).removesuffix(b"\n")) == plain
 
 
 def test_an_ack_quorum_of_its_own_is_not_lost_in_version_1() -> None:
     """The format has one quorum. Writing the ledger anyway would make later readers believe in more copies than there are."""
-    plain = replace(_OPEN, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=1)
+    plain = replace(_BARE, format_version=1)
     with pytest.raises(MetadataFormatError, match="ack quorum unlike"):
         encode(plain)
 
@@ -349,6 +352,7 @@ def test_an_ack_quorum_of_its_own_is_not_lost_in_version_1() -> None:
     "more",
     [
         {"has_password": True},
+        {"has_digest": True},
         {"custom": {"k": b"v"}},
         {"ctime_ms": 5},
         {"unknown_fields": b"\xa0\x01\x07"},
@@ -359,19 +363,38 @@ def test_an_ack_quorum_of_its_own_is_not_lost_in_version_1() -> None:
 )
 def test_what_version_1_has_no_place_for_is_not_dropped_silently(more: dict[str, Any]) -> None:
     """META-8, and a ledger that lost its password could never be recovered."""
-    plain = replace(_OPEN, ack_quorum_size=2, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=1)
-    with pytest.raises(MetadataFormatError, match="cannot hold a password"):
+    plain = replace(_BARE, ack_quorum_size=2, format_version=1)
+    with pytest.raises(MetadataFormatError, match="cannot hold a digest type, a password"):
         encode(replace(plain, **more))
 
 
 def test_version_2_without_a_password_is_rewritten_without() -> None:
     """Neither a password nor a digest type may appear in a ledger that had none: other clients compare the bytes they read."""
-    plain = replace(_OPEN, password=b"", has_password=False, digest_type=DigestType.CRC32, format_version=2)
+    plain = replace(_BARE, format_version=2)
     stored = encode(plain)
     assert b"password" not in stored and b"digestType" not in stored
     assert decode(stored) == plain
-    other = replace(plain, digest_type=DigestType.CRC32C)
-    assert b"password" not in encode(other) and decode(encode(other)) == other
+    other = replace(plain, digest_type=DigestType.CRC32, has_digest=True)
+    assert b"password" not in encode(other) and b"digestType: CRC32" in encode(other) and decode(encode(other)) == other
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_what_a_caller_names_is_used_and_never_stored(version: int) -> None:
+    """META-15: it takes the place of what is not stored, also in a version that is read later; the stored bytes stay as they were."""
+    plain = replace(_BARE, ack_quorum_size=2, format_version=version, creator_token=None)
+    named = plain.with_access(LedgerAccess(DigestType.MAC, b"secret"))
+    assert (named.digest_type, named.password) == (DigestType.MAC, b"secret") and "secret" not in repr(named) + named.access_note
+    assert encode(named) == encode(plain) and decode(encode(named)) == plain
+    assert decode(encode(named)).with_access(named.access) == named
+    assert plain.with_access(LedgerAccess()) is plain
+
+
+def test_what_is_stored_is_not_replaced_by_what_a_caller_names() -> None:
+    """META-15."""
+    assert _OPEN.with_access(LedgerAccess(DigestType.MAC, b"other")) is _OPEN and not _OPEN.access_note
+    half = replace(_OPEN, has_digest=False, digest_type=DigestType.CRC32)
+    assert half.with_access(LedgerAccess(DigestType.MAC, b"other")) == replace(half, digest_type=DigestType.MAC)
+    assert "stores no digest type, and CRC32 with a password was used" in half.access_note
 
 
 def test_version_2_carries_creation_time_and_custom_metadata() -> None:

@@ -119,7 +119,6 @@ class FragmentCheck:
         full: bool = False,
         batch: bool = True,
         positions: Iterable[int] | None = None,
-        password: bytes | None = None,
         bytes_per_second: int | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -132,7 +131,7 @@ class FragmentCheck:
         self._token = token
         self._limits = limits or Limits()
         self._digest_type = metadata.digest_type
-        self._hmac_key = digests.hmac_key(metadata.password if password is None else password)
+        self._hmac_key = digests.hmac_key(metadata.password)
         self._distribution = distribution_of(metadata)
         self._full = full
         self._budget = ByteBudget(self._limits.replication_bytes_in_flight, bytes_per_second, self._limits.read_batch_bytes)

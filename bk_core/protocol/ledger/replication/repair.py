@@ -106,7 +106,6 @@ class FragmentRepair:
         targets: Mapping[int, BookieId] | None = None,
         refill: Mapping[int, EntryRanges] | None = None,
         batch: bool = True,
-        password: bytes | None = None,
         bytes_per_second: int | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -123,12 +122,12 @@ class FragmentRepair:
         self._token = token
         self._limits = limits or Limits()
         self._digest_type = metadata.digest_type
-        key = metadata.password if password is None else password
-        self._hmac_key, self._master_key = digests.hmac_key(key), digests.master_key(key)
+        self._hmac_key, self._master_key = digests.hmac_key(metadata.password), digests.master_key(metadata.password)
         self.distribution = distribution_of(metadata)
         self._known_last = known_last_entry(metadata)
         self._budget = ByteBudget(self._limits.replication_bytes_in_flight, bytes_per_second, self._limits.read_batch_bytes)
         self._chunk_entries = max(1, min(self._limits.read_chunk_entries, self._limits.unretired_entries_max // CHUNKS_OF_ADDS))
+        self._digest_note = ""
         self._silent: set[int] = set()  # positions that did not answer: asked last
         self._batch = batch and not self.distribution.striped
         self._fan_out = max(1, len(self.targets) + len(self.refill))
@@ -317,6 +316,9 @@ class FragmentRepair:
         self.unreadable.append(reading.next)
         answers = ", ".join(f"{self.span.ensemble[p]}: {why}" for p, why in sorted(reading.tried.items()))
         line = f"ledger {self.ledger_id} entry {reading.next} is readable nowhere ({answers})"
+        if "corrupt copy" in reading.tried.values():
+            self._digest_note = self.metadata.access_note
+        line += self._digest_note
         if self._exchanges:
             return [Log("error", line), *self._fail(ReplicationError(line, ledger=self.ledger_id, entry=reading.next))]
         reading.next, reading.retries = reading.next + 1, 0
@@ -441,7 +443,9 @@ class FragmentRepair:
     def _finish_copying(self) -> list[Effect]:
         if self.unreadable:
             listed = ", ".join(map(str, self.unreadable[:10])) + (", ..." if len(self.unreadable) > 10 else "")
-            error = ReplicationError(f"no good copy of entries {listed} of ledger {self.ledger_id} was found", ledger=self.ledger_id)
+            error = ReplicationError(
+                f"no good copy of entries {listed} of ledger {self.ledger_id} was found{self._digest_note}", ledger=self.ledger_id
+            )
             return self._fail(error)
         self.state = RepairState.CHANGING
         return self._changing(self._change.start())
