@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from bk_core.client.logs import list_logs, log_path, now_ms, read_log
 from bk_core.errors import BkError, ClientClosedError, LogDataLossError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log import reading
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
@@ -184,7 +185,7 @@ class FollowedLog:
                 size = lengths.up_to(segment.ledger_id, known.last) or 0
                 listed = listed.close_live(segment.ledger_id, known.last, size, now_ms())
             end = Position(segment.seq + 1) if known.closed else Position(segment.seq, known.last + 1)
-            if not known.closed:  # a successor says nothing about where this one ends: wait for CLOSED (LOG-15)
+            if not reading.may_move_on(segment, closed=known.closed):
                 break
         self._forget_all_but({segment.ledger_id for segment in view.live_segments})
         seen = copy(view)

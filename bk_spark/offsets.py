@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError, LogDataLossError
+from bk_core.protocol.log import reading
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
 
@@ -64,7 +65,7 @@ def check_there(log: str, view: LogView, offset: LogOffset) -> None:
     if offset.position.seq >= first.seq:
         return
     rows, size = view.counts_before(first)
-    lost_rows, lost_bytes = max(0, rows - offset.rows), max(0, size - offset.bytes)
+    lost_rows, lost_bytes = reading.rows_lost(rows, offset.rows), max(0, size - offset.bytes)
     if lost_rows:
         message = (
             f"log {log!r} was trimmed: {lost_rows:,} rows ({lost_bytes:,} bytes) from segment {offset.position.seq}, entry "

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from bk_core.client.intents import HISTORY, create_intended, forget_intent, intended_ledgers
-from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, change_ledger_list, now_ms, read_ledger_list
+from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, change_ledger_list, now_ms, read_ledger_list, read_versioned
 from bk_core.errors import BkError, LogDataLossError, LogHistoryError, MetadataFormatError, NoSuchLedgerError
 from bk_core.protocol.log.codec import decode_chunk, encode_chunk
 from bk_core.protocol.log.history import Chunk, Load
@@ -97,10 +97,10 @@ def _read_chunk(client: LogClient, name: str, log_id: str, ref: HistoryRef) -> C
 
 def read_log(client: LogClient, name: str, *, log_id: str | None = None) -> LogView:
     """A snapshot of the log, history included. NoSuchLogError if there is none; LogDataLossError if it has another id than ``log_id``."""
-    listed = read_ledger_list(client, name)
+    listed, version = read_versioned(client, name)
     if log_id is not None and listed.log_id != log_id:
         raise LogDataLossError(f"log {name!r} was deleted and created again", log=name)
-    return LogView(listed, history_of(client, name, listed.log_id))
+    return LogView(listed, history_of(client, name, listed.log_id), version)
 
 
 # --- sealing --------------------------------------------------------------------------------------------------------

@@ -1,19 +1,41 @@
-"""Reading a log in order, and waiting for more of it. Readers fence nobody and write nothing (LOG-17)."""
+"""Reading a log in order, and waiting for more of it. Readers fence nobody and write nothing (LOG-17).
+
+What comes next, what is lost and what is to be waited for is decided by ``LogReaderOrder`` (protocol/log/reader_order.py), the machine that
+the simulator runs too. Here is its world: the list, ledgers, the clock.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from bk_core.client.history import read_log
 from bk_core.client.list_store import LogClient, log_path
 from bk_core.client.resuming import Following
 from bk_core.errors import LogDataLossError, MetadataUnavailableError, NoSuchEntryError, NoSuchLedgerError
+from bk_core.protocol.effects import Fail, SetTimer
+from bk_core.protocol.events import Outcome, TimerFired
+from bk_core.protocol.log.effects import (
+    AwaitLedger,
+    AwaitList,
+    Changed,
+    ChunkLoaded,
+    Deliver,
+    Delivered,
+    LedgerOpened,
+    ListRead,
+    LoadChunk,
+    LogAnswer,
+    LogEffect,
+    OpenLedger,
+    ReadList,
+)
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.reader_order import LogReaderOrder
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
 from bk_core.protocol.session.outage import Outage
@@ -21,6 +43,7 @@ from bk_core.protocol.session.outage import Outage
 OUTAGE_LOOK_S = 0.1
 STOP_LOOK_S = 0.5  # how often ``follow`` looks at its stop event while nothing comes
 WAIT_S = 60.0
+Rest: TypeAlias = "Deliver | AwaitLedger | AwaitList"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +77,31 @@ class LogReader:
         self.name = name
         self._client = client
         self._password = password
-        self._waited: Any = None  # the handle that saw something new; another one might not know of it yet (LC-2)
+        self._handle: Any = None  # of the ledger at the position; the one that saw something new is the one to read (LC-2)
+        self._view: LogView | None = None
+        self._rest: Rest | None = None  # what the machine waits for
         self._changed = threading.Event()
         self._watching = False
         self._following = False
         config = getattr(client, "config", None)
         self._lost: MetadataUnavailableError | None = None  # the last failure of an outage that is not known to be over
         self._outage = Outage(int((config.operation_timeout_s if config is not None else WAIT_S) * 1e9))
-        self._known: LogView | None = None  # while the list is watched: as it was read after the last change
-        self._rows_before: tuple[int, int] | None = None  # a live segment, and the log's rows before it
+        self._fresh = False  # the list is watched, and was read since the watch was set
+        self._asking = True  # bookies are asked for the LAC whatever is known of it
         listed = read_log(client, name)
-        self._log_id = listed.log_id
-        self.position = listed.first_position if start is None else listed.normal(start)
+        position = listed.first_position if start is None else listed.normal(start)
+        self._order = LogReaderOrder(name, position=position, log_id=listed.log_id)
+
+    @property
+    def position(self) -> Position:
+        """The next entry to read. It may be set."""
+        assert self._order.position is not None
+        return self._order.position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._rest = None
+        self._order.go_to(position)
 
     # --- reading -------------------------------------------------------------------------------------------------------
 
@@ -75,119 +111,113 @@ class LogReader:
         LogDataLossError if the log was recreated or trimmed behind the position (LOG-13), if a ledger that it lists does not exist, and,
         behind the entries that are there, if a ledger was closed below what the list says.
         """
-        listed = self._list()
-        self.position = self._normal(listed)
-        while self.position.seq < listed.next_seq:
-            segment = listed.segment(self.position.seq)
-            self._remember(listed, segment)
-            handle = self._open(segment)
-            closed = True
-            try:
-                last, closed = self._bound(segment, handle)
-                yield from self._segment_runs(handle, segment, last)
-            finally:
-                self._put_back(handle, keep=not closed and self._following)
-            if not closed:  # a successor says nothing about where this one ends: wait for CLOSED (LOG-15)
-                return
-            if segment.live:
-                self._pass(segment, last)
-            else:
-                self.position = listed.normal(Position(segment.seq, last + 1))
-
-    def _list(self) -> LogView:
-        if self._watching:
-            if self._known is not None and not self._changed.is_set():
-                return self._known
-            self._changed.clear()  # before the list is read, so that no change falls between
-        listed = read_log(self._client, self.name)
-        if listed.log_id != self._log_id:
-            message = (
-                f"log {self.name!r} was deleted and created again: what this reader had not read of the old one, from segment "
-                f"{self.position.seq} entry {self.position.entry} on, is lost"
-            )
-            raise LogDataLossError(message, log=self.name)
-        self._known = listed
-        return listed
-
-    def _normal(self, listed: LogView) -> Position:
-        """LOG-13. A live segment read to its end may be closed and trimmed before this reader looks again: then nothing is lost."""
-        position, first = self.position, listed.listed.trimmed_seq
-        if position.seq >= first:
-            return listed.normal(position)
-        if self._rows_before is not None and self._rows_before[0] == position.seq:
-            rows = self._rows_before[1] + position.entry
-            if listed.listed.trimmed_rows == rows:
-                return listed.first_position
-        message = (
-            f"log {self.name!r}: segments {position.seq}..{first - 1} were trimmed before this reader had read them "
-            f"(it was at entry {position.entry} of segment {position.seq}); the log now starts at segment {first}"
-        )
-        raise LogDataLossError(message, log=self.name, seq=position.seq)
-
-    def _remember(self, listed: LogView, segment: Segment) -> None:
-        """The rows before a live segment. A live one before it has no rows in the list yet: then only who read it knows them."""
-        if not segment.live or (self._rows_before is not None and self._rows_before[0] == segment.seq):
-            return
-        before = [one for one in listed.listed.live_segments if one.seq < segment.seq]
-        self._rows_before = None if before else (segment.seq, listed.counts_before(segment.first_position())[0])
-
-    def _pass(self, segment: Segment, last: int) -> None:
-        """Go on behind a segment that was listed as live and whose ledger is CLOSED at ``last``, whatever the list learns meanwhile."""
-        if self._rows_before is not None:
-            self._rows_before = (segment.seq + 1, self._rows_before[1] + last + 1)
-        self.position = Position(segment.seq + 1)
-
-    def _open(self, segment: Segment) -> Any:
-        waited, self._waited = self._waited, None
-        if waited is not None:
-            if waited.ledger_id == segment.ledger_id:
-                return waited
-            waited.close()
+        self._asking = not self._following
         try:
-            return self._client.open_ledger(segment.ledger_id, password=self._password)
+            rest = self._now()
+            while isinstance(rest, Deliver):
+                answer = yield from self._deliver(rest)
+                rest = self._run(self._tell(answer))
+        finally:
+            if not self._following:
+                self.close()
+
+    def _deliver(self, effect: Deliver) -> Generator[LogRun, None, Delivered]:
+        """Hands the entries on. Where its consumer stops, the reader goes on another time."""
+        segment, last = effect.segment, effect.last_entry_id
+        self._rest = None
+        try:
+            for run in self._handle.read_runs(effect.first_entry_id, last, unchecked_bound=not segment.live):
+                self._order.passed(run.first_entry_id + run.count - 1)
+                yield LogRun(segment, run.first_entry_id, run.count, run.values, run.offsets)
+        except NoSuchEntryError:
+            if not (self._handle.is_closed and self._handle.last_add_confirmed < last):
+                raise
         except NoSuchLedgerError:
-            self._known = None
-            self._list().segment(segment.seq)  # LOG-13: it may have been trimmed a moment ago, which has words of its own
-            message = f"log {self.name!r}: ledger {segment.ledger_id} of segment {segment.seq} does not exist; its entries are lost"
-            raise LogDataLossError(message, log=self.name, ledger=segment.ledger_id) from None
-
-    def _put_back(self, handle: Any, *, keep: bool) -> None:
-        if keep:
-            self._waited = handle
+            if self._exists(segment.ledger_id):
+                raise
+            self.close()
         else:
-            handle.close()
+            return Delivered(effect.request, Outcome.OK)
+        return Delivered(effect.request, Outcome.CONFLICT, self.position.entry)
 
-    def _bound(self, segment: Segment, handle: Any) -> tuple[int, bool]:
-        """The last entry to read now, and whether there is no more of this segment behind it."""
-        if segment.last_entry is not None:
-            return segment.last_entry, True
-        if handle.is_closed:
-            return int(handle.last_add_confirmed), True
-        if self._following and handle.last_add_confirmed >= self.position.entry:  # a long poll, or opening it, has just told
-            return int(handle.last_add_confirmed), False
-        return int(handle.read_last_add_confirmed()), False
+    def _exists(self, ledger_id: int) -> bool:
+        try:
+            self._client.ledger_metadata(ledger_id)
+        except NoSuchLedgerError:
+            return False
+        return True
 
-    def _segment_runs(self, handle: Any, segment: Segment, last: int) -> Iterator[LogRun]:
-        """What the list says was acknowledged when it was listed; no LAC has to know of it, but no ledger may end before it (RD-1)."""
-        first = max(self.position.entry, segment.first_entry)
-        there = min(last, handle.last_add_confirmed) if handle.is_closed else last
-        if first <= there:
-            try:
-                for run in handle.read_runs(first, there, unchecked_bound=not segment.live):
-                    self.position = Position(segment.seq, run.first_entry_id + run.count)
-                    yield LogRun(segment, run.first_entry_id, run.count, run.values, run.offsets)
-            except NoSuchEntryError:
-                if not _ends_before(handle, last):
-                    raise
-        if _ends_before(handle, last) and first <= last:
-            raise self._cut_off(segment, max(self.position.entry, first), last, handle.last_add_confirmed)
+    # --- the machine ---------------------------------------------------------------------------------------------------
 
-    def _cut_off(self, segment: Segment, first: int, last: int, end: int) -> LogDataLossError:
-        message = (
-            f"log {self.name!r}: entries {first}..{last} of ledger {segment.ledger_id} (segment {segment.seq}) are lost: "
-            f"the ledger was closed at entry {end}"
-        )
-        return LogDataLossError(message, log=self.name, ledger=segment.ledger_id, first_entry=first, last_entry=last)
+    def _now(self) -> Rest:
+        """What comes next, or is waited for. While the log is followed, the machine need not look again where nothing has changed."""
+        if self._following and self._rest is not None and not self._list_may_have_changed:
+            return self._rest
+        return self._run(self._look())
+
+    @property
+    def _list_may_have_changed(self) -> bool:
+        return not (self._watching and self._fresh) or self._changed.is_set()
+
+    def _look(self) -> list[LogEffect]:
+        return self._order.look(time.monotonic_ns(), list_changed=self._list_may_have_changed)
+
+    def _tell(self, event: LogAnswer | TimerFired) -> list[LogEffect]:
+        return self._order.handle(event, time.monotonic_ns())
+
+    def _run(self, effects: list[LogEffect]) -> Rest:
+        """Do what the machine asks for until it knows what comes next, or has to wait. One request is outstanding at a time."""
+        self._rest = None
+        while True:
+            (effect,) = effects
+            match effect:
+                case ReadList():
+                    effects = self._tell(self._read_list(effect))
+                case LoadChunk():
+                    effects = self._tell(self._load_chunk(effect))
+                case OpenLedger():
+                    effects = self._tell(self._open(effect))
+                case SetTimer(key, after_ns):
+                    time.sleep(after_ns / 1e9)
+                    effects = self._tell(TimerFired(key))
+                case Fail(_, error):
+                    raise error
+                case Deliver() | AwaitLedger() | AwaitList():
+                    self._rest = effect
+                    return effect
+                case _:
+                    raise AssertionError(effect)
+
+    def _read_list(self, effect: ReadList) -> ListRead:
+        self._changed.clear()  # before the list is read, so that no change falls between
+        self._fresh = False
+        self._view = view = read_log(self._client, self.name)
+        self._fresh = self._watching
+        return ListRead(effect.request, Outcome.OK, version=view.version, listed=view.listed)
+
+    def _load_chunk(self, effect: LoadChunk) -> ChunkLoaded:
+        assert self._view is not None
+        try:
+            return ChunkLoaded(effect.request, Outcome.OK, self._view.load(effect.ref))
+        except LogDataLossError as error:
+            return ChunkLoaded(effect.request, Outcome.NO_SUCH_LEDGER, error=error)
+
+    def _open(self, effect: OpenLedger) -> LedgerOpened:
+        try:
+            handle = self._opened(effect.ledger_id)
+        except NoSuchLedgerError as error:
+            return LedgerOpened(effect.request, Outcome.NO_SUCH_LEDGER, error=error)
+        if handle.is_closed:  # before the LAC: a ledger that closes in between is seen as open once more
+            return LedgerOpened(effect.request, Outcome.OK, True, int(handle.last_add_confirmed))
+        asking = effect.wanted is not None and self._asking  # else a long poll, or opening it, has just told
+        known = handle.read_last_add_confirmed() if asking else handle.last_add_confirmed
+        return LedgerOpened(effect.request, Outcome.OK, False, int(known))
+
+    def _opened(self, ledger_id: int) -> Any:
+        if self._handle is None or self._handle.ledger_id != ledger_id:
+            self.close()
+            self._handle = self._client.open_ledger(ledger_id, password=self._password)
+        return self._handle
 
     # --- waiting ---------------------------------------------------------------------------------------------------------
 
@@ -217,7 +247,7 @@ class LogReader:
                     pass
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there may be something at ``position``; False after ``timeout_s``.
+        """Wait until there is something at ``position``; False after ``timeout_s``.
 
         A live segment is followed by long polls (LC-5), the end of the log by a watch of the list (LOG-16): nothing is asked for twice.
         An outage of the metadata store is waited out, which may take ``metadata_timeout_s`` longer than ``timeout_s``;
@@ -234,12 +264,30 @@ class LogReader:
         return False
 
     def _wait_until(self, deadline: float) -> bool:
-        while not self._look(deadline):
+        self._asking = False
+        found = False
+        try:
+            rest = self._now()
+            while not (found := isinstance(rest, Deliver)) and time.monotonic() < deadline:
+                self._store_answered()
+                rest = self._run(self._await(rest, max(0.0, deadline - time.monotonic())))
             self._store_answered()
-            if time.monotonic() >= deadline:
-                return False
-        self._store_answered()
-        return True
+        finally:
+            if not (found or self._following):
+                self.close()
+        return found
+
+    def _await(self, effect: Rest, timeout_s: float) -> list[LogEffect]:
+        """LC-5, LC-7, LOG-16. The deletion of the log shows in its list."""
+        if isinstance(effect, AwaitLedger):
+            try:
+                if not (self._handle.wait_for(effect.last_entry_id + 1, timeout_s) or self._handle.is_closed):
+                    return self._look()
+            except NoSuchLedgerError:
+                self.close()
+        elif not self._changed.wait(timeout_s):
+            return self._look()
+        return self._tell(Changed(effect.request))
 
     def _store_answered(self) -> None:
         self._lost = None
@@ -263,7 +311,7 @@ class LogReader:
         if self._watching:
             yield
             return
-        self._known = None
+        self._fresh = False
         watch = self._client.store.watch(log_path(self.name), self._changed.set)
         self._watching, self._following = True, follow
         try:
@@ -274,45 +322,14 @@ class LogReader:
             if follow:
                 self.close()
 
-    def _look(self, deadline: float) -> bool:
-        """Whether there may be something at the position. Where there is not, one wait for what could change that."""
-        listed = self._list()
-        self.position = position = self._normal(listed)
-        if position < listed.end_position:
-            return True
-        left = max(0.0, deadline - time.monotonic())
-        if position.seq < listed.next_seq:
-            return self._wait_for_entry(listed.segment(position.seq), position.entry, left)
-        self._changed.wait(left)
-        return False
-
-    def _wait_for_entry(self, segment: Segment, entry_id: int, timeout_s: float) -> bool:
-        """LC-5, LC-7: an entry, or the end of the ledger, behind which the log goes on. The deletion of the log shows in its list."""
-        handle = self._open(segment)
-        keep = False
-        try:
-            found = bool(handle.wait_for(entry_id, timeout_s) or handle.is_closed)
-            keep = found or self._following
-            return found
-        except NoSuchLedgerError:
-            self._known = None
-            return False
-        finally:
-            self._put_back(handle, keep=keep)
-
     def close(self) -> None:
         """Idempotent; a reader that was closed may be used again."""
-        waited, self._waited = self._waited, None
-        if waited is not None:
-            waited.close()
+        handle, self._handle, self._rest = self._handle, None, None
+        if handle is not None:
+            handle.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _ends_before(handle: Any, entry_id: int) -> bool:
-    """Whether the ledger is CLOSED below an entry."""
-    return bool(handle.is_closed) and handle.last_add_confirmed < entry_id

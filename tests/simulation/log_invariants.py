@@ -58,15 +58,14 @@ def earlier_ledgers_are_closed(cluster: Cluster, log: LogTruth) -> Finding:
             if ledger_id not in log.ever:
                 return f"an entry is stored in ledger {ledger_id}, which is not listed"
             continue
-        for before in log.ledgers[: log.ledgers.index(ledger_id)]:
-            if not log.closed(before):
-                return f"an entry is stored in ledger {ledger_id} while ledger {before} before it is not closed"
+        for before in log.unclosed(log.ledgers[: log.ledgers.index(ledger_id)]):
+            return f"an entry is stored in ledger {ledger_id} while ledger {before} before it is not closed"
     return log.disorder[0] if log.disorder else None
 
 
 @log_invariant("I-L3")
 def only_the_last_two_are_open(cluster: Cluster, log: LogTruth) -> Finding:
-    still_open = [ledger_id for ledger_id in log.ledgers[:-2] if not log.closed(ledger_id)]
+    still_open = log.unclosed(log.ledgers[:-2])
     return f"ledgers {still_open} are not closed and not among the last two of {log.ledgers}" if still_open else None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from bk_core.protocol.ledger.recovery import RecoveryState
 from bk_core.protocol.ledger.writer import WriterState
 from bk_core.protocol.log.leader import LeaderState
+from bk_core.protocol.log.reader_order import OnTruncated
 from tests.simulation.clients import Recoverer, Writer
 from tests.simulation.cluster import Cluster
 from tests.simulation.logs import Leader, LogTail, LogTruth, truncation
@@ -35,8 +36,10 @@ class LogRun(Run):
         world = self.world
         for index in range(1 + int(world.random() * 3)):
             world.at(1 + index * int(options.storm_ms * MS * world.random() / 2), lambda i=index: self.lead(f"l{i}"))  # type: ignore[misc]
-        self.tails = [LogTail(self.cluster, f"t{index}", self.log) for index in range(int(world.random() * 2.5))]
+        choices = (OnTruncated.JUMP, OnTruncated.FAIL)
+        self.tails = [LogTail(self.cluster, f"t{index}", self.log, choices[index % 2]) for index in range(int(world.random() * 3.5))]
         for tail in self.tails:
+            tail.slow_ns = int(world.random() * 2) * options.storm_ms * MS
             world.at(int(options.storm_ms * MS * world.random() / 2), tail.start)
         for _ in range(int(world.random() * 3)):
             world.at(int(options.storm_ms * MS * world.random()), self._truncate)
@@ -89,6 +92,8 @@ class LogRun(Run):
             pass
         self._heal()
         self.log.election_lost = 0.0
+        for tail in self.tails:
+            tail.slow_ns, tail.restless = 0, False
         self._run_until(lambda: not any(one.alive and one.state is LeaderState.TAKING_OVER for one in self.leaders))
         last = self.lead("last")
         last.append(2)

@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bk_core.errors import LedgerClosedError, LedgerFencedError, MetadataConflictError, NoSuchLedgerError, NotEnoughBookiesError
+from bk_core.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    LogDataLossError,
+    MetadataConflictError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+)
 from bk_core.protocol.effects import Complete, Fail, SetTimer
 from bk_core.protocol.events import Outcome
-from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.writer import WriterState
 from bk_core.protocol.log import effects as log_effects
+from bk_core.protocol.log.history import Chunk
 from bk_core.protocol.log.leader import LeaderOptions, LeaderState, LogLeader
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
+from bk_core.protocol.log.sealing import SealLimits
+from bk_core.protocol.log.segments import HistoryRef
 from bk_core.protocol.log.truncation import LogTruncation
+from bk_core.protocol.log.view import LogView
 from tests.simulation.clients import Client, Writer
 from tests.simulation.store import Answer
 from tests.simulation.truth import Truth
@@ -24,11 +37,16 @@ if TYPE_CHECKING:
 
 LIST = "log"
 LOOK_NS = 25 * MS
+SEAL = SealLimits(tail_max=4, chunk=2, fan_out=2)
+FIRST_HISTORY_LEDGER = 100_000  # ledgers of the history hold no data: here they are values that come and go at once
 LEADER_OPTIONS = LeaderOptions(rounds_max=50, backoff_ns=20 * MS, backoff_max_ns=400 * MS, retry_ns=30 * MS)
 
 
 class LogTruth:
-    """What really happened to the log: every version of its list, who created which ledger, which were truncated."""
+    """What really happened to the log: every version of its list, who created which ledger, which were truncated.
+
+    ``history``: the data ledgers of each version, those of chunks included. ``chunks``: the history ledgers that exist.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -41,44 +59,55 @@ class LogTruth:
         self.new_stored: list[int] = []
         self.election_lost = 0.0  # how often a look at the election says no
         self.disorder: list[str] = []  # what a reader was told out of order
-        self.condemned: list[tuple[int, tuple[int, ...]]] = [(0, ())]  # (version of the list, what it condemns from then on)
         self.ghosts: list[int] = []  # ledgers that were gone, or condemned, when they were listed
+        self.chunks: dict[int, Chunk] = {}
+        self._closed: dict[int, None] = {}
         cluster.logs.append(self)
-        cluster.store.items[LIST] = [(), 0]
+        cluster.store.items[LIST] = [LedgerList("log"), 0]
 
     @property
     def ledgers(self) -> tuple[int, ...]:
         return self.history[-1]
 
-    def listed(self, ledgers: tuple[int, ...]) -> None:
+    def load(self, ref: HistoryRef) -> Chunk:
+        return self.chunks[ref.ledger_id]
+
+    def listed(self, value: LedgerList) -> None:
+        ledgers = tuple(segment.ledger_id for segment in LogView(value, self.load).segments())
+        if ledgers == self.ledgers:
+            return
         fresh = [ledger_id for ledger_id in ledgers if ledger_id not in self.ever]
-        self.ghosts += [one for one in fresh if self.cluster.truths[one].deleted or one in self.condemned[-1][1]]
+        self.ghosts += [one for one in fresh if self.cluster.truths[one].deleted or one in value.condemned]
         self.history.append(ledgers)
         for ledger_id in ledgers:
             self.ever[ledger_id] = None
         self.changed = True
         self.cluster.world.note(f"the log lists {', '.join(map(str, ledgers)) or 'nothing'}")
 
-    def condemned_at(self, version: int) -> tuple[int, ...]:
-        """What the list of that version condemns."""
-        return [ids for since, ids in self.condemned if since <= version][-1] if version >= 0 else ()
-
     def collect(self) -> None:
         """One step of a janitor: condemn a ledger that nothing lists, or delete what is condemned. Each changes the list."""
         store, truths = self.cluster.store, self.cluster.truths
-        doomed = self.condemned[-1][1]
-        for ledger_id in doomed:
+        value, version = store.items[LIST]
+        for ledger_id in value.condemned:
             if not truths[ledger_id].deleted:
                 store.delete(truths[ledger_id])
                 self.cluster.world.probes["a janitor took a ledger that a leader was about to list"] += 1
         orphans = [one for one in self.owner if one not in self.ever and not truths[one].deleted]
-        if doomed or orphans:
-            store.items[LIST][1] += 1
-            self.condemned.append((store.items[LIST][1], () if doomed else tuple(orphans[-1:])))
+        if value.condemned or orphans:
+            changed = value.absolve(value.condemned) if value.condemned else value.condemn(orphans[-1:], self.load)
+            store.items[LIST] = [changed, version + 1]
 
     def closed(self, ledger_id: int) -> bool:
-        """CLOSED, or gone after having been CLOSED (LOG-12)."""
-        return self.cluster.truths[ledger_id].closed
+        """CLOSED, or gone after having been CLOSED (LOG-12). CLOSED is final."""
+        if ledger_id in self._closed:
+            return True
+        if self.cluster.truths[ledger_id].closed:
+            self._closed[ledger_id] = None
+        return ledger_id in self._closed
+
+    def unclosed(self, ledgers: tuple[int, ...]) -> list[int]:
+        known = self._closed
+        return [ledger_id for ledger_id in ledgers if ledger_id not in known and not self.closed(ledger_id)]
 
 
 class LogClient(Client):
@@ -94,6 +123,9 @@ class LogClient(Client):
         self.parts: list[Client] = []
         self.results: dict[Any, Any] = {}
         self.recoveries = 0
+        self.lists: dict[int, LedgerList] = {}
+        self.ends: dict[int, int] = {}
+        self.attempt: tuple[log_effects.WriteList, LedgerList] | None = None
         self.on_done = self.results.__setitem__
 
     def kill(self) -> None:
@@ -105,10 +137,13 @@ class LogClient(Client):
         match effect:
             case log_effects.ReadList(request):
                 self.cluster.store.read_item(self.name, LIST, lambda found: self._list_read(request, found))
-            case log_effects.WriteList(request, ledgers, version):
+            case log_effects.WriteList(request, _, version):
+                value = self._value_of(effect)
                 self.cluster.store.set_item(
-                    self.name, LIST, ledgers, version, lambda found: self._list_written(request, found), self.log.listed
+                    self.name, LIST, value, version, lambda found: self._list_written(request, found, value), self.log.listed
                 )
+            case log_effects.LoadChunk(request, ref):
+                self._load_chunk(request, ref)
             case log_effects.CheckLeadership(request):
                 self.world.at(self.world.delay(), lambda: self.feed(log_effects.LeadershipChecked(request, self.leads())))
             case log_effects.CreateLedger(request, _):
@@ -125,10 +160,12 @@ class LogClient(Client):
                 self._check(request, self.cluster.truths[ledger_id])
             case log_effects.OpenLedger(request, ledger_id):
                 self._open(request, self.cluster.truths[ledger_id])
-            case log_effects.AwaitLedger(request) | log_effects.AwaitList(request):
-                self.world.timer(LOOK_NS, lambda: self.feed(log_effects.Changed(request)))
-            case log_effects.Deliver(ledger_id, first, last):
-                self.deliver(ledger_id, first, last)
+            case log_effects.AwaitLedger(request, ledger_id, last):
+                self._await(request, lambda: self._ledger_moved(self.cluster.truths[ledger_id], last))
+            case log_effects.AwaitList(request, version):
+                self._await(request, lambda: self.cluster.store.items[LIST][1] != version)
+            case log_effects.Deliver():
+                self.deliver(effect)
             case SetTimer() | Complete() | Fail():
                 super()._one(effect)
             case _:
@@ -138,17 +175,72 @@ class LogClient(Client):
         """What the election says."""
         return True
 
-    def deliver(self, ledger_id: int, first: int, last: int) -> None:
+    def deliver(self, effect: log_effects.Deliver) -> None:
         """Only readers are told what comes next."""
+        raise AssertionError(effect)
+
+    def _await(self, request: int, over: Callable[[], bool]) -> None:
+        """Nobody is told before there is something: who sleeps through a change stays behind (L-6)."""
+
+        def look() -> None:
+            if over():
+                self.feed(log_effects.Changed(request))
+            elif self.alive:
+                self.world.timer(LOOK_NS, look)
+
+        self.world.timer(LOOK_NS, look)
+
+    def _ledger_moved(self, truth: Truth, last: int) -> bool:
+        return truth.deleted or truth.closed or _lac(truth, truth.metadata) > last
 
     # --- the list --------------------------------------------------------------------------------------------------
 
     def _list_read(self, request: int, found: Answer) -> None:
-        condemned = self.log.condemned_at(found.version)
-        self.feed(log_effects.ListRead(request, found.outcome, found.value or (), found.version, condemned=condemned))
+        if found.outcome is not Outcome.OK:
+            self.feed(log_effects.ListRead(request, found.outcome))
+            return
+        value: LedgerList = found.value
+        self.lists[found.version] = value
+        ledgers = tuple(segment.ledger_id for segment in value.segments)
+        self.feed(log_effects.ListRead(request, Outcome.OK, ledgers, found.version, condemned=value.condemned, listed=value))
 
-    def _list_written(self, request: int, found: Answer) -> None:
+    def _value_of(self, effect: log_effects.WriteList) -> LedgerList:
+        """As client/log_driver.py makes it: the last ledger behind the list of that version, with the ends known by now filled in."""
+        if self.attempt is None or (self.attempt[0].ledgers, self.attempt[0].version) != (effect.ledgers, effect.version):
+            value, now_ms = self.lists[effect.version], self.now // MS
+            if len(effect.ledgers) <= len(value.segments):
+                seq = next(segment.seq for segment in value.segments if segment.ledger_id == effect.ledgers[0])
+                for segment in value.live_segments:
+                    if segment.seq < seq:
+                        value = value.close_live(
+                            segment.ledger_id, self.cluster.truths[segment.ledger_id].metadata.last_entry_id, 0, now_ms
+                        )
+                value, gone = value.trim(seq, self.log.load)
+                self.attempt = (effect, value.absolve(gone))
+                return self.attempt[1]
+            for segment in value.live_segments:
+                if segment.ledger_id in self.ends:
+                    value = value.close_live(segment.ledger_id, self.ends[segment.ledger_id], 0, now_ms)
+            self.attempt = (effect, value.add_live_segment(effect.ledgers[-1], now_ms))
+        return self.attempt[1]
+
+    def _list_written(self, request: int, found: Answer, value: LedgerList) -> None:
+        if found.outcome is Outcome.OK:
+            self.lists[found.version] = value
         self.feed(log_effects.ListWritten(request, found.outcome, found.version))
+
+    def _load_chunk(self, request: int, ref: HistoryRef) -> None:
+        def serve() -> Answer:
+            chunk = self.log.chunks.get(ref.ledger_id)
+            return Answer(Outcome.NO_SUCH_LEDGER) if chunk is None else Answer(Outcome.OK, 0, chunk)
+
+        self.cluster.store.call(
+            self.name,
+            "chunk",
+            ref.ledger_id,
+            serve,
+            lambda found: self.feed(log_effects.ChunkLoaded(request, found.outcome, found.value or ())),
+        )
 
     # --- ledgers ---------------------------------------------------------------------------------------------------
 
@@ -185,6 +277,7 @@ class LogClient(Client):
             elif isinstance(client.result, Exception):
                 answer = log_effects.LedgerEnded(request, Outcome.UNKNOWN, error=client.result)
             else:
+                self.ends[truth.ledger_id] = client.result.last_entry_id
                 answer = log_effects.LedgerEnded(request, Outcome.OK, client.result.last_entry_id)
             self.world.at(1, lambda: self.feed(answer))
 
@@ -196,6 +289,8 @@ class LogClient(Client):
 
         def closed(value: Any) -> None:
             if not isinstance(value, Exception):
+                self.ends[ledger_id] = value.last_entry_id
+                self._tell_end(ledger_id, tries=5)
                 answer = log_effects.LedgerEnded(request, Outcome.OK, value.last_entry_id)
             else:
                 answer = log_effects.LedgerEnded(request, _outcome(value), error=value)
@@ -203,6 +298,21 @@ class LogClient(Client):
 
         writer.on_closed = closed
         writer.soon(writer.close)
+
+    def _tell_end(self, ledger_id: int, tries: int) -> None:
+        """Fill in the end of a CLOSED ledger, if that succeeds soon."""
+
+        def heard(found: Answer) -> None:
+            if found.outcome is Outcome.OK:
+                told = found.value.close_live(ledger_id, self.ends[ledger_id], 0, self.now // MS)
+                if told is not found.value:
+                    self.cluster.store.set_item(self.name, LIST, told, found.version, written, self.log.listed)
+
+        def written(found: Answer) -> None:
+            if found.outcome is not Outcome.OK and tries > 0:
+                self._tell_end(ledger_id, tries - 1)
+
+        self.cluster.store.read_item(self.name, LIST, lambda found: self.soon(lambda: heard(found)))
 
     def _delete(self, request: int, truth: Truth) -> None:
         def serve() -> Answer:
@@ -232,7 +342,7 @@ class LogClient(Client):
                 self.feed(log_effects.LedgerOpened(request, found.outcome))
                 return
             closed = found.value.state is LedgerState.CLOSED
-            last = found.value.last_entry_id if closed else max(truth.top_lac, found.value.last_fragment.first_entry_id - 1)
+            last = found.value.last_entry_id if closed else _lac(truth, found.value)
             self.feed(log_effects.LedgerOpened(request, Outcome.OK, closed, last))
 
         self.cluster.store.read(self.name, truth, heard)
@@ -283,29 +393,100 @@ class Leader(LogClient):
 
 
 class LogTail(LogClient):
-    """A plain reader: is told which entries come next (LOG-15)."""
+    """A plain reader: is told which entries come next (LOG-15), takes its time to read them, and looks again now and then.
 
-    def __init__(self, cluster: Cluster, name: str, log: LogTruth) -> None:
-        super().__init__(cluster, name, log, (1, 1, 1), LogReaderOrder(on_truncated=OnTruncated.JUMP, retry_ns=30 * MS))
+    One that FAILs goes on with what is left of the log when it was told that it has lost something.
+    """
+
+    role = "reader"
+    machine: LogReaderOrder
+
+    def __init__(self, cluster: Cluster, name: str, log: LogTruth, on_truncated: OnTruncated = OnTruncated.JUMP) -> None:
+        super().__init__(cluster, name, log, (1, 1, 1), LogReaderOrder("log", on_truncated=on_truncated, retry_ns=30 * MS))
+        self.jumps = on_truncated is OnTruncated.JUMP
+        self.slow_ns = 0  # so long at most it takes to read what came
+        self.restless = True
         self.ledger_id: int | None = None
         self.position = 0
+        self._delivering = 0  # numbers what is being delivered
+        self.on_done = lambda token, value: self.world.at(1, lambda: self.soon(lambda: self._failed(value)))
 
     def start(self) -> None:
         self.act(self.machine.start("tail", self.now))
+        self._look_sometimes()
 
-    def deliver(self, ledger_id: int, first: int, last: int) -> None:
-        """I-L2: whatever lies between the last delivery and this one must have been delivered, or be known to be nothing."""
-        ledgers = self.log.ledgers
-        if self.ledger_id != ledger_id and self.ledger_id in ledgers and ledger_id in ledgers:
-            position = self.position
-            for passed in ledgers[ledgers.index(self.ledger_id) : ledgers.index(ledger_id)]:
-                if not self.log.closed(passed) or position <= self.cluster.truths[passed].metadata.last_entry_id:
-                    self.log.disorder.append(f"{self.name} went on to ledger {ledger_id} before the end of ledger {passed}")
-                position = 0
-        elif self.ledger_id == ledger_id and first != self.position:
-            self.log.disorder.append(f"{self.name} was told entry {first} of ledger {ledger_id} after {self.position - 1}")
+    def _look_sometimes(self) -> None:
+        """As a caller does that stops reading, and comes back later."""
+
+        def look() -> None:
+            if self.alive and self.restless:
+                self._delivering += 1
+                self.act(self.machine.look(self.now, list_changed=self.world.random() < 0.5))
+                self._look_sometimes()
+
+        self.world.at(int(8 * LOOK_NS * self.world.random()) + 1, lambda: self.soon(look))
+
+    def deliver(self, effect: log_effects.Deliver) -> None:
+        self._delivering += 1
+        number = self._delivering
+        self.world.at(self.world.delay() + int(self.slow_ns * self.world.random()), lambda: self.soon(lambda: self._read(effect, number)))
+
+    def _read(self, effect: log_effects.Deliver, number: int) -> None:
+        if number != self._delivering:
+            return
+        last = effect.last_entry_id
+        missing = self.cluster.truths[effect.segment.ledger_id].deleted and self.world.random() < 0.5
+        if missing:
+            last = effect.first_entry_id - 1 + int(self.world.random() * (last - effect.first_entry_id + 1))
+        if last >= effect.first_entry_id:
+            self.check_order(effect.segment.ledger_id, effect.first_entry_id, last)
+            self.machine.passed(last)
+        outcome = Outcome.CONFLICT if missing else Outcome.OK
+        self.feed(log_effects.Delivered(effect.request, outcome, last + 1))
+
+    def check_order(self, ledger_id: int, first: int, last: int) -> None:
+        """I-L2: whatever lies between the last delivery and this one must have been delivered, or be known to be nothing.
+
+        What was trimmed in between may be missing only where the reader was to jump (LOG-13).
+        """
+        if self.ledger_id is None:
+            self.ledger_id, self.position = ledger_id, first
+        if self.ledger_id == ledger_id:
+            if first != self.position:
+                self.log.disorder.append(f"{self.name} was told entry {first} of ledger {ledger_id} after {self.position - 1}")
+        elif passed := self._passed_over(ledger_id, first):
+            self.log.disorder.append(f"{self.name} went on to ledger {ledger_id} before the end of ledger {passed}")
         self.ledger_id, self.position = ledger_id, last + 1
         self.log.changed = True
+
+    def _passed_over(self, ledger_id: int, first: int) -> int | None:
+        """A ledger whose end was not reached; None if there is none."""
+        order = list(self.log.ever)
+        assert self.ledger_id is not None
+        if order.index(self.ledger_id) > order.index(ledger_id) or first:
+            return ledger_id
+        position = self.position
+        for passed in order[order.index(self.ledger_id) : order.index(ledger_id)]:
+            trimmed = passed not in self.log.ledgers
+            if trimmed and position <= self.cluster.truths[passed].metadata.last_entry_id:
+                self.world.probes["a reader went on behind entries that were trimmed"] += 1
+            if not (trimmed and self.jumps):
+                if not self.log.closed(passed) or position <= self.cluster.truths[passed].metadata.last_entry_id:
+                    return passed
+            position = 0
+        return None
+
+    def _failed(self, error: Any) -> None:
+        """Only ever with LogDataLossError, and only where segments were trimmed."""
+        if not isinstance(error, LogDataLossError) or len(self.log.ledgers) == len(self.log.ever) or self.jumps:
+            self.log.disorder.append(f"{self.name} ended: {error}")
+            self.log.changed = True
+            return
+        self.world.probes["a reader was told that entries were trimmed before it read them"] += 1
+        assert self.machine.listed is not None
+        self.ledger_id, self.position = None, 0
+        self.machine.go_to(Position(self.machine.listed.trimmed_seq))
+        self.act(self.machine.look(self.now))
 
 
 def truncation(cluster: Cluster, name: str, log: LogTruth, keep_from: int, on_done: Callable[[Any], None]) -> LogClient:
@@ -314,6 +495,11 @@ def truncation(cluster: Cluster, name: str, log: LogTruth, keep_from: int, on_do
     client.on_done = lambda token, value: on_done(value)
     client.act(client.machine.start("truncated", client.now))
     return client
+
+
+def _lac(truth: Truth, metadata: LedgerMetadata) -> int:
+    """Of an unclosed ledger, floored as every reader floors it."""
+    return max(truth.top_lac, metadata.last_fragment.first_entry_id - 1)
 
 
 def _outcome(error: Exception) -> Outcome:

@@ -26,8 +26,8 @@ from bk_core.protocol.ledger.writer_failures import FailingWriter
 from bk_core.protocol.ledger.writer_guarantee import GuaranteeingWriter
 from bk_core.protocol.ledger.writer_lac import ConfirmingWriter
 from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode
+from bk_core.protocol.log import reading
 from bk_core.protocol.log.leader import LogLeader
-from bk_core.protocol.log.reader_order import LogReaderOrder
 from bk_core.protocol.log.truncation import LogTruncation
 from bk_core.protocol.wire.messages import Status
 from tests.simulation import replicator
@@ -491,7 +491,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "LOG-15",
         "a reader goes on to the next ledger although this one is not closed",
-        ((LogReaderOrder, "_may_move_on", always(True)),),
+        ((reading, "may_move_on", lambda segment, *, closed: True),),
         ("I-L2",),
         {"log": True, "append_every_ms": 4, "storm_ms": 300},
     ),

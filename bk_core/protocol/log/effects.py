@@ -24,6 +24,9 @@ from typing import Any
 
 from bk_core.protocol.effects import Complete, Fail, SetTimer
 from bk_core.protocol.events import Outcome, TimerFired
+from bk_core.protocol.log.history import Chunk
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.segments import HistoryRef, Segment
 
 # --- effects --------------------------------------------------------------------------------------------------------
 
@@ -42,6 +45,14 @@ class WriteList:
     request: int
     ledgers: tuple[int, ...]
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadChunk:
+    """Read one chunk of the history of the log. Answered by ChunkLoaded."""
+
+    request: int
+    ref: HistoryRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +114,26 @@ class CheckLedger:
 
 @dataclass(frozen=True, slots=True)
 class OpenLedger:
-    """Open for reading, without recovery: a plain reader never fences (LOG-17, OP-3). Answered by LedgerOpened."""
+    """Open for reading, without recovery: a plain reader never fences (LOG-17, OP-3). Answered by LedgerOpened.
+
+    ``wanted`` is the entry to be read next if only the LAC can tell how far the ledger may be read; None if the list tells it, so that no
+    bookie has to be asked.
+    """
 
     request: int
     ledger_id: int
+    wanted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Entries ``first_entry_id .. last_entry_id`` (inclusive) are next in the log: read them and hand them on, in this order."""
+    """Entries ``first_entry_id .. last_entry_id`` (inclusive) of ``segment`` are next in the log: read them, hand them on in this order.
 
-    ledger_id: int
+    Answered by Delivered.
+    """
+
+    request: int
+    segment: Segment
     first_entry_id: int
     last_entry_id: int
 
@@ -140,7 +160,10 @@ class AwaitList:
 
 @dataclass(frozen=True, slots=True)
 class ListRead:
-    """``ledgers``, ``version`` and ``condemned`` were read together (META-11). A janitor is about to delete what is ``condemned``."""
+    """``ledgers``, ``condemned``, ``listed`` and ``version`` were read together (META-11). ``ledgers`` are those of the tail of ``listed``.
+
+    A janitor is about to delete what is ``condemned``. A leader needs no more than these; readers and trimmers need the list.
+    """
 
     request: int
     outcome: Outcome
@@ -148,6 +171,17 @@ class ListRead:
     version: int = -1
     error: Exception | None = None
     condemned: tuple[int, ...] = ()
+    listed: LedgerList | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLoaded:
+    """NO_SUCH_LEDGER: the history ledger does not exist (any more)."""
+
+    request: int
+    outcome: Outcome
+    chunk: Chunk = ()
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +253,15 @@ class LedgerOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivered:
+    """OK: all of them were handed on. CONFLICT: those from ``next_entry_id`` on are not there, so the ledger is not what it was."""
+
+    request: int
+    outcome: Outcome
+    next_entry_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     request: int
 
@@ -226,6 +269,7 @@ class Changed:
 LogEffect = (
     ReadList
     | WriteList
+    | LoadChunk
     | CheckLeadership
     | CreateLedger
     | RecoverLedger
@@ -244,6 +288,7 @@ LogEffect = (
 LogAnswer = (
     ListRead
     | ListWritten
+    | ChunkLoaded
     | LeadershipChecked
     | LedgerCreated
     | LedgerEnded
@@ -251,6 +296,7 @@ LogAnswer = (
     | LedgerChecked
     | Appended
     | LedgerOpened
+    | Delivered
     | Changed
 )
 LogEvent = LogAnswer | TimerFired

@@ -1,158 +1,213 @@
-"""In which order a plain reader goes through a log (replication-protocol.md 10.4). It fences nobody and writes nothing (LOG-17)."""
+"""In which order a plain reader goes through a log (replication-protocol.md 10.4). It fences nobody and writes nothing (LOG-17).
+
+``LogReader`` (client/log_reader.py) drives it in production, ``LogTail`` (tests/simulation/logs.py) in the simulator.
+"""
 
 from __future__ import annotations
 
 from enum import Enum, auto
 from typing import Any
 
-from bk_core.errors import BkError, LogDataLossError, NoSuchLogError
-from bk_core.protocol.effects import Fail
+from bk_core.errors import BkError
 from bk_core.protocol.events import Outcome
-from bk_core.protocol.log.effects import AwaitLedger, AwaitList, Changed, Deliver, LedgerOpened, ListRead, LogEffect, OpenLedger, ReadList
-from bk_core.protocol.log.machine import LogMachine
+from bk_core.protocol.log import reading
+from bk_core.protocol.log.effects import AwaitLedger, AwaitList, Deliver, Delivered, LedgerOpened, LogEffect, OpenLedger
+from bk_core.protocol.log.history import Load
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.list_machine import ListMachine
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import Segment
+from bk_core.protocol.log.view import LogView
 
 
 class OnTruncated(Enum):
-    """LOG-13: what to do when the reader's own ledger has been truncated: go on with the first that is left, or fail."""
+    """LOG-13: what to do when segments were trimmed that the reader had not read: go on with the first that is left, or fail."""
 
     JUMP = auto()
     FAIL = auto()
 
 
-class LogReaderOrder(LogMachine):
+class LogReaderOrder(ListMachine):
     """Tells which entries come next, for ever: ``Deliver`` effects name consecutive ranges in the order of the log (LOG-8).
 
-    ``ledger_id`` and ``entry_id`` are the next entry to deliver; ``ledger_id`` None is the start of the log. A position means something
-    only together with its ledger (LOG-10). Ends only by ``Fail``: LogDataLossError, NoSuchLogError, or what the store refused with.
+    ``position`` is the next entry to deliver (LOG-10); None is the start of the log. One request is outstanding at a time. The machine
+    rests in AwaitLedger, AwaitList, and after a Fail: LogDataLossError, NoSuchLogError, or what its world refused with. ``look`` makes it
+    decide again.
     """
 
     def __init__(
-        self, *, ledger_id: int | None = None, entry_id: int = 0, on_truncated: OnTruncated = OnTruncated.FAIL, retry_ns: int = 200_000_000
+        self,
+        name: str = "",
+        *,
+        position: Position | None = None,
+        log_id: str = "",
+        on_truncated: OnTruncated = OnTruncated.FAIL,
+        retry_ns: int = 200_000_000,
     ) -> None:
-        super().__init__()
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
+        super().__init__(name, retry_ns)
+        self.position = position
+        self._log_id = log_id
         self._on_truncated = on_truncated
-        self._retry_ns = retry_ns
-        self._token: Any = None
-        self._ledgers: tuple[int, ...] = ()
-        self._version = -1
-        self._at_end = False  # everything up to the end of a CLOSED ledger was delivered
+        self._rows: tuple[int, int] | None = None  # a live segment, or the end of the log, and the rows of the log before it
+        self._told: tuple[int, int] | None = None  # a segment, and its last entry that was told to be there and was not
+
+    # --- what its world says ------------------------------------------------------------------------------------------
 
     def start(self, token: Any, now_ns: int) -> list[LogEffect]:
         self._token = token
-        self._read_list()
+        return self.look(now_ns)
+
+    def look(self, now_ns: int, *, list_changed: bool = True) -> list[LogEffect]:
+        """Decide anew what comes at the position. What was asked for is forgotten (SM-3); the list is read again if it may have changed."""
+        self._waiting.clear()
+        self._timers.clear()
+        if list_changed or self.listed is None:
+            self._read_again()
+        else:
+            self._go_on()
         return self._finish_step()
 
-    def _read_list(self) -> None:
-        self._ask(ReadList, self._on_list)
+    def passed(self, entry_id: int) -> None:
+        """Entries of the range that is being delivered have been handed on, the last of them ``entry_id``: the position is behind it."""
+        assert self.position is not None
+        self.position = Position(self.position.seq, entry_id + 1)
 
-    def _on_list(self, event: ListRead) -> None:
-        match event.outcome:
-            case Outcome.OK if event.version < self._version:  # a stale answer (META-11)
-                self._after("list", self._retry_ns, self._read_list)
-            case Outcome.OK:
-                before, self._ledgers, self._version = self._ledgers, event.ledgers, event.version
-                self._find_place(before)
-            case Outcome.UNKNOWN:
-                self._after("list", self._retry_ns, self._read_list)
-            case Outcome.NO_SUCH_LEDGER:
-                self._fail(NoSuchLogError("the log does not exist"))
-            case _:
-                self._fail(event.error or BkError("the ledger list cannot be used"))
+    def go_to(self, position: Position) -> None:
+        """Go on at ``position`` when it is asked to look."""
+        self.position, self._rows = position, None
 
-    def _find_place(self, before: tuple[int, ...]) -> None:
-        """``before`` is the list as it was known so far."""
-        if self.ledger_id is None:
-            self._go_to_first()
-        elif self.ledger_id not in self._ledgers:  # lists lose prefixes only (LOG-I5): what is left comes after this position
-            self._truncated(before)
-        elif self._at_end:
-            self._go_to_next()
-        else:
-            self._open()
+    # --- where it is ---------------------------------------------------------------------------------------------------
 
-    def _go_to_first(self) -> None:
-        if self._ledgers:
-            self._go_to(self._ledgers[0])
-        else:
+    def _read_again(self) -> None:
+        self._read_list(self._adopt)
+
+    def _adopt(self) -> None:
+        """LOG-13: a log that was deleted and created again is another log."""
+        assert self.listed is not None
+        if self._log_id not in ("", self.listed.log_id):
+            self._fail(reading.recreated_loss(self.name, self.position))
+            return
+        self._log_id = self.listed.log_id
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._find(self._place, self._stand_at, self._adopt)
+
+    def _place(self, listed: LedgerList, load: Load) -> tuple[Position, Segment | None, int | None]:
+        """The position in the list as it is now; the segment there, None at the end of the log; the rows before it if they are needed."""
+        view = LogView(listed, load)
+        position = self._place_in(view)
+        if position.seq >= view.next_seq:
+            return position, None, None if listed.live_segments else listed.total_rows
+        segment = view.segment(position.seq)
+        return position, segment, self._rows_before(view, segment)
+
+    def _place_in(self, view: LogView) -> Position:
+        if self.position is None:
+            return view.first_position
+        if not reading.is_trimmed(view.listed, self.position):
+            return view.normal(self.position)
+        if self._on_truncated is OnTruncated.JUMP or self._has_read_all_before(view.listed, self.position):
+            return view.first_position
+        raise reading.trimmed_loss(self.name, view.listed, self.position)
+
+    def _has_read_all_before(self, listed: LedgerList, position: Position) -> bool:
+        """LOG-13: a live segment read to its end may be closed and trimmed before this reader looks again: then nothing is lost."""
+        read = self._rows[1] + position.entry if self._rows is not None and self._rows[0] == position.seq else None
+        return reading.rows_lost(listed.trimmed_rows, read) == 0
+
+    def _rows_before(self, view: LogView, segment: Segment) -> int | None:
+        """Only for a live segment. A live one before it has no rows in the list yet: then only who has read it knows them."""
+        if not segment.live or (self._rows is not None and self._rows[0] == segment.seq):
+            return None
+        before = any(one.seq < segment.seq for one in view.live_segments)
+        return None if before else view.counts_before(segment.first_position())[0]
+
+    def _stand_at(self, place: tuple[Position, Segment | None, int | None]) -> None:
+        self.position, segment, rows = place
+        if segment is not None and not segment.live:
+            self._rows = None
+        elif rows is not None:
+            self._rows = (self.position.seq, rows)
+        if segment is None:
             self._await_list()
-
-    def _go_to_next(self) -> None:
-        """LOG-15, LOG-16: the successor in the list, or wait for one."""
-        assert self.ledger_id is not None
-        index = self._ledgers.index(self.ledger_id) + 1
-        if index < len(self._ledgers):
-            self._go_to(self._ledgers[index])
         else:
-            self._await_list()
-
-    def _go_to(self, ledger_id: int) -> None:
-        self.ledger_id, self.entry_id, self._at_end = ledger_id, 0, False
-        self._open()
-
-    def _truncated(self, before: tuple[int, ...]) -> None:
-        """LOG-13. Nothing is lost if all of the ledger was delivered and the one that followed it is now the first."""
-        following = before[before.index(self.ledger_id) + 1 :][:1] if self.ledger_id in before else ()
-        if self._on_truncated is OnTruncated.JUMP or (self._at_end and following and following == self._ledgers[:1]):
-            self._go_to_first()
-        else:
-            self._fail(LogDataLossError(f"ledger {self.ledger_id} was truncated behind this reader", ledger=self.ledger_id))
-
-    def _open(self) -> None:
-        ledger_id = self.ledger_id
-        assert ledger_id is not None
-        self._ask(lambda request: OpenLedger(request, ledger_id), self._on_opened)
-
-    def _on_opened(self, event: LedgerOpened) -> None:
-        match event.outcome:
-            case Outcome.OK:
-                self._deliver_up_to(event.last_entry_id)
-                if self._may_move_on(event.closed):
-                    self._at_end = True
-                    self._read_list()
-                else:
-                    self._await_ledger(event.last_entry_id)
-            case Outcome.NO_SUCH_LEDGER:
-                self._ask(ReadList, self._on_list_without_ledger)
-            case Outcome.UNKNOWN:
-                self._after("open", self._retry_ns, self._open)
-            case _:
-                self._fail(event.error or BkError(f"ledger {self.ledger_id} cannot be opened"))
-
-    def _may_move_on(self, closed: bool) -> bool:
-        """LOG-15: only CLOSED says where a ledger ends; that another one is listed behind it says nothing."""
-        return closed
-
-    def _deliver_up_to(self, last_entry_id: int) -> None:
-        if last_entry_id >= self.entry_id:
-            assert self.ledger_id is not None
-            self._effects.append(Deliver(self.ledger_id, self.entry_id, last_entry_id))
-            self.entry_id = last_entry_id + 1
-
-    def _await_ledger(self, last_entry_id: int) -> None:
-        """Tailing (LC-5), and waiting for a ledger that is not the last to be CLOSED: either way look again when it has changed."""
-        ledger_id = self.ledger_id
-        assert ledger_id is not None
-        self._ask(lambda request: AwaitLedger(request, ledger_id, last_entry_id), self._on_ledger_changed)
-
-    def _on_ledger_changed(self, event: Changed) -> None:
-        self._open()
+            self._open(segment)
 
     def _await_list(self) -> None:
-        """LOG-16."""
-        version = self._version
-        self._ask(lambda request: AwaitList(request, version), self._on_list_changed)
+        """LOG-16: everything that is listed was delivered, and the last ledger is CLOSED."""
+        version = self.version
+        self._ask(lambda request: AwaitList(request, version), lambda _changed: self._read_again())
 
-    def _on_list_changed(self, event: Changed) -> None:
-        self._read_list()
+    # --- one segment ----------------------------------------------------------------------------------------------------
 
-    def _on_list_without_ledger(self, event: ListRead) -> None:
-        """LOG-13: NoSuchLedger, so look at the list again. Still listed: nobody truncates that way round (LOG-11)."""
-        if event.outcome is Outcome.OK and event.version >= self._version and self.ledger_id in event.ledgers:
-            self._fail(LogDataLossError(f"ledger {self.ledger_id} is listed but does not exist", ledger=self.ledger_id))
+    def _open(self, segment: Segment) -> None:
+        assert self.position is not None
+        wanted = self.position.entry if segment.live else None
+        self._ask(lambda request: OpenLedger(request, segment.ledger_id, wanted), lambda event: self._on_opened(event, segment))
+
+    def _on_opened(self, event: LedgerOpened, segment: Segment) -> None:
+        assert self.position is not None
+        match event.outcome:
+            case Outcome.OK:
+                first = self.position.entry
+                last = reading.readable_end(segment, closed=event.closed, last_add_confirmed=event.last_entry_id)
+                if first <= last:
+                    self._ask(
+                        lambda request: Deliver(request, segment, first, last),
+                        lambda done: self._on_delivered(done, event, segment, last),
+                    )
+                else:
+                    self._read_up_to(event, segment, last)
+            case Outcome.NO_SUCH_LEDGER:
+                self._read_list(lambda: self._without_ledger(segment))
+            case Outcome.UNKNOWN:
+                self._after("open", self._retry_ns, self._go_on)
+            case _:
+                self._fail(event.error or BkError(f"ledger {segment.ledger_id} cannot be opened"))
+
+    def _on_delivered(self, done: Delivered, event: LedgerOpened, segment: Segment, last: int) -> None:
+        if done.outcome is Outcome.OK:
+            self.passed(last)
+            self._read_up_to(event, segment, last)
+        else:  # trimmed, or closed below what was asked for: the list and the ledger tell which
+            self._told = (segment.seq, last)
+            self.passed(done.next_entry_id - 1)
+            self._read_again()
+
+    def _read_up_to(self, event: LedgerOpened, segment: Segment, last: int) -> None:
+        """Everything of the segment that may be read now was delivered."""
+        assert self.position is not None
+        acknowledged = self._last_acknowledged(segment)
+        if event.closed and max(event.last_entry_id, self.position.entry - 1) < acknowledged:
+            self._fail(reading.cut_off_loss(self.name, segment, self.position.entry, acknowledged, event.last_entry_id))
+        elif reading.may_move_on(segment, closed=event.closed):
+            self._pass(segment, last)
         else:
-            self._on_list(event)
+            self._await_ledger(segment)
 
-    def _fail(self, error: Exception) -> None:
-        self._effects.append(Fail(self._token, error))
+    def _last_acknowledged(self, segment: Segment) -> int:
+        """As far as the list, or what the ledger told before, says."""
+        told = self._told[1] if self._told is not None and self._told[0] == segment.seq else -1
+        return max(told, -1 if segment.last_entry is None else segment.last_entry)
+
+    def _pass(self, segment: Segment, last: int) -> None:
+        """Go on behind a segment, whatever the list learns meanwhile of where it ends."""
+        if self._rows is not None and self._rows[0] == segment.seq:
+            self._rows = (segment.seq + 1, self._rows[1] + last + 1)
+        self.position = Position(segment.seq + 1)
+        self._go_on()
+
+    def _await_ledger(self, segment: Segment) -> None:
+        """Tailing (LC-5), and waiting for a ledger that is not the last to be CLOSED: either way look again when it has changed."""
+        assert self.position is not None
+        last = self.position.entry - 1
+        self._ask(lambda request: AwaitLedger(request, segment.ledger_id, last), lambda _changed: self._open(segment))
+
+    def _without_ledger(self, segment: Segment) -> None:
+        """LOG-13: NoSuchLedger, so the list was read again. Still listed: nobody truncates that way round (LOG-11)."""
+        assert self.listed is not None
+        if self._log_id == self.listed.log_id and not reading.is_trimmed(self.listed, Position(segment.seq)):
+            self._fail(reading.missing_loss(self.name, segment))
+        else:
+            self._adopt()

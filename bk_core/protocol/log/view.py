@@ -16,10 +16,14 @@ from bk_core.protocol.log.segments import HistoryRef, LogProperties, Segment
 
 
 class LogView:
-    """A snapshot of a log. Whatever needs the history raises what ``load`` raises when it cannot be read."""
+    """A snapshot of a log; ``version`` is that of its stored list, -1 if unknown.
 
-    def __init__(self, listed: LedgerList, load: Load = no_history) -> None:
+    Whatever needs the history raises what ``load`` raises when it cannot be read.
+    """
+
+    def __init__(self, listed: LedgerList, load: Load = no_history, version: int = -1) -> None:
         self.listed = listed
+        self.version = version
         self.load = load
 
     def __repr__(self) -> str:

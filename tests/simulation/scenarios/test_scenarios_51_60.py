@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bk_core.errors import LogDataLossError, LogError, LogTakenOverError, ReadError
+from bk_core.protocol.events import Outcome
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.reader import RangeReader
@@ -226,15 +227,16 @@ class Follower(LogClient):
     machine: LogReaderOrder
 
     def __init__(self, s: Scenario, name: str, log: LogTruth, **options: Any) -> None:
-        super().__init__(s.cluster, name, log, (3, 3, 2), LogReaderOrder(**options))
+        super().__init__(s.cluster, name, log, (3, 3, 2), LogReaderOrder("log", **options))
         self.read: list[bytes] = []
         self.act(self.machine.start("read", self.now))
 
     def _one(self, effect: Any) -> None:
         match effect:
-            case log_effects.Deliver(ledger_id, first, last):
-                truth = self.cluster.truths[ledger_id]
+            case log_effects.Deliver(request, segment, first, last):
+                truth = self.cluster.truths[segment.ledger_id]
                 self.read += [truth.submitted[e] for e in range(first, last + 1)]
+                self.world.at(1, lambda: self.feed(log_effects.Delivered(request, Outcome.OK)))
             case log_effects.AwaitLedger() | log_effects.AwaitList():
                 self.world.timer(20 * MS, lambda: self.feed(log_effects.Changed(effect.request)))
             case _:
@@ -350,6 +352,7 @@ def test_scenario_55_two_leaders_take_over_at_once() -> None:
     first.append(1)
     first.close()
     s.until(lambda: log.closed(8))
+    s.settle()
     from_a, from_b = s.hold("cas", source="a"), s.hold("cas", source="b")
     a, b = _open(s, log, "a"), _open(s, log, "b")
     b.append(1)

@@ -25,6 +25,7 @@ from bk_core.protocol.log.effects import (
     CreateLedger,
     DeleteLedger,
     Deliver,
+    Delivered,
     LeadershipChecked,
     LedgerChecked,
     LedgerCreated,
@@ -40,7 +41,9 @@ from bk_core.protocol.log.effects import (
 )
 from bk_core.protocol.log.leader import LogLeader
 from bk_core.protocol.log.leader_state import LeaderOptions, LeaderState, Span
+from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
+from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.truncation import LogTruncation
 
 
@@ -103,7 +106,7 @@ class World:
         self.perform(name, machine.start(name, self.time))
 
     def start_reader(self) -> None:
-        machine = LogReaderOrder(on_truncated=OnTruncated.JUMP)
+        machine = LogReaderOrder("log", on_truncated=OnTruncated.JUMP)
         self.machines["reader"] = machine
         self.perform("reader", machine.start("read", self.time))
 
@@ -149,8 +152,10 @@ class World:
                 case Fail(token, error):
                     assert token not in self.done and token not in self.failed, f"{token} ends twice"
                     self.failed[token] = error
-                case Deliver(ledger_id, first, last):
+                case Deliver(_, segment, first, last):
+                    ledger_id = segment.ledger_id
                     self.read += [(ledger_id, e, self.ledger(ledger_id).entries[e]) for e in range(first, last + 1)]
+                    self._answer(name, effect, Delivered(effect.request, Outcome.OK))
                 case AwaitLedger() | AwaitList():
                     self.awaiting.append((name, effect))
                 case AppendTo(_, ledger_id, _, _):
@@ -247,7 +252,8 @@ class World:
         match request:
             case ReadList(number):
                 outcome = Outcome.UNKNOWN if self._chance() else Outcome.OK
-                self._answer(name, request, ListRead(number, outcome, self.list, self.version, condemned=self.condemned))
+                listed = self._listed()
+                self._answer(name, request, ListRead(number, outcome, self.list, self.version, condemned=self.condemned, listed=listed))
             case WriteList():
                 self._answer(name, request, self._write_list(request))
             case CheckLeadership(number):
@@ -286,6 +292,17 @@ class World:
                 self.log_order.append(ledger_id)
         self.truncated.update(set(self.list) - set(write.ledgers))
         self.list, self.version = write.ledgers, self.version + 1
+
+    def _listed(self) -> LedgerList:
+        """The list with all that is left of ``log_order``; ends are told at once, but for those of the last two."""
+        first = len(self.log_order) - len(self.list)
+        segments = []
+        for seq, ledger_id in enumerate(self.list, first):
+            ledger = self.ledgers[ledger_id]
+            live = seq >= len(self.log_order) - 2 or not ledger.closed
+            segments.append(Segment(seq, ledger_id, 0, None if live else ledger.last_entry_id, 0 if live else len(ledger.entries)))
+        rows = sum(len(self.ledger(ledger_id).entries) for ledger_id in self.log_order[:first])
+        return LedgerList("log", segments=tuple(segments), trimmed_seq=first, trimmed_rows=rows)
 
     def _create(self, name: str, number: int) -> LedgerCreated:
         ledger_id, self.next_ledger = self.next_ledger, self.next_ledger - 1  # ids need not rise

@@ -19,6 +19,8 @@ ANSWERS: dict[type, type] = {
     fx.AppendTo: fx.Appended,
     fx.CheckLedger: fx.LedgerChecked,
     fx.OpenLedger: fx.LedgerOpened,
+    fx.LoadChunk: fx.ChunkLoaded,
+    fx.Deliver: fx.Delivered,
 }
 
 
@@ -43,9 +45,9 @@ class Talk:
                     self.failed[token] = error
                 case SetTimer(key, after_ns):
                     self.timers[key] = after_ns
-                case fx.Deliver(ledger_id, first, last):
-                    self.delivered.append((ledger_id, first, last))
                 case _:
+                    if isinstance(effect, fx.Deliver):
+                        self.delivered.append((effect.segment.ledger_id, effect.first_entry_id, effect.last_entry_id))
                     if isinstance(effect, fx.DeleteLedger):
                         self.deleted.append(effect.ledger_id)
                     self.pending.append(effect)
