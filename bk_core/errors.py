@@ -15,7 +15,7 @@
     │   ├── AddQuorumTimeoutError, DuplicateEntryIdError, WriteFailedError, LedgerListedError
     ├── MetadataError                 the metadata store
     │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
-    │   ├── NodeExistsError, NoNodeError, VersionConflictError
+    │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError
@@ -312,6 +312,12 @@ class MetadataFormatError(MetadataError):
 
 class LayoutMismatchError(MetadataError):
     code = "BK-LAYOUT"
+
+
+class CollectionRefusedError(MetadataError):
+    """A bookie found so many of its ledgers gone, or the whole cluster, that it does not believe it and drops nothing (BKE-1, BKE-2)."""
+
+    code = "BK-COLLECTION-REFUSED"
 
 
 class NodeExistsError(MetadataError):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.loop import BookieServer
 from bk_core.bookie.refill import OnLoop, read_metadata
 from bk_core.errors import BookieIOError, NoNodeError
@@ -19,11 +20,16 @@ log = logging.getLogger("bk_core.bookie")
 
 @dataclass(frozen=True, slots=True)
 class CollectorOptions:
-    """All in seconds. Looking for moved ledgers reads the metadata of every ledger here, so it is done seldom."""
+    """Times in seconds. Looking for moved ledgers reads the metadata of every ledger here, so it is done seldom.
+
+    A round drops deleted ledgers only if they are at most ``few`` or ``few_share`` of all there are, whichever is more (BKE-2).
+    """
 
     interval_s: float = 60.0
     moved_interval_s: float = 86_400.0
     tombstone_keep_s: float = 30 * 86_400.0
+    few: int = 100
+    few_share: float = 0.5
 
 
 def collectable(local: Iterable[int], store: MetadataStore) -> list[int]:
@@ -54,26 +60,36 @@ class Collector:
         server: BookieServer,
         on_loop: OnLoop,
         options: CollectorOptions,
+        guard: ClusterGuard,
     ) -> None:
         self._store = store
         self._bookie_id = bookie_id
         self._server = server
         self._on_loop = on_loop
         self._options = options
+        self._guard = guard
         self._moved_at = time.monotonic() + options.moved_interval_s
 
     def run(self) -> None:
-        """One round. Errors of the metadata store end it early, with nothing deleted wrongly."""
-        self._collect_deleted()
+        """One round. Errors of the metadata store end it early, with nothing deleted wrongly; CollectionRefusedError (BKE-1, BKE-2)."""
         self._forget_tombstones()
+        self._collect_deleted()
         if time.monotonic() >= self._moved_at:
             self._moved_at = time.monotonic() + self._options.moved_interval_s
             self._collect_moved()
 
     def _collect_deleted(self) -> None:
-        for ledger_id in collectable(self._server.storage.ledger_ids(), self._store):
+        self._guard.require_home()
+        held = self._server.storage.ledger_ids()
+        gone = collectable(held, self._store)
+        if not gone:
+            return
+        self._guard.require_few(len(gone), len(held), floor=self._options.few, share=self._options.few_share)
+        self._guard.require_home()  # the list and the looks at single ledgers lie between two sights of this cluster
+        for ledger_id in gone:
             if self._change(ledger_id, lambda number: self._server.machine.collect(number, self._server.now_ms())):
                 log.info("ledger %d is gone from the metadata store; its entries are dropped", ledger_id)
+        self._guard.done()
 
     def _forget_tombstones(self) -> None:
         keep_ms = int(self._options.tombstone_keep_s * 1000)
@@ -97,7 +113,10 @@ class Collector:
         if lock is None:
             return  # somebody copies it, perhaps to here
         try:
-            if self._has_moved(ledger_id, lock_held=lock.is_held()) and self._change(ledger_id, self._server.machine.collect_moved):
+            if not self._has_moved(ledger_id, lock_held=lock.is_held()):
+                return
+            self._guard.require_home()
+            if self._change(ledger_id, self._server.machine.collect_moved):
                 log.info("closed ledger %d names this bookie no more; its entries are dropped", ledger_id)
         finally:
             lock.release()

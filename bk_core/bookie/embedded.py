@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bk_core.bookie.collector import Collector, CollectorOptions
+from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.identity import Standing, begin_anew, examine, kept_address, sign, write_durably
 from bk_core.bookie.loop import DISK_RESERVE_BYTES, BookieServer
 from bk_core.bookie.refill import Refill, mark_losses
@@ -209,8 +210,9 @@ class EmbeddedBookie:
         server, store = self._server, self._store
         assert server is not None and store is not None
         reader = ReplicaReader(store.resolve)
-        refill = Refill(store, self.bookie_id, self._directory, server, self._on_loop, reader)
-        collector = Collector(store, self.bookie_id, server, self._on_loop, self._options.collector)
+        guard = ClusterGuard(store, self.bookie_id, self._directory, lambda foreign: self._on_loop(lambda: server.see_foreign(foreign)))
+        refill = Refill(store, self.bookie_id, self._directory, server, self._on_loop, reader, guard)
+        collector = Collector(store, self.bookie_id, server, self._on_loop, self._options.collector, guard)
         work = [_Periodic(self._options.refill_interval_s, refill.run), _Periodic(self._options.collector.interval_s, collector.run)]
         work[0].at = 0.0  # what was lost is missed now
         try:

@@ -89,6 +89,7 @@ class BookieServer:
         self.on_read_only: Callable[[bool], None] = lambda read_only: None
         self._disk_reserve_bytes = disk_reserve_bytes
         self._commit_failed = False
+        self._foreign = False
         self._clock = _Clock()
         self._selector = selectors.DefaultSelector()
         self._connections: set[_Connection] = set()
@@ -213,7 +214,13 @@ class BookieServer:
         except BookieIOError:
             free = 0
         self.machine.accept_recovery_adds = free > self._disk_reserve_bytes // 2 and not self._commit_failed
-        self._set_read_only(self._commit_failed or free < self._disk_reserve_bytes)
+        self._set_read_only(self._commit_failed or self._foreign or free < self._disk_reserve_bytes)
+
+    def see_foreign(self, foreign: bool) -> None:
+        """BKE-1: nothing new is taken for another cluster, whose ledgers may have the ids of those that are here. On the loop."""
+        if foreign != self._foreign:
+            self._foreign = foreign
+            self.check_disk()
 
     def _set_read_only(self, read_only: bool) -> None:
         if read_only != self.machine.read_only:

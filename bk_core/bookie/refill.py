@@ -10,10 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.identity import loss_file, sync_directory
 from bk_core.bookie.loop import UNCOMMITTED_BYTES_MAX, BookieServer
 from bk_core.bookie.replicas import ReplicaReader
-from bk_core.errors import BookieIOError, DigestError, MetadataFormatError, NoNodeError
+from bk_core.errors import BookieIOError, CollectionRefusedError, DigestError, MetadataFormatError, NoNodeError
 from bk_core.metadata.store import MetadataStore
 from bk_core.protocol.bookie import AfterLoss, after_loss, decided_entries, may_leave_limbo
 from bk_core.protocol.entry.digests import hmac_key, master_key
@@ -39,8 +40,10 @@ class OnLoop(Protocol):
 def mark_losses(server: BookieServer, store: MetadataStore, bookie_id: BookieId) -> int:
     """Before the loop runs: have every ledger that may have lost something here fenced or in limbo, durably (RC-26).
 
-    Returns how many ledgers are in limbo. Errors of the metadata store mean that the bookie must not serve.
+    Returns how many ledgers are in limbo. Errors of the metadata store mean that the bookie must not serve; so does CollectionRefusedError
+    when the cluster went or changed while its ledgers were listed (BKE-1).
     """
+    cluster = store.instance_id()
     limbo: list[int] = []
     closed: list[int] = []
     keys: dict[int, bytes] = {}
@@ -58,6 +61,8 @@ def mark_losses(server: BookieServer, store: MetadataStore, bookie_id: BookieId)
                 closed.append(ledger_id)
             case AfterLoss.NOTHING:
                 pass
+    if (found := store.instance_id()) != cluster:
+        raise CollectionRefusedError(f"the metadata store changed from cluster {cluster} to {found} while its ledgers were listed")
     server.change(server.machine.enter_limbo(limbo, keys))
     server.change(server.machine.fence_closed(closed, keys))
     server.storage.sync()
@@ -83,7 +88,14 @@ class Refill:
     """
 
     def __init__(
-        self, store: MetadataStore, bookie_id: BookieId, directory: Path, server: BookieServer, on_loop: OnLoop, reader: ReplicaReader
+        self,
+        store: MetadataStore,
+        bookie_id: BookieId,
+        directory: Path,
+        server: BookieServer,
+        on_loop: OnLoop,
+        reader: ReplicaReader,
+        guard: ClusterGuard,
     ) -> None:
         self._store = store
         self._bookie_id = bookie_id
@@ -91,6 +103,7 @@ class Refill:
         self._server = server
         self._on_loop = on_loop
         self._reader = reader
+        self._guard = guard
         self._left: set[int] | None = None  # ledgers to try again; None before the first attempt, which is at all there are
         self._told: set[int] = set()  # in limbo and not closed, logged already
 
@@ -99,13 +112,15 @@ class Refill:
         return loss_file(self._directory).exists()
 
     def run(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether nothing is left to do. CollectionRefusedError in front of an empty or foreign metadata store (BKE-1)."""
         if not self.wanted:
             return True
+        self._guard.require_home()
         limbo = set(self._server.storage.limbo_ids())
         ledger_ids = {*limbo, *(self._store.list_ledgers() if self._left is None else self._left)}
         self._left = {ledger_id for ledger_id in sorted(ledger_ids) if not self._try(ledger_id, ledger_id in limbo)}
         if not self._left:
+            self._guard.require_home()
             self._server.storage.sync()
             loss_file(self._directory).unlink(missing_ok=True)
             sync_directory(self._directory / "current")
@@ -124,6 +139,7 @@ class Refill:
         try:
             metadata = read_metadata(self._store, ledger_id)
         except NoNodeError:
+            self._guard.require_home()
             self._leave(ledger_id, in_limbo)
             return True
         if metadata is None or not self._fetch_all(ledger_id, metadata):

@@ -6,6 +6,7 @@ prints ``READY host:port`` once it is registered. SIGTERM and SIGINT stop it cle
 The address it got first is kept in the directory and used again, because ledgers name bookies by it.
 
     DIRECTORY/address             host:port, which is also the bookie id
+    DIRECTORY/collect-up-to       there while the next collection may drop more than a few ledgers (bk bookie collect)
     DIRECTORY/lock                held while a bookie runs on the directory
     DIRECTORY/current/VERSION     the cookie, byte for byte as in the metadata store (metadata.md 4.5)
     DIRECTORY/current/*.mdb       entries and ledger records
@@ -73,6 +74,12 @@ def main(arguments: list[str] | None = None) -> int:
         ("--refill-interval-s", BookieOptions().refill_interval_s, "seconds between attempts to fetch lost entries"),
     ):
         parser.add_argument(flag, type=float, default=default, help=f"{meaning} (default: %(default)s)")
+    parser.add_argument(
+        "--few", type=int, default=_COLLECTOR.few, metavar="LEDGERS", help="so many may always go at once (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--few-share", type=float, default=_COLLECTOR.few_share, help="or this part of all ledgers here (default: %(default)s)"
+    )
     parser.add_argument("--accept-data-loss", action="store_true", help="start although data is gone, with the ledgers concerned in limbo")
     options = parser.parse_args(arguments)
     die_with_parent()
@@ -84,7 +91,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _bookie_options(options: argparse.Namespace) -> BookieOptions:
     return BookieOptions(
         accept_data_loss=options.accept_data_loss,
-        collector=CollectorOptions(options.collect_interval_s, options.moved_interval_s, options.tombstone_keep_s),
+        collector=CollectorOptions(
+            options.collect_interval_s, options.moved_interval_s, options.tombstone_keep_s, options.few, options.few_share
+        ),
         refill_interval_s=options.refill_interval_s,
     )
 

@@ -1,10 +1,11 @@
-"""``bk ledger check``, ``bk ledger repair`` and ``bk bookie decommission``: replicas that are missing or bad, and what is done about it."""
+"""``bk ledger check``, ``bk ledger repair``, ``bk bookie``: replicas that are missing, bad or too many, and what is done about it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -343,6 +344,22 @@ def _repair_json(report: RepairReport) -> dict[str, Any]:
 @click.group()
 def bookie() -> None:
     """Bookies."""
+
+
+@bookie.command("collect")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--up-to", type=click.IntRange(min=1), required=True, metavar="LEDGERS", help="So many may be dropped, and no more.")
+def collect(directory: Path, up_to: int) -> int:
+    """Let the embedded bookie on DIRECTORY drop many deleted ledgers at once, in its next collection.
+
+    Without it a bookie refuses a round that would drop more than 100 ledgers and more than half of all, and says so in its log: that is
+    also how a metadata store looks that has lost its data.
+    """
+    from bk_core.bookie.guard import allow_collection
+
+    allow_collection(directory, up_to)
+    click.echo(f"the next collection of the bookie on {directory} may drop up to {up_to:,} ledgers")
+    return 0
 
 
 @bookie.command("decommission")

@@ -10,11 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from bk_core.bookie.collector import CollectorOptions, collectable
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
+from bk_core.bookie.guard import TOLD, allow_collection
 from bk_core.bookie.identity import Standing, begin_anew, examine, loss_file, sign, version_file
 from bk_core.bookie.storage import LmdbBookieStorage
+from bk_core.cli import cli
 from bk_core.errors import BookieIOError, InvalidArgumentError
 from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.bookie import LedgerRecord, Persist
@@ -345,3 +348,63 @@ def test_force_after_deferred_sync_adds(tmp_path: Path) -> None:
     storage = LmdbBookieStorage(tmp_path / "current")
     assert storage.entry(1, 0) == body(1, 0)
     storage.close()
+
+
+# --- a metadata store that is not believed (BKE-1, BKE-2) -----------------------------------------------------------------
+
+
+def _deleted_at_once(store: MemoryStore, bookie: EmbeddedBookie, count: int) -> None:
+    for ledger_id in range(1, count + 1):
+        store.create_ledger(ledger_id, b"")
+        fill(bookie, ledger_id, [0])
+
+
+def test_bke_2_many_ledgers_go_only_when_somebody_agrees(store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """BKE-2: the log says what to do, and the agreement holds for one round."""
+    often = BookieOptions(collector=CollectorOptions(interval_s=0.05, few=0, few_share=0.0))
+
+    def refused() -> int:
+        return sum("gone from the metadata store, more than" in record.getMessage() for record in tuple(caplog.records))
+
+    with EmbeddedBookie(tmp_path / "a", store=store, options=often) as bookie, peer_of(bookie) as peer:
+        _deleted_at_once(store, bookie, 5)
+        for ledger_id in (1, 2, 3):
+            store.delete_ledger(ledger_id)
+        assert eventually(lambda: f"bk bookie collect {tmp_path / 'a'} --up-to 3`" in caplog.text)
+        assert [peer.status(read(ledger_id, 0)) for ledger_id in (1, 2, 3, 4, 5)] == [Status.OK] * 5
+        cli_result = CliRunner().invoke(cli, ["bookie", "collect", str(tmp_path / "a"), "--up-to", "2"])
+        assert cli_result.exit_code == 0, cli_result.output
+        before = refused()
+        assert eventually(lambda: refused() > before + 2)
+        assert peer.status(read(1, 0)) is Status.OK
+        allow_collection(tmp_path / "a", 3)
+        assert eventually(lambda: [peer.status(read(ledger_id, 0)) for ledger_id in (1, 2, 3)] == [Status.NO_LEDGER] * 3)
+        assert eventually(lambda: not (tmp_path / "a" / TOLD).exists())
+        assert [peer.status(read(ledger_id, 0)) for ledger_id in (4, 5)] == [Status.OK] * 2
+
+
+def test_an_agreement_that_makes_no_sense(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="not the directory of an embedded bookie"):
+        allow_collection(tmp_path, 5)
+    with pytest.raises(InvalidArgumentError, match="at least one"):
+        allow_collection(tmp_path, 0)
+
+
+def test_bke_1_limbo_is_not_left_because_the_metadata_store_is_empty(
+    store: MemoryStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BKE-1, B-10: "the ledger is gone" ends limbo, so it is not believed either when the store has lost this bookie's cookie as well."""
+    with EmbeddedBookie(tmp_path / "a", store=store) as bookie:
+        mine = bookie.bookie_id
+    lose(tmp_path / "a")
+    store.create_ledger(1, encode(metadata((0, (mine, "127.0.0.1:1")))))
+    with EmbeddedBookie(tmp_path / "a", store=store, options=REFILL) as bookie, peer_of(bookie) as peer:
+        assert peer.status(read(1, 0)) is Status.UNKNOWN_LEDGER_STATE
+        cookie = store.read_cookie(mine)
+        store.delete_cookie(mine, cookie.version)
+        store.delete_ledger(1)
+        assert eventually(lambda: "BK-COLLECTION-REFUSED" in caplog.text)
+        assert peer.status(read(1, 0)) is Status.UNKNOWN_LEDGER_STATE
+        assert loss_file(tmp_path / "a").exists()
+        store.write_cookie(mine, cookie.data, None)
+        assert eventually(lambda: peer.status(read(1, 0)) is Status.NO_ENTRY)
