@@ -19,6 +19,7 @@ from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.lac_reader import LacReader, TryLacReader
 from bk_core.protocol.ledger.metadata import LedgerMetadata
+from bk_core.protocol.ledger.read_chunks import EntrySizes
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.reader import RangeReader
 from bk_core.protocol.ledger.replica_order import ReplicaOrder
@@ -46,6 +47,7 @@ class ReadHandle:
             start = None
         distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
         self._order = ReplicaOrder(distribution, start, session.read_rank)
+        self._sizes = EntrySizes(metadata)  # used on the reactor thread
         self._batch = session.config.protocol == "v2"
         self._lock = threading.RLock()
         self._streams: set[RunStream] = set()
@@ -174,6 +176,7 @@ class ReadHandle:
                 options=self._options,
                 version=self._view.version,
                 unconfirmed=unconfirmed,
+                sizes=self._sizes,
             )
             stream = self._stream(machine)
         try:
@@ -214,6 +217,7 @@ class ReadHandle:
                 limits=self._session.config.limits,
                 options=self._options,
                 order=self._order,
+                sizes=self._sizes,
             )
             return self._stream(machine)
 

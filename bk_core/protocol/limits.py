@@ -40,7 +40,8 @@ class Limits:
     read_chunks_in_flight: int = _limit(6, 1)
     # Entries of a long read between one replica's turn and the next one's: an Apache bookie that has to seek reads 100 entries ahead.
     read_turn_entries: int = _limit(400, 1, 3)
-    # What one read may hold that its reader has not taken, and what it has asked for, by the size of entries so far.
+    # What one read or tail may hold that its reader has not taken, and what it has asked for, by the size of entries so far. Where entries
+    # suddenly are larger than those before them, the answers to what had been asked for may come on top, up to as much again.
     read_ahead_bytes: int = _limit(32 * 1024 * 1024, 1)
     pending_bytes_max: int = _limit(64 * 1024 * 1024, 1)
     unretired_bytes_max: int = _limit(64 * 1024 * 1024, 1)

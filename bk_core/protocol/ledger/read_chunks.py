@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from bk_core import kernels
-from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.read_failures import Failure
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.limits import Limits
@@ -15,6 +15,8 @@ LANE_ENTRIES = 256  # of one request made of single reads
 # A thread of an Apache bookie queues 2,500 reads (maxPendingReadRequestsPerThread) and refuses the next one; it may serve several readers.
 SINGLE_READS_IN_FLIGHT = 512
 ENTRY_BYTES_AT_FIRST = 1024
+# Of single reads while nothing is known of the entries' size: they may have frame_bytes_max each.
+SINGLE_READS_AT_FIRST = 8
 ENTRY_OVERHEAD_BYTES = 64  # more than a batch answer has for each entry beside its payload
 
 
@@ -46,6 +48,13 @@ class Chunk:
     def left(self) -> int:
         """Entries that are not there yet."""
         return (self.last - self.next) // self.step + 1
+
+    def give(self, end: int) -> list[EntryRun]:
+        """The verified parts up to ``end``, of which all are there; then the chunk begins behind it."""
+        halves = [run.split(end) for run in self.runs]
+        self.runs = [behind for _, behind in halves if behind is not None]
+        self.first += max(0, (end - self.first) // self.step + 1) * self.step
+        return [before for before, _ in halves if before is not None]
 
     def cut(self, end: int) -> None:
         """Entries above ``end`` do not exist."""
@@ -86,6 +95,11 @@ class Block:
         lanes = self.lanes
         return lanes[0].next > lanes[0].last if len(lanes) == 1 else all([lane.done for lane in lanes])
 
+    @property
+    def held(self) -> int:
+        """Payload bytes that are here and not delivered."""
+        return sum(run.payload_bytes for lane in self.lanes for run in lane.runs)
+
     def cut(self, end: int) -> list[Chunk]:
         """Entries above ``end`` do not exist. The lanes of which nothing is left."""
         self.last = min(self.last, end)
@@ -103,53 +117,102 @@ class Block:
             if runs:
                 lane.runs = []
             return runs
-        return [self._merged()] if self.done and self.lanes else []
+        return [_merged(self.first, self.last, [lane.runs for lane in self.lanes])] if self.done and self.lanes else []
 
-    def _merged(self) -> EntryRun:
-        offsets, values = kernels.interleave([[(run.values, run.offsets) for run in lane.runs] for lane in self.lanes])
-        return EntryRun(self.first, self.last - self.first + 1, values, memoryview(offsets).cast("q"))
+    @property
+    def ready(self) -> int:
+        """The first entry that is not there."""
+        return min((lane.next for lane in self.lanes if not lane.done), default=self.last + 1)
+
+    def take_ready(self) -> list[EntryRun]:
+        """What there is without a gap from the first entry on, though more is to come: to make room."""
+        end = self.ready - 1
+        if end < self.first:
+            return []
+        run = _merged(self.first, end, [parts for lane in self.lanes if (parts := lane.give(end))])
+        self.first = end + 1
+        self.lanes = sorted((lane for lane in self.lanes if lane.first <= lane.last), key=lambda lane: lane.first)
+        return [run]
+
+
+def _merged(first: int, last: int, lanes: list[list[EntryRun]]) -> EntryRun:
+    offsets, values = kernels.interleave([[(run.values, run.offsets) for run in runs] for runs in lanes])
+    return EntryRun(first, last - first + 1, values, memoryview(offsets).cast("q"))
+
+
+class EntrySizes:
+    """What the entries of one ledger are guessed to have, from those that came lately. Shared by the reads of one handle."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, metadata: LedgerMetadata) -> None:
+        entries = metadata.last_entry_id + 1 if metadata.state is LedgerState.CLOSED else 0
+        self._bytes = metadata.length // entries if entries else None
+
+    @property
+    def known(self) -> bool:
+        return self._bytes is not None
+
+    @property
+    def bytes(self) -> int:
+        return ENTRY_BYTES_AT_FIRST if self._bytes is None else self._bytes
+
+    def saw(self, run: EntryRun) -> None:
+        """Up at once and down by halves: too low a guess costs memory, too high a one a round trip."""
+        came = run.payload_bytes // run.count
+        self._bytes = max(came, (self.bytes + came) // 2)
 
 
 class ReadAhead:
-    """How much a read may ask for: bounded by bytes, which are guessed from what came before.
+    """How much a read may ask for: bounded by bytes, which are guessed from what came before. A tail's reads share one.
 
     ``held`` are payload bytes that arrived and were not consumed.
     """
 
-    def __init__(self, limits: Limits, known: tuple[int, int], lanes: int) -> None:
-        """``known``: payload bytes and entries of the ledger, if it is CLOSED."""
+    def __init__(self, limits: Limits, lanes: int, sizes: EntrySizes) -> None:
         self.held = 0
         self.unconsumed = 0
         self._limits = limits
         self._lanes = lanes
-        self._entry_bytes = known[0] // known[1] if known[1] else ENTRY_BYTES_AT_FIRST
+        self._sizes = sizes
         self._delivered: deque[int] = deque()
 
     def entries(self, batch: bool) -> int:
-        """How many entries to ask for at once: as many as one batch answer holds."""
-        fitting = max(1, self._limits.read_batch_bytes // (self._entry_bytes + ENTRY_OVERHEAD_BYTES))
+        """How many entries to ask for at once: as many as one batch answer holds, of single reads only a few until their size is known."""
         if batch:
-            return min(fitting, self._limits.read_chunk_entries)
-        return min(fitting, LANE_ENTRIES, self._limits.read_chunk_entries) * self._lanes
+            return min(self._fitting(self._limits.read_batch_bytes), self._limits.read_chunk_entries)
+        return self.run_entries() * self._lanes
+
+    def run_entries(self) -> int:
+        """How many single reads make up one run."""
+        most = LANE_ENTRIES if self._sizes.known else max(1, SINGLE_READS_AT_FIRST // self._lanes)
+        return min(self._fitting(self.run_bytes()), most, self._limits.read_chunk_entries)
+
+    def _fitting(self, size: int) -> int:
+        return max(1, size // (self._sizes.bytes + ENTRY_OVERHEAD_BYTES))
 
     def blocks(self, batch: bool) -> int:
         """How many blocks may be under way: of single reads as many as make up SINGLE_READS_IN_FLIGHT, but two at least."""
         if batch:
             return self._limits.read_chunks_in_flight
-        return max(2, SINGLE_READS_IN_FLIGHT // self.entries(False))
+        return max(2, SINGLE_READS_IN_FLIGHT // self.entries(False)) if self._sizes.known else 1
+
+    def run_bytes(self) -> int:
+        """What the answer to one run of single reads may have: entries may be larger than those before them, and then fewer are kept."""
+        return max(1, min(self._limits.read_batch_bytes, self._limits.read_ahead_bytes // (2 * self._lanes)))
 
     def has_room(self, asked_entries: int) -> bool:
-        return self.held + asked_entries * self._entry_bytes < self._limits.read_ahead_bytes
+        return self.held + asked_entries * self._sizes.bytes < self._limits.read_ahead_bytes
 
     def arrived(self, run: EntryRun) -> None:
         self.held += run.payload_bytes
-        self._entry_bytes = (self._entry_bytes + run.payload_bytes // run.count) // 2
+        self._sizes.saw(run)
 
     def delivered(self, run: EntryRun) -> None:
         self.unconsumed += 1
         self._delivered.append(run.payload_bytes)
 
     def consumed(self) -> None:
-        self.unconsumed -= 1
         if self._delivered:
+            self.unconsumed -= 1
             self.held -= self._delivered.popleft()

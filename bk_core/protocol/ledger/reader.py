@@ -25,7 +25,7 @@ from bk_core.protocol.ledger.answers import Wanted, entry_run
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.lac_reader import LacReader
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.read_chunks import SINGLE_READS_IN_FLIGHT, Attempt, Block, Chunk, ReadAhead
+from bk_core.protocol.ledger.read_chunks import SINGLE_READS_IN_FLIGHT, Attempt, Block, Chunk, EntrySizes, ReadAhead
 from bk_core.protocol.ledger.read_failures import Failure, failure_of, read_error
 from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
 from bk_core.protocol.ledger.replica_order import ReplicaOrder
@@ -58,7 +58,8 @@ class RangeReader:
     asked for (RD-9), ``Complete("metadata", (metadata, version))`` when it found newer metadata; the end is ``Complete("end")`` or
     ``Fail("end", error)``: NoSuchEntryError, ReadError (RD-6), NoSuchLedgerError.
     ``order`` is shared by the reads of one handle; without it ``start`` is the sticky position. ``unconfirmed`` reads may meet entries that
-    are not there and say so without alarm (RD-11). Requests are numbered from ``first_request``.
+    are not there and say so without alarm (RD-11). Requests are numbered from ``first_request``. ``sizes`` are shared by the reads of one
+    handle, ``ahead`` by those of one tail.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class RangeReader:
         version: int = -1,
         unconfirmed: bool = False,
         first_request: int = 1,
+        sizes: EntrySizes | None = None,
+        ahead: ReadAhead | None = None,
     ) -> None:
         self.ledger_id = ledger_id
         self.batch_refused = False
@@ -95,8 +98,8 @@ class RangeReader:
         self._blocks: deque[Block] = deque()
         self._turn = self._since_turn = 0
         self._lanes = metadata.ensemble_size if self._distribution.striped else 1
-        known = (metadata.length, metadata.last_entry_id + 1) if metadata.state is LedgerState.CLOSED else (0, 0)
-        self._ahead = ReadAhead(self._limits, known, self._lanes)
+        self._earlier = ahead.unconsumed if ahead else 0  # runs that other reads of this tail handed out, which are taken first
+        self._ahead = ahead or ReadAhead(self._limits, self._lanes, sizes or EntrySizes(metadata))
         self._asked: dict[int, Attempt] = {}
         self._looking: dict[int, Chunk] = {}
         self._answered: set[BookieId] = set()
@@ -112,6 +115,7 @@ class RangeReader:
     def consumed(self) -> list[Effect]:
         """The caller took one run; its place in the window is free again."""
         self._ahead.consumed()
+        self._earlier = max(0, self._earlier - 1)
         return self.resume()
 
     def resume(self) -> list[Effect]:
@@ -140,12 +144,14 @@ class RangeReader:
         return [lane for block in self._blocks for lane in block.lanes]
 
     def _may_begin(self) -> bool:
-        under_way = len(self._blocks) + self._ahead.unconsumed
-        return not under_way or (under_way < self._ahead.blocks(self._batch) and self._has_room())
+        under_way = len(self._blocks) + self.unconsumed
+        if not under_way:
+            return not self._earlier or self._has_room()
+        return under_way < self._ahead.blocks(self._batch) and self._has_room()
 
     def _may_ask(self, chunk: Chunk) -> bool:
-        """The first block is what the reader waits for, as soon as it has taken everything else."""
-        return self._has_room() or (not self._ahead.unconsumed and chunk in self._blocks[0].lanes)
+        """The first entry that is missing is what the reader waits for, as soon as it has taken everything else."""
+        return self._has_room() or (not self._ahead.unconsumed and chunk.next == self._blocks[0].ready)
 
     def _has_room(self) -> bool:
         if self._ahead.has_room(self._next - self._blocks[0].first if self._blocks else 0):
@@ -154,7 +160,7 @@ class RangeReader:
         for block in self._blocks:
             for lane in block.lanes:
                 if lane.asked:
-                    asked += (lane.last - lane.next) // lane.step + 1
+                    asked += (max([attempt.last for attempt in lane.asked.values()]) - lane.next) // lane.step + 1
         return self._ahead.has_room(asked)
 
     def handle(self, event: object, now_ns: int) -> list[Effect]:
@@ -176,7 +182,7 @@ class RangeReader:
     @property
     def unconsumed(self) -> int:
         """Runs handed out that the caller has not taken yet."""
-        return self._ahead.unconsumed
+        return self._ahead.unconsumed - self._earlier
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -217,10 +223,16 @@ class RangeReader:
     def _send(self, chunk: Chunk, position: int, *, probe: bool = False) -> Effect:
         request, self.next_request = self.next_request, self.next_request + 1
         batch = self._batch and chunk.left > 1 and not probe
-        attempt = Attempt(chunk, position, chunk.ensemble[position], chunk.next if probe else chunk.last, batch, probe)
+        attempt = Attempt(chunk, position, chunk.ensemble[position], self._until(chunk, batch, probe), batch, probe)
         self._asked[request] = chunk.asked[request] = attempt
         chunk.tried.add(position)
         return SendRead(request, attempt.bookie, self._message(request, attempt))
+
+    def _until(self, chunk: Chunk, batch: bool, probe: bool) -> int:
+        """The last entry to ask for. Of single reads no more at once than one answer may hold, by what entries turned out to have."""
+        if batch:
+            return chunk.last
+        return chunk.next if probe else min(chunk.last, chunk.next + (self._ahead.run_entries() - 1) * chunk.step)
 
     def _message(self, request: int, attempt: Attempt) -> Request:
         chunk = attempt.chunk
@@ -228,7 +240,8 @@ class RangeReader:
             return ReadRequest(request, self.ledger_id, chunk.next)
         if attempt.batch:
             return BatchReadRequest(request, self.ledger_id, chunk.next, chunk.left, self._limits.read_batch_bytes, check=self._check)
-        return ReadRunRequest(request, self.ledger_id, chunk.next, chunk.left, chunk.step)
+        count = (attempt.last - chunk.next) // chunk.step + 1
+        return ReadRunRequest(request, self.ledger_id, chunk.next, count, chunk.step, self._ahead.run_bytes())
 
     # --- speculation -------------------------------------------------------------------------------------------------
 
@@ -394,9 +407,11 @@ class RangeReader:
         self._last = end
         self._next = min(self._next, end + 1)
         for block in [b for b in self._blocks if b.last > end]:
+            before = block.held
             for chunk in block.cut(end) + [lane for lane in block.lanes if lane.done]:
                 self._forget(chunk.asked)
                 chunk.asked.clear()
+            self._ahead.held -= before - block.held
             if not block.lanes:
                 self._blocks.remove(block)
 
@@ -416,7 +431,7 @@ class RangeReader:
         effects: list[Effect] = []
         while self._blocks and not self._finished:
             block = self._blocks[0]
-            for run in block.take():
+            for run in block.take() or self._ready_of(block):
                 self._ahead.delivered(run)
                 effects.append(Complete("run", run))
             if not block.done:
@@ -425,6 +440,10 @@ class RangeReader:
         if not self._finished and not self._blocks and self._next > self._last:
             effects += self._end()
         return effects
+
+    def _ready_of(self, block: Block) -> list[EntryRun]:
+        """Of a striped block what is there without a gap, when only its delivery makes room for the rest."""
+        return [] if self._lanes == 1 or block.done or self._has_room() else block.take_ready()
 
     def _end(self) -> list[Effect]:
         if self._vanished is None:

@@ -100,6 +100,17 @@ class EntryRun:
         o, v = self.offsets, self.values
         return [bytes(v[o[i] : o[i + 1]]) for i in range(self.count)]
 
+    def split(self, last: int) -> tuple[EntryRun | None, EntryRun | None]:
+        """The entries up to ``last`` and those behind it; both share ``values``. None where there are none."""
+        count = min(max(0, (last - self.first_entry_id) // self.step + 1), self.count)
+        if count in (0, self.count):
+            return (self, None) if count else (None, self)
+        behind = self.first_entry_id + count * self.step
+        return (
+            EntryRun(self.first_entry_id, count, self.values, self.offsets[: count + 1], self.step),
+            EntryRun(behind, self.count - count, self.values, self.offsets[count:], self.step),
+        )
+
     def up_to(self, last: int) -> EntryRun | None:
         """The entries up to ``last``; None if there are none."""
         if self.last_entry_id <= last:

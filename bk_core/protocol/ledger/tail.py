@@ -13,6 +13,7 @@ from bk_core.protocol.events import LedgerRead, MetadataChanged, Outcome, TimerF
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.long_poll import LongPoll, PollResult
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.read_chunks import EntrySizes, ReadAhead
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.reader import RangeReader
 from bk_core.protocol.ledger.replica_order import ReplicaOrder
@@ -46,6 +47,7 @@ class Tail:
         limits: Limits | None = None,
         options: ReadOptions | None = None,
         order: ReplicaOrder | None = None,
+        sizes: EntrySizes | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._options = options or ReadOptions()
@@ -63,7 +65,7 @@ class Tail:
         self._look: int | None = None
         self._looked_lately = False
         self._pausing = False  # the pause since the last poll began is not over
-        self._unconsumed = 0  # runs handed out that no live reader counts
+        self._ahead = ReadAhead(self._limits, metadata.ensemble_size if distribution.striped else 1, sizes or EntrySizes(metadata))
         self._finished = False
 
     def _known(self, lac: int) -> None:
@@ -82,10 +84,10 @@ class Tail:
 
     def consumed(self) -> list[Effect]:
         """The caller took one run."""
-        if self._unconsumed:
-            self._unconsumed -= 1
-            return self._step()
-        return self._take(self._reader.consumed()) if self._reader is not None else []
+        if self._reader is not None:
+            return self._take(self._reader.consumed())
+        self._ahead.consumed()
+        return self._step()
 
     def handle(self, event: object, now_ns: int) -> list[Effect]:
         if self._finished:
@@ -112,13 +114,14 @@ class Tail:
     def _step(self) -> list[Effect]:
         if self._finished or self._reader is not None or self._poll is not None:
             return []
+        crowded = self._ahead.unconsumed >= UNCONSUMED_MAX
         if self._next <= self._view.last_add_confirmed:
-            return self._read() if self._deliver else self._finish()
+            return self._finish() if not self._deliver else [] if crowded else self._read()
         if self._view.is_closed:
             return self._finish()
         if self._view.held_back:
             return self._look_again()
-        if self._pausing or self._unconsumed >= UNCONSUMED_MAX:
+        if self._pausing or crowded or not self._ahead.has_room(0):
             return []
         return self._ask()
 
@@ -140,6 +143,7 @@ class Tail:
             options=self._options,
             version=view.version,
             first_request=self._next_request,
+            ahead=self._ahead,
         )
         return self._take(self._reader.start())
 
@@ -200,7 +204,6 @@ class Tail:
 
     def _on_read(self) -> list[Effect]:
         assert self._reader is not None
-        self._unconsumed += self._reader.unconsumed
         self._batch = self._batch and not self._reader.batch_refused
         self._next_request = self._reader.next_request
         self._reader = None
@@ -222,7 +225,8 @@ class Tail:
         run = result.run
         if run is not None and self._deliver and run.first_entry_id == self._next <= self._view.last_add_confirmed:
             self._next += 1
-            self._unconsumed += 1
+            self._ahead.arrived(run)
+            self._ahead.delivered(run)
             effects.append(Complete("run", run))
         return effects + self._step()
 

@@ -79,13 +79,14 @@ class BatchReadRequest:
 @dataclass(frozen=True, slots=True)
 class ReadRunRequest:
     """``count`` plain reads, of entries entry_id, entry_id + step, ...: no message of the wire, but many that are asked, awaited and
-    answered as one (``read_run``)."""
+    answered as one (``read_run``). The answer ends where it has reached ``bytes_max``, as that to a batch read does; 0: nowhere."""
 
     request_id: int
     ledger_id: int
     entry_id: int
     count: int
     step: int = 1
+    bytes_max: int = field(default=0, compare=False)
 
     @property
     def last_entry_id(self) -> int:

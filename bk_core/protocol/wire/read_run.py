@@ -15,9 +15,10 @@ LENGTH_BYTES = 4
 
 
 class ReadRun:
-    """The answers to one ReadRunRequest. What is good is the prefix up to the first entry that was refused."""
+    """The answers to one ReadRunRequest. What is good is the prefix up to the first entry that was refused, or with which the request's
+    ``bytes_max`` were reached: what comes behind it is not kept, however much was asked for."""
 
-    __slots__ = ("_ahead", "_frames", "_last", "_max_lac", "_refusal", "_request", "next")
+    __slots__ = ("_ahead", "_ahead_bytes", "_frames", "_last", "_max_lac", "_refusal", "_request", "next")
 
     def __init__(self, request: ReadRunRequest) -> None:
         self.next = request.entry_id
@@ -25,6 +26,7 @@ class ReadRun:
         self._last = request.last_entry_id
         self._frames = bytearray()
         self._ahead: dict[int, bytes] = {}
+        self._ahead_bytes = 0
         self._refusal: Status | None = None
         self._max_lac: int | None = None
 
@@ -57,7 +59,8 @@ class ReadRun:
             self._refusal = response.status if response.status is not Status.OK else Status.PROTOCOL_ERROR
             return
         self._told(response.max_lac)
-        self._ahead[entry_id] = codec_v2.encode_response_frame(response)
+        self._ahead[entry_id] = frame = codec_v2.encode_response_frame(response)
+        self._ahead_bytes += len(frame)
         self._take_what_waited()
 
     def _told(self, lac: int | None) -> None:
@@ -67,7 +70,12 @@ class ReadRun:
     def _take_what_waited(self) -> None:
         while self._ahead and (frame := self._ahead.pop(self.next, None)) is not None:
             self._frames += frame
+            self._ahead_bytes -= len(frame)
             self.next += self._request.step
+        if self._frames and 0 < self._request.bytes_max <= len(self._frames) + self._ahead_bytes:
+            self._last = min(self._last, self.next - self._request.step)
+            self._ahead.clear()
+            self._ahead_bytes = 0
 
     def response(self, otherwise: Status) -> ReadRunResponse:
         """What there is: OK if that is anything, else why the first entry was refused, or ``otherwise``."""

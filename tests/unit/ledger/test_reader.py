@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import random
+from array import array
 from dataclasses import replace
 
 import pytest
 
 from bk_core.errors import BkError, NoSuchEntryError, NoSuchLedgerError, ReadError
+from bk_core.protocol.effects import SendRead
+from bk_core.protocol.entry import layout
 from bk_core.protocol.events import BookieLost, LedgerRead, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.ledger.metadata import DigestType, LedgerState
+from bk_core.protocol.ledger.read_chunks import LANE_ENTRIES, EntrySizes
 from bk_core.protocol.ledger.read_failures import Failure, decisive, failure_of
 from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
 from bk_core.protocol.ledger.reader import SINGLE_READS_IN_FLIGHT, SPECULATE, RangeReader
 from bk_core.protocol.ledger.replica_order import ReplicaOrder
+from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.limits import Limits
-from bk_core.protocol.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse, ReadRunRequest, Status
+from bk_core.protocol.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse, ReadRunRequest, Response, Status
+from bk_core.protocol.wire.read_run import ReadRun
 from tests.unit.ledger.reader_world import LEDGER, World, batch, body, closed, good, metadata, payload, read_run, single
 
 OPEN = metadata()
@@ -549,6 +556,62 @@ def test_how_far_a_read_is_ahead_is_bounded_in_bytes() -> None:
             world.consume()
         world.answer_all()
     assert world.entries == expected(0, 99) and world.ends == [None]
+
+
+def test_single_reads_begin_with_a_few_while_the_size_of_entries_is_not_known() -> None:
+    """RD-10: of a ledger that is open nothing tells it; each of them may have as much as a frame holds."""
+    for md, few in ((OPEN, [8]), (metadata((5, 3, 2)), [1] * 5)):
+        world = reader(0, 9999, batch=False, md=md)
+        assert [getattr(ask.message, "count", 1) for ask in world.asks] == few
+        world.answer_all()
+        assert sum(getattr(ask.message, "count", 1) for ask in world.asks) >= LANE_ENTRIES
+    sizes = EntrySizes(OPEN)
+    assert getattr(reader(0, 9999, batch=False, sizes=sizes).asks[0].message, "count", 1) == 8
+    sizes.saw(EntryRun(0, 1, b"x" * 100, memoryview(array("q", (0, 100)))))  # by another read of the same handle
+    assert getattr(reader(0, 9999, batch=False, sizes=sizes).asks[0].message, "count", 1) == LANE_ENTRIES
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 2, 2)])
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_of_single_reads_hold_no_more_than_the_bound(seed: int, quorums: tuple[int, int, int]) -> None:
+    """RD-10: whatever was guessed, entries become a thousand times larger and smaller in the middle of a ledger; nobody takes them for a
+    while. What two blocks were asked for before the jump may come on top, and each run may have one entry too much."""
+    rng = random.Random(seed)
+    jumps = sorted(rng.randrange(600) for _ in range(4))
+    large, limits = 20_000, Limits(read_batch_bytes=50_000, read_ahead_bytes=300_000)
+
+    def size(entry_id: int) -> int:
+        return large if sum(at <= entry_id for at in jumps) % 2 else 20
+
+    def answers(ask: SendRead) -> Response:
+        message = ask.message
+        if isinstance(message, ReadRequest):
+            return large_single(message.entry_id, size(message.entry_id))
+        assert isinstance(message, ReadRunRequest)
+        run = ReadRun(message)
+        for entry_id in range(message.entry_id, message.last_entry_id + 1, message.step):
+            if run.awaits(entry_id):
+                run.take(large_single(entry_id, size(entry_id)))
+        return run.response(Status.TIMEOUT)
+
+    world = reader(0, 599, batch=False, md=metadata(quorums), limits=limits)
+    read = most = 0
+    while not world.ends:
+        while world.asks:
+            world.answer(rng.choice(world.asks), answers)
+            held = sum(run.payload_bytes for run in world.runs[read:]) + sum(block.held for block in world.machine._blocks)
+            most = max(most, held)
+        while read < len(world.runs):
+            read += 1
+            world.consume()
+    assert world.entries == {entry_id: b"x" * size(entry_id) for entry_id in range(600)}
+    lanes = quorums[0] if quorums[0] > quorums[1] else 1
+    assert most <= 2 * limits.read_ahead_bytes + 2 * lanes * large, f"seed {seed}: {most}"
+
+
+def large_single(entry_id: int, size: int) -> ReadResponse:
+    content = layout.encode_body(LEDGER, entry_id, entry_id - 1, size, b"x" * size, DigestType.CRC32C, b"")
+    return ReadResponse(0, Status.OK, LEDGER, entry_id, content)
 
 
 def test_how_much_is_asked_for_follows_the_size_of_entries() -> None:

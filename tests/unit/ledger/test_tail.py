@@ -164,6 +164,23 @@ def test_a_caller_that_takes_nothing_stops_the_polling() -> None:
     assert {lac for _, lac in fresh_polls(world, before)} == {255}
 
 
+def test_a_tail_is_ahead_of_its_reader_by_bytes() -> None:
+    """RD-10, LC-6: entries that come with polls count like those that are read, and no read begins while there is no room."""
+    world = tail(limits=Limits(read_ahead_bytes=4))
+    for entry_id in range(4):  # a byte each
+        world.answer(world.asks[-1], single(entry_id, max_lac=entry_id))
+    asked = len(world.all_asks)
+    world.fire(PAUSE)
+    assert world.entries == expected(3) and len(world.all_asks) == asked
+    world.consume()
+    assert len(world.all_asks) > asked
+    world.answer(world.asks[-1], single(4, max_lac=9))  # that poll's entry takes the last room
+    asked = len(world.all_asks)
+    assert world.entries == expected(4)
+    world.consume()
+    assert [ask.message for ask in world.all_asks[asked:]], "the reader has taken one: 5..9 are asked for"
+
+
 def test_taking_runs_goes_to_whoever_handed_them_out() -> None:
     """Piggybacked runs first, then those of the reader at work."""
     limits = Limits(read_chunk_entries=1, read_chunks_in_flight=1)

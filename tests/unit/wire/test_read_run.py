@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -95,3 +96,28 @@ def test_the_highest_lac_is_told() -> None:
     for entry_id, lac in ((10, 30), (12, 40), (14, None), (16, 35)):
         run.take(answer(entry_id, max_lac=lac))
     assert run.response(Status.TIMEOUT).max_lac == 40
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((10, 12, 14))))
+def test_a_run_ends_where_it_has_its_bytes(order: tuple[int, ...]) -> None:
+    """RD-10: entries may be larger than was guessed; what comes behind the bound is not kept."""
+    size = len(frame(10))
+    run = ReadRun(replace(FIVE, bytes_max=2 * size + 1))
+    for entry_id in order:
+        if run.awaits(entry_id):
+            run.take(answer(entry_id))
+    assert run.done and not any(run.awaits(entry_id) for entry_id in range(30))
+    assert bodies(run) == [b"10", b"12", b"14"][: len(bodies(run))] and bodies(run)
+    whole = ReadRun(replace(FIVE, bytes_max=2 * size + 1))
+    whole.take_frames(3, frame(10) + frame(12) + frame(14))
+    assert whole.done and whole.in_order(16, 2, 2) == 0 and bodies(whole) == [b"10", b"12", b"14"]
+
+
+def test_a_run_that_lacks_its_first_entry_waits_for_it() -> None:
+    """RD-10: at least one entry comes, however large it is."""
+    run = ReadRun(replace(FIVE, bytes_max=1))
+    run.take(answer(12))
+    run.take(answer(14))
+    assert not run.done and run.awaits(10)
+    run.take(answer(10))
+    assert run.done and bodies(run) == [b"10", b"12", b"14"]
