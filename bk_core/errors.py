@@ -15,10 +15,11 @@
     │   ├── AddQuorumTimeoutError, DuplicateEntryIdError, WriteFailedError, LedgerListedError
     ├── MetadataError                 the metadata store
     │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
-    │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError
+    │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError,
+    │   ├── NoClusterError, ClusterChangedError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
-    │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError
+    │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError, WrongClusterError, ForeignLedgerError
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError
 
 Class attributes (style.md lesson 4):
@@ -334,6 +335,18 @@ class VersionConflictError(MetadataError):
     code = "BK-VERSION"
 
 
+class NoClusterError(MetadataError):
+    """There is no cluster at the ledgers root, or none any more (OWN-1, OWN-2). Nothing was read or changed."""
+
+    code = "BK-NO-CLUSTER"
+
+
+class ClusterChangedError(MetadataError):
+    """The ledgers root holds another cluster than the one this client connected to (OWN-2): ledger ids mean other ledgers now."""
+
+    code = "BK-CLUSTER-CHANGED"
+
+
 # --- one log ----------------------------------------------------------------------------------------------------
 
 
@@ -376,6 +389,18 @@ class LogHistoryError(LogError):
 
 class LogSchemaError(LogError):
     code = "BK-LOG-SCHEMA"
+
+
+class WrongClusterError(LogError):
+    """A log's list belongs to another cluster, so the ledger ids in it mean other ledgers here (OWN-3, OWN-4). Nothing was changed."""
+
+    code = "BK-WRONG-CLUSTER"
+
+
+class ForeignLedgerError(LogError):
+    """A ledger that a log lists or intends does not carry the log's name and id (OWN-6); it is neither fenced nor deleted."""
+
+    code = "BK-FOREIGN-LEDGER"
 
 
 class EntryTooLargeError(LogError):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bk_core.client.history import history_of
+from bk_core.client.identity import recover_own
 from bk_core.client.intents import DATA, forget_intent, intents_of
 from bk_core.client.janitor import check_ledgers_exist
 from bk_core.client.list_store import now_ms
@@ -164,7 +165,7 @@ class _LogCommit:
         """``takeOver``: fence and recover the ledgers of an exclusive writer, and list what they hold (LOG-1 (2))."""
         for segment in listed.live_segments:
             try:
-                with self._client.recover_ledger(segment.ledger_id, password=self._options.password) as ended:
+                with recover_own(self._client, self.log, listed.log_id, segment.ledger_id, self._options.password) as ended:
                     last, size = ended.last_add_confirmed, ended.length
             except NoSuchLedgerError:
                 raise LogDataLossError(f"log {self.log!r} lists ledger {segment.ledger_id}, which does not exist", log=self.log) from None

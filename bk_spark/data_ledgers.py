@@ -200,7 +200,9 @@ class TaskLedgers:
             self._retire(next(iter(_kept.values())))
         while True:
             custom = {"application": b"bk_spark"}
-            handle = create_intended(self._client, log, p, query_id=self._owner, password=self._options.password, custom=custom)
+            handle = create_intended(
+                self._client, log, p, log_id=key[3], query_id=self._owner, password=self._options.password, custom=custom
+            )
             if still_usable(self._client, log, handle.ledger_id, self._owner):
                 break
             withdraw(self._client, log, handle)  # a janitor took the intent away in between

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from bk_core.errors import BkError, InvalidArgumentError, NodeExistsError, NoNodeError
+from bk_core.errors import BkError, InvalidArgumentError, MetadataError, NodeExistsError, NoNodeError, WrongClusterError
 from bk_spark.offsets import LogOffset, from_json, to_json
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def durable(
         if found is not None:
             return found, True
     fresh = dict(make())
-    data = json.dumps(to_json(fresh)).encode()
+    data = _encode(store, fresh)
     decided, known = _create(store, paths[0], data)
     for path in paths[1:]:
-        _create(store, path, data if not known else json.dumps(to_json(decided)).encode())
+        _create(store, path, data if not known else _encode(store, decided))
     return (decided, True) if known else (fresh, False)
 
 
@@ -48,22 +48,37 @@ def _create(store: MetadataStore, path: str, data: bytes) -> tuple[dict[str, Log
         store.create(path, data)
     except NodeExistsError:
         found = store.read(path).data
-        return _decode(path, found), found != data
+        return _decode(store, path, found), found != data
     return {}, False
 
 
 def _read(store: MetadataStore, path: str) -> dict[str, LogOffset] | None:
     try:
-        return _decode(path, store.read(path).data)
+        return _decode(store, path, store.read(path).data)
     except NoNodeError:
         return None
 
 
-def _decode(path: str, data: bytes) -> dict[str, LogOffset]:
+def _encode(store: MetadataStore, offsets: Mapping[str, LogOffset]) -> bytes:
+    return json.dumps({"cluster": store.cluster_id(), "offsets": to_json(offsets)}).encode()
+
+
+def _decode(store: MetadataStore, path: str, data: bytes) -> dict[str, LogOffset]:
+    """One without a cluster is of an earlier program; the log ids in it tell whose it is. WrongClusterError (OWN-3)."""
     try:
         value = json.loads(data)
-        return from_json(value)
-    except (ValueError, BkError) as error:
+        if not isinstance(value.get("cluster"), str):
+            return from_json(value)
+        if value["cluster"] != (here := store.cluster_id()):
+            raise WrongClusterError(
+                f"{path} in the metadata store is the first offset of a reader of cluster {value['cluster']}, and this is cluster {here}; "
+                "choose another readerName, or delete it",
+                cluster=value["cluster"],
+            )
+        return from_json(value["offsets"])
+    except (WrongClusterError, MetadataError):
+        raise
+    except (ValueError, KeyError, AttributeError, BkError) as error:
         raise InvalidArgumentError(
             f"{path} in the metadata store holds no first offset; delete it, or choose another readerName"
         ) from error

@@ -15,6 +15,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from bk_core.client.identity import recover_own
 from bk_core.client.logs import list_logs, log_path, now_ms, read_log
 from bk_core.errors import BkError, ClientClosedError, LogDataLossError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -197,7 +198,7 @@ class FollowedLog:
             return self._closed_end(ledger_id, fresh)
         if self._options.open_ledgers == "recover":
             if ledger_id not in self._recovered:
-                with retried(lambda: self._client.recover_ledger(ledger_id, password=self._options.password)) as ended:
+                with retried(lambda: recover_own(self._client, self.name, "", ledger_id, self._options.password)) as ended:
                     self._recovered[ledger_id] = LiveEnd(ended.last_add_confirmed, True)
                 _log.warning("ledger %d of log %s was fenced and recovered, as openLedgers=recover asks", ledger_id, self.name)
             return self._recovered[ledger_id]

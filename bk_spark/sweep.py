@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from bk_core.client.identity import delete_own
 from bk_core.client.intents import forget_intent
 from bk_core.client.janitor import gc_quietly
 from bk_core.client.logs import update_ledger_list
-from bk_core.errors import NoSuchLedgerError, NoSuchLogError
-from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.errors import ForeignLedgerError, NoSuchLogError
 from bk_spark.options import Options
 
 PAUSE_S = 60.0
@@ -30,10 +30,8 @@ def sweep(client: Any, options: Options, log: str, owner: str) -> None:
 def delete_condemned(client: Any, log: str, ledger_ids: Sequence[int], password: bytes) -> None:
     """Close, delete and forget ledgers that are condemned in the list, then take them off it."""
     for ledger_id in ledger_ids:
-        with suppress(NoSuchLedgerError):
-            if client.ledger_metadata(ledger_id).state is not LedgerState.CLOSED:
-                client.recover_ledger(ledger_id, password=password).close()  # LOG-12: fence its writer, or bookies go on taking entries
-            client.delete_ledger(ledger_id, even_if_listed=True)
+        with suppress(ForeignLedgerError):  # it is not of this log, so there is nothing to delete (OWN-6)
+            delete_own(client, log, "", ledger_id, password)  # LOG-12: fence its writer, or bookies go on taking entries
         forget_intent(client, log, ledger_id)
     if ledger_ids:
         with suppress(NoSuchLogError):

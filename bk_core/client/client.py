@@ -53,7 +53,8 @@ _living: weakref.WeakSet[BookKeeper] = weakref.WeakSet()  # clients that were no
 def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = None, **settings: Any) -> BookKeeper:
     """A client of the cluster at ``uri``, e.g. ``zk://host:2181/ledgers``. Settings are those of ClientConfig.
 
-    Raises MetadataUnavailableError when the metadata store does not answer, InvalidArgumentError for a bad URI or setting.
+    Raises MetadataUnavailableError when the metadata store does not answer, NoClusterError when there is no cluster at the ledgers root
+    (OWN-1), InvalidArgumentError for a bad URI or setting.
     """
     try:
         config = ClientConfig(uri, protocol, **settings)
@@ -61,6 +62,7 @@ def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = Non
         raise InvalidArgumentError(f"unknown client setting: {error}") from None
     opened = store or open_store(uri, timeout_s=config.metadata_timeout_s, log_root=config.log_root)
     try:
+        opened.cluster_id()
         return BookKeeper(config, opened)
     except BaseException:
         opened.close()

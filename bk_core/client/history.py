@@ -167,7 +167,8 @@ def seal_log(client: LogClient, name: str, *, limits: SealLimits = SEAL_LIMITS) 
 def _write_chunk(client: LogClient, name: str, listed: LedgerList, chunk: Chunk, mine: list[int]) -> int:
     """The id of a closed ledger with the chunk in entry 0. ``mine`` gets every ledger that may exist from now on."""
     data = encode_chunk(listed.log_id, chunk)
-    handle = create_intended(client, name, listed.properties, purpose=HISTORY, custom={"application": b"bk_core", "purpose": b"history"})
+    custom = {"application": b"bk_core", "purpose": b"history"}
+    handle = create_intended(client, name, listed.properties, log_id=listed.log_id, purpose=HISTORY, custom=custom)
     mine.append(int(handle.ledger_id))
     try:
         handle.append_run(data, array("q", [0, len(data)])).result(SEAL_TIMEOUT_S)

@@ -16,8 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, now_ms, until_definite
-from bk_core.errors import BkError, ClientClosedError, MetadataOutcomeUnknownError, NodeExistsError, NoNodeError, OperationTimeoutError
+from bk_core.errors import (
+    BkError,
+    ClientClosedError,
+    MetadataOutcomeUnknownError,
+    NodeExistsError,
+    NoNodeError,
+    NoSuchLedgerError,
+    OperationTimeoutError,
+)
 from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY
 from bk_core.protocol.log.segments import LogProperties
 
 DATA = "data"
@@ -29,6 +38,9 @@ class Intent:
     """Who opened a ledger, and where: ``started`` is the start time of process ``pid`` in clock ticks since boot, ``boot`` the boot of the
 
     host and the process namespace in which ``pid`` means something. 0 and "": not known, so that only age tells.
+
+    ``log_id`` is the log's, and ``cluster`` the identity of the cluster that issued the ledger id (OWN-5); "" where an earlier program
+    did not note them.
     """
 
     ledger_id: int
@@ -39,12 +51,14 @@ class Intent:
     started: int = 0
     boot: str = ""
     purpose: str = DATA
+    log_id: str = ""
+    cluster: str = ""
 
 
-def intent_here(ledger_id: int, query_id: str, purpose: str = DATA) -> Intent:
+def intent_here(ledger_id: int, query_id: str, purpose: str = DATA, *, log_id: str = "", cluster: str = "") -> Intent:
     """The intent of this process."""
     pid = os.getpid()
-    return Intent(ledger_id, query_id, socket.gethostname(), pid, now_ms(), _start_of(pid) or 0, _boot(), purpose)
+    return Intent(ledger_id, query_id, socket.gethostname(), pid, now_ms(), _start_of(pid) or 0, _boot(), purpose, log_id, cluster)
 
 
 @cache
@@ -76,7 +90,8 @@ def intent_path(log: str, ledger_id: int, purpose: str = DATA) -> str:
 
 def record_intent(client: LogClient, log: str, intent: Intent) -> None:
     value = {"query": intent.query_id, "host": intent.host, "pid": intent.pid, "createdMs": intent.created_ms}
-    data = json.dumps({**value, "started": intent.started, "boot": intent.boot}).encode()
+    whose = {key: text for key, text in (("logId", intent.log_id), ("cluster", intent.cluster)) if text}
+    data = json.dumps({**value, "started": intent.started, "boot": intent.boot, **whose}).encode()
     path = intent_path(log, intent.ledger_id, intent.purpose)
     try:
         until_definite(lambda: client.store.create(path, data), time.monotonic() + UPDATE_TIMEOUT_S)
@@ -94,6 +109,7 @@ def create_intended(
     log: str,
     properties: LogProperties,
     *,
+    log_id: str = "",
     query_id: str = "",
     purpose: str = DATA,
     password: bytes = b"",
@@ -101,34 +117,53 @@ def create_intended(
 ) -> Any:
     """A new ledger with the log's settings, whose intent was recorded before it came to be. Returns its writer.
 
-    Whatever creating a ledger raises; the intent is forgotten then, unless the outcome is unknown.
+    Intent and ledger both carry the log's id (OWN-5, OWN-6). Whatever creating a ledger raises; the intent is forgotten then, unless the
+    ledger may have come to be. InvalidArgumentError before anything is done for properties that no ledger can have.
     """
+    properties.check()
+    digest_type = DigestType[properties.digest_type]
+    cluster = client.store.cluster_id()
     ledger_id = client.store.new_ledger_id()
-    record_intent(client, log, intent_here(ledger_id, query_id, purpose))
+    whose = {LOG_KEY: log.encode(), LOG_ID_KEY: log_id.encode(), LOG_ROOT_KEY: client.store.log_root.encode()}  # LOG-9
+    record_intent(client, log, intent_here(ledger_id, query_id, purpose, log_id=log_id, cluster=cluster))
     try:
         return client.create_ledger(
             ledger_id=ledger_id,
             ensemble_size=properties.ensemble_size,
             write_quorum_size=properties.write_quorum_size,
             ack_quorum_size=properties.ack_quorum_size,
-            digest_type=DigestType[properties.digest_type],
+            digest_type=digest_type,
             password=password,
-            custom={"log": log.encode(), **(custom or {})},  # LOG-9
+            custom={**{key: value for key, value in whose.items() if value}, **(custom or {})},
             guaranteed_write_quorum=properties.guaranteed and purpose == DATA,
         )
     except (MetadataOutcomeUnknownError, OperationTimeoutError, ClientClosedError):  # it may come to be: the janitor looks after it
         raise
-    except BkError:
-        forget_intent(client, log, ledger_id, purpose)
+    except Exception:
+        if _never_was(client, ledger_id):
+            forget_intent(client, log, ledger_id, purpose)
         raise
 
 
+def _never_was(client: LogClient, ledger_id: int) -> bool:
+    """Whether the ledger does not exist, for certain. Whatever failed, it may have failed after the ledger was created."""
+    try:
+        client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        return True
+    except BkError:  # nobody can tell now: the janitor looks after it
+        pass
+    return False
+
+
 def intents_of(client: LogClient, log: str) -> dict[int, Intent]:
-    """All intents of a log, by ledger."""
+    """All intents of a log, by ledger. Those of another cluster are left out (OWN-5): their ledger ids mean nothing here."""
     found: dict[int, Intent] = {}
-    for child in client.store.children(f"intents/{log}"):
+    children = client.store.children(f"intents/{log}")
+    here = client.store.cluster_id()
+    for child in children:
         intent = read_intent(client, log, child)
-        if intent is not None:
+        if intent is not None and intent.cluster in ("", here):
             found[intent.ledger_id] = intent
     return found
 
@@ -153,4 +188,5 @@ def read_intent(client: LogClient, log: str, child: str) -> Intent | None:
     except NoNodeError:
         return None
     worker = (str(value["query"]), str(value["host"]), int(value["pid"]), int(value["createdMs"]))
-    return Intent(ledger_id, *worker, int(value.get("started", 0)), str(value.get("boot", "")), purpose)
+    process = (int(value.get("started", 0)), str(value.get("boot", "")))
+    return Intent(ledger_id, *worker, *process, purpose, str(value.get("logId", "")), str(value.get("cluster", "")))

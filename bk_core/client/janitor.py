@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from bk_core.client.history import history_of, read_log
+from bk_core.client.identity import close_own, delete_own, log_id_of_reader, of_this_cluster
 from bk_core.client.intents import (
     HISTORY,
     Intent,
@@ -26,6 +27,7 @@ from bk_core.client.intents import (
 from bk_core.client.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
+    back_off,
     change_ledger_list,
     log_path,
     now_ms,
@@ -35,15 +37,21 @@ from bk_core.client.list_store import (
 )
 from bk_core.errors import (
     BkError,
+    ClusterChangedError,
+    ForeignLedgerError,
     InvalidArgumentError,
     LogDataLossError,
     LogError,
     MetadataError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NoClusterError,
     NodeExistsError,
     NoNodeError,
     NoSuchLedgerError,
     NoSuchLogError,
     VersionConflictError,
+    WrongClusterError,
 )
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.codec import decode, encode
@@ -61,11 +69,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """What one pass did: ledgers deleted, listed ledgers of vanished writers that were closed, and what failed (ledger id, why)."""
+    """What one pass did: ledgers deleted, listed ledgers of vanished writers that were closed, what failed (ledger id, why), and ledgers
+    that it left alone for good because they do not carry the log's name and id (OWN-6)."""
 
     deleted: tuple[int, ...] = ()
     closed: tuple[int, ...] = ()
     failed: tuple[tuple[int, str], ...] = ()
+    foreign: tuple[tuple[int, str], ...] = ()
 
 
 def _again(action: Callable[[], T]) -> T:
@@ -80,6 +90,7 @@ class _Pass:
     """One pass over one log: what it did so far, and until when it may go on."""
 
     def __init__(self, client: LogClient, log: str, password: bytes, budget_s: float | None = None) -> None:
+        client.store.check_cluster()
         self.client = client
         self.log = log
         self.password = password
@@ -89,6 +100,7 @@ class _Pass:
         self.deleted: list[int] = []
         self.closed: list[int] = []
         self.failed: dict[int, str] = {}
+        self.foreign: dict[int, str] = {}
 
     @property
     def over(self) -> bool:
@@ -99,34 +111,43 @@ class _Pass:
         return _again(lambda: change_ledger_list(self.client, self.log, change, timeout_s=self._timeout_s))
 
     def report(self) -> GcReport:
-        return GcReport(tuple(self.deleted), tuple(self.closed), tuple(sorted(self.failed.items())))
+        return GcReport(tuple(self.deleted), tuple(self.closed), tuple(sorted(self.failed.items())), tuple(sorted(self.foreign.items())))
 
     def close(self, intent: Intent) -> None:
         """A listed ledger whose writer is gone: its committed ranges stay."""
-        if self._try(intent.ledger_id, _close) is not None:
+        done = self._try(intent.ledger_id, close_own, intent.log_id)
+        if done is not None and intent.ledger_id not in self.foreign:
             forget_intent(self.client, self.log, intent.ledger_id, intent.purpose)
             self.closed.append(intent.ledger_id)
 
-    def delete(self, ledger_ids: Iterable[int]) -> list[int]:
-        """Fence, recover, delete, forget (LOG-12). Returns those that are gone now; others are left for another pass."""
+    def delete(self, ledger_ids: Iterable[int], log_id: str = "") -> list[int]:
+        """Fence, recover, delete, forget (LOG-12). Returns those that are gone now; others are left for another pass. A ledger goes only
+        if it carries the log's name and, where both are known, ``log_id`` or that of its intent (OWN-6)."""
         gone: list[int] = []
         for ledger_id in ledger_ids:
             if self.over:
                 break
-            existed = self._try(ledger_id, _close_and_delete)
+            intent = self.intents.get(ledger_id)
+            existed = self._try(ledger_id, delete_own, intent.log_id if intent and intent.log_id else log_id)
             if existed is None:
                 continue
             if existed:
                 self.deleted.append(ledger_id)
-            if ledger_id in self.intents:
+            if ledger_id in self.intents and ledger_id not in self.foreign:
                 forget_intent(self.client, self.log, ledger_id, self.intents[ledger_id].purpose)
             gone.append(ledger_id)
         return gone
 
-    def _try(self, ledger_id: int, action: Callable[[LogClient, int, bytes], bool]) -> bool | None:
-        """Whether the ledger existed; None if it failed."""
+    def _try(self, ledger_id: int, action: Callable[[LogClient, str, str, int, bytes], bool], log_id: str) -> bool | None:
+        """Whether the ledger existed, as one of this log; None if it failed."""
         try:
-            return action(self.client, ledger_id, self.password)
+            return action(self.client, self.log, log_id, ledger_id, self.password)
+        except ForeignLedgerError as error:
+            self.foreign[ledger_id] = str(error)
+            _log.warning("log %s: %s", self.log, error)
+            return False
+        except (NoClusterError, ClusterChangedError):
+            raise
         except BkError as error:
             self.failed[ledger_id] = str(error)
             _log.warning("log %s: ledger %d cannot be cleaned up now: %s", self.log, ledger_id, error)
@@ -231,23 +252,6 @@ def _is_garbage(intent: Intent, query_id: str | None) -> bool:
         return True
     nobodys = intent.purpose == HISTORY or (query_id is not None and intent.query_id == query_id)
     return nobodys and abandoned(intent)
-
-
-def _close(client: LogClient, ledger_id: int, password: bytes) -> bool:
-    """Fence, recover and close unless it is CLOSED; False if the ledger does not exist."""
-    try:
-        if client.ledger_metadata(ledger_id).state is not LedgerState.CLOSED:
-            client.recover_ledger(ledger_id, password=password).close()
-    except NoSuchLedgerError:
-        return False
-    return True
-
-
-def _close_and_delete(client: LogClient, ledger_id: int, password: bytes) -> bool:
-    existed = _close(client, ledger_id, password)
-    if existed:
-        client.delete_ledger(ledger_id, even_if_listed=True)
-    return existed
 
 
 def check_ledgers_exist(client: LogClient, ledger_ids: Iterable[int]) -> None:
@@ -362,25 +366,55 @@ def delete_log(client: LogClient, name: str, *, password: bytes = b"") -> None:
 
     NoSuchLogError if there is none. A tombstone keeps the list until all is gone, so that ``gc_log`` of the same name can finish it.
     """
-    while True:
-        listed, version = read_versioned(client, name)
-        _store_tombstone(client, name, listed)
-        try:
-            until_definite(partial(client.store.delete, log_path(name), version), _deadline())
-            break
-        except VersionConflictError:  # changed meanwhile
-            continue
+    before = intents_of(client, name)
+    listed = _unlist(client, name)
     work = _Pass(client, name, password)
-    work.delete(work.intents)
+    work.delete(_intended(work, listed.log_id, before))
     _clear_tombstones(work)
-    for reader in client.store.children(f"readers/{name}"):
-        client.store.delete(f"readers/{name}/{reader}")
+    _forget_readers(client, name, listed.log_id)
     for place in ("intents", "deleted", "readers"):
         with suppress(MetadataError):  # a parent that is not empty stays, and who makes a node makes its parents
             client.store.delete(f"{place}/{name}")
     if work.failed:
         failed = ", ".join(f"{ledger_id} ({why})" for ledger_id, why in sorted(work.failed.items()))
         raise LogError(f"log {name!r} is deleted, but not its ledgers {failed}; gc_log finishes it", log=name)
+
+
+def _unlist(client: LogClient, name: str) -> LedgerList:
+    """Take the list away; returns what it was. A lost answer is looked into, not repeated: under the same name, with the same version,
+    there may be another log by then (OWN-7)."""
+    listed, version = read_versioned(client, name)
+    deadline = _deadline()
+    while True:
+        _store_tombstone(client, name, listed)
+        try:
+            client.store.delete(log_path(name), version)
+            return listed
+        except VersionConflictError:  # changed meanwhile, or by another log of this name
+            pass
+        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
+            back_off(0.01, deadline, str(error))
+        try:
+            again, version = until_definite(partial(read_versioned, client, name), deadline)
+        except NoSuchLogError:
+            return listed
+        if again.log_id != listed.log_id:
+            return listed
+        listed = again
+
+
+def _intended(work: _Pass, log_id: str, before: Collection[int]) -> list[int]:
+    """Ledgers intended for the log that is gone: intents name it. Those that name none were there before it was unlisted (OWN-5)."""
+    return [i.ledger_id for i in work.intents.values() if i.log_id == log_id or (not i.log_id and i.ledger_id in before)]
+
+
+def _forget_readers(client: LogClient, name: str, log_id: str) -> None:
+    """First offsets that were kept for this log. A log that was created again under the name keeps those of its own readers (OWN-7)."""
+    for reader in client.store.children(f"readers/{name}"):
+        path = f"readers/{name}/{reader}"
+        with suppress(NoNodeError):
+            if log_id_of_reader(client.store.read(path).data, name) in (None, log_id):
+                client.store.delete(path)
 
 
 def _deadline() -> float:
@@ -409,8 +443,11 @@ def _clear_tombstones(work: _Pass) -> None:
             pass
         path = f"{_tombstones(work.log)}/{log_id}"
         try:
-            listed = decode(work.client.store.read(path).data)
+            listed = of_this_cluster(work.client, work.log, decode(work.client.store.read(path).data))
         except NoNodeError:  # another pass was faster
+            continue
+        except WrongClusterError as error:
+            _log.warning("log %s: the remains of a deleted log of another cluster stay: %s", work.log, error)
             continue
         if _delete_all(work, listed):
             work.client.store.delete(path)
@@ -422,9 +459,9 @@ def _delete_all(work: _Pass, listed: LedgerList) -> bool:
     done = True
     gone = set(work.deleted)
 
-    def clear(ids: Iterable[int]) -> bool:
+    def clear(ids: Iterable[int], log_id: str = listed.log_id) -> bool:
         wanted = [ledger_id for ledger_id in dict.fromkeys(ids) if ledger_id not in gone]
-        deleted = work.delete(wanted)
+        deleted = work.delete(wanted, log_id)
         gone.update(deleted)
         return len(deleted) == len(wanted)
 
@@ -441,17 +478,9 @@ def _delete_all(work: _Pass, listed: LedgerList) -> bool:
 
     for ref in (*listed.dropped, *listed.history):
         done = clear_ref(ref) and done
-    return (
-        clear(
-            (
-                *listed.condemned,
-                *listed.released,
-                *(ref.ledger_id for ref in listed.opened),
-                *(segment.ledger_id for segment in listed.segments),
-            )
-        )
-        and done
-    )
+    done = clear(listed.condemned, "") and done  # what a janitor has found may be of an earlier log of this name
+    rest = (*listed.released, *(ref.ledger_id for ref in listed.opened), *(segment.ledger_id for segment in listed.segments))
+    return clear(rest) and done
 
 
 def _exists(client: LogClient, ledger_id: int) -> bool:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from bk_core.client.identity import of_this_cluster
 from bk_core.errors import (
     InvalidArgumentError,
     MetadataOutcomeUnknownError,
@@ -69,11 +70,20 @@ def read_ledger_list(client: LogClient, name: str) -> LedgerList:
 
 
 def read_versioned(client: LogClient, name: str) -> tuple[LedgerList, int]:
+    """The one way to a list: it is looked at whether it is this cluster's before anybody sees it (OWN-3). WrongClusterError."""
     try:
         stored = client.store.read(log_path(name))
     except NoNodeError:
-        raise NoSuchLogError(f"there is no log {name!r}", log=name) from None
-    return decode(stored.data), stored.version
+        raise no_such_log(client, name) from None
+    return of_this_cluster(client, name, decode(stored.data)), stored.version
+
+
+def no_such_log(client: LogClient, name: str) -> NoSuchLogError:
+    """Only where there is a cluster, and the same one as before, does a missing list mean that there is no such log (OWN-2)."""
+    client.store.check_cluster()
+    elsewhere = client.store.log_elsewhere(name)
+    hint = "" if elsewhere is None else f" at {client.store.log_root}; an older program keeps one at {elsewhere} (log_root={elsewhere!r})"
+    return NoSuchLogError(f"there is no log {name!r}{hint}", log=name)
 
 
 def change_ledger_list(
@@ -93,7 +103,7 @@ def change_ledger_list(
         if changed is listed:
             return listed
         try:
-            compare_and_set(client, log_path(name), encode(changed), version, deadline)
+            _compare_and_set(client, name, listed.log_id, encode(changed), version, deadline)
             return changed
         except VersionConflictError:
             pause = back_off(pause, deadline, f"changing log {name!r}")
@@ -101,8 +111,21 @@ def change_ledger_list(
             raise NoSuchLogError(f"log {name!r} was deleted", log=name) from None
 
 
-def compare_and_set(client: LogClient, path: str, data: bytes, version: int, deadline: float) -> None:
-    until_definite(lambda: client.store.write(path, data, version), deadline)
+def _compare_and_set(client: LogClient, name: str, log_id: str, data: bytes, version: int, deadline: float) -> None:
+    """META-12, but the log is looked at before a request is repeated: one that was deleted and created again meanwhile counts its
+    versions anew, and the compare-and-set would not notice (OWN-7)."""
+    pause = 0.01
+    while True:
+        try:
+            client.store.write(log_path(name), data, version)
+            return
+        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
+            if time.monotonic() >= deadline:  # the caller learns whether the outcome is still open
+                raise
+            pause = back_off(pause, deadline, str(error))
+        again, now = until_definite(lambda: read_versioned(client, name), deadline)
+        if (again.log_id, now) != (log_id, version):
+            raise VersionConflictError(f"log {name!r} has another version")
 
 
 def until_definite(request: Callable[[], T], deadline: float) -> T:

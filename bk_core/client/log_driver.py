@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from bk_core.client.guards import admit_writer
+from bk_core.client.identity import of_this_cluster, recover_own
 from bk_core.client.intents import create_intended, intent_path
 from bk_core.client.list_store import LogClient, log_path, now_ms
 from bk_core.client.logs import update_ledger_list
@@ -20,17 +21,21 @@ from bk_core.client.writers import WRITER, writer_tag
 from bk_core.errors import (
     BkError,
     ClientClosedError,
+    ClusterChangedError,
+    ForeignLedgerError,
     InvalidArgumentError,
     LedgerClosedError,
     LedgerFencedError,
     MetadataConflictError,
     MetadataFormatError,
+    NoClusterError,
     NoNodeError,
     NoSuchLedgerError,
     NoSuchLogError,
     NotEnoughBookiesError,
     OperationTimeoutError,
     PersistenceViolatedError,
+    WrongClusterError,
     WrongDigestTypeError,
     WrongPasswordError,
 )
@@ -69,6 +74,10 @@ _FOR_GOOD = (
     InvalidArgumentError,
     ClientClosedError,
     PersistenceViolatedError,
+    ClusterChangedError,
+    NoClusterError,
+    WrongClusterError,
+    ForeignLedgerError,
 )
 _DONE: dict[type[Work], type[WorkDone]] = {
     ReadList: ListRead,
@@ -156,7 +165,7 @@ class LeaderWorks:
         NoNodeError also for a log that was deleted and created again.
         """
         stored = self._client.store.read(log_path(self.name))
-        listed = decode(stored.data)
+        listed = of_this_cluster(self._client, self.name, decode(stored.data))
         if self.log_id not in ("", listed.log_id):
             raise NoNodeError(f"log {self.name!r} was deleted and created again")
         self.log_id = listed.log_id
@@ -216,7 +225,8 @@ class LeaderWorks:
 
     def _create(self, tags: Mapping[str, bytes]) -> int:
         """LOG-9: with an intent, so that a ledger that never gets listed is found by a janitor."""
-        handle = create_intended(self._client, self.name, self.properties, password=self._password, custom={**tags, WRITER: self._tag})
+        custom = {**tags, WRITER: self._tag}
+        handle = create_intended(self._client, self.name, self.properties, log_id=self.log_id, password=self._password, custom=custom)
         self._short_since = None
         self.handles[handle.ledger_id] = handle
         self._intended.add(handle.ledger_id)
@@ -230,7 +240,7 @@ class LeaderWorks:
         return Outcome.UNKNOWN if now - self._short_since < self._patience_s else Outcome.REFUSED
 
     def _recover(self, ledger_id: int) -> int:
-        with self._client.recover_ledger(ledger_id, password=self._password) as ended:
+        with recover_own(self._client, self.name, self.log_id, ledger_id, self._password) as ended:
             last_entry_id, size = int(ended.last_add_confirmed), int(ended.length)
         if ledger_id in self.handles and last_entry_id < 0:
             self.empty_in_a_row += 1

@@ -67,8 +67,12 @@ def create_log(client: LogClient, name: str, properties: LogProperties | None = 
     """Create an empty log. LogExistsError unless ``exist_ok``, which returns the log that is there."""
     chosen = properties or LogProperties()
     chosen.check()
-    fresh = LedgerList(log_id=uuid.uuid4().hex, properties=chosen)
-    path, data = log_path(name), encode(fresh)
+    path = log_path(name)
+    fresh = LedgerList(log_id=uuid.uuid4().hex, properties=chosen, cluster=client.store.cluster_id())
+    elsewhere = client.store.log_elsewhere(name)
+    if elsewhere is not None:
+        raise LogExistsError(f"an older program keeps a log {name!r} at {elsewhere}; log_root={elsewhere!r} opens it", log=name)
+    data = encode(fresh)
     try:
         until_definite(lambda: client.store.create(path, data), time.monotonic() + UPDATE_TIMEOUT_S)
     except NodeExistsError:

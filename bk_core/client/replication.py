@@ -75,6 +75,7 @@ def decommission_bookie(
     """Repair every ledger that names ``bookie`` away from it, again and again until none does, nothing changes any more or ``wait_s`` is
     over. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie goes only if nothing names the bookie and it is down.
     """
+    client.store.check_cluster()
     options = replace(options, lost=options.lost | {bookie}, only_lost=True)
     report = DecommissionReport(bookie)
     deadline = time.monotonic() + wait_s
@@ -92,6 +93,7 @@ def decommission_bookie(
             break
         if not again:
             time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+    client.store.check_cluster()  # "named by no ledger" of a store that was emptied meanwhile means nothing (OWN-2)
     view = client.bookies()
     report.registered = bookie in view.writable or bookie in view.readonly
     if delete_cookie and report.is_complete and not report.registered:
@@ -103,6 +105,7 @@ def _names(client: BookKeeper, ledger_id: int, bookie: BookieId) -> bool:
     try:
         metadata = client.ledger_metadata(ledger_id)
     except NoSuchLedgerError:
+        client.store.check_cluster()
         return False
     return any(bookie in fragment.ensemble for fragment in metadata.fragments)
 
@@ -126,6 +129,7 @@ class _Job:
     # --- checking ----------------------------------------------------------------------------------------------------
 
     def check(self) -> LedgerReport:
+        self._client.store.check_cluster()
         self._load()
         fragments = tuple(self._check(span, full=self._options.full) for span in eligible_fragments(self._metadata))
         tail = open_tail_without(self._metadata, self._registered)
@@ -161,6 +165,7 @@ class _Job:
     # --- repairing ---------------------------------------------------------------------------------------------------
 
     def repair(self) -> RepairReport:
+        self._client.store.check_cluster()  # before a lock or a ledger of another cluster is touched (OWN-2)
         marks = self._session.store.underreplication()
         with self._locked() as locked:
             if not locked:
@@ -172,6 +177,7 @@ class _Job:
                 self._repair_fragments()
                 self._fill()
             except NoSuchLedgerError:
+                self._client.store.check_cluster()
                 self._report.deleted = True
             except (LedgerError, MetadataFormatError, OperationTimeoutError) as error:
                 self._report.problems.append(str(error.args[0]))

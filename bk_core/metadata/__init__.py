@@ -19,10 +19,12 @@ def open_store(uri: str, *, timeout_s: float = 10.0, log_root: str | None = None
 
     ``memory://name`` is shared by all that open the same name within this process. ``zk://h1:2181;h2:2181/ledgers`` is ZooKeeper with
     the ledgers root ``/ledgers``; ``zk+hierarchical``, ``zk+longhierarchical`` and ``zk+flat`` also demand that layout. Hosts may be
-    separated by ``;`` or ``,``. Query: ``chroot=/x`` puts everything below ``/x``; ``session_timeout_ms`` is the ZooKeeper session's.
+    separated by ``;`` or ``,``. Query: ``chroot=/x`` puts everything below ``/x``; ``session_timeout_ms`` is the ZooKeeper session's;
+    ``log_root=/x`` is where logs live, unless ``log_root`` says so.
 
-    No call on the store takes much longer than ``timeout_s``. Logs live at ``log_root``, by default ``bk-logs`` beside the ledgers
-    root. Raises InvalidArgumentError, MetadataUnavailableError, LayoutMismatchError.
+    No call on the store takes much longer than ``timeout_s``. By default logs live beside the ledgers root, at ``<ledgers root>-logs``;
+    clusters that have logs at ``bk-logs``, the default of earlier versions, keep them there (OWN-8). Raises InvalidArgumentError,
+    MetadataUnavailableError, LayoutMismatchError.
     """
     if not timeout_s > 0:
         raise InvalidArgumentError(f"timeout of {timeout_s} s is not positive")
@@ -47,7 +49,7 @@ def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, 
     if not hosts or not parts.path:
         raise InvalidArgumentError(f"{uri!r} lacks hosts or the ledgers root, as in zk://host:2181/ledgers")
     query = dict(parse_qsl(parts.query))
-    unknown = sorted(query.keys() - {"chroot", "session_timeout_ms"})
+    unknown = sorted(query.keys() - {"chroot", "session_timeout_ms", "log_root"})
     if unknown or parts.fragment:
         raise InvalidArgumentError(f"{uri!r} has an unknown option {(unknown or [parts.fragment])[0]!r}")
     session = query.get("session_timeout_ms", str(_SESSION_TIMEOUT_MS))
@@ -60,5 +62,5 @@ def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, 
         manager=manager,
         timeout_s=timeout_s,
         session_timeout_s=int(session) / 1000,
-        log_root=log_root,
+        log_root=log_root or query.get("log_root"),
     )

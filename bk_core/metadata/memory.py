@@ -8,10 +8,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 
-from bk_core.errors import ClientClosedError, MetadataError, NodeExistsError, NoNodeError, VersionConflictError
+from bk_core.errors import (
+    ClientClosedError,
+    ClusterChangedError,
+    MetadataError,
+    NoClusterError,
+    NodeExistsError,
+    NoNodeError,
+    VersionConflictError,
+)
 from bk_core.metadata import paths
 from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
-from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
+from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch, changed_cluster
 from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState, UnderreplicationStore
 from bk_core.protocol.ledger.metadata import BookieId
 
@@ -39,9 +47,12 @@ _WORLDS_LOCK = Lock()
 class MemoryStore:
     """All that is opened under one name sees the same nodes. Callbacks run on the thread that made the change, after it."""
 
-    __slots__ = ("_closed", "_mine", "_underreplication", "_world")
+    __slots__ = ("_closed", "_cluster", "_mine", "_name", "_underreplication", "_world")
+    log_root = "/logs"
 
     def __init__(self, name: str) -> None:
+        self._name = name
+        self._cluster: str | None = None
         with _WORLDS_LOCK:
             self._world = _WORLDS.setdefault(name, _World())
         self._underreplication = MemoryUnderreplication(self._world.underreplication)
@@ -147,6 +158,21 @@ class MemoryStore:
     def instance_id(self) -> str | None:
         self._check_open()
         return self._world.instance_id
+
+    def cluster_id(self) -> str:
+        found = self.instance_id()
+        if found is None:
+            raise NoClusterError(f"there is no cluster at memory://{self._name}; initialize_cluster() makes one")
+        self._cluster = self._cluster or found
+        if found != self._cluster:
+            raise ClusterChangedError(changed_cluster(f"memory://{self._name}", self._cluster, found))
+        return found
+
+    def check_cluster(self) -> None:
+        self.cluster_id()
+
+    def log_elsewhere(self, name: str) -> str | None:
+        return None
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned:
         return self._read(_cookie(bookie_id))

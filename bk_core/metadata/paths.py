@@ -154,7 +154,12 @@ def check_relative(path: str, what: str = "path") -> str:
 
 
 def default_log_root(root: str) -> str:
-    """Logs live beside, never under, the ledgers root: bookies' garbage collectors walk that one."""
+    """Logs live beside, never under, the ledgers root: bookies' garbage collectors walk that one. Each cluster has its own (OWN-8)."""
+    return f"{root}-logs"
+
+
+def old_log_root(root: str) -> str:
+    """The default of earlier versions. Clusters whose roots lie side by side shared it."""
     return root.rpartition("/")[0] + "/bk-logs"
 
 

@@ -34,6 +34,14 @@ class BookieView:
     readonly: tuple[BookieId, ...]
 
 
+def changed_cluster(root: str, before: str, now: str) -> str:
+    """The text of ClusterChangedError."""
+    return (
+        f"{root} holds cluster {now} now; it was cluster {before} when this client connected. It was initialised anew, or this is another "
+        "metadata store: connect again"
+    )
+
+
 class Watch(Protocol):
     def cancel(self) -> None: ...
 
@@ -109,6 +117,20 @@ class MetadataStore(Protocol):
 
     # the cluster -------------------------------------------------------------------------------------------------
     def instance_id(self) -> str | None: ...
+
+    def cluster_id(self) -> str:
+        """Identity of the cluster at the ledgers root, read anew at each call: INSTANCEID, or where an old cluster has none, when the root
+        was made (OWN-1). NoClusterError; ClusterChangedError if it was another one at this store's first call (OWN-2)."""
+
+    def check_cluster(self) -> None:
+        """As ``cluster_id``, and NoClusterError too when the cluster has lost its LAYOUT (OWN-2). Before "does not exist" is believed."""
+
+    @property
+    def log_root(self) -> str:
+        """Where this cluster's logs lie (OWN-8); absolute, without the chroot."""
+
+    def log_elsewhere(self, name: str) -> str | None:
+        """Another log root that holds a log of this name which may be this cluster's, made by an older program (OWN-8)."""
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned:
         """NoNodeError."""

@@ -37,6 +37,7 @@ from bk_core.metadata import paths
 from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
 from bk_core.metadata.underreplication import UnderreplicationStore
+from bk_core.metadata.zookeeper_cluster import ClusterAtRoot, LogRoot
 from bk_core.metadata.zookeeper_logging import quiet_logger
 from bk_core.metadata.zookeeper_underreplication import ZooKeeperUnderreplication
 from bk_core.metadata.zookeeper_watches import ANY_VERSION, PAUSE_S, Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp
@@ -75,7 +76,11 @@ class ZooKeeperStore:
     ) -> None:
         prefix = paths.check_root(chroot, "chroot") if chroot else ""
         self._root = prefix + paths.check_root(root, "ledgers root")
-        self._log_root = prefix + paths.check_log_root(log_root or paths.default_log_root(root), root)
+        self._prefix = prefix
+        self._cluster = ClusterAtRoot(self, hosts)
+        chosen = None if log_root is None else prefix + paths.check_log_root(log_root, root)
+        own, old = paths.check_log_root(paths.default_log_root(root), root), paths.old_log_root(root)
+        self._log_root = LogRoot(self, chosen, prefix + own, prefix + old)
         self._rack_map = prefix + paths.rack_map_path(root)
         self._wanted_manager = manager
         self._layout: str | None = None
@@ -130,10 +135,13 @@ class ZooKeeperStore:
             self._prune(path)
 
     def list_ledgers(self) -> Iterator[int]:
+        """NoClusterError, and not an empty list, where the cluster is gone or goes meanwhile (OWN-2)."""
         manager = self._manager()
         self._read("sync", self._root)
+        self.check_cluster()
         for tree in paths.trees(manager):
             yield from self._walk(self._root, "", tree.levels)
+        self.check_cluster()
 
     def watch_ledger(self, ledger_id: int, callback: Callable[[], None]) -> Watch:
         return self._watch(self._ledger(ledger_id), callback)
@@ -141,7 +149,7 @@ class ZooKeeperStore:
     # logs ----------------------------------------------------------------------------------------------------------
 
     def create(self, path: str, data: bytes) -> Version:
-        return self._create_with_parents(self._log(path), data)
+        return self._create_with_parents(self._log(path, writing=True), data)
 
     def read(self, path: str) -> Versioned:
         return self._get(self._log(path))
@@ -153,7 +161,7 @@ class ZooKeeperStore:
         self._remove(self._log(path), ANY_VERSION if version is None else version)
 
     def children(self, path: str) -> list[str]:
-        return self._children(self._log(path) if path else self._log_root)
+        return self._children(self._log(path) if path else self._log_root.find())
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         return self._watch(self._log(path), callback)
@@ -233,6 +241,20 @@ class ZooKeeperStore:
             return self._get(f"{self._root}/INSTANCEID").data.decode("ascii", "replace")
         except NoNodeError:
             return None
+
+    def cluster_id(self) -> str:
+        return self._cluster.cluster_id()
+
+    def check_cluster(self) -> None:
+        self._cluster.check()
+
+    @property
+    def log_root(self) -> str:
+        return self._log_root.find().removeprefix(self._prefix)
+
+    def log_elsewhere(self, name: str) -> str | None:
+        found = self._log_root.elsewhere(name)
+        return None if found is None else found.removeprefix(self._prefix)
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned:
         return self._get(self._cookie(bookie_id))
@@ -370,8 +392,8 @@ class ZooKeeperStore:
     def _ledger(self, ledger_id: int) -> str:
         return self._root + paths.ledger_path(self._manager(), ledger_id)
 
-    def _log(self, path: str) -> str:
-        return f"{self._log_root}/{paths.check_relative(path)}"
+    def _log(self, path: str, *, writing: bool = False) -> str:
+        return f"{self._log_root.find(writing=writing)}/{paths.check_relative(path)}"
 
     def _cookie(self, bookie_id: BookieId) -> str:
         return f"{self._root}/cookies/{check_bookie_id(bookie_id)}"
@@ -401,6 +423,11 @@ class ZooKeeperStore:
 
     def _exists(self, path: str) -> bool:
         return self._read("exists", path) is not None
+
+    def _created(self, path: str) -> int | None:
+        """The transaction that made a node; None if there is none."""
+        stat = self._read("exists", path)
+        return None if stat is None else int(stat.czxid)
 
     def _children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
         try:

@@ -84,7 +84,7 @@ def test_a_new_cluster_holds_exactly_the_specified_nodes(zookeeper: ZooKeeperPro
     store.delete_ledger(2**31 - 1)
     assert sorted(client.get_children(root)) == ["INSTANCEID", "LAYOUT", "available", "idgen"]
     store.create("logs/one", b"")
-    assert client.exists(f"{root.rpartition('/')[0]}/bk-logs/logs/one")
+    assert client.exists(f"{root.rpartition('/')[0]}/{root.rpartition('/')[2]}-logs/logs/one")
     store.close()
 
 

@@ -18,11 +18,13 @@ from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.sealing import ref_to
 from bk_core.protocol.log.segments import HistoryRef, LogProperties, Mark, Segment
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+_WITHOUT_CLUSTER = 2
 CHUNK_FORMAT_VERSION = 1
-_READABLE = (1, 2)
+_READABLE = (1, 2, 3)
 _FIELDS = (
     "format",
+    "cluster",
     "logId",
     "properties",
     "trimmed",
@@ -49,8 +51,9 @@ _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 def encode(listed: LedgerList) -> bytes:
+    """Format 3, which older programs refuse, because they would not look at ``cluster``; format 2 for a list that has none."""
     value = {
-        "format": FORMAT_VERSION,
+        **({"format": FORMAT_VERSION, "cluster": listed.cluster} if listed.cluster else {"format": _WITHOUT_CLUSTER}),
         "logId": listed.log_id,
         "properties": _properties(listed.properties),
         "trimmed": [listed.trimmed_seq, listed.trimmed_rows, listed.trimmed_bytes, listed.head_rows, listed.head_bytes],
@@ -86,7 +89,9 @@ def decode(data: bytes) -> LedgerList:
         value = json.loads(data.decode())
         stored_format = value["format"]
         if stored_format not in _READABLE:
-            raise MetadataFormatError(f"ledger list of format {stored_format!r}; this program reads formats 1 and {FORMAT_VERSION}")
+            raise MetadataFormatError(f"ledger list of format {stored_format!r}; this program reads formats 1 to {FORMAT_VERSION}")
+        if stored_format == FORMAT_VERSION and not (isinstance(value["cluster"], str) and value["cluster"]):
+            raise MetadataFormatError(f"ledger list of format {FORMAT_VERSION} that does not name its cluster")
         return _decode_v1(value) if stored_format == 1 else _decode_v2(value)
     except _MALFORMED as error:
         raise MetadataFormatError(f"not a ledger list: {type(error).__name__}: {error}") from error
@@ -114,6 +119,7 @@ def _decode_v2(value: Mapping[str, Any]) -> LedgerList:
         released=tuple(int(i) for i in value["released"]),
         opened=tuple(decode_ref(row) for row in value["opened"]),
         schemas=schemas,
+        cluster=str(value.get("cluster", "")),
     )
 
 

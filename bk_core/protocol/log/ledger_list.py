@@ -41,6 +41,8 @@ class LedgerList:
     to their children at a cut; their own ledgers stay until all that they refer to is trimmed, for readers with an older list.
     ``condemned`` ledgers are about to be deleted by a janitor: no commit may name them. ``released`` ledgers lost their last segment while
     somebody was still entitled to write them; a janitor condemns them when nobody is any more.
+
+    ``cluster`` is the identity of the cluster whose ledgers these are (OWN-3); "" in a list of an earlier program, which did not say.
     """
 
     log_id: str
@@ -59,6 +61,7 @@ class LedgerList:
     released: tuple[int, ...] = ()
     opened: tuple[HistoryRef, ...] = ()
     schemas: tuple[str, ...] = ()
+    cluster: str = ""
 
     def __post_init__(self) -> None:
         """``head_*`` and ``schemas`` have one spelling, so that equal lists compare equal."""

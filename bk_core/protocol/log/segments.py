@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.log.position import Position
 
 ENTRY_FORMATS = ("arrow", "raw")
@@ -184,8 +185,20 @@ class LogProperties:
     committed_retention_ms: int | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
+    def __post_init__(self) -> None:
+        """Names have one spelling: case does not matter, and HMAC is another word for MAC."""
+        if isinstance(self.entry_format, str):
+            object.__setattr__(self, "entry_format", self.entry_format.lower())
+        if isinstance(self.digest_type, str):
+            digest = self.digest_type.upper()
+            object.__setattr__(self, "digest_type", "MAC" if digest == "HMAC" else digest)
+
     def check(self) -> None:
-        """InvalidArgumentError unless E >= Qw >= Qa >= 1 (CR-1), the entry format is known and every retention is positive."""
+        """InvalidArgumentError unless every property is one that ledgers can be written with: E >= Qw >= Qa >= 1 (CR-1), entry format
+        and digest type known, retentions positive."""
+        self._check_kinds()
+        if self.digest_type not in DigestType.__members__:
+            raise InvalidArgumentError(f"digestType must be one of {', '.join(DigestType.__members__)}, not {self.digest_type!r}")
         if self.entry_format not in ENTRY_FORMATS:
             raise InvalidArgumentError(f"entryFormat must be one of {', '.join(ENTRY_FORMATS)}, not {self.entry_format!r}")
         if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
@@ -201,3 +214,19 @@ class LogProperties:
         for name, bound in bounds.items():
             if bound is not None and bound <= 0:
                 raise InvalidArgumentError(f"{name} must be positive, or absent to keep everything, not {bound}")
+
+    def _check_kinds(self) -> None:
+        for name in ("entry_format", "digest_type", "schema"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidArgumentError(f"{name} must be text, not {getattr(self, name)!r}")
+        numbers = ("ensemble_size", "write_quorum_size", "ack_quorum_size", "retention_ms", "retention_bytes", "committed_retention_ms")
+        for name in numbers:
+            value = getattr(self, name)
+            if not (_is_number(value) or (value is None and name.endswith(("_ms", "_bytes")))):
+                raise InvalidArgumentError(f"{name} must be a whole number, not {value!r}")
+        if not isinstance(self.guaranteed, bool):
+            raise InvalidArgumentError(f"guaranteed must be True or False, not {self.guaranteed!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

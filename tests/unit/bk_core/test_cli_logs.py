@@ -257,7 +257,8 @@ def test_gc(bk: Bk, client: bk_core.BookKeeper) -> None:
     """All logs by default; what is younger than the age stays."""
     fill(client, "a", 1)
     create_log(client, "b")
-    with client.create_ledger() as orphan, client.create_ledger() as young:
+    of_a = {"log": b"a"}
+    with client.create_ledger(custom=of_a) as orphan, client.create_ledger(custom=of_a) as young:
         pass
     record_intent(client, "a", Intent(orphan.ledger_id, "q", "elsewhere", 1, logs.now_ms() - 7_200_000))
     record_intent(client, "a", Intent(young.ledger_id, "q", "elsewhere", 1, logs.now_ms()))
@@ -273,7 +274,7 @@ def test_gc(bk: Bk, client: bk_core.BookKeeper) -> None:
 
 def test_gc_says_what_it_could_not_do(bk: Bk, client: bk_core.BookKeeper) -> None:
     create_log(client, "a")
-    orphan = client.create_ledger(password=b"secret").ledger_id
+    orphan = client.create_ledger(password=b"secret", custom={"log": b"a"}).ledger_id
     record_intent(client, "a", Intent(orphan, "q", "elsewhere", 1, 0))
     assert bk("gc", status=1) == "a: deleted nothing, closed nothing\n"
     assert f"a: ledger {orphan} could not be cleaned up: [BK-PASSWORD]" in bk.err

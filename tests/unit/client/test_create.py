@@ -87,6 +87,7 @@ class LossyStore(MemoryStore):
 @pytest.fixture
 def store() -> Iterator[LossyStore]:
     made = LossyStore()
+    made.initialize_cluster()
     for number in range(4):
         made.register_bookie(f"b{number}", "127.0.0.1", 3181 + number)
     yield made

@@ -387,7 +387,7 @@ def _others_win(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> 
     rival = bk_core.BookKeeper(client.config, honest)
 
     def race(path: str, data: bytes, version: int) -> int:
-        with rival.create_ledger() as other:
+        with rival.create_ledger(custom={"log": b"a"}) as other:
             update_ledger_list(rival, "a", lambda listed: listed.add_live_segment(other.ledger_id, 1))
         update_ledger_list(rival, "a", lambda listed: listed.close_live(other.ledger_id, -1, 0, 1))
         return honest.write(path, data, version)

@@ -110,6 +110,7 @@ ABC = ("a:1", "b:1", "c:1")
 
 @pytest.fixture
 def client(request: pytest.FixtureRequest) -> Iterator[BookKeeper]:
+    open_store(f"memory://{request.node.name}").initialize_cluster()
     with connect(f"memory://{request.node.name}") as made:
         for bookie in (*ABC, "x:1"):
             made.store.register_bookie(bookie, "127.0.0.1", 1)

@@ -14,6 +14,7 @@ import bk_core
 from bk_core.client.session import Closable
 from bk_core.config import ClientConfig
 from bk_core.errors import InvalidArgumentError
+from bk_core.metadata import open_store
 
 
 class Handle:
@@ -37,9 +38,15 @@ class Crowded(weakref.WeakSet[Closable]):
             yield item
 
 
+def new_cluster() -> str:
+    uri = f"memory://{uuid.uuid4().hex}"
+    open_store(uri).initialize_cluster()
+    return uri
+
+
 @pytest.fixture
 def client() -> Iterator[bk_core.BookKeeper]:
-    with bk_core.connect(f"memory://{uuid.uuid4().hex}") as bk:
+    with bk_core.connect(new_cluster()) as bk:
         yield bk
 
 
@@ -56,7 +63,7 @@ def test_a_handle_may_be_opened_while_the_client_is_closed(client: bk_core.BookK
 
 def test_ledgers_are_spread_over_the_connections_that_were_asked_for() -> None:
     """Adds and reads of one ledger share a connection; what is about the ledger's state has one for all."""
-    with bk_core.connect(f"memory://{uuid.uuid4().hex}", connections_per_bookie=3) as bk:
+    with bk_core.connect(new_cluster(), connections_per_bookie=3) as bk:
         links: queue.SimpleQueue[list[object]] = queue.SimpleQueue()
 
         def look() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from array import array
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ class Ledger:
     ledger_id: int
     entries: list[bytes] = field(default_factory=list)
     state: LedgerState = LedgerState.OPEN
+    custom: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class WriteHandle:
@@ -91,11 +93,14 @@ class ReadHandle:
 class FakeClient:
     def __init__(self, store: Any = None) -> None:
         self.store = store or MemoryStore(uuid.uuid4().hex)
+        self.store.initialize_cluster()
         self.ledgers: dict[int, Ledger] = {}
         self.recovered: list[int] = []
 
-    def create_ledger(self, *, ledger_id: int | None = None, **_settings: Any) -> WriteHandle:
-        ledger = Ledger(self.store.new_ledger_id() if ledger_id is None else ledger_id)
+    def create_ledger(self, *, ledger_id: int | None = None, custom: Mapping[str, bytes] | None = None, **_settings: Any) -> WriteHandle:
+        """Of log "a", which most tests are about, unless ``custom`` says otherwise."""
+        custom = {"log": b"a"} if custom is None else custom
+        ledger = Ledger(self.store.new_ledger_id() if ledger_id is None else ledger_id, custom=custom)
         self.ledgers[ledger.ledger_id] = ledger
         return WriteHandle(ledger)
 
@@ -118,7 +123,7 @@ class FakeClient:
 
     def ledger_metadata(self, ledger_id: int) -> Any:
         ledger = self._get(ledger_id)
-        return SimpleNamespace(state=ledger.state, fragments=(SimpleNamespace(first_entry_id=0),))
+        return SimpleNamespace(state=ledger.state, custom=ledger.custom, fragments=(SimpleNamespace(first_entry_id=0),))
 
 
 @pytest.fixture

@@ -430,7 +430,7 @@ def test_a_deletion_that_crashed_is_finished_by_gc(client: Any, monkeypatch: pyt
     dead(client)
     client.store.create("readers/a/r", b"{}")
     with monkeypatch.context() as patch:
-        patch.setattr(janitor, "_close_and_delete", crash_after(steps, janitor._close_and_delete))
+        patch.setattr(janitor, "delete_own", crash_after(steps, janitor.delete_own))
         with pytest.raises(Crash):
             delete_log(client, "a")
     with pytest.raises(NoSuchLogError):

@@ -308,6 +308,8 @@ def test_the_stored_form_byte_for_byte() -> None:
         condemned=(4,),
     )
     listed = listed.append_segments([SegmentRange(7, 12, 14, 25, 999, 10)], 1003, "q", 9)
+    tied = replace(listed, cluster="3f2c")
+    assert encode(tied) == encode(listed).replace(b'{"format":2,', b'{"format":3,"cluster":"3f2c",') and decode(encode(tied)) == tied
     assert encode(listed) == (
         b'{"format":2,"logId":"f00d","properties":{"entryFormat":"arrow","ensembleSize":3,"writeQuorumSize":3,"ackQuorumSize":2,'
         b'"digestType":"CRC32C","retentionMs":86400000},"trimmed":[4,50,500,40,400],'

@@ -57,8 +57,10 @@ def test_id_counters() -> None:
 
 
 def test_the_log_root_lies_beside_the_ledgers_root() -> None:
-    assert paths.default_log_root("/ledgers") == "/bk-logs"
-    assert paths.default_log_root("/a/ledgers") == "/a/bk-logs"
+    assert paths.default_log_root("/ledgers") == "/ledgers-logs"
+    assert paths.default_log_root("/a/ledgers") == "/a/ledgers-logs"
+    assert paths.old_log_root("/ledgers") == "/bk-logs"
+    assert paths.old_log_root("/a/ledgers") == "/a/bk-logs"
     for wrong in ("/ledgers", "/ledgers/logs", "logs", "/logs/"):
         with pytest.raises(InvalidArgumentError):
             paths.check_log_root(wrong, "/ledgers")

@@ -152,6 +152,9 @@ class Store:
         self.logs = logs
         self.nodes: dict[str, bytes] = {}
 
+    def cluster_id(self) -> str:
+        return "here"
+
     def children(self, path: str) -> list[str]:
         return sorted(self.logs)
 

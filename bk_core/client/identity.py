@@ -1,0 +1,137 @@
+"""Looked at before anything is read, taken over, collected, trimmed or deleted: whose the list and the ledger are (OWN-2 .. OWN-7)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bk_core.errors import ForeignLedgerError, NoSuchLedgerError, WrongClusterError
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.identity import Claim, Evidence, Standing, claim, ledgers_to_look_at, standing
+from bk_core.protocol.log.ledger_list import LedgerList
+
+if TYPE_CHECKING:
+    from bk_core.client.list_store import LogClient
+
+_KNOWN_MAX = 4096
+_known: dict[tuple[str, str, str], None] = {}  # cluster, log, log id: lists that do not say whose they are, and were found to be ours
+_lock = threading.Lock()
+
+
+def of_this_cluster(client: LogClient, name: str, listed: LedgerList) -> LedgerList:
+    """The list, which names its cluster from now on. WrongClusterError if it is another's, or may be (OWN-3, OWN-4); NoClusterError and
+    ClusterChangedError (OWN-2). Call it after the list was read: a cluster that is this one now was this one then.
+    """
+    here = client.store.cluster_id()
+    if listed.cluster == here:
+        return listed
+    key = (here, name, listed.log_id)
+    if listed.cluster or key not in _known:
+        evidence = Evidence() if listed.cluster else _evidence(client, name, listed)
+        found = claim(listed, here, evidence)
+        if found in (Claim.FOREIGN, Claim.UNKNOWN):
+            raise WrongClusterError(_why(client, name, listed, here, evidence), log=name, cluster=listed.cluster, here=here)
+        if found is Claim.OURS:
+            with _lock:
+                if len(_known) >= _KNOWN_MAX:
+                    _known.clear()
+                _known[key] = None
+    return replace(listed, cluster=here)
+
+
+def _evidence(client: LogClient, name: str, listed: LedgerList) -> Evidence:
+    """Ledgers of the list; if it has none, those that its writers have just made."""
+    evidence = Evidence()
+    for ledger_id in ledgers_to_look_at(listed) or _intended(client, name):
+        evidence = evidence.with_ledger(standing(_custom(client, ledger_id), name, listed.log_id))
+    if evidence.missing and not ledgers_to_look_at(listed):
+        return replace(evidence, missing=0, other=0)  # of intents only a ledger that carries the name tells something
+    return evidence
+
+
+def _intended(client: LogClient, name: str) -> Iterable[int]:
+    return {int(child.partition(".")[0]) for child in client.store.children(f"intents/{name}")}
+
+
+def _custom(client: LogClient, ledger_id: int) -> Any:
+    try:
+        return client.ledger_metadata(ledger_id).custom
+    except NoSuchLedgerError:
+        return None
+
+
+def _why(client: LogClient, name: str, listed: LedgerList, here: str, evidence: Evidence) -> str:
+    where = f"log {name!r} at {client.store.log_root}/logs/{name}"
+    if listed.cluster:
+        return (
+            f"{where} belongs to cluster {listed.cluster}; this client is connected to cluster {here}. Nothing was read or changed. "
+            "Connect to the log's own cluster, or use another log root or name here; if that cluster is gone for good, "
+            f"`bk log forget {name} --cluster {listed.cluster}` removes the list, and no ledger"
+        )
+    total = evidence.named + evidence.other + evidence.missing
+    found = f"of {total} ledgers, {evidence.named} carry its name here, {evidence.other} do not, {evidence.missing} do not exist"
+    return (
+        f"{where} was written by a program that did not note its cluster, and does not look like one of cluster {here}: "
+        f"{found if total else 'it has no ledgers that could tell'}. Nothing was read or changed. If it is this cluster's all the same, "
+        f"`bk log adopt {name}` says so"
+    )
+
+
+def log_id_of_reader(data: bytes, name: str) -> str | None:
+    """The id of the log that a durable first offset speaks of under this name; None if it does not tell."""
+    try:
+        value = json.loads(data)
+        offsets = value["offsets"] if isinstance(value.get("cluster"), str) else value
+        return str(offsets[name]["logId"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+# --- ledgers --------------------------------------------------------------------------------------------------------
+
+
+def check_ledger(name: str, log_id: str, ledger_id: int, metadata: Any) -> None:
+    """ForeignLedgerError unless the ledger carries the log's name and, if both are known, its id (OWN-6)."""
+    if standing(metadata.custom, name, log_id) is not Standing.NAMED:
+        told = {key: value.decode(errors="replace") for key, value in sorted(metadata.custom.items()) if key in ("log", "logId")}
+        carries = " and ".join(f"{key}={value}" for key, value in told.items()) or "no log's name"
+        raise ForeignLedgerError(
+            f"ledger {ledger_id} is not of log {name!r} (id {log_id or 'not known'}): it carries {carries}. It was left alone",
+            log=name,
+            ledger_id=ledger_id,
+        )
+
+
+def recover_own(client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes) -> Any:
+    """Fence, recover and close a ledger of the log; returns its reader. ForeignLedgerError before anything is done to another's (OWN-6)."""
+    check_ledger(name, log_id, ledger_id, client.ledger_metadata(ledger_id))
+    return client.recover_ledger(ledger_id, password=password)
+
+
+def close_own(client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes) -> bool:
+    """Fence, recover and close unless it is CLOSED. False if it does not exist, which is believed only of a cluster that is still there
+    and the same (OWN-2)."""
+    try:
+        metadata = client.ledger_metadata(ledger_id)
+        check_ledger(name, log_id, ledger_id, metadata)
+        if metadata.state is not LedgerState.CLOSED:
+            client.recover_ledger(ledger_id, password=password).close()
+    except NoSuchLedgerError:
+        client.store.check_cluster()
+        return False
+    return True
+
+
+def delete_own(client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes) -> bool:
+    """Close as ``close_own`` does, then delete (LOG-12). False if there was none."""
+    if not close_own(client, name, log_id, ledger_id, password):
+        return False
+    client.store.check_cluster()
+    try:
+        client.delete_ledger(ledger_id, even_if_listed=True)
+    except NoSuchLedgerError:  # another janitor was faster
+        return False
+    return True

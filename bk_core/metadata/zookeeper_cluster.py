@@ -1,0 +1,182 @@
+"""Which cluster lies at the ledgers root, and where its logs lie (OWN-1, OWN-2, OWN-8)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+from bk_core.errors import ClusterChangedError, MetadataError, MetadataFormatError, NoClusterError, NodeExistsError, NoNodeError
+from bk_core.metadata import paths
+from bk_core.metadata.store import Versioned, changed_cluster
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.log import codec
+from bk_core.protocol.log.identity import Claim, Evidence, claim, ledgers_to_look_at, standing
+
+if TYPE_CHECKING:
+    from bk_core.metadata.store import Version
+
+_LOOKED_AT_MAX = 200  # nodes, in the search for a cluster that may have been meant
+_TOLD_MAX = 5
+
+
+class Nodes(Protocol):
+    """What is asked of the store: nodes by absolute path, ledgers by id."""
+
+    _root: str
+
+    def _get(self, path: str) -> Versioned: ...
+    def _exists(self, path: str) -> bool: ...
+    def _children(self, path: str) -> list[str]: ...
+    def _created(self, path: str) -> int | None: ...
+    def _create_with_parents(self, path: str, data: bytes, top: str = "") -> Version: ...
+    def read_ledger(self, ledger_id: int) -> Versioned: ...
+    def cluster_id(self) -> str: ...
+
+
+class ClusterAtRoot:
+    """``cluster_id`` and ``check`` as MetadataStore says."""
+
+    def __init__(self, nodes: Nodes, hosts: str) -> None:
+        self._nodes = nodes
+        self._root = nodes._root
+        self._hosts = hosts
+        self._first: str | None = None
+        self._had_layout = False
+
+    def cluster_id(self) -> str:
+        found = self._identity()
+        if found is None:
+            raise NoClusterError(self._what_is_there())
+        self._first = self._first or found
+        if found != self._first:
+            raise ClusterChangedError(changed_cluster(self._root, self._first, found))
+        return found
+
+    def check(self) -> None:
+        self.cluster_id()
+        if self._nodes._exists(f"{self._root}/LAYOUT"):
+            self._had_layout = True
+        elif self._had_layout:
+            raise NoClusterError(f"the cluster at {self._root} has lost its LAYOUT; restore the metadata store before anything else")
+
+    def _identity(self) -> str | None:
+        """INSTANCEID; where there is none but a LAYOUT, when the root was made: old clusters never got an INSTANCEID."""
+        try:
+            stored = self._nodes._get(f"{self._root}/INSTANCEID").data.decode("ascii", "replace").strip()
+        except NoNodeError:
+            stored = ""
+        if stored:
+            return stored
+        created = self._nodes._created(self._root) if self._nodes._exists(f"{self._root}/LAYOUT") else None
+        return None if created is None else f"root-{created:x}"
+
+    def _what_is_there(self) -> str:
+        here = "exists, but has neither" if self._nodes._exists(self._root) else "does not exist, so there is no"
+        text = f"there is no cluster at {self._root} of ZooKeeper {self._hosts}: {self._root} {here} LAYOUT "
+        text += "nor INSTANCEID" if here.startswith("exists") else "at it"
+        before = "" if self._first is None else f"; it was cluster {self._first} before: the metadata store was emptied, or is another one"
+        found = list(clusters_near(self._nodes, self._root))
+        if found:
+            nearest = sorted(found, key=lambda root: -difflib.SequenceMatcher(None, root, self._root).ratio())[:_TOLD_MAX]
+            return f"{text}{before}. There is one at {' and at '.join(nearest)}: look at the path of the URI"
+        return f"{text}{before}. No other cluster was found there: look at the address, or make one with `bk local` or initnewcluster"
+
+
+def clusters_near(nodes: Nodes, root: str) -> Iterator[str]:
+    """Roots of clusters below ``root``, beside and above it, and two levels below those. Never ``root``. Looks at 200 nodes at most."""
+    left = _LOOKED_AT_MAX
+    above = [root[: i or 1] for i in range(len(root) - 1, -1, -1) if root[i] == "/"]
+    wanted, seen = [(root, 1), *((path, 2) for path in above)], {root}
+    while wanted and left:
+        path, depth = wanted.pop(0)
+        for name in nodes._children(path):
+            child = f"{path.rstrip('/')}/{name}"
+            if child in seen or not left:
+                continue
+            seen.add(child)
+            left -= 1
+            if nodes._exists(f"{child}/LAYOUT") or nodes._exists(f"{child}/INSTANCEID"):
+                yield child
+            elif depth > 1 and child != "/zookeeper":
+                wanted.append((child, depth - 1))
+
+
+class LogRoot:
+    """Where the logs of a cluster lie (OWN-8): where its own node, ``<ledgers root>-logs``, says, in it or at the old place ``bk-logs``.
+
+    The node is made once, by whoever writes about logs first; that is the whole decision. Before it is made, readers look where a
+    writer would write.
+    """
+
+    def __init__(self, nodes: Nodes, chosen: str | None, own: str, old: str) -> None:
+        self._nodes = nodes
+        self._own = own
+        self._old = old
+        self._decided = chosen
+        self._lock = Lock()
+
+    def find(self, *, writing: bool = False) -> str:
+        with self._lock:
+            if self._decided is None:
+                return self._find(writing)
+            return self._decided
+
+    def _find(self, writing: bool) -> str:
+        said = self._said()
+        if said is None:
+            found = self._old if self._old_is_used() else self._own
+            if not writing:
+                return found
+            try:
+                self._nodes._create_with_parents(self._own, b"" if found == self._own else json.dumps({"logRoot": found}).encode())
+                said = found
+            except NodeExistsError:  # somebody was faster, or it was this call's first try
+                said = self._said() or self._own
+        self._decided = said
+        return said
+
+    def _said(self) -> str | None:
+        try:
+            data = self._nodes._get(self._own).data
+            return paths.check_root(str(json.loads(data)["logRoot"]), "log root") if data else self._own
+        except NoNodeError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise MetadataFormatError(f"{self._own} does not tell where the logs of {self._nodes._root} lie: {error}") from None
+
+    def _old_is_used(self) -> bool:
+        """Whether an older program has kept logs of this very cluster at the old place, which clusters shared."""
+        names = self._nodes._children(f"{self._old}/logs")
+        here = self._nodes.cluster_id() if names else ""
+        return any(self._claim(name, here) is not Claim.FOREIGN for name in names)
+
+    def elsewhere(self, name: str) -> str | None:
+        """The old place, if there is a log of this name that may be this cluster's though the cluster does not keep its logs there."""
+        with self._lock:
+            if self._decided != self._own or not self._nodes._exists(f"{self._old}/logs/{name}"):
+                return None
+            return None if self._claim(name, self._nodes.cluster_id()) is Claim.FOREIGN else self._old
+
+    def _claim(self, name: str, here: str) -> Claim:
+        try:
+            listed = codec.decode(self._nodes._get(f"{self._old}/logs/{name}").data)
+        except NoNodeError:
+            return Claim.FOREIGN
+        except MetadataFormatError:
+            return Claim.UNKNOWN
+        evidence = Evidence()
+        if not listed.cluster:
+            for ledger_id in ledgers_to_look_at(listed):
+                evidence = evidence.with_ledger(standing(self._custom(ledger_id), name, listed.log_id))
+        return claim(listed, here, evidence)
+
+    def _custom(self, ledger_id: int) -> dict[str, bytes] | None:
+        try:
+            return dict(metadata_codec.decode(self._nodes.read_ledger(ledger_id).data).custom)
+        except NoNodeError:
+            return None
+        except MetadataError:
+            return {}

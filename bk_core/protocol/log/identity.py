@@ -1,0 +1,85 @@
+"""Whose a log is, and whose a ledger is (OWN-3 .. OWN-6): ledger ids mean nothing without the cluster that issued them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from bk_core.protocol.log.ledger_list import LedgerList
+
+LOOKED_AT_MAX = 256  # ledgers of a list that says nothing about its cluster, half of them its oldest and half its newest
+LOG_KEY = "log"
+LOG_ID_KEY = "logId"
+LOG_ROOT_KEY = "logRoot"
+
+
+class Standing(Enum):
+    """How a ledger of this cluster stands to a log."""
+
+    NAMED = "carries the log's name"
+    OTHER = "carries another name or none"
+    MISSING = "does not exist"
+
+
+class Claim(Enum):
+    OURS = "a log of this cluster"
+    FOREIGN = "a log of another cluster, as far as can be told"
+    NOBODYS = "a log that was never written to and does not say whose it is"
+    UNKNOWN = "a log that was written to, has no ledgers, and does not say whose it is"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """How many ledgers of a list stand how."""
+
+    named: int = 0
+    other: int = 0
+    missing: int = 0
+
+    def with_ledger(self, found: Standing) -> Evidence:
+        match found:
+            case Standing.NAMED:
+                return replace(self, named=self.named + 1)
+            case Standing.OTHER:
+                return replace(self, other=self.other + 1)
+            case Standing.MISSING:
+                return replace(self, missing=self.missing + 1)
+
+
+def standing(custom: Mapping[str, bytes] | None, name: str, log_id: str) -> Standing:
+    """Of a ledger with this custom metadata (None: there is no such ledger). One without a log id is of the log that it names (OWN-6)."""
+    if custom is None:
+        return Standing.MISSING
+    known_id = custom.get(LOG_ID_KEY)
+    is_named = custom.get(LOG_KEY) == name.encode()
+    return Standing.NAMED if is_named and (not log_id or known_id in (None, log_id.encode())) else Standing.OTHER
+
+
+NO_EVIDENCE = Evidence()
+
+
+def claim(listed: LedgerList, here: str, evidence: Evidence = NO_EVIDENCE) -> Claim:
+    """OWN-3: what the list itself says counts alone. OWN-4: one that says nothing is ours if some of its ledgers carry its name here and
+    none carries another or none; if it never had any, it is nobody's, and of whoever writes to it first."""
+    if listed.cluster:
+        return Claim.OURS if listed.cluster == here else Claim.FOREIGN
+    if evidence.other:
+        return Claim.FOREIGN
+    if evidence.named:
+        return Claim.OURS
+    if evidence.missing:
+        return Claim.FOREIGN
+    return Claim.UNKNOWN if _was_used(listed) else Claim.NOBODYS
+
+
+def _was_used(listed: LedgerList) -> bool:
+    return bool(listed.next_seq or listed.committed or listed.dropped or listed.condemned or listed.released or listed.opened)
+
+
+def ledgers_to_look_at(listed: LedgerList) -> tuple[int, ...]:
+    """The ledgers that tell whose a list is which does not say it."""
+    refs = (*listed.opened, *listed.dropped, *listed.history)
+    every = tuple(dict.fromkeys([*(ref.ledger_id for ref in refs), *(segment.ledger_id for segment in listed.segments)]))
+    half = LOOKED_AT_MAX // 2
+    return every if len(every) <= LOOKED_AT_MAX else (*every[:half], *every[-half:])

@@ -1,0 +1,309 @@
+"""Logs and their clusters: two clusters in one ZooKeeper, one initialised anew, an empty ZooKeeper, a mistyped root (OWN-1 .. OWN-8).
+
+ZooKeeper and the bookies are real; each cluster has one bookie, in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+import bk_core
+from bk_core.bookie.server import EmbeddedBookie
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess
+from bk_core.client.history import read_log
+from bk_core.client.list_store import read_ledger_list
+from bk_core.client.log_reader import LogReader
+from bk_core.client.log_writer import LogWriter
+from bk_core.client.logs import create_log, delete_log, gc_log, list_logs
+from bk_core.errors import (
+    BkError,
+    ClusterChangedError,
+    LogExistsError,
+    NoClusterError,
+    NoSuchLogError,
+)
+from bk_core.metadata import open_store
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.segments import LogProperties
+from tests.integration.patience import PATIENT
+
+_NUMBERS = itertools.count()
+ONE = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
+RAW = LogProperties(entry_format="raw", **ONE)
+
+
+class World:
+    """A place in one ZooKeeper for clusters side by side."""
+
+    def __init__(self, zookeeper: ZooKeeperProcess, directory: Path) -> None:
+        self.address = zookeeper.connect_string
+        self.parent = f"/world{next(_NUMBERS)}"
+        self.kazoo = KazooClient(hosts=self.address)
+        self.kazoo.start(timeout=30)
+        self._directory = directory
+        self._opened: list[Any] = []
+
+    def uri(self, name: str) -> str:
+        return f"zk://{self.address}{self.parent}/{name}"
+
+    def cluster(self, name: str) -> EmbeddedBookie:
+        """Initialise it and start its bookie."""
+        store = self.opened(open_store(self.uri(name)))
+        store.initialize_cluster()
+        bookie: EmbeddedBookie = EmbeddedBookie(self._directory / f"{name}-{next(_NUMBERS)}", "127.0.0.1", 0, store).start()
+        return self.opened(bookie)
+
+    def connect(self, name: str, **settings: Any) -> bk_core.BookKeeper:
+        client: bk_core.BookKeeper = self.opened(bk_core.connect(self.uri(name), limits=PATIENT, **settings))
+        return client
+
+    def opened(self, thing: Any) -> Any:
+        self._opened.append(thing)
+        return thing
+
+    def stop(self) -> None:
+        """Bookies and clients, the newest first."""
+        while self._opened:
+            self._opened.pop().close()
+
+    def wipe(self, *names: str) -> None:
+        for name in names:
+            self.kazoo.delete(f"{self.parent}/{name}", recursive=True)
+
+    def close(self) -> None:
+        self.stop()
+        self.kazoo.stop()
+        self.kazoo.close()
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as process:
+        yield process
+
+
+@pytest.fixture
+def world(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[World]:
+    made = World(zookeeper, tmp_path)
+    yield made
+    made.close()
+
+
+def written(client: bk_core.BookKeeper, name: str, entries: int = 3) -> list[int]:
+    """A log of so many segments of one entry; its ledgers."""
+    create_log(client, name, RAW, exist_ok=True)
+    with LogWriter.open(client, name) as writer:
+        for i in range(entries):
+            writer.append(b"%d" % i)
+            writer.roll()
+    return [segment.ledger_id for segment in read_ledger_list(client, name).segments]
+
+
+def strangers(client: bk_core.BookKeeper, count: int) -> list[Any]:
+    """Ledgers of nobody's log that are being written."""
+    writers = [client.create_ledger(**ONE) for _ in range(count)]
+    for writer in writers:
+        writer.append(b"of a stranger")
+    return writers
+
+
+def check_strangers(client: bk_core.BookKeeper, writers: list[Any]) -> None:
+    """None was lost, fenced or deleted."""
+    for writer in writers:
+        writer.append(b"goes on")
+        assert client.ledger_metadata(writer.ledger_id).state is LedgerState.OPEN
+        assert writer.last_add_confirmed >= 1
+
+
+def entries_of(client: bk_core.BookKeeper, name: str) -> list[bytes]:
+    with LogReader(client, name) as reader:
+        return [payload for run in reader.read() for payload in run.payloads()]
+
+
+# --- is there a cluster ------------------------------------------------------------------------------------------------
+
+
+def test_a_mistyped_root_is_refused_and_the_right_one_named(world: World) -> None:
+    """OWN-1"""
+    world.cluster("ledgers")
+    root = f"{world.parent}/ledgerz"
+    with pytest.raises(NoClusterError, match=rf"BK-NO-CLUSTER\] there is no cluster at {root}.*There is one at {world.parent}/ledgers:"):
+        bk_core.connect(world.uri("ledgerz"))
+    with pytest.raises(NoClusterError, match=rf"There is one at {world.parent}/ledgers:"):
+        bk_core.connect(world.uri("ledgers/deeper/down"))
+    with pytest.raises(NoClusterError, match=rf"There is one at {world.parent}/ledgers:"):
+        bk_core.connect(f"zk://{world.address}{world.parent}")
+    assert world.kazoo.get_children(world.parent) == ["ledgers"]  # asking made nothing
+
+
+def test_an_empty_place_is_no_cluster(world: World, zookeeper: ZooKeeperProcess) -> None:
+    """OWN-1: a root that exists but holds neither LAYOUT nor INSTANCEID is none either, and may be initialised by nobody but the user."""
+    world.kazoo.create(f"{world.parent}/ledgers/available/readonly", makepath=True)
+    with pytest.raises(NoClusterError, match="exists, but has neither LAYOUT nor INSTANCEID"):
+        bk_core.connect(world.uri("ledgers"))
+
+
+def test_an_old_cluster_without_instance_id_is_one(world: World) -> None:
+    """OWN-1: where only a LAYOUT is, the identity is when the root was made."""
+    world.cluster("ledgers")
+    world.stop()
+    world.wipe("ledgers/INSTANCEID")
+    with open_opened(world, "ledgers") as store:
+        before = store.cluster_id()
+        assert before.startswith("root-") and store.cluster_id() == before
+        world.wipe("ledgers")
+        with pytest.raises(NoClusterError, match=f"it was cluster {before} before: the metadata store was emptied"):
+            store.cluster_id()
+        with pytest.raises(NoClusterError):
+            list(store.list_ledgers())
+        world.kazoo.create(f"{world.parent}/ledgers/LAYOUT", b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1", makepath=True)
+        with pytest.raises(ClusterChangedError, match=f"it was cluster {before} when this client connected"):
+            store.cluster_id()
+
+
+def open_opened(world: World, name: str) -> Any:
+    return contextlib.closing(open_store(world.uri(name)))
+
+
+def test_a_cluster_that_lost_its_layout_lists_no_ledgers(world: World) -> None:
+    """OWN-2"""
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    assert list(client.list_ledgers()) == []
+    world.wipe("ledgers/LAYOUT")
+    with pytest.raises(NoClusterError, match="has lost its LAYOUT"):
+        list(client.list_ledgers())
+
+
+# --- where logs lie ----------------------------------------------------------------------------------------------------
+
+
+def test_each_cluster_has_its_own_log_root(world: World) -> None:
+    """OWN-8: the same name in two clusters is two logs; a root given by hand, or in the URI, overrides."""
+    for name in ("ledgers-a", "ledgers-b"):
+        world.cluster(name)
+    a, b = world.connect("ledgers-a"), world.connect("ledgers-b")
+    assert (a.store.log_root, b.store.log_root) == (f"{world.parent}/ledgers-a-logs", f"{world.parent}/ledgers-b-logs")
+    assert list_logs(a) == [] and not world.kazoo.exists(a.store.log_root)  # looking makes nothing
+    ledgers = {name: written(client, "web") for name, client in (("a", a), ("b", b))}
+    delete_log(b, "web")
+    assert entries_of(a, "web") == [b"0", b"1", b"2"] and set(ledgers["a"]) <= set(a.list_ledgers())
+    assert list_logs(b) == [] and list(b.list_ledgers()) == []
+    root = f"{world.parent}/other"
+    create_log(world.connect("ledgers-b", log_root=root), "mine", RAW)
+    there = bk_core.connect(f"{world.uri('ledgers-b')}?log_root={root}")
+    assert list_logs(world.opened(there)) == ["mine"] and list_logs(b) == []
+
+
+def as_before(world: World, name: str, log: str) -> None:
+    """Store a log's list at the old root, in format 2, as earlier programs did."""
+    old = f"{world.parent}/bk-logs"
+    for kind in ("logs", "intents"):
+        world.kazoo.ensure_path(f"{old}/{kind}")
+    value = json.loads(world.kazoo.get(f"{world.parent}/{name}-logs/logs/{log}")[0])
+    del value["cluster"]
+    world.kazoo.create(f"{old}/logs/{log}", json.dumps({**value, "format": 2}).encode())
+    world.kazoo.delete(f"{world.parent}/{name}-logs", recursive=True)
+
+
+def test_logs_at_the_old_root_are_found_and_stay_there(world: World) -> None:
+    """OWN-8, OWN-4: the decision is written down, so that new logs go to the same place for ever; a second cluster goes its own way."""
+    for name in ("ledgers-a", "ledgers-b"):
+        world.cluster(name)
+    written(world.connect("ledgers-a"), "web")
+    as_before(world, "ledgers-a", "web")
+    a, b = world.connect("ledgers-a"), world.connect("ledgers-b")
+    assert a.store.log_root == f"{world.parent}/bk-logs" and entries_of(a, "web") == [b"0", b"1", b"2"]
+    assert world.kazoo.exists(f"{world.parent}/ledgers-a-logs") is None
+    written(a, "new")
+    assert json.loads(world.kazoo.get(f"{world.parent}/ledgers-a-logs")[0]) == {"logRoot": f"{world.parent}/bk-logs"}
+    assert list_logs(a) == ["new", "web"]
+    assert b.store.log_root == f"{world.parent}/ledgers-b-logs" and list_logs(b) == []
+    delete_log(a, "web")
+    delete_log(a, "new")
+    assert list(a.list_ledgers()) == [] and world.connect("ledgers-a").store.log_root == f"{world.parent}/bk-logs"
+
+
+def test_a_log_that_an_older_program_makes_at_the_old_root_is_told(world: World) -> None:
+    """OWN-8: never split in silence."""
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    create_log(client, "first", RAW)
+    create_log(world.connect("ledgers", log_root=f"{world.parent}/bk-logs"), "late", RAW)
+    with pytest.raises(NoSuchLogError, match=rf"an older program keeps one at {world.parent}/bk-logs \(log_root="):
+        read_log(client, "late")
+    with pytest.raises(LogExistsError, match=f"keeps a log 'late' at {world.parent}/bk-logs"):
+        create_log(client, "late", RAW)
+    assert list_logs(client) == ["first"]
+
+
+# --- logs of another cluster -------------------------------------------------------------------------------------------
+
+ACTIONS: dict[str, Callable[[bk_core.BookKeeper], Any]] = {
+    "read": lambda client: entries_of(client, "web"),
+    "open a writer": lambda client: LogWriter.open(client, "web"),
+    "collect": lambda client: gc_log(client, "web", min_age_s=0),
+    "delete": lambda client: delete_log(client, "web"),
+}
+
+
+def test_two_clusters_that_share_a_log_root_leave_each_others_logs_alone(world: World) -> None:
+    """OWN-3"""
+    for name in ("ledgers-a", "ledgers-b"):
+        world.cluster(name)
+    shared = f"{world.parent}/shared"
+    a, b = (world.connect(name, log_root=shared) for name in ("ledgers-a", "ledgers-b"))
+    ledgers = written(a, "web")
+    writers = strangers(b, max(ledgers) + 1)
+    before = world.kazoo.get(f"{shared}/logs/web")[0]
+    for action in ACTIONS.values():
+        with pytest.raises(BkError, match=f"BK-WRONG-CLUSTER.* belongs to cluster {a.store.cluster_id()}; this client is connected to"):
+            action(b)
+    check_strangers(b, writers)
+    assert world.kazoo.get(f"{shared}/logs/web")[0] == before and entries_of(a, "web") == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["format 3", "format 2"])
+def test_a_cluster_initialised_anew_leaves_the_ledgers_of_others_alone(world: World, tied: bool) -> None:
+    """OWN-3, OWN-4: ids begin at 0 again, so the lists that survived name ledgers of others, who are writing."""
+    world.cluster("ledgers")
+    old = world.connect("ledgers")
+    ledgers = written(old, "web")
+    if not tied:
+        as_before(world, "ledgers", "web")
+    world.stop()
+    world.wipe("ledgers")
+    world.cluster("ledgers")
+    client = world.connect("ledgers", log_root=None if tied else f"{world.parent}/bk-logs")
+    writers = strangers(client, max(ledgers) + 1)
+    for action in ACTIONS.values():
+        with pytest.raises(BkError, match="BK-WRONG-CLUSTER"):
+            action(client)
+    check_strangers(client, writers)
+
+
+def test_a_running_client_notices_a_cluster_initialised_anew(world: World) -> None:
+    """OWN-2"""
+    bookie = world.cluster("ledgers")
+    client = world.connect("ledgers")
+    ledgers = written(client, "web")
+    bookie.close()
+    world.wipe("ledgers")
+    for action in (lambda: read_log(client, "web"), lambda: list(client.list_ledgers()), lambda: client.decommission_bookie("x:1")):
+        with pytest.raises(NoClusterError, match="the metadata store was emptied, or is another one"):
+            action()
+    with pytest.raises(NoClusterError):
+        gc_log(client, "web", min_age_s=0)
+    again = world.opened(open_store(world.uri("ledgers")))
+    again.initialize_cluster()
+    for action in (*ACTIONS.values(), lambda bk: bk.decommission_bookie("x:1"), lambda bk: bk.repair_ledger(ledgers[0])):
+        with pytest.raises(BkError, match="BK-CLUSTER-CHANGED"):
+            action(client)

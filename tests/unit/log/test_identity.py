@@ -1,0 +1,443 @@
+"""Whose a log is and whose a ledger is (OWN-1 .. OWN-7), over a store in memory; with ZooKeeper in tests/integration/test_identity.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bk_core.client.history import read_log, update_ledger_list
+from bk_core.client.identity import log_id_of_reader
+from bk_core.client.intents import Intent, create_intended, intents_of, record_intent
+from bk_core.client.janitor import delete_log, gc_log, trim_log
+from bk_core.client.list_store import change_ledger_list, now_ms, read_ledger_list
+from bk_core.client.log_reader import LogReader
+from bk_core.client.log_writer import LogWriter
+from bk_core.client.logs import create_log, set_properties
+from bk_core.errors import (
+    BkError,
+    InvalidArgumentError,
+    LogError,
+    MetadataFormatError,
+    MetadataOutcomeUnknownError,
+    NoClusterError,
+    NoSuchLogError,
+    WrongClusterError,
+)
+from bk_core.protocol.log.codec import decode, encode
+from bk_core.protocol.log.identity import (
+    LOOKED_AT_MAX,
+    Claim,
+    Evidence,
+    Standing,
+    claim,
+    ledgers_to_look_at,
+    standing,
+)
+from bk_core.protocol.log.ledger_list import LedgerList, LogProperties, SegmentRange
+
+RAW = LogProperties(entry_format="raw")
+
+
+class Store:
+    """The client's store with other methods."""
+
+    def __init__(self, store: Any, **methods: Any) -> None:
+        self._store = store
+        self.__dict__.update(methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def untied(client: Any, name: str) -> LedgerList:
+    """Store the list as an earlier program would: without its cluster."""
+    stored = client.store.read(f"logs/{name}")
+    listed = replace(decode(stored.data), cluster="")
+    client.store.write(f"logs/{name}", encode(listed), stored.version)
+    return listed
+
+
+def foreign(client: Any, name: str, cluster: str = "elsewhere") -> None:
+    stored = client.store.read(f"logs/{name}")
+    client.store.write(f"logs/{name}", encode(replace(decode(stored.data), cluster=cluster)), stored.version)
+
+
+def written(client: Any, name: str = "a", entries: int = 3) -> list[int]:
+    """A log with ``entries`` segments, one entry each; their ledgers."""
+    create_log(client, name, RAW, exist_ok=True)
+    with LogWriter.open(client, name) as writer:
+        for i in range(entries):
+            writer.append(b"%d" % i)
+            writer.roll()
+    return [segment.ledger_id for segment in read_ledger_list(client, name).segments]
+
+
+# --- the rules ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("custom", "expected"),
+    [
+        (None, Standing.MISSING),
+        ({}, Standing.OTHER),
+        ({"log": b"b"}, Standing.OTHER),
+        ({"log": b"a"}, Standing.NAMED),
+        ({"log": b"a", "logId": b"1"}, Standing.NAMED),
+        ({"log": b"a", "logId": b"2"}, Standing.OTHER),
+        ({"log": b"b", "logId": b"1"}, Standing.OTHER),
+    ],
+)
+def test_how_a_ledger_stands_to_a_log(custom: dict[str, bytes] | None, expected: Standing) -> None:
+    """OWN-6"""
+    assert standing(custom, "a", "1") is expected
+    if custom is not None and custom.get("log") == b"a":
+        assert standing(custom, "a", "") is Standing.NAMED
+
+
+def test_what_a_list_says_counts_alone() -> None:
+    """OWN-3"""
+    listed = LedgerList("1", RAW, cluster="here")
+    assert claim(listed, "here", Evidence(other=9)) is Claim.OURS
+    assert claim(listed, "there", Evidence(named=9)) is Claim.FOREIGN
+
+
+def test_what_ledgers_say_of_a_list_that_says_nothing() -> None:
+    """OWN-4"""
+    fresh = LedgerList("1", RAW)
+    used = fresh.append_segments([SegmentRange(7, 0, 0, 1, 1)], 1)
+    assert claim(fresh, "here") is Claim.NOBODYS
+    assert claim(used, "here", Evidence(named=1, missing=3)) is Claim.OURS
+    assert claim(used, "here", Evidence(named=1, other=1)) is Claim.FOREIGN
+    assert claim(used, "here", Evidence(missing=1)) is Claim.FOREIGN
+    assert claim(used.trim(1)[0].absolve([7]), "here") is Claim.UNKNOWN
+    assert claim(replace(fresh, condemned=(3,)), "here") is Claim.UNKNOWN
+    many = fresh.append_segments([SegmentRange(i, 0, 0, 1, 1) for i in range(1000)], 1)
+    looked_at = ledgers_to_look_at(many)
+    assert len(looked_at) == LOOKED_AT_MAX and {0, 999} <= set(looked_at)
+
+
+def test_a_list_of_format_3_names_its_cluster() -> None:
+    value = json.loads(encode(LedgerList("1", RAW, cluster="here")))
+    for wrong in ("", None, 3):
+        with pytest.raises(MetadataFormatError, match="does not name its cluster"):
+            decode(json.dumps({**value, "cluster": wrong}).encode())
+
+
+# --- lists -------------------------------------------------------------------------------------------------------------
+
+
+def actions(client: Any) -> dict[str, Callable[[], Any]]:
+    return {
+        "read": lambda: read_log(client, "a"),
+        "follow": lambda: LogReader(client, "a"),
+        "open": lambda: LogWriter.open(client, "a"),
+        "set": lambda: set_properties(client, "a", retention_ms=1),
+        "trim": lambda: trim_log(client, "a", max_bytes=1),
+        "gc": lambda: gc_log(client, "a", min_age_s=0),
+        "delete": lambda: delete_log(client, "a"),
+        "create": lambda: create_log(client, "a", exist_ok=True),
+    }
+
+
+@pytest.mark.parametrize("action", ["read", "follow", "open", "set", "trim", "gc", "delete", "create"])
+def test_the_list_of_another_cluster_is_left_alone(client: Any, action: str) -> None:
+    """OWN-3"""
+    ledgers = written(client)
+    live = client.create_ledger(custom={"log": b"a"}).ledger_id
+    foreign(client, "a")
+    before, recovered = client.store.read("logs/a"), list(client.recovered)
+    with pytest.raises(BkError, match=r"belongs to cluster elsewhere; this client is connected to cluster") as caught:
+        actions(client)[action]()
+    assert isinstance(caught.value, WrongClusterError) or "BK-WRONG-CLUSTER" in str(caught.value)
+    assert client.store.read("logs/a") == before and client.recovered == recovered
+    assert {*ledgers, live} <= set(client.ledgers) and client.store.children("deleted/a") == []
+
+
+@pytest.mark.parametrize("action", ["read", "open", "trim", "delete"])
+def test_a_list_that_names_ledgers_of_others_is_left_alone(client: Any, action: str) -> None:
+    """OWN-4: what remains of an earlier cluster: its ledger ids are those of others here, who are writing."""
+    written(client)
+    untied(client, "a")
+    for ledger in client.ledgers.values():
+        ledger.custom = {}
+    client.recovered.clear()
+    ledgers = set(client.ledgers)
+    with pytest.raises(BkError, match=r"0 carry its name here, \d do not, 0 do not exist.*bk log adopt a"):
+        actions(client)[action]()
+    assert set(client.ledgers) == ledgers and client.recovered == []
+
+
+def test_a_list_of_an_earlier_program_is_ours_and_says_so_after_its_next_change(client: Any) -> None:
+    """OWN-4"""
+    ledgers = written(client)
+    untied(client, "a")
+    assert read_ledger_list(client, "a").cluster == client.store.cluster_id()
+    assert json.loads(client.store.read("logs/a").data)["format"] == 2  # reading changes nothing
+    with LogWriter.open(client, "a") as writer:
+        writer.append(b"more")
+    stored = json.loads(client.store.read("logs/a").data)
+    assert stored["format"] == 3 and stored["cluster"] == client.store.cluster_id()
+    delete_log(client, "a")
+    assert not set(ledgers) & set(client.ledgers)
+
+
+def test_an_empty_list_is_of_whoever_writes_first(client: Any) -> None:
+    """OWN-4"""
+    create_log(client, "a", RAW)
+    untied(client, "a")
+    written(client)
+    foreign(client, "a", "another")
+    with pytest.raises(WrongClusterError):
+        read_log(client, "a")
+
+
+def test_of_a_list_without_ledgers_the_open_ones_of_its_writers_tell(client: Any) -> None:
+    """OWN-4"""
+    written(client)
+    trim_log(client, "a", max_bytes=0)
+    untied(client, "a")
+    with pytest.raises(WrongClusterError, match="it has no ledgers that could tell"):
+        read_log(client, "a")
+    create_intended(client, "a", RAW)
+    assert read_log(client, "a").next_seq > 0
+
+
+# --- the cluster -------------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_initialised_anew_is_noticed(client: Any) -> None:
+    """OWN-2"""
+    written(client)
+    client.store._world.instance_id = "another"
+    for action in actions(client).values():
+        with pytest.raises(BkError, match="holds cluster another now; it was cluster"):
+            action()
+
+
+def test_without_a_cluster_nothing_is_gone(client: Any) -> None:
+    """OWN-2"""
+    ledgers = written(client)
+    record_intent(client, "a", Intent(ledgers[0], "q", "host", 1, 0))
+    client.store._world.instance_id = None
+    for name in ("a", "never"):
+        with pytest.raises(NoClusterError):
+            read_log(client, name)
+        with pytest.raises(NoClusterError):
+            gc_log(client, name, min_age_s=0)
+    assert client.store.children("intents/a") == [str(ledgers[0])]
+
+
+def test_a_missing_ledger_of_a_cluster_that_went_away_is_not_forgotten(client: Any) -> None:
+    """OWN-2"""
+    written(client)
+    dead = create_intended(client, "a", RAW).ledger_id
+    del client.ledgers[dead]
+    looks = iter([None, None, None])
+
+    def check() -> None:
+        if next(looks, NoClusterError("gone")) is not None:
+            raise NoClusterError("gone")
+
+    honest = client.store
+    for _ in range(3):  # wherever the cluster goes away within the pass
+        client.store = Store(honest, check_cluster=check)
+        with pytest.raises(NoClusterError):
+            for _ in range(5):
+                record_intent(client, "a", Intent(dead, "q", "host", 1, 0))
+                gc_log(client, "a", min_age_s=0)
+        client.store = honest
+    assert client.store.children("intents/a") == [str(dead)]
+
+
+# --- ledgers -----------------------------------------------------------------------------------------------------------
+
+
+def test_ledgers_of_others_are_left_alone_and_told(client: Any) -> None:
+    """OWN-6: a list that is of this cluster names a ledger that is not the log's: somebody adopted it, or made it by hand."""
+    written(client)
+    strangers = [client.create_ledger(custom=custom).ledger_id for custom in ({}, {"log": b"b"}, {"log": b"a", "logId": b"other"})]
+    ranges = [SegmentRange(ledger_id, 0, 0, 1, 1) for ledger_id in strangers[:2]]
+    update_ledger_list(client, "a", lambda listed: listed.append_segments(ranges, now_ms()))
+    record_intent(client, "a", Intent(strangers[2], "q", "host", 1, 0, log_id=read_ledger_list(client, "a").log_id))
+    report = gc_log(client, "a", min_age_s=0)
+    assert [ledger_id for ledger_id, _ in report.foreign] == [strangers[2]] and not report.failed
+    assert "it carries log=a and logId=other" in report.foreign[0][1]
+    delete_log(client, "a")
+    assert set(client.ledgers) == set(strangers) and not set(strangers) & set(client.recovered)
+    assert client.store.children("deleted/a") == []
+
+
+def test_a_new_leader_does_not_fence_a_strangers_ledger(client: Any) -> None:
+    """OWN-6"""
+    create_log(client, "a", RAW)
+    stranger = client.create_ledger(custom={}).ledger_id
+    update_ledger_list(client, "a", lambda listed: listed.add_live_segment(stranger, now_ms()))
+    with pytest.raises(LogError, match=f"ledger {stranger} is not of log 'a'"):
+        LogWriter.open(client, "a")
+    assert client.recovered == []
+
+
+def test_what_is_created_for_a_log_carries_its_name_and_id(client: Any) -> None:
+    """OWN-5, OWN-6"""
+    log_id = create_log(client, "a", RAW).log_id
+    with LogWriter.open(client, "a") as writer:
+        (intent,) = intents_of(client, "a").values() or [None]
+        assert intent is None or (intent.log_id, intent.cluster) == (log_id, client.store.cluster_id())
+        custom = client.ledger_metadata(writer.ledger_id).custom
+    assert {key: custom[key] for key in ("log", "logId", "logRoot")} == {"log": b"a", "logId": log_id.encode(), "logRoot": b"/logs"}
+    handle = create_intended(client, "a", RAW, log_id=log_id)
+    assert intents_of(client, "a")[handle.ledger_id].log_id == log_id
+
+
+# --- a log created again under its name ---------------------------------------------------------------------------------
+
+
+def recreated(client: Any, during: list[Any]) -> Callable[..., None]:
+    """A ``delete`` of the list whose answer is lost; the log is created again, with a writer's ledger, before anybody looks."""
+    honest = client.store
+
+    def delete(path: str, version: int | None = None) -> None:
+        honest.delete(path, version)
+        if path == "logs/a" and not during:
+            log_id = create_log(client, "a", RAW).log_id
+            during.append(create_intended(client, "a", RAW, log_id=log_id))
+            honest.create("readers/a/new", json.dumps({"cluster": "x", "offsets": {"a": {"logId": log_id}}}).encode())
+            raise MetadataOutcomeUnknownError("the answer was lost")
+
+    return delete
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_deletion_spares_the_log_that_was_created_again(client: Any, fresh: bool) -> None:
+    """OWN-5, OWN-7: the list of a fresh log has version 0, and so has that of the log created again."""
+    old = create_log(client, "a", RAW).log_id if fresh else ""
+    if not fresh:
+        written(client)
+        old = read_ledger_list(client, "a").log_id
+    mine = create_intended(client, "a", RAW, log_id=old)
+    unnamed = create_intended(client, "a", RAW)
+    client.store.create("readers/a/old", json.dumps({"a": {"logId": old}}).encode())
+    during: list[Any] = []
+    honest = client.store
+    client.store = Store(honest, delete=recreated(client, during))
+    delete_log(client, "a")
+    client.store = honest
+    assert read_ledger_list(client, "a").log_id != old
+    assert set(client.ledgers) == {during[0].ledger_id} and not {mine.ledger_id, unnamed.ledger_id} & set(client.ledgers)
+    assert list(intents_of(client, "a")) == [during[0].ledger_id]
+    assert client.store.children("readers/a") == ["new"] and client.store.children("deleted/a") == []
+
+
+def test_a_deletion_that_was_applied_is_not_repeated_on_what_came_after(client: Any) -> None:
+    """OWN-7: conflict: the list of the log created again has another version than the one that was deleted."""
+    written(client)
+    honest = client.store
+
+    def delete(path: str, version: int | None = None) -> None:
+        if path == "logs/a" and read_ledger_list(client, "a").segments:
+            honest.delete(path)
+            create_log(client, "a", RAW)
+        honest.delete(path, version)
+
+    client.store = Store(honest, delete=delete)
+    delete_log(client, "a")
+    assert client.ledgers == {} and read_ledger_list(client, "a").segments == ()
+
+
+def test_a_change_is_not_repeated_on_a_log_created_again(client: Any) -> None:
+    """OWN-7: the answer to a change is lost, the log deleted, and created again up to the very version."""
+    old = create_log(client, "a", RAW)
+    honest = client.store
+    tries: list[str] = []
+
+    def write(path: str, data: bytes, version: int) -> int:
+        tries.append(decode(data).log_id)
+        if len(tries) == 1:
+            honest.delete(path)
+            create_log(client, "a", RAW)
+            raise MetadataOutcomeUnknownError("the answer was lost")
+        return int(honest.write(path, data, version))
+
+    client.store = Store(honest, write=write)
+    changed = change_ledger_list(
+        client, "a", lambda listed: listed.append_segments([SegmentRange(1, 0, 0, 1, 1)], 1) if listed.log_id == old.log_id else listed
+    )
+    assert tries == [old.log_id] and changed.log_id != old.log_id and read_ledger_list(client, "a").segments == ()
+
+
+def test_of_which_log_a_first_offset_is() -> None:
+    assert log_id_of_reader(b'{"a":{"logId":"1"}}', "a") == "1"
+    assert log_id_of_reader(b'{"cluster":"c","offsets":{"a":{"logId":"1"}}}', "a") == "1"
+    for unknown in (b"", b"[]", b"{}", b'{"a":1}', b'{"cluster":"c"}', b'{"b":{"logId":"1"}}', b'{"cluster":{"logId":"1"}}'):
+        assert log_id_of_reader(unknown, "a") is None
+
+
+# --- properties --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("crc32c", "CRC32C"), ("Crc32", "CRC32"), ("mac", "MAC"), ("hmac", "MAC"), ("HMAC", "MAC"), ("dummy", "DUMMY")]
+)
+def test_a_digest_type_is_known_however_it_is_spelled(client: Any, given: str, kept: str) -> None:
+    listed = create_log(client, "a", LogProperties(entry_format="RAW", digest_type=given))
+    assert (listed.properties.digest_type, listed.properties.entry_format) == (kept, "raw")
+    with LogWriter.open(client, "a") as writer:
+        writer.append(b"x")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"digest_type": "sha256"},
+        {"digest_type": 3},
+        {"digest_type": None},
+        {"entry_format": "json"},
+        {"entry_format": None},
+        {"schema": b"x"},
+        {"ensemble_size": 3.0},
+        {"ensemble_size": "3"},
+        {"write_quorum_size": None},
+        {"ack_quorum_size": True},
+        {"retention_ms": 1.5},
+        {"retention_bytes": "1GiB"},
+        {"committed_retention_ms": False},
+        {"guaranteed": "yes"},
+    ],
+)
+def test_every_property_is_checked_before_a_log_is_made(client: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        create_log(client, "a", LogProperties(**wrong))
+    with pytest.raises(NoSuchLogError):
+        read_log(client, "a")
+    create_log(client, "b")
+    if "schema" not in wrong:
+        with pytest.raises(InvalidArgumentError):
+            set_properties(client, "b", **wrong)
+
+
+def test_properties_that_no_ledger_can_have_leave_no_intent(client: Any) -> None:
+    """A list of a newer program, or one that was damaged."""
+    create_log(client, "a", RAW)
+    with pytest.raises(InvalidArgumentError, match="digestType must be one of CRC32, MAC, CRC32C, DUMMY, not 'BLAKE3'"):
+        create_intended(client, "a", replace(RAW, digest_type="blake3"))
+    assert client.store.children("intents/a") == []
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), OSError("no threads left"), LogError("refused")])
+def test_an_intent_goes_with_any_error_unless_the_ledger_is_there(client: Any, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = client.create_ledger
+    for after in (False, True):
+
+        def failing(after: bool = after, **settings: Any) -> Any:
+            if after:
+                create(**settings)
+            raise error
+
+        monkeypatch.setattr(client, "create_ledger", failing)
+        with pytest.raises(type(error)):
+            create_intended(client, "a", RAW)
+        assert len(client.store.children("intents/a")) == len(client.ledgers) == int(after)
