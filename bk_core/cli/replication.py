@@ -20,9 +20,10 @@ from bk_core.protocol.ledger.replication import EntryRanges, FragmentSpan, Repli
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, Progress, RepairReport
+    from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, Progress, RepairReport, StillNamed
 
 _RANGES_SHOWN = 4
+_LEDGERS_SHOWN = 20
 _MEGA = 1_000_000
 
 
@@ -107,7 +108,7 @@ def check(
 
     options = {"full": full, "bytes_per_second": _bytes_per_second(rate), **_access(password, digest)}
     reports: list[LedgerReport] = []
-    failed = 0
+    checked = failed = 0
     with connected(uri, protocol) as client, _watched() as show:
         for chosen in _chosen(client, ledger_id, everything):
             try:
@@ -122,14 +123,16 @@ def check(
                 failed += 1
                 click.echo(f"ledger {chosen}: {error}", err=True)
                 continue
-            reports.append(report)
+            checked += 1
             if as_json:
                 say_json(_check_json(report))
+            if not (everything and report.is_good and not any(_notes(report))):
+                reports.append(report)  # of thousands only those that have something to tell
     bad = failed + sum(not report.is_good for report in reports)
     if not as_json:
         _say_checks(reports, everything)
         how = "every entry of every replica" if full else "first and last entry of every replica"
-        click.echo(f"{len(reports):,} {'ledger' if len(reports) == 1 else 'ledgers'} checked ({how}): {bad:,} in need of repair")
+        click.echo(f"{checked:,} {'ledger' if checked == 1 else 'ledgers'} checked ({how}): {bad:,} in need of repair")
     return 1 if bad else 0
 
 
@@ -383,13 +386,18 @@ def decommission(
     protocol: str,
     as_json: bool,
 ) -> int:
-    """Move everything off a bookie, alive or dead, until no fragment of any ledger names it. Exit status 1 if some still do.
+    """Move everything off a bookie, alive or dead, until no fragment of any ledger names it. Exit status 1 if some still do, or if the
+    bookie takes new ledgers all the while.
 
-    Live writers go on. A ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open
-    closes it.
+    Make it read-only or stop it first: clients place new ledgers on a bookie as long as it is registered as writable. Live writers go on. A
+    ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open closes it. All ledgers
+    that name the bookie are gone through once, and again until --wait is over; a copy that is under way then is finished.
     """
     with connected(uri, protocol) as client, _watched() as show:
         _note_disabled(client, as_json)
+        if not as_json and bookie_id in client.bookies().writable:
+            text = f"{bookie_id} is writable, so clients go on placing ledgers on it; make it read-only or stop it first"
+            click.echo(f"note: {text}", err=True)
 
         def announce(number: int, of: int, ledger_id: int) -> None:
             if not as_json and not sys.stderr.isatty():
@@ -411,18 +419,38 @@ def decommission(
     if as_json:
         for repaired in report.repairs:
             say_json(_repair_json(repaired))
-        done = {"complete": report.is_complete, "registered": report.registered, "cookieDeleted": report.cookie_deleted}
-        say_json({"bookie": report.bookie, **done, "namedBy": report.named_by})
+        done = {"complete": report.is_complete, "registered": report.registered, "writable": report.writable}
+        named = {"namedBy": report.named_by, "writtenNow": [found.ledger_id for found in report.still_named if found.written]}
+        say_json({"bookie": report.bookie, **done, "cookieDeleted": report.cookie_deleted, **named})
         return 0 if report.is_complete else 1
     _say_repairs(report.repairs)
-    if not report.is_complete:
-        named = ", ".join(map(str, report.named_by[:20])) + (", ..." if len(report.named_by) > 20 else "")
-        ledgers = "ledger" if len(report.named_by) == 1 else "ledgers"
-        click.echo(f"{bookie_id} is still named by {len(report.named_by):,} {ledgers}: {named}")
-        return 1
-    click.echo(f"no fragment of any ledger names {bookie_id} any more")
-    click.echo(_what_next(bookie_id, report.registered, delete_cookie, report.cookie_deleted))
-    return 0
+    _say_still_named(report)
+    if not report.still_named:
+        click.echo(f"no fragment of any ledger names {bookie_id} any more")
+        click.echo(_what_next(report, delete_cookie))
+    return 0 if report.is_complete else 1
+
+
+def _say_still_named(report: DecommissionReport) -> None:
+    if not report.still_named:
+        return
+    found = report.still_named
+    shown = [[str(one.ledger_id), _use(one), one.log] for one in found[:_LEDGERS_SHOWN]]
+    say_table(["#ledger", "how", "log"], shown)
+    written = sum(one.written for one in found)
+    more = f", {len(found) - len(shown):,} of them not shown" if len(found) > len(shown) else ""
+    click.echo(f"{report.bookie} is still named by {len(found):,} {'ledger' if len(found) == 1 else 'ledgers'}{more}; {written:,} in use")
+    if report.writable:
+        click.echo("it is writable, so there may be more by now: make it read-only or stop it, then run this again")
+
+
+def _use(found: StillNamed) -> str:
+    if found.problem is not None:
+        return f"not known: {found.problem}"
+    if found.written:
+        return "its last fragment is being written to the bookie"
+    state = "" if found.state is None else found.state.name
+    return f"{state}, not moved yet"
 
 
 def _check_known(client: BookKeeper, report: DecommissionReport) -> None:
@@ -436,12 +464,14 @@ def _check_known(client: BookKeeper, report: DecommissionReport) -> None:
         raise InvalidArgumentError(text) from None
 
 
-def _what_next(bookie_id: str, registered: bool, delete_cookie: bool, deleted: bool) -> str:
-    if deleted:
+def _what_next(report: DecommissionReport, delete_cookie: bool) -> str:
+    if report.cookie_deleted:
         return "its cookie is deleted: it cannot start again on its old data"
-    if registered:
-        again = f"bk bookie decommission {bookie_id} --delete-cookie"
-        return f"it is still registered, so new ledgers may be placed on it: stop it now, then run `{again}`"
+    again = f"then run `bk bookie decommission {report.bookie} --delete-cookie`"
+    if report.writable:
+        return f"it is still writable, so new ledgers may be placed on it at any time: stop it now, {again}"
+    if report.registered:
+        return f"it is read-only, so no new ledgers are placed on it: stop it, {again}"
     if delete_cookie:
         return "it had no cookie"
     return "if it is not to come back, run this again with --delete-cookie"

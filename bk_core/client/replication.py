@@ -10,7 +10,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
@@ -25,6 +25,7 @@ from bk_core.client.replication_report import (
     Refilled,
     RepairOptions,
     RepairReport,
+    StillNamed,
 )
 from bk_core.client.session import Driver, outcome_of
 from bk_core.errors import BkError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError, ReplicationError
@@ -32,17 +33,21 @@ from bk_core.metadata.store import Version
 from bk_core.metadata.underreplication import ReplicationLock
 from bk_core.protocol.events import LedgerWritten, Outcome
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import (
+    DrainStep,
     EntryRanges,
-    FragmentCheck,
+    ExchangeGroup,
     FragmentRepair,
     FragmentReport,
     FragmentSpan,
+    LedgerCheck,
     MetadataChange,
+    after_look,
     eligible_fragments,
     guaranteed,
     open_tail_without,
+    span_now,
 )
 
 if TYPE_CHECKING:
@@ -72,42 +77,76 @@ def decommission_bookie(
     delete_cookie: bool = False,
     on_ledger: Callable[[int, int, int], None] | None = None,
 ) -> DecommissionReport:
-    """Repair every ledger that names ``bookie`` away from it, again and again until none does, nothing changes any more or ``wait_s`` is
-    over. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie goes only if nothing names the bookie and it is down.
+    """Repair every ledger that names ``bookie`` away from it, in rounds: one at least, more until none does or ``wait_s`` is over (RR-14).
+
+    The report is made of a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
+    are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie goes only if nothing names the bookie
+    and it is down. This client places nothing on the bookie meanwhile; other clients do as long as it is registered as writable, so it
+    should be made read-only or stopped before.
     """
     client.store.check_cluster()
     options = replace(options, lost=options.lost | {bookie}, only_lost=True)
     report = DecommissionReport(bookie)
     deadline = time.monotonic() + wait_s
-    while True:
-        named = [ledger_id for ledger_id in client.list_ledgers() if _names(client, ledger_id, bookie)]
-        repairs = []
-        for number, ledger_id in enumerate(named, 1):
-            if on_ledger is not None:
-                on_ledger(number, len(named), ledger_id)
-            repairs.append(repair_ledger(client, ledger_id, options))
-        report.repairs += [repair for repair in repairs if repair.changed or not repair.is_complete]
-        report.named_by = [ledger_id for ledger_id in named if _names(client, ledger_id, bookie)]
-        again = any(repair.changed for repair in repairs)
-        if not named or (not again and time.monotonic() >= deadline):
-            break
-        if not again:
-            time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+    rounds, changed = 0, False
+    with client._session.without(bookie):
+        while True:
+            report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
+            left_s = deadline - time.monotonic()
+            match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
+                case DrainStep.END:
+                    break
+                case DrainStep.WAIT:
+                    time.sleep(min(1.0, left_s))
+                    changed = True  # perhaps: writers move on by themselves
+                case DrainStep.REPAIR:
+                    changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
+                    rounds += 1
     client.store.check_cluster()  # "named by no ledger" of a store that was emptied meanwhile means nothing (OWN-2)
     view = client.bookies()
-    report.registered = bookie in view.writable or bookie in view.readonly
+    report.writable, report.registered = bookie in view.writable, bookie in {*view.writable, *view.readonly}
     if delete_cookie and report.is_complete and not report.registered:
         report.cookie_deleted = client.delete_cookie(bookie)
     return report
 
 
-def _names(client: BookKeeper, ledger_id: int, bookie: BookieId) -> bool:
+def _drain_round(
+    client: BookKeeper,
+    report: DecommissionReport,
+    options: RepairOptions,
+    on_ledger: Callable[[int, int, int], None] | None,
+    deadline: float | None,
+) -> bool:
+    """Whether a repair changed anything. No repair is begun after ``deadline``."""
+    changed = False
+    named = report.named_by
+    for number, ledger_id in enumerate(named, 1):
+        if deadline is not None and time.monotonic() >= deadline:
+            break
+        if on_ledger is not None:
+            on_ledger(number, len(named), ledger_id)
+        if deadline is not None:
+            options = replace(options, lock_wait_s=min(options.lock_wait_s, max(0.0, deadline - time.monotonic())))
+        repaired = repair_ledger(client, ledger_id, options)
+        changed = changed or repaired.changed
+        report.note(repaired)
+    return changed
+
+
+def _naming(client: BookKeeper, ledger_id: int, bookie: BookieId) -> StillNamed | None:
+    """How a ledger names the bookie, None if it does not."""
     try:
         metadata = client.ledger_metadata(ledger_id)
     except NoSuchLedgerError:
         client.store.check_cluster()
-        return False
-    return any(bookie in fragment.ensemble for fragment in metadata.fragments)
+        return None
+    except MetadataFormatError as error:
+        return StillNamed(ledger_id, problem=str(error.args[0]))
+    if not any(bookie in fragment.ensemble for fragment in metadata.fragments):
+        return None
+    written = metadata.state is LedgerState.OPEN and bookie in metadata.last_fragment.ensemble
+    log = metadata.custom.get("log")
+    return StillNamed(ledger_id, metadata.state, written, None if log is None else log.decode(errors="replace"))
 
 
 class _Job:
@@ -125,13 +164,15 @@ class _Job:
         self._registered: frozenset[BookieId] = frozenset()
         self._avoid: set[BookieId] = set()
         self._report = RepairReport(ledger_id)
+        self._group = ExchangeGroup(0)
+        self._copied: dict[int, tuple[FragmentRepair, FragmentSpan]] = {}  # what waits in the group
 
     # --- checking ----------------------------------------------------------------------------------------------------
 
     def check(self) -> LedgerReport:
         self._client.store.check_cluster()
         self._load()
-        fragments = tuple(self._check(span, full=self._options.full) for span in eligible_fragments(self._metadata))
+        fragments = tuple(self._check_many(eligible_fragments(self._metadata), full=self._options.full))
         tail = open_tail_without(self._metadata, self._registered)
         return LedgerReport(self.ledger_id, self._metadata, self._options.full, fragments, tail)
 
@@ -144,10 +185,16 @@ class _Job:
         self._registered = frozenset({*view.writable, *view.readonly} - self._options.lost)
 
     def _check(self, span: FragmentSpan, *, full: bool, positions: Collection[int] | None = None) -> FragmentReport:
-        machine = FragmentCheck(
+        return self._check_many([span], full=full, positions=None if positions is None else lambda _: positions)[0]
+
+    def _check_many(
+        self, spans: Sequence[FragmentSpan], *, full: bool, positions: Callable[[FragmentSpan], Collection[int]] | None = None
+    ) -> list[FragmentReport]:
+        """RR-15: several fragments at once."""
+        machine = LedgerCheck(
             self.ledger_id,
             self._metadata,
-            span,
+            spans,
             None,
             registered=self._registered,
             full=full,
@@ -156,11 +203,12 @@ class _Job:
             bytes_per_second=self._options.bytes_per_second,
             limits=self._limits,
         )
-        total = (span.last_entry_id - span.first_entry_id + 1) * self._metadata.write_quorum_size if full and positions is None else None
-        report: FragmentReport = self._run(
-            machine, lambda: Progress(self.ledger_id, "check", machine.entries_checked, total, machine.bytes_read)
+        total = sum(span.last_entry_id - span.first_entry_id + 1 for span in spans) * self._metadata.write_quorum_size
+        shown = total if full and positions is None else None
+        reports: list[FragmentReport] = self._run(
+            machine, lambda: Progress(self.ledger_id, "check", machine.entries_checked, shown, machine.bytes_read)
         )
-        return report
+        return reports
 
     # --- repairing ---------------------------------------------------------------------------------------------------
 
@@ -244,22 +292,34 @@ class _Job:
         self._report.recovered = True
 
     def _repair_fragments(self) -> None:
-        for key in [span.first_entry_id for span in eligible_fragments(self._metadata, with_empty=self._options.only_lost)]:
-            spans = eligible_fragments(self._metadata, with_empty=self._options.only_lost)  # bookies may have been exchanged meanwhile
-            span = next(span for span in spans if span.first_entry_id == key)
-            lost = [position for position, bookie in enumerate(span.ensemble) if bookie not in self._registered]
-            if self._options.only_lost:
-                lost = [position for position in lost if span.ensemble[position] in self._options.lost]
-                refill: dict[int, EntryRanges] = {}
-            else:
-                refill = self._find_damage(span, lost)
-            if lost or refill:
-                self._repair_fragment(span, lost, refill)
+        """All are looked at first, several at once (RR-15); then those that need it are repaired one after the other."""
+        only_lost = self._options.only_lost
+        spans = eligible_fragments(self._metadata, with_empty=only_lost)
+        reports = [None] * len(spans) if only_lost else self._check_many(spans, full=self._options.full, positions=self._present)
+        self._group = ExchangeGroup(len(spans))
+        try:
+            for span, report in zip(spans, reports, strict=True):
+                self._repair_one(span_now(self._metadata, span), report)
+        finally:
+            self._exchange_group()
 
-    def _find_damage(self, span: FragmentSpan, lost: Collection[int]) -> dict[int, EntryRanges]:
-        """Which entries the bookies that are there have no good copy of. A quick look that finds something is followed by a full one."""
-        positions = [position for position in range(len(span.ensemble)) if position not in lost]
-        report = self._check(span, full=self._options.full, positions=positions)
+    def _repair_one(self, span: FragmentSpan, report: FragmentReport | None) -> None:
+        lost = self._lost_positions(span)
+        refill = {} if report is None else self._find_damage(span, report)
+        if lost or refill:
+            self._repair_fragment(span, lost, refill)
+        if self._group.is_due:
+            self._exchange_group()
+
+    def _lost_positions(self, span: FragmentSpan) -> list[int]:
+        lost = [position for position, bookie in enumerate(span.ensemble) if bookie not in self._registered]
+        return [position for position in lost if span.ensemble[position] in self._options.lost] if self._options.only_lost else lost
+
+    def _present(self, span: FragmentSpan) -> list[int]:
+        return [position for position, bookie in enumerate(span.ensemble) if bookie in self._registered]
+
+    def _find_damage(self, span: FragmentSpan, report: FragmentReport) -> dict[int, EntryRanges]:
+        """Which entries the bookies that are there have no good copy of. A quick look that found something is followed by a full one."""
         bad = [replica.position for replica in report.replicas if not replica.is_good and replica.silent is None]
         if bad and not self._options.full:
             silent = [replica for replica in report.replicas if replica.silent is not None]
@@ -286,7 +346,7 @@ class _Job:
             if not targets and not refill:
                 return
             machine = FragmentRepair(
-                self.ledger_id, self._metadata, self._version, span, None, targets=targets, refill=refill, **self._how()
+                self.ledger_id, self._metadata, self._version, span, None, targets=targets, refill=refill, exchange=False, **self._how()
             )
             try:
                 self._copy(machine, span)
@@ -299,9 +359,34 @@ class _Job:
                     continue
                 self._report.problems.append(str(error.args[0]))
                 return
-            self._note(machine, span)
+            if machine.exchanges:
+                self._group.add(span.first_entry_id, machine.exchanges, machine.bytes_copied)
+                self._copied[span.first_entry_id] = (machine, span)
+            else:
+                self._note(machine, span)
             return
         self._report.problems.append(f"no bookie took the copies of fragment {span.first_entry_id}: tried {', '.join(sorted(self._avoid))}")
+
+    def _exchange_group(self) -> None:
+        """RR-7, RR-15: everything in the group is copied and confirmed; one change names the new bookies."""
+        group, copied = self._group, self._copied
+        self._group, self._copied = ExchangeGroup(group.fragments), {}
+        if not group.exchanges:
+            return
+        change = MetadataChange(self.ledger_id, self._metadata, self._version, group.intent, None, self._limits)
+        try:
+            self._run(change, lambda: Progress(self.ledger_id, "copy", self._report.entries_copied, None, self._report.bytes_copied))
+        except NoSuchLedgerError:
+            raise
+        except BkError as error:
+            self._report.problems.append(str(error.args[0]))
+            return
+        finally:
+            self._metadata, self._version = change.metadata, change.version
+        self._report.problems += [str(error.args[0]) for error in group.refused.values()]
+        for first_entry_id, (machine, span) in copied.items():
+            if first_entry_id not in group.refused:
+                self._note(machine, span)
 
     def _targets(self, span: FragmentSpan, lost: list[int]) -> dict[int, BookieId]:
         """RR-6: by the placement policy, not in the fragment, not lost, not one that has failed us."""
@@ -322,7 +407,6 @@ class _Job:
         finally:
             self._report.entries_copied += machine.entries_copied
             self._report.bytes_copied += machine.bytes_copied
-            self._metadata, self._version = machine.metadata, machine.version
 
     def _note(self, machine: FragmentRepair, span: FragmentSpan) -> None:
         first, distribution = span.first_entry_id, machine.distribution

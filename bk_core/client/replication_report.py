@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess, LedgerMetadata
+from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import FragmentReport, guaranteed
 
 
@@ -95,19 +95,52 @@ class RepairReport:
         return bool(self.moved or self.refilled or self.recovered or self.sealed)
 
 
+@dataclass(frozen=True, slots=True)
+class StillNamed:
+    """A ledger with a fragment on the bookie. ``written``: it is OPEN and its last fragment names the bookie, so that its writer, if it is
+    alive, uses it now. ``log``: whose ledger it says it is. ``problem``: its metadata cannot be understood, so nobody knows."""
+
+    ledger_id: int
+    state: LedgerState | None = None
+    written: bool = False
+    log: str | None = None
+    problem: str | None = None
+
+
 @dataclass(slots=True)
 class DecommissionReport:
-    """``named_by``: ledgers that still name the bookie. Empty: nothing is read from it any more."""
+    """``still_named``: what a look at all ledgers after the last repair found. ``changes`` are the repairs that changed something,
+    ``in_vain`` the last one of each ledger that was not complete. ``writable``: the bookie takes new ledgers, so there may be more."""
 
     bookie: BookieId
-    repairs: list[RepairReport] = field(default_factory=list)
-    named_by: list[int] = field(default_factory=list)
+    changes: list[RepairReport] = field(default_factory=list)
+    in_vain: dict[int, RepairReport] = field(default_factory=dict)
+    still_named: list[StillNamed] = field(default_factory=list)
     registered: bool = False
+    writable: bool = False
     cookie_deleted: bool = False
 
     @property
+    def named_by(self) -> list[int]:
+        """Ids of the ledgers that still name the bookie."""
+        return [found.ledger_id for found in self.still_named]
+
+    @property
     def is_complete(self) -> bool:
-        return not self.named_by
+        """RR-14: nothing named the bookie at the last look, and nothing can name it since: it is read-only or gone."""
+        return not self.still_named and not self.writable
+
+    def note(self, repair: RepairReport) -> None:
+        """Of a ledger that was tried in vain several times the last try counts."""
+        self.in_vain.pop(repair.ledger_id, None)
+        if repair.changed:
+            self.changes.append(repair)
+        elif not repair.is_complete:
+            self.in_vain[repair.ledger_id] = repair
+
+    @property
+    def repairs(self) -> list[RepairReport]:
+        return [*self.changes, *self.in_vain.values()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ import random
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -73,6 +74,7 @@ class Session:
         self._closables_lock = threading.Lock()
         self._closed = False
         self._view = BookieView((), ())
+        self._emptied: tuple[BookieId, ...] = ()
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
         self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
         self._resolver = Resolver(self.reactor, store, self.metadata_call)
@@ -88,11 +90,11 @@ class Session:
 
     def _new_placement(self, racks: RackMap | None) -> Placement:
         if racks is None:
-            return RandomPlacement(lambda: self._view.writable, self.rng.random, self._avoided)
+            return RandomPlacement(self._placeable, self.rng.random, self._avoided)
         settings = self.config
         local = location(settings.local_rack or "")
         return RackAwarePlacement(
-            lambda: self._view.writable,
+            self._placeable,
             self.rng.random,
             self._avoided,
             racks.topology,
@@ -100,6 +102,21 @@ class Session:
             settings.enforce_racks,
             local,
         )
+
+    def _placeable(self) -> tuple[BookieId, ...]:
+        """Any thread: bookies that this client may put entries on."""
+        return tuple(bookie for bookie in self._view.writable if bookie not in self._emptied) if self._emptied else self._view.writable
+
+    @contextmanager
+    def without(self, bookie: BookieId) -> Iterator[None]:
+        """Nothing is placed on ``bookie`` by this client meanwhile (RR-14). Any thread; calls may overlap."""
+        self._emptied = (*self._emptied, bookie)
+        try:
+            yield
+        finally:
+            left = list(self._emptied)
+            left.remove(bookie)
+            self._emptied = tuple(left)
 
     def writer_options(self) -> WriterOptions:
         """What the client's settings say about every writer."""

@@ -29,6 +29,7 @@ from tests.integration.replicas import Direct
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
 BOOKIES = 4
 ENTRIES = 90
+EMPTY: dict[str, list[int]] = {"namedBy": [], "writtenNow": []}
 
 pytestmark = pytest.mark.apache
 
@@ -198,10 +199,12 @@ def test_decommission_of_a_live_bookie_beside_a_live_writer(bookies: LocalCluste
             busy.close()  # the other client would not place anything on a bookie that has just failed it
         busy.append(payload(0))
         assert run(bookies, "bookie", "decommission", name) == 1  # one writer is on it right now, and nobody asked to stop it
-        assert f"still named by 1 ledger: {busy.ledger_id}" in capsys.readouterr().out
+        shown = capsys.readouterr()
+        assert "still named by 1 ledger; 1 in use" in shown.out and f"{name} is writable" in shown.err
+        assert f"{busy.ledger_id}  its last fragment is being written to the bookie" in shown.out
         busy.append(payload(1))
         busy.close()
-        assert run(bookies, "bookie", "decommission", name) == 0
+        assert run(bookies, "bookie", "decommission", name) == 1  # RR-14: empty now, but it takes new ledgers
         text = capsys.readouterr().out
         assert f"no fragment of any ledger names {name} any more" in text and "stop it now" in text
         stored = bk.ledger_metadata(ledger.ledger_id)
@@ -255,5 +258,5 @@ def test_a_bookie_dies_for_good(bookies: LocalCluster, java_client: Any, capsys:
         assert run(bookies, "ledger", "check", "--all", "--full") == 0
         assert run(bookies, "bookie", "decommission", name, "--delete-cookie", "--json") == 0
         done = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert done == {"bookie": name, "complete": True, "registered": False, "cookieDeleted": True, "namedBy": []}
+        assert done == {"bookie": name, "complete": True, "registered": False, "writable": False, "cookieDeleted": True} | EMPTY
         assert run(bookies, "bookie", "decommission", name) == 1  # unknown now

@@ -284,7 +284,7 @@ def always(value: Any) -> Callable[..., Any]:
 
 
 def changes_first(self: Any, now_ns: int) -> Any:
-    return self._finish_copying() if self._exchanges else _go_on(self, now_ns)
+    return self._finish_copying() if self.exchanges else _go_on(self, now_ns)
 
 
 _go_on = FragmentRepair._go_on

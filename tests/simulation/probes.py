@@ -29,6 +29,7 @@ PROBES = (
     "an entry was not acknowledged in time",
     "an id that was taken was refused",
     "an unsealed ledger was filled in and sealed",
+    "several fragments were exchanged by one change",
     "closed over entries that were acknowledged and not forced",
     "closed with an empty last fragment",
     "the answer to an applied compare-and-set was lost",

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import BkError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.replication import FragmentCheck, FragmentRepair, FragmentReport, FragmentSpan, eligible_fragments, guaranteed
+from bk_core.protocol.ledger.replication import (
+    ExchangeGroup,
+    FragmentRepair,
+    FragmentReport,
+    FragmentSpan,
+    LedgerCheck,
+    eligible_fragments,
+    guaranteed,
+    span_now,
+)
 from bk_core.protocol.ledger.replication.change import MetadataChange
 from tests.simulation.clients import Client
 from tests.simulation.store import Answer
@@ -33,7 +42,8 @@ class Replicator(Client):
         self.rounds = 0
         self._metadata: LedgerMetadata | None = None
         self._version = -1
-        self._spans: list[FragmentSpan] = []
+        self._reports: list[FragmentReport] = []
+        self._group = ExchangeGroup(0)
         self._to_fill: list[FragmentSpan] = []
         self._found_something = False
         self._losses = 0  # a disk lost during a round may have been looked at before
@@ -42,10 +52,11 @@ class Replicator(Client):
     @property
     def busy(self) -> bool:
         """B-12: it holds the ledger's replication lock."""
-        return isinstance(self.machine, FragmentRepair)
+        return isinstance(self.machine, FragmentRepair) or bool(self._group.exchanges)
 
     def start(self) -> None:
         self.content, self._found_something = False, False
+        self._group = ExchangeGroup(0)
         self._losses = self.truth.losses
         self.cluster.store.read(self.name, self.truth, lambda found: self.soon(lambda: self._opened(found)))
 
@@ -54,14 +65,21 @@ class Replicator(Client):
             self._later(self.start)
             return
         self._metadata, self._version = found.value, found.version
-        self._spans = list(eligible_fragments(found.value))
         self.rounds += 1
-        self._next()
+        registered = [n for n, b in self.cluster.bookies.items() if b.up and n not in self.lost_bookies]
+        limits, spans = self.cluster.limits, eligible_fragments(found.value)
+        options: dict[str, Any] = {"registered": registered, "full": True, "limits": limits}
+        self.change_machine(LedgerCheck(self.truth.ledger_id, found.value, spans, "check", **options))
+        self.act(self.machine.start(self.now))
 
     def _next(self) -> None:
+        """The next report, or what follows the last one. Chance says when the group is exchanged: safety does not depend on it (RR-15)."""
         md = self._metadata
         assert md is not None
-        if not self._spans:
+        if self._group.exchanges and (not self._reports or self.world.random() < 0.5):
+            self._exchange(md)
+            return
+        if not self._reports:
             if not self._found_something and guaranteed.needs_filling(md):
                 self._to_fill = list(guaranteed.spans_to_fill(md))
                 self._fill(md)
@@ -71,16 +89,36 @@ class Replicator(Client):
             if not self.content:
                 self._later(self.start)
             return
-        span = self._spans.pop(0)
-        registered = [n for n, b in self.cluster.bookies.items() if b.up and n not in self.lost_bookies]
+        self._repair(self._reports.pop(0))
+
+    def _exchange(self, md: LedgerMetadata) -> None:
+        """RR-7: all in the group are copied and confirmed."""
+        if len(self._group.exchanges) > 1:
+            self.world.probes["several fragments were exchanged by one change"] += 1
         limits, ledger_id = self.cluster.limits, self.truth.ledger_id
-        self.change_machine(FragmentCheck(ledger_id, md, span, "check", registered=registered, full=True, limits=limits))
-        self.act(self.machine.start(self.now))
+        self.change_machine(MetadataChange(ledger_id, md, self._version, self._group.intent, "exchanged", limits))
+        self.act(self.machine.start())
 
     def _done(self, token: Any, value: Any) -> None:
         if token == "check":
-            self._repair(value)
+            self._reports = list(value)
+            self._next()
             return
+        if token == "copied" and not isinstance(value, Exception):
+            machine = self.machine
+            self.world.stats["repairs"] += 1
+            if machine.exchanges:
+                self._group.add(machine.span.first_entry_id, machine.exchanges, machine.bytes_copied)
+            self._next()
+            return
+        if token == "exchanged" and not isinstance(value, Exception):
+            self._metadata, self._version = self.machine.metadata, self.machine.version
+            for error in self._group.refused.values():
+                self.world.note(f"{self.name}: {error}")
+            self._group = ExchangeGroup(0)
+            if self._reports:
+                self._next()
+                return
         if token == "filled" and not isinstance(value, Exception):
             assert self._metadata is not None
             self._fill(self._metadata)
@@ -89,12 +127,11 @@ class Replicator(Client):
         if isinstance(value, Exception):
             self.world.note(f"{self.name}: {value}")
             self.world.stats["repairs failed"] += 1
-        else:
-            self.world.stats["repairs"] += 1
         if token == "sealed" and not isinstance(value, Exception):
             self.world.note(f"{self.name}: ledger {self.truth.ledger_id} is sealed")
             self.world.probes["an unsealed ledger was filled in and sealed"] += 1
         self.change_machine(None)
+        self._group = ExchangeGroup(0)
         self._later(self.start)
 
     def _fill(self, md: LedgerMetadata) -> None:
@@ -128,12 +165,12 @@ class Replicator(Client):
             self._next()
             return
         self._found_something = True
+        options: dict[str, Any] = {"targets": targets, "refill": refill, "limits": self.cluster.limits, "exchange": False}
         try:
-            machine = FragmentRepair(
-                self.truth.ledger_id, md, self._version, report.span, "repair", targets=targets, refill=refill, limits=self.cluster.limits
-            )
+            span = span_now(md, report.span)
+            machine = FragmentRepair(self.truth.ledger_id, md, self._version, span, "copied", **options)
         except BkError as error:
-            self._done("repair", error)
+            self._done("copied", error)
             return
         self.change_machine(machine)
         self.act(machine.start(self.now))

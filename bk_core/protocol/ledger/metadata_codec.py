@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -49,6 +50,7 @@ _BOOKIE_ID_LETTERS = frozenset(_LETTERS + _DIGITS + ".-" + "".join(map(chr, rang
 _ABSENT_DIGEST = DigestType.CRC32  # what a reader assumes where none is stored and none was named (metadata.md 3.7, META-15)
 
 
+@lru_cache(maxsize=4096)  # a ledger of thousands of fragments names the same few bookies
 def is_bookie_id(text: str) -> bool:
     """Whether every client can read ``text`` as a bookie id (metadata.md 4.2)."""
     return bool(text) and _BOOKIE_ID_LETTERS.issuperset(text) and text.lower() != "readonly"
@@ -275,6 +277,8 @@ def _unknown_fields(message: Message, what: str) -> bytes:
     A known number among them means a wrong wire type or an enum value from elsewhere: protobuf files both as unknown. Carrying one
     along would write the field twice, so it is an error.
     """
+    if not len(UnknownFieldSet(message)):
+        return b""
     rest = type(message)()
     rest.CopyFrom(message)
     known = message.DESCRIPTOR.fields_by_name

@@ -12,8 +12,9 @@ import pytest
 
 from bk_core import cli
 from bk_core.cli import output, replication
-from bk_core.client.replication_report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport
+from bk_core.client.replication_report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
 from bk_core.errors import NoNodeError, NoSuchLedgerError
+from bk_core.metadata.store import BookieView
 from bk_core.metadata.underreplication import NoUnderreplication
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import EntryRanges, FragmentReport, FragmentSpan, ReplicaReport
@@ -42,10 +43,14 @@ class Client:
         self.repairs: dict[int, RepairReport] = {4: RepairReport(4), 9: RepairReport(9)}
         self.decommission = DecommissionReport("c:1", registered=True)
         self.options: dict[str, Any] = {}
+        self.writable: tuple[str, ...] = ()
         self.store = SimpleNamespace(underreplication=NoUnderreplication, read_cookie=self._no_cookie)
 
     def _no_cookie(self, bookie: str) -> None:
         raise NoNodeError("no cookie")
+
+    def bookies(self) -> BookieView:
+        return BookieView(self.writable, ())
 
     def list_ledgers(self) -> list[int]:
         return [*sorted(self.reports), 77]
@@ -154,11 +159,17 @@ def test_disabled_auto_recovery_is_said(client: Client, capsys: pytest.CaptureFi
 
 
 def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    client.decommission.repairs.append(RepairReport(9, [Moved(0, 2, "c:1", "x:1", 10)]))
+    client.decommission.note(RepairReport(9, [Moved(0, 2, "c:1", "x:1", 10)]))
     assert cli.run(["bookie", "decommission", "c:1"]) == 0
     shown = capsys.readouterr()
-    assert "no fragment of any ledger names c:1" in shown.out and "stop it now" in shown.out and "x:1" in shown.out
-    assert "ledger 9 (1 of 2" in shown.err
+    assert "no fragment of any ledger names c:1" in shown.out and "it is read-only" in shown.out and "x:1" in shown.out
+    assert "ledger 9 (1 of 2" in shown.err and "is writable" not in shown.err
+    client.writable = ("c:1",)
+    client.decommission.writable = True  # RR-14: done for the moment, but not for good
+    assert cli.run(["bookie", "decommission", "c:1"]) == 1
+    shown = capsys.readouterr()
+    assert "make it read-only or stop it first" in shown.err and "at any time: stop it now" in shown.out
+    client.writable, client.decommission.writable = (), False
     client.decommission.registered, client.decommission.cookie_deleted = False, True
     assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie", "--wait", "3"]) == 0
     assert "cannot start again" in capsys.readouterr().out
@@ -166,11 +177,14 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
     client.decommission.cookie_deleted = False
     assert cli.run(["bookie", "decommission", "c:1", "--delete-cookie"]) == 0
     assert "it had no cookie" in capsys.readouterr().out
-    client.decommission.named_by = [9, 12]
+    client.decommission.still_named = [StillNamed(9, LedgerState.OPEN, written=True, log="events"), StillNamed(12, LedgerState.CLOSED)]
+    client.decommission.still_named.append(StillNamed(13, problem="not a protobuf message"))
     assert cli.run(["bookie", "decommission", "c:1"]) == 1
-    assert "still named by 2 ledgers: 9, 12" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "still named by 3 ledgers; 1 in use" in out and "being written to the bookie  events" in out and "CLOSED, not moved yet" in out
+    assert "not known: not a protobuf message" in out
     assert cli.run(["bookie", "decommission", "c:1", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["namedBy"] == [9, 12]
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["namedBy"] == [9, 12, 13]
 
 
 def test_a_bookie_nobody_knows_is_an_error(client: Client, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from bk_core.client.client import BookKeeper, _repair_options, connect
 from bk_core.client.replication import _Job, _ReplicationDriver
-from bk_core.client.replication_report import Progress, RepairReport
+from bk_core.client.replication_report import Progress, RepairReport, StillNamed
 from bk_core.config import ClientConfig
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, RecoveryFailedError, ReplicationError
 from bk_core.metadata import open_store
@@ -224,12 +225,14 @@ def test_g27_no_seal_over_a_replica_that_gives_no_answer(client: BookKeeper, mon
     marked = LedgerMetadata(3, 3, 2, LedgerState.CLOSED, rows, password=b"pw", custom={"gwq": b"1"}, last_entry_id=29, length=30)
     ledger_id = store_ledger(client, marked)
 
-    def check(job: _Job, span: FragmentSpan, *, full: bool, positions: Any = None) -> FragmentReport:
-        silent = Status.TIMEOUT if full and span.first_entry_id == 0 else None
+    def check(job: _Job, spans: Sequence[FragmentSpan], *, full: bool, positions: Any = None) -> list[FragmentReport]:
+        return [one(span, Status.TIMEOUT if full and span.first_entry_id == 0 else None) for span in spans]
+
+    def one(span: FragmentSpan, silent: Status | None) -> FragmentReport:
         rows = (ReplicaReport(p, bookie, True, silent=silent if p == 2 else None) for p, bookie in enumerate(span.ensemble))
         return FragmentReport(span, tuple(rows))
 
-    monkeypatch.setattr(_Job, "_check", check)
+    monkeypatch.setattr(_Job, "_check_many", check)
     monkeypatch.setattr(_Job, "_copy", lambda job, machine, span: None)
     report = client.repair_ledger(ledger_id)
     assert not report.sealed and not client.ledger_metadata(ledger_id).sealed
@@ -249,7 +252,8 @@ def test_decommission_ends_when_no_fragment_names_the_bookie(client: BookKeeper)
     assert client.ledger_metadata(empty).fragments[0].ensemble == ("x:1", "b:1", "c:1")
     change(client, tail, client.ledger_metadata(tail).closed(-1, 0))
     report = client.decommission_bookie("a:1", delete_cookie=True)
-    assert report.is_complete and report.registered and not report.cookie_deleted
+    assert not report.still_named and not report.is_complete  # RR-14: writable, so it may be named at any time
+    assert report.writable and report.registered and not report.cookie_deleted
     assert client.ledger_metadata(other).fragments[0].ensemble == ("b:1", "c:1", "x:1")
     report = client.decommission_bookie("never:1", delete_cookie=True)
     assert report.is_complete and not report.cookie_deleted and report.repairs == []
@@ -257,10 +261,81 @@ def test_decommission_ends_when_no_fragment_names_the_bookie(client: BookKeeper)
     assert client.decommission_bookie("dead:1", delete_cookie=True).cookie_deleted
 
 
-def test_decommission_waits_for_writers_to_move_on(client: BookKeeper) -> None:
-    tail = store_ledger(client, opened(ABC))
+@pytest.fixture
+def emptied(client: BookKeeper) -> str:
+    """A fifth bookie, which is read-only as one that is to be emptied should be."""
+    client.store.register_bookie("old:1", "127.0.0.1", 1, readonly=True)
+    return "old:1"
+
+
+def test_decommission_waits_for_writers_to_move_on(client: BookKeeper, emptied: str) -> None:
+    tail = store_ledger(client, opened((emptied, "b:1", "c:1")))
 
     def writer(number: int, of: int, ledger_id: int) -> None:
         change(client, tail, opened(("x:1", "b:1", "c:1")))
 
-    assert client.decommission_bookie("a:1", wait_s=20.0, on_ledger=writer).is_complete
+    assert client.decommission_bookie(emptied, wait_s=20.0, on_ledger=writer).is_complete
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.5])
+def test_rr14_writers_that_go_on_do_not_keep_it_for_ever(client: BookKeeper, emptied: str, wait_s: float) -> None:
+    """RR-14: each repair of a ledger is answered by a new ledger. It ends with the caller's time, and says what names the bookie then."""
+    rounds: list[list[int]] = []
+    store_ledger(client, opened((emptied, "b:1", "c:1")).closed(-1, 0))
+
+    def writer(number: int, of: int, ledger_id: int) -> None:
+        if number == 1:
+            rounds.append([])
+        rounds[-1].append(ledger_id)
+        store_ledger(client, opened((emptied, "b:1", "c:1")).closed(-1, 0))
+
+    report = client.decommission_bookie(emptied, wait_s=wait_s, on_ledger=writer)
+    assert len(report.named_by) == 1 and not report.is_complete
+    assert rounds[0] == [0] and report.named_by == [sum(map(len, rounds))]
+    assert wait_s or len(rounds) == 1
+    assert [repair.ledger_id for repair in report.repairs] == list(range(report.named_by[0]))
+
+
+def test_rr14_a_ledger_that_came_meanwhile_is_reported_with_its_use(client: BookKeeper, emptied: str) -> None:
+    """RR-14: what is reported is of a look at all ledgers after the last repair, not of those that were found first."""
+    store_ledger(client, opened((emptied, "b:1", "c:1")).closed(-1, 0))
+    newer: list[int] = []
+
+    def writer(number: int, of: int, ledger_id: int) -> None:
+        if not newer:
+            newer.append(store_ledger(client, replace(opened((emptied, "b:1", "c:1")), custom={"log": b"events"})))
+            moved_on = replace(opened((emptied, "b:1", "c:1")), fragments=(Fragment(0, (emptied, "b:1", "c:1")), Fragment(5, ABC)))
+            newer.append(store_ledger(client, moved_on))
+
+    report = client.decommission_bookie(emptied, on_ledger=writer)
+    assert report.still_named == [
+        StillNamed(newer[0], LedgerState.OPEN, written=True, log="events"),
+        StillNamed(newer[1], LedgerState.OPEN),
+    ]
+    assert not report.is_complete
+
+
+def test_rr14_a_ledger_that_nobody_understands_is_not_passed_over(client: BookKeeper, emptied: str) -> None:
+    ledger_id = client.store.new_ledger_id()
+    client.store.create_ledger(ledger_id, b"BookieMetadataFormatVersion\t9\n")
+    report = client.decommission_bookie(emptied)
+    assert report.named_by == [ledger_id] and "9 is not one of" in str(report.still_named[0].problem)
+
+
+def test_rr14_this_client_places_nothing_on_a_bookie_that_it_empties(client: BookKeeper) -> None:
+    """RR-14. Afterwards it may, as everybody else may all the while."""
+    store_ledger(client, opened(ABC).closed(-1, 0))
+    chosen: list[tuple[str, ...]] = []
+    client.decommission_bookie("a:1", on_ledger=lambda *_: chosen.append(client._session.placement.new_ensemble(3, 3)))
+    assert [set(ensemble) for ensemble in chosen] == [{"b:1", "c:1", "x:1"}]
+    assert {bookie for _ in range(50) for bookie in client._session.placement.new_ensemble(3, 3)} == {*ABC, "x:1"}
+
+
+def test_rr15_many_fragments_are_exchanged_by_few_changes(client: BookKeeper) -> None:
+    """RR-15, RR-7: 640 fragments that store nothing name the bookie; at most one change for each 20 of them."""
+    rows = tuple(Fragment(first, ABC) for first in range(640))
+    ledger_id = store_ledger(client, replace(opened(ABC), fragments=rows, state=LedgerState.CLOSED))
+    report = client.repair_ledger(ledger_id, lost=["a:1"], only_lost=True)
+    assert report.is_complete and len(report.moved) == 640
+    assert client.store.read_ledger(ledger_id).version <= 32
+    assert all(fragment.ensemble == ("x:1", "b:1", "c:1") for fragment in client.ledger_metadata(ledger_id).fragments)

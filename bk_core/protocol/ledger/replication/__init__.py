@@ -1,36 +1,48 @@
-"""Re-replication: finding replicas that are missing or bad, and making them good again (RR-1..RR-13, G-27).
+"""Re-replication: finding replicas that are missing or bad, and making them good again (RR-1..RR-15, G-27).
 
 RR-1: it runs outside the writer and changes metadata by compare-and-set like everybody else. ``FragmentCheck`` looks, ``FragmentRepair``
-copies and exchanges bookies, ``MetadataChange`` is the compare-and-set that both repair and seal go through.
+copies and exchanges bookies, ``MetadataChange`` is the compare-and-set that both repair and seal go through. ``LedgerCheck`` and
+``ExchangeGroup`` are for ledgers of many fragments: several are looked at together, and exchanged by one change (RR-15).
 """
 
 from bk_core.protocol.ledger.replication.change import MetadataChange
 from bk_core.protocol.ledger.replication.check import FragmentCheck, FragmentReport, ReplicaReport
+from bk_core.protocol.ledger.replication.draining import DrainStep, after_look
 from bk_core.protocol.ledger.replication.fragments import (
     EntryRanges,
     Exchange,
     FragmentSpan,
     eligible_fragments,
     exchanged,
+    exchanged_together,
     known_last_entry,
     open_tail_without,
+    span_now,
     stored_bounds,
 )
+from bk_core.protocol.ledger.replication.group import ExchangeGroup
+from bk_core.protocol.ledger.replication.ledger_check import LedgerCheck
 from bk_core.protocol.ledger.replication.repair import FragmentRepair, RepairState
 
 __all__ = [
+    "DrainStep",
     "EntryRanges",
     "Exchange",
+    "ExchangeGroup",
     "FragmentCheck",
     "FragmentRepair",
     "FragmentReport",
     "FragmentSpan",
+    "LedgerCheck",
     "MetadataChange",
     "RepairState",
     "ReplicaReport",
+    "after_look",
     "eligible_fragments",
     "exchanged",
+    "exchanged_together",
     "known_last_entry",
     "open_tail_without",
+    "span_now",
     "stored_bounds",
 ]

@@ -10,7 +10,7 @@ is reported as such and asked no more. Nothing is written anywhere.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +105,9 @@ class FragmentCheck:
     """Machine: completes ``token`` with a FragmentReport; it never fails, since not knowing is a finding.
 
     ``registered`` are the bookies that are up according to the registry: the others are reported without being asked. ``positions`` None
-    checks all. Raises InvalidArgumentError for a fragment that is not decided (RR-2).
+    checks all. ``budget`` may be shared with other checks: then whoever shares it wakes this one by ``resume`` when it is ``starved`` and
+    bytes were released. Bookies in ``silent`` are not asked: nothing was heard of them a moment ago. Requests are numbered from
+    ``first_request`` + 1. Raises InvalidArgumentError for a fragment that is not decided (RR-2).
     """
 
     def __init__(
@@ -121,6 +123,9 @@ class FragmentCheck:
         positions: Iterable[int] | None = None,
         bytes_per_second: int | None = None,
         limits: Limits | None = None,
+        budget: ByteBudget | None = None,
+        silent: Mapping[BookieId, Status] | None = None,
+        first_request: int = 0,
     ) -> None:
         if not is_eligible(metadata, span.first_entry_id):
             raise InvalidArgumentError(f"fragment {span.first_entry_id} of ledger {ledger_id} is not decided")
@@ -134,12 +139,17 @@ class FragmentCheck:
         self._hmac_key = digests.hmac_key(metadata.password)
         self._distribution = distribution_of(metadata)
         self._full = full
-        self._budget = ByteBudget(self._limits.replication_bytes_in_flight, bytes_per_second, self._limits.read_batch_bytes)
+        self.starved = False
+        self._budget = budget or ByteBudget(self._limits.replication_bytes_in_flight, bytes_per_second, self._limits.read_batch_bytes)
         chosen = range(metadata.ensemble_size) if positions is None else sorted(set(positions))
         may_batch = batch and full and not self._distribution.striped
         self._replicas = [self._replica(position, span.ensemble[position] in registered, may_batch) for position in chosen]
+        for replica in self._replicas:
+            if silent and replica.todo and replica.bookie in silent:
+                replica.silent = silent[replica.bookie]
+                replica.todo.clear()
         self._asked: dict[int, _Ask] = {}
-        self._requests = 0
+        self._requests = first_request
         self._finished = False
 
     def _replica(self, position: int, registered: bool, batch: bool) -> _Replica:
@@ -153,6 +163,10 @@ class FragmentCheck:
 
     def start(self, now_ns: int = 0) -> list[Effect]:
         return self._go_on(now_ns)
+
+    def resume(self, now_ns: int) -> list[Effect]:
+        """Bytes of the shared budget were released."""
+        return [] if self._finished else self._go_on(now_ns)
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         if self._finished:
@@ -174,6 +188,7 @@ class FragmentCheck:
     def _go_on(self, now_ns: int) -> list[Effect]:
         """Ask as much as the budget allows, replica by replica in turn; report when nothing is left."""
         effects: list[Effect] = []
+        self.starved = False
         waiting = [replica for replica in self._replicas if replica.todo and not replica.resting]
         while waiting:
             pause_ns = self._budget.pause_ns(now_ns)
@@ -195,7 +210,10 @@ class FragmentCheck:
         first, last, single = replica.todo[0]
         single = single or not replica.batch
         size = self._budget.entry_bytes if single else self._budget.batch_bytes
-        if replica.asked >= ASKS_PER_REPLICA_MAX or not self._budget.admits(size):
+        if replica.asked >= ASKS_PER_REPLICA_MAX:
+            return None
+        if not self._budget.admits(size):
+            self.starved = True
             return None
         replica.todo.popleft()
         end = first if single else min(last, first + self._limits.read_chunk_entries - 1)

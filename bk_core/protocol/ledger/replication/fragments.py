@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bk_core.errors import ReplicationError
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata import BookieId, Fragment, LedgerMetadata, LedgerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,24 @@ def eligible_fragments(metadata: LedgerMetadata, *, with_empty: bool = False) ->
 
 
 def is_eligible(metadata: LedgerMetadata, first_entry_id: int) -> bool:
-    """RR-2 for the fragment with this key."""
-    return any(span.first_entry_id == first_entry_id for span in eligible_fragments(metadata, with_empty=True))
+    """RR-2 for the fragment with this key. Looked up, not searched: this is asked once for each fragment."""
+    index = fragment_index(metadata, first_entry_id)
+    return index is not None and (metadata.state is LedgerState.CLOSED or index < len(metadata.fragments) - 1)
+
+
+def fragment_index(metadata: LedgerMetadata, first_entry_id: int) -> int | None:
+    """Where the fragment with this key stands in the metadata; None if there is none."""
+    index = bisect_left(metadata.fragments, first_entry_id, key=lambda fragment: fragment.first_entry_id)
+    found = index < len(metadata.fragments) and metadata.fragments[index].first_entry_id == first_entry_id
+    return index if found else None
+
+
+def span_now(metadata: LedgerMetadata, span: FragmentSpan) -> FragmentSpan:
+    """``span`` with the bookies that its fragment has in ``metadata``. ReplicationError if the fragment is gone or undecided (RR-2)."""
+    index = fragment_index(metadata, span.first_entry_id)
+    if index is None or not is_eligible(metadata, span.first_entry_id):
+        raise _gone(span.first_entry_id)
+    return replace(span, ensemble=metadata.fragments[index].ensemble)
 
 
 def open_tail_without(metadata: LedgerMetadata, available: Collection[BookieId]) -> tuple[BookieId, ...]:
@@ -152,11 +169,45 @@ def exchanged(metadata: LedgerMetadata, first_entry_id: int, exchanges: Iterable
     None if every exchange is there already (one's own write whose answer was lost, scenario 18). ReplicationError if a position names
     neither ``old`` nor ``new``, if ``new`` meanwhile stands elsewhere in the ensemble, or if the fragment is gone or undecided (RR-2).
     """
-    if not is_eligible(metadata, first_entry_id):
-        raise ReplicationError(f"fragment {first_entry_id} is gone or not decided; its bookies stay")
+    changed = _exchanged_fragment(metadata, first_entry_id, exchanges)
+    return None if changed is None else _with_fragments(metadata, [changed])
+
+
+def exchanged_together(
+    metadata: LedgerMetadata, exchanges: Mapping[int, Sequence[Exchange]], refused: dict[int, ReplicationError]
+) -> LedgerMetadata | None:
+    """RR-7 for several fragments in one change: each as ``exchanged`` does it. A fragment that cannot be exchanged stays as it is, with
+    its error in ``refused``; the others do not suffer for it. None if nothing is left to write.
+    """
+    refused.clear()
+    changes: list[tuple[int, Fragment]] = []
+    for first_entry_id, wanted in exchanges.items():
+        try:
+            changed = _exchanged_fragment(metadata, first_entry_id, wanted)
+        except ReplicationError as error:
+            refused[first_entry_id] = error
+        else:
+            changes += [] if changed is None else [changed]
+    return _with_fragments(metadata, changes) if changes else None
+
+
+def _with_fragments(metadata: LedgerMetadata, changes: Iterable[tuple[int, Fragment]]) -> LedgerMetadata:
     fragments = list(metadata.fragments)
-    index = next(i for i, fragment in enumerate(fragments) if fragment.first_entry_id == first_entry_id)
-    ensemble = list(fragments[index].ensemble)
+    for index, fragment in changes:
+        fragments[index] = fragment
+    return replace(metadata, fragments=tuple(fragments))
+
+
+def _gone(first_entry_id: int) -> ReplicationError:
+    return ReplicationError(f"fragment {first_entry_id} is gone or not decided; its bookies stay")
+
+
+def _exchanged_fragment(metadata: LedgerMetadata, first_entry_id: int, exchanges: Iterable[Exchange]) -> tuple[int, Fragment] | None:
+    index = fragment_index(metadata, first_entry_id)
+    if index is None or not is_eligible(metadata, first_entry_id):
+        raise _gone(first_entry_id)
+    fragment = metadata.fragments[index]
+    ensemble = list(fragment.ensemble)
     for exchange in exchanges:
         present = ensemble[exchange.position]
         if present == exchange.new:
@@ -166,10 +217,7 @@ def exchanged(metadata: LedgerMetadata, first_entry_id: int, exchanges: Iterable
         if exchange.new in ensemble:
             raise ReplicationError(f"another program put {exchange.new} into fragment {first_entry_id} meanwhile")
         ensemble[exchange.position] = exchange.new
-    if tuple(ensemble) == fragments[index].ensemble:
-        return None
-    fragments[index] = replace(fragments[index], ensemble=tuple(ensemble))
-    return replace(metadata, fragments=tuple(fragments))
+    return None if tuple(ensemble) == fragment.ensemble else (index, replace(fragment, ensemble=tuple(ensemble)))
 
 
 def exchanges_of(span: FragmentSpan, targets: Mapping[int, BookieId]) -> tuple[Exchange, ...]:

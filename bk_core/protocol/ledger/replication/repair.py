@@ -84,7 +84,8 @@ class FragmentRepair:
     """Machine: completes ``token`` with the ledger's metadata, or fails it with a ReplicationError that says what is in the way.
 
     ``targets``: position -> new bookie, which must stand nowhere in the fragment (RR-6). ``refill``: position -> ids to write again to the
-    bookie that is there. Raises InvalidArgumentError for a fragment that is not decided (RR-2).
+    bookie that is there. Without ``exchange`` it completes when all copies are confirmed, and whoever made it puts ``exchanges`` into the
+    metadata, with those of other fragments (RR-7, ExchangeGroup). Raises InvalidArgumentError for a fragment that is not decided (RR-2).
     """
 
     state = Transitions(
@@ -108,6 +109,7 @@ class FragmentRepair:
         batch: bool = True,
         bytes_per_second: int | None = None,
         limits: Limits | None = None,
+        exchange: bool = True,
     ) -> None:
         self.ledger_id = ledger_id
         self.span = span
@@ -131,7 +133,8 @@ class FragmentRepair:
         self._silent: set[int] = set()  # positions that did not answer: asked last
         self._batch = batch and not self.distribution.striped
         self._fan_out = max(1, len(self.targets) + len(self.refill))
-        self._exchanges = exchanges_of(span, self.targets)
+        self.exchanges = exchanges_of(span, self.targets)
+        self._exchange_here = exchange
         self._check_arguments(metadata)
         self._change = MetadataChange(ledger_id, metadata, version, self._exchanged, token, self._limits)
         self._left = self._stretches()
@@ -167,7 +170,7 @@ class FragmentRepair:
     @property
     def exchanged_positions(self) -> tuple[tuple[int, BookieId, BookieId], ...]:
         """(position, old, new) as intended; stored once the machine has completed."""
-        return tuple((exchange.position, exchange.old, exchange.new) for exchange in self._exchanges)
+        return tuple((exchange.position, exchange.old, exchange.new) for exchange in self.exchanges)
 
     def start(self, now_ns: int = 0) -> list[Effect]:
         return self._go_on(now_ns)
@@ -319,7 +322,7 @@ class FragmentRepair:
         if "corrupt copy" in reading.tried.values():
             self._digest_note = self.metadata.access_note
         line += self._digest_note
-        if self._exchanges:
+        if self.exchanges:
             return [Log("error", line), *self._fail(ReplicationError(line, ledger=self.ledger_id, entry=reading.next))]
         reading.next, reading.retries = reading.next + 1, 0
         reading.tried.clear()
@@ -452,7 +455,7 @@ class FragmentRepair:
 
     def _exchanged(self, stored: LedgerMetadata) -> LedgerMetadata | None:
         """RR-7's predicate on what is stored now. Nothing to write if only copies were missing."""
-        return exchanged(stored, self.span.first_entry_id, self._exchanges) if self._exchanges else None
+        return exchanged(stored, self.span.first_entry_id, self.exchanges) if self.exchanges and self._exchange_here else None
 
     def _changing(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
