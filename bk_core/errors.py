@@ -19,7 +19,7 @@
     │   ├── NoClusterError, ClusterChangedError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
-    │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError, WrongClusterError, ForeignLedgerError
+    │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError
 
 Class attributes (style.md lesson 4):
@@ -373,6 +373,12 @@ class LogOfQueriesError(LogError):
     """The log is for transactional writers: queries write it, or its entries are Arrow record batches (GRD-1). Nothing was fenced."""
 
     code = "BK-LOG-QUERIES"
+
+
+class LogClockError(LogError):
+    """A time that was given lies beyond the metadata store's clock, so it would make young commits old (JAN-3). Nothing was changed."""
+
+    code = "BK-LOG-CLOCK"
 
 
 class LogDataLossError(LogError):

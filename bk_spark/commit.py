@@ -16,7 +16,7 @@ from bk_core.client.history import history_of
 from bk_core.client.identity import recover_own
 from bk_core.client.intents import DATA, forget_intent, intents_of
 from bk_core.client.janitor import check_ledgers_exist
-from bk_core.client.list_store import now_ms
+from bk_core.client.list_store import store_now_ms
 from bk_core.client.logs import create_log, update_ledger_list
 from bk_core.errors import BkError, LogDataLossError, LogError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.ledger_list import ONE_SHOT, LedgerList
@@ -72,7 +72,7 @@ class _LogCommit:
         self._ranges = [r for part in parts for r in part.ranges]
         self._batch = batch
         self._log_ids = {part.log_id for part in parts if part.log_id}
-        self._at_ms = now_ms()
+        self._at_ms = 0
         self._replayed = False
         self._listed: LedgerList | None = None
         self._freed: tuple[int, ...] = ()
@@ -95,6 +95,7 @@ class _LogCommit:
 
     def publish(self) -> None:
         started = time.monotonic()
+        self._at_ms = store_now_ms(self._client)
         if not self._log_ids and self._options.create_logs:
             create_log(self._client, self.log, wanted_properties(self._options), exist_ok=True)
         self._listed = update_ledger_list(self._client, self.log, self._change)

@@ -277,7 +277,7 @@ def trim(
 
     Of several bounds the farthest counts.
     """
-    from bk_core.client.logs import now_ms, read_log, trim_log
+    from bk_core.client.logs import read_log, store_now_ms, trim_log
     from bk_core.protocol.log.position import Position
 
     with connected(uri, protocol) as client:
@@ -289,7 +289,7 @@ def trim(
             if retention:
                 raise click.UsageError(f"log {name} keeps everything for ever; set a retention with `bk log set`, or say what to drop")
             raise click.UsageError("say what to drop: --before-seq, --older-than, --keep-bytes or --retention")
-        before_ms = None if age_ms is None else now_ms() - age_ms
+        before_ms = None if age_ms is None else store_now_ms(client) - age_ms
         if dry_run:
             _say_trim(name, _would_go(view, before_seq, before_ms, keep_bytes), None, as_json)
             return

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from bk_core.client.intents import HISTORY, create_intended, forget_intent, intended_ledgers
-from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, change_ledger_list, now_ms, read_ledger_list, read_versioned
+from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, change_ledger_list, read_ledger_list, read_versioned, store_now_ms
 from bk_core.errors import BkError, LogDataLossError, LogHistoryError, MetadataFormatError, NoSuchLedgerError
 from bk_core.protocol.log.codec import decode_chunk, encode_chunk
 from bk_core.protocol.log.history import Chunk, Load
@@ -130,7 +130,7 @@ def _seal_quietly(client: LogClient, name: str, listed: LedgerList, limits: Seal
     _retry_at.pop(listed.log_id, None)
     try:
         crowded = len(listed.segments) > 4 * limits.tail_max
-        if crowded or not intended_ledgers(client, name, HISTORY, since_ms=now_ms() - int(SEAL_TIMEOUT_S * 1000)):
+        if crowded or not intended_ledgers(client, name, HISTORY, since_ms=store_now_ms(client) - int(SEAL_TIMEOUT_S * 1000)):
             seal_log(client, name, limits=limits)
     except (BkError, TimeoutError) as error:
         _retry_at[listed.log_id] = time.monotonic() + RETRY_AFTER_S

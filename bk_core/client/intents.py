@@ -184,9 +184,11 @@ def read_intent(client: LogClient, log: str, child: str) -> Intent | None:
     """By the name of its node; None if it is gone meanwhile."""
     ledger_id, purpose = _named(child)
     try:
-        value = json.loads(client.store.read(f"intents/{log}/{child}").data)
+        stored = client.store.read(f"intents/{log}/{child}")
     except NoNodeError:
         return None
-    worker = (str(value["query"]), str(value["host"]), int(value["pid"]), int(value["createdMs"]))
+    value = json.loads(stored.data)
+    created_ms = (stored.created_ms or int(value["createdMs"])) if value["createdMs"] else 0  # JAN-1; 0 is a word: nobody's any more
+    worker = (str(value["query"]), str(value["host"]), int(value["pid"]), created_ms)
     process = (int(value.get("started", 0)), str(value.get("boot", "")))
     return Intent(ledger_id, *worker, *process, purpose, str(value.get("logId", "")), str(value.get("cluster", "")))

@@ -30,9 +30,9 @@ from bk_core.client.list_store import (
     back_off,
     change_ledger_list,
     log_path,
-    now_ms,
     read_ledger_list,
     read_versioned,
+    store_now_ms,
     until_definite,
 )
 from bk_core.errors import (
@@ -58,6 +58,7 @@ from bk_core.protocol.log.codec import decode, encode
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import HistoryRef
+from bk_core.protocol.log.times import check_not_ahead, is_ahead
 from bk_core.protocol.log.view import LogView
 
 INTENT_AGE_S = 6 * 3600.0
@@ -191,11 +192,15 @@ def gc_log(client: LogClient, log: str, *, min_age_s: float = INTENT_AGE_S, pass
 
     Intents of processes that ran on this host and are gone, and all older than ``min_age_s``: a ledger that is listed is closed (its
     committed ranges stay); one that is not is condemned in the list, so no later commit can name it, then fenced, recovered, deleted,
-    and forgotten. Then whatever a trim or a deletion has left half done. A ledger that cannot be cleaned up is in ``failed``.
+    and forgotten. ``min_age_s=0`` takes every writer for gone, also those that live: they make other ledgers. Then whatever a trim or a
+    deletion has left half done. A ledger that cannot be cleaned up is in ``failed``.
     """
-    before = (now_ms() if at_ms is None else at_ms) - int(min_age_s * 1000)
+    if min_age_s < 0:
+        raise InvalidArgumentError(f"min_age_s must not be negative: {min_age_s}")
+    before = _judged_at(client, at_ms) - int(min_age_s * 1000)
     work = _Pass(client, log, password)
-    _clean(work, [intent for intent in work.intents.values() if intent.created_ms <= before or abandoned(intent)])
+    everybody = min_age_s == 0  # the clock that is told may be a moment behind the one that stamps
+    _clean(work, [intent for intent in work.intents.values() if everybody or intent.created_ms <= before or abandoned(intent)])
     return work.report()
 
 
@@ -235,9 +240,10 @@ def gc_quietly(
             return None
         _cleaned_at[log_id] = time.monotonic()
         work = _Pass(client, log, password, budget_s)
-        _clean(work, [intent for intent in work.intents.values() if _is_garbage(intent, query_id)])
+        old_ms = store_now_ms(client) - int(INTENT_AGE_S * 1000)
+        _clean(work, [intent for intent in work.intents.values() if _is_garbage(intent, query_id, old_ms)])
         if not work.over:
-            _retain(work, now_ms())
+            _retain(work, store_now_ms(client))
         report = work.report()
     except Exception as error:  # a commit that succeeded must not be reported as failed
         _log.warning("log %s: cleaning up after a commit failed: %s", log, error)
@@ -247,8 +253,17 @@ def gc_quietly(
     return report
 
 
-def _is_garbage(intent: Intent, query_id: str | None) -> bool:
-    if intent.created_ms <= now_ms() - int(INTENT_AGE_S * 1000):
+def _judged_at(client: LogClient, at_ms: int | None) -> int:
+    """JAN-1, JAN-3: now on the store's clock, or the time that the caller gives, which must not lie beyond it."""
+    now_ms = store_now_ms(client)
+    if at_ms is None:
+        return now_ms
+    check_not_ahead("at_ms", at_ms, now_ms)
+    return at_ms
+
+
+def _is_garbage(intent: Intent, query_id: str | None, old_ms: int) -> bool:
+    if intent.created_ms <= old_ms:
         return True
     nobodys = intent.purpose == HISTORY or (query_id is not None and intent.query_id == query_id)
     return nobodys and abandoned(intent)
@@ -286,6 +301,8 @@ def trim_log(
     """
     if before is None and before_ms is None and max_bytes is None:
         raise InvalidArgumentError("say where to trim: before, before_ms or max_bytes")
+    if before_ms is not None:
+        check_not_ahead("before_ms", before_ms, store_now_ms(client))
     work = _Pass(client, log, password)
     _trim(work, before, before_ms, max_bytes)
     return work.report().deleted
@@ -294,7 +311,7 @@ def trim_log(
 def apply_retention(client: LogClient, log: str, *, password: bytes = b"", at_ms: int | None = None) -> tuple[int, ...]:
     """Trim what the log's ``retention_ms`` and ``retention_bytes`` no longer keep. Returns the ledgers deleted."""
     work = _Pass(client, log, password)
-    _retain(work, now_ms() if at_ms is None else at_ms)
+    _retain(work, _judged_at(client, at_ms))
     return work.report().deleted
 
 
@@ -311,7 +328,10 @@ def _retain(work: _Pass, at_ms: int) -> None:
 def _trim(work: _Pass, before: Position | None, before_ms: int | None, max_bytes: int | None) -> None:
     def look() -> tuple[str, int]:
         view = read_log(work.client, work.log)
-        return view.log_id, max(_cuts(view, before, before_ms, max_bytes))
+        cut = max(_cuts(view, before, before_ms, max_bytes))
+        if before_ms is not None:
+            _warn_of_ahead(work, view, cut)
+        return view.log_id, cut
 
     log_id, cut = _again(look)
     load = history_of(work.client, work.log, log_id)
@@ -336,6 +356,16 @@ def _cuts(view: LogView, before: Position | None, before_ms: int | None, max_byt
     if max_bytes is not None:
         beyond = view.listed.total_bytes - max_bytes - view.listed.trimmed_bytes
         yield first if beyond <= 0 else _at_byte(view, beyond)
+
+
+def _warn_of_ahead(work: _Pass, view: LogView, cut: int) -> None:
+    """JAN-3: a segment with a time that cannot be yet stops retention by age until then; by number or size it can be cut off."""
+    segment = view.segment(cut) if cut < view.next_seq else None
+    if segment is not None and not segment.live and is_ahead(segment.committed_at_ms, store_now_ms(work.client)):
+        ahead = (
+            "log %s: segment %d says it was committed at %d ms since 1970, which the metadata store's clock has not reached; nothing from"
+        )
+        _log.warning(ahead + " it on is cut off by age before then (bk log trim --before-seq cuts)", work.log, cut, segment.committed_at_ms)
 
 
 def _at_byte(view: LogView, beyond: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import time
@@ -21,12 +22,16 @@ from bk_core.errors import (
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.log.codec import decode, encode
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.times import is_skewed
 
 if TYPE_CHECKING:
     from bk_core.metadata.store import MetadataStore
 
 T = TypeVar("T")
 UPDATE_TIMEOUT_S = 60.0
+WARN_AGAIN_S = 3600.0
+_log = logging.getLogger("bk_core.client.logs")
+_warned_s: float | None = None
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -61,7 +66,20 @@ def log_path(name: str) -> str:
 
 
 def now_ms() -> int:
+    """On this host's clock: for what is shown, never for what decides how old something is."""
     return int(time.time() * 1000)
+
+
+def store_now_ms(client: LogClient, *, timeout_s: float = UPDATE_TIMEOUT_S) -> int:
+    """On the metadata store's clock (JAN-1). Warns of a host clock that disagrees (JAN-4), at most once an hour."""
+    global _warned_s
+    told = until_definite(client.store.clock_ms, time.monotonic() + timeout_s)
+    host = now_ms()
+    if is_skewed(host, told) and (_warned_s is None or time.monotonic() - _warned_s >= WARN_AGAIN_S):
+        _warned_s = time.monotonic()
+        where = "ahead of" if host > told else "behind"
+        _log.warning("this host's clock is %d minutes %s the metadata store's; set it right", abs(host - told) // 60_000, where)
+    return told
 
 
 def read_ledger_list(client: LogClient, name: str) -> LedgerList:

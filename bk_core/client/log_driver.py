@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from bk_core.client.guards import admit_writer
 from bk_core.client.identity import of_this_cluster, recover_own
 from bk_core.client.intents import create_intended, intent_path
-from bk_core.client.list_store import LogClient, log_path, now_ms
+from bk_core.client.list_store import LogClient, log_path, now_ms, store_now_ms
 from bk_core.client.logs import update_ledger_list
 from bk_core.client.session import as_bk_error, outcome_of
 from bk_core.client.writers import WRITER, writer_tag
@@ -198,11 +198,11 @@ class LeaderWorks:
         created again start anew, and the compare-and-set would not notice.
         """
         if self._attempt is None or (self._attempt[0].ledgers, self._attempt[0].version) != (work.ledgers, work.version):
-            changed = self._lists[work.version]
+            changed, at_ms = self._lists[work.version], store_now_ms(self._client)
             for segment in changed.live_segments:
                 if segment.ledger_id in self.ends:
-                    changed = changed.close_live(segment.ledger_id, *self.ends[segment.ledger_id], now_ms())
-            changed = changed.add_live_segment(work.ledgers[-1], now_ms())
+                    changed = changed.close_live(segment.ledger_id, *self.ends[segment.ledger_id], at_ms)
+            changed = changed.add_live_segment(work.ledgers[-1], at_ms)
             self._attempt = (work, changed, encode(changed))
         _, changed, data = self._attempt
         self._read_list()
@@ -214,9 +214,10 @@ class LeaderWorks:
     def tell_end(self, ledger_id: int) -> None:
         """Fill in the end of a CLOSED ledger, so that others see it without asking bookies, and may append behind it."""
         last_entry_id, size = self.ends[ledger_id]
+        at_ms = store_now_ms(self._client)
 
         def change(listed: LedgerList) -> LedgerList:
-            return listed.close_live(ledger_id, last_entry_id, size, now_ms()) if listed.log_id == self.log_id else listed
+            return listed.close_live(ledger_id, last_entry_id, size, at_ms) if listed.log_id == self.log_id else listed
 
         with suppress(NoSuchLogError):
             update_ledger_list(self._client, self.name, change)

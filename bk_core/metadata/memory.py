@@ -112,6 +112,10 @@ class MemoryStore:
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         return self._watch(_log(path), callback)
 
+    def clock_ms(self) -> int:
+        self._check_open()
+        return time.time_ns() // 1_000_000
+
     # bookies ---------------------------------------------------------------------------------------------------------
 
     def bookies(self) -> BookieView:
@@ -216,7 +220,8 @@ class MemoryStore:
 
     def _create(self, key: str, data: bytes, parents: bool = False) -> Version:
         self._check_open()
-        node = Versioned(paths.check_value(data, key), 0, time.time_ns() // 1_000_000)
+        now_ms = self.clock_ms()
+        node = Versioned(paths.check_value(data, key), 0, now_ms, now_ms)
         made = [key]
         with self._world.lock:
             if key in self._world.nodes:
@@ -224,7 +229,7 @@ class MemoryStore:
             if parents:
                 made += _absent_parents(self._world.nodes, key)
             for parent in made[1:]:
-                self._world.nodes[parent] = Versioned(b"", 0, node.created_ms)
+                self._world.nodes[parent] = Versioned(b"", 0, now_ms, now_ms)
             self._world.nodes[key] = node
         for name in made:
             _notify(self._world, name)
@@ -246,7 +251,7 @@ class MemoryStore:
             if node is None:
                 raise NoNodeError(f"{key} does not exist")
             _check_version(key, node, version)
-            self._world.nodes[key] = Versioned(data, version + 1, node.created_ms)
+            self._world.nodes[key] = Versioned(data, version + 1, node.created_ms, self.clock_ms())
         _notify(self._world, key)
         return version + 1
 

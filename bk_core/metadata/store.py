@@ -23,7 +23,8 @@ class Versioned:
 
     data: bytes
     version: Version
-    created_ms: int | None = None  # the store's own creation time, where it keeps one
+    created_ms: int | None = None  # when it was made, on the store's own clock
+    modified_ms: int | None = None  # when it was written last, on the store's own clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,9 @@ class MetadataStore(Protocol):
         """Sorted names; [] if the path does not exist."""
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch: ...
+
+    def clock_ms(self) -> int:
+        """Milliseconds since 1970 on the store's own clock: at most what it would stamp on a node that is written now, a moment less."""
 
     # bookies ---------------------------------------------------------------------------------------------------
     def bookies(self) -> BookieView: ...

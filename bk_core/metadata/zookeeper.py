@@ -15,6 +15,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from threading import Condition, Lock
 from typing import Any
 
@@ -57,6 +58,7 @@ _LOST = (
 )
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
 _HOB_NODES_MAX = 3
+CLOCK_KEPT_S = 5.0
 _KNOWN_ADDRESS_S = 1.0  # so long the store is waited for about a bookie whose address was known
 
 
@@ -87,6 +89,7 @@ class ZooKeeperStore:
         self._timeout_s = timeout_s
         self._session_timeout_s = session_timeout_s
         self._closed = False
+        self._clock: tuple[float, int] | None = None  # seconds since this host's boot, the servers' time then
         self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._stale: set[BookieId] = set()
         self._registered: dict[BookieId, NodeRegistration] = {}
@@ -165,6 +168,25 @@ class ZooKeeperStore:
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         return self._watch(self._log(path), callback)
+
+    def clock_ms(self) -> int:
+        """What the servers stamp on a write. Asked by one, of the node ``clock``; counted on from there for ``CLOCK_KEPT_S`` at most."""
+        known = self._clock
+        passed_s = 0.0 if known is None else _since_boot_s() - known[0]
+        if known is None or not 0 <= passed_s < CLOCK_KEPT_S:
+            told_ms = self._stamp_clock()
+            known, passed_s = (_since_boot_s(), told_ms), 0.0  # after the answer: what is told is never ahead of the servers
+            self._clock = known
+        return known[1] + int(passed_s * 1000)
+
+    def _stamp_clock(self) -> int:
+        """Repeated like a read: it does no harm."""
+        while True:
+            try:
+                return int(self._read("set", self._log("clock"), b"").mtime)
+            except NoNodeError:
+                with suppress(NodeExistsError, MetadataOutcomeUnknownError):
+                    self.create("clock", b"")
 
     # bookies ---------------------------------------------------------------------------------------------------------
 
@@ -413,7 +435,7 @@ class ZooKeeperStore:
 
     def _get(self, path: str) -> Versioned:
         data, stat = self._read("get", path)
-        return Versioned(data or b"", stat.version, stat.ctime)
+        return Versioned(data or b"", stat.version, stat.ctime, stat.mtime)
 
     def _set(self, path: str, data: bytes, version: Version) -> Version:
         if version < 0:
@@ -630,3 +652,8 @@ def _translated(error: Exception, path: str) -> Exception:
         case kazoo_errors.KazooException():
             return MetadataError(f"ZooKeeper refused the request about {path}: {type(error).__name__}")
     return error
+
+
+def _since_boot_s() -> float:
+    """Goes on while the machine sleeps, unlike the monotonic clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -19,6 +19,7 @@ from bk_core.errors import InvalidArgumentError, LogError, LogSchemaError, LogTa
 from bk_core.protocol.log.history import Item, Load, counts, named, no_history, segments_of
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import EMPTY, ENTRY_FORMATS, HistoryRef, LogProperties, Mark, Segment, SegmentRange
+from bk_core.protocol.log.times import commit_time
 
 __all__ = ["ENTRY_FORMATS", "HistoryRef", "LedgerList", "LogProperties", "Mark", "Segment", "SegmentRange"]
 
@@ -107,6 +108,15 @@ class LedgerList:
     def total_bytes(self) -> int:
         return (self.head_bytes or 0) + sum(item.bytes for item in self.items)
 
+    @property
+    def _sealed_ms(self) -> int:
+        """The latest time in the history; 0 without one."""
+        return self.history[-1].last_ms if self.history else 0
+
+    @property
+    def _last_ms(self) -> int:
+        return self.segments[-1].committed_at_ms if self.segments else self._sealed_ms
+
     def is_committed(self, query_id: str, batch_id: int) -> bool:
         mark = self.committed.get(query_id)
         return mark is not None and mark.batch_id >= batch_id
@@ -145,8 +155,9 @@ class LedgerList:
             raise LogTakenOverError(f"the log has an exclusive writer (live ledger {self.live_segments[-1].ledger_id}); take it over first")
         self._refuse_bad_ranges(wanted)
         schema_id = self._schema_id(schema)
+        at_ms = commit_time(now_ms, self._last_ms)
         added = tuple(
-            Segment(self.next_seq + i, r.ledger_id, r.first_entry, r.last_entry, r.rows, r.bytes, now_ms, r.rows_per_entry, schema_id)
+            Segment(self.next_seq + i, r.ledger_id, r.first_entry, r.last_entry, r.rows, r.bytes, at_ms, r.rows_per_entry, schema_id)
             for i, r in enumerate(wanted)
         )
         changed = replace(self, segments=self.segments + added)
@@ -171,7 +182,7 @@ class LedgerList:
             return self
         if len(self.live_segments) > 1:
             raise LogError("two segments of the log are live already; one must be closed before the next roll")
-        live = Segment(self.next_seq, ledger_id, 0, None, 0, 0, now_ms, 1, self._schema_id(None))
+        live = Segment(self.next_seq, ledger_id, 0, None, 0, 0, commit_time(now_ms, self._last_ms), 1, self._schema_id(None))
         return replace(self, segments=(*self.segments, live))
 
     def close_live(self, ledger_id: int, last_entry: int, size: int, now_ms: int) -> LedgerList:
@@ -182,8 +193,13 @@ class LedgerList:
         for index in range(max(0, len(self.segments) - 2), len(self.segments)):
             segment = self.segments[index]
             if segment.ledger_id == ledger_id and segment.live:
-                closed = replace(segment, last_entry=last_entry, rows=last_entry + 1, bytes=size, committed_at_ms=now_ms)
-                return replace(self, segments=(*self.segments[:index], closed, *self.segments[index + 1 :]))
+                before, after = self.segments[:index], self.segments[index + 1 :]
+                before_ms = before[-1].committed_at_ms if before else self._sealed_ms
+                committed = [one.committed_at_ms for one in after if not one.live]
+                at_ms = commit_time(now_ms, before_ms, min(committed, default=None))
+                closed = replace(segment, last_entry=last_entry, rows=last_entry + 1, bytes=size, committed_at_ms=at_ms)
+                after = tuple(replace(one, committed_at_ms=max(at_ms, one.committed_at_ms)) if one.live else one for one in after)
+                return replace(self, segments=(*before, closed, *after))
         return self
 
     # --- trimming and what is to be deleted -------------------------------------------------------------------------

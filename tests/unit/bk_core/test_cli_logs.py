@@ -26,6 +26,7 @@ from bk_core.client.intents import Intent, record_intent
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log, list_logs, read_log, update_ledger_list
 from bk_core.metadata import open_store
+from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.log.segments import LogProperties
 
 
@@ -233,7 +234,7 @@ def test_trim(bk: Bk, client: bk_core.BookKeeper, bound: list[str], left: int) -
     bk("set", "a", "--retention-bytes", "18", "--retention", "1d")
     now_ms = logs.now_ms() + 1000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "now_ms", lambda: now_ms)
+        patch.setattr(logs, "store_now_ms", lambda _: now_ms)
         (would,) = bk.json("trim", "a", *bound, "--dry-run")
         assert len(read_log(client, "a").listed.segments) == 4
         text = bk("trim", "a", *bound, "--dry-run")
@@ -253,14 +254,16 @@ def test_trim_needs_a_bound(bk: Bk, client: bk_core.BookKeeper) -> None:
     assert "keeps everything for ever" in bk.err
 
 
-def test_gc(bk: Bk, client: bk_core.BookKeeper) -> None:
-    """All logs by default; what is younger than the age stays."""
+def test_gc(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All logs by default; what is younger than the age stays. JAN-1: the age of an intent is that of its node."""
     fill(client, "a", 1)
     create_log(client, "b")
     of_a = {"log": b"a"}
     with client.create_ledger(custom=of_a) as orphan, client.create_ledger(custom=of_a) as young:
         pass
-    record_intent(client, "a", Intent(orphan.ledger_id, "q", "elsewhere", 1, logs.now_ms() - 7_200_000))
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryStore, "clock_ms", lambda _: logs.now_ms() - 7_200_000)
+        record_intent(client, "a", Intent(orphan.ledger_id, "q", "elsewhere", 1, logs.now_ms()))
     record_intent(client, "a", Intent(young.ledger_id, "q", "elsewhere", 1, logs.now_ms()))
     assert [report["deleted"] for report in bk.json("gc")] == [[], []]
     assert bk.json("gc", "--min-age", "1h") == [

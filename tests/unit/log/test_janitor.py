@@ -146,7 +146,8 @@ def test_an_intent_is_there_before_its_ledger_and_goes_with_a_refusal(client: An
 def test_an_intent_that_vanishes_while_it_is_read_is_none(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert intents.read_intent(client, "a", "5") is None
     client.store.create("intents/a/6", b'{"query":"q","host":"h","pid":1,"createdMs":5}')
-    assert intents_of(client, "a") == {6: Intent(6, "q", "h", 1, 5)}
+    born = client.store.read("intents/a/6").created_ms
+    assert intents_of(client, "a") == {6: Intent(6, "q", "h", 1, born)}  # JAN-1: whatever its writer's clock said
     children = client.store.children
     with monkeypatch.context() as patch:
         patch.setattr(client, "store", Overlaid(client.store, children=lambda path: [*children(path), "7"]))

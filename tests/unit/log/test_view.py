@@ -147,13 +147,15 @@ def test_a_random_walk_agrees_with_a_plain_list_of_segments(seed: int) -> None:
     for step in range(40):
         action = rng.random()
         if world.listed.live_segments:
-            world.listed = _close_live(world, rng)
+            world.listed = _close_live(world, rng, 100 * step)
         elif action < 0.6:
-            world.append(*(_some_range(rng, next_entry, step, world.gone) for _ in range(rng.randint(1, 3))), at_ms=rng.randint(1, 100))
+            world.append(
+                *(_some_range(rng, next_entry, step, world.gone) for _ in range(rng.randint(1, 3))), at_ms=100 * step + rng.randint(1, 99)
+            )
         elif action < 0.7:
             ledger = 500 + step
-            world.listed = world.listed.add_live_segment(ledger, step)
-            world.model.append(Segment(len(world.model), ledger, 0, None, 0, 0, step))
+            world.listed = world.listed.add_live_segment(ledger, 100 * step)
+            world.model.append(Segment(len(world.model), ledger, 0, None, 0, 0, 100 * step))
         elif action < 0.85 and world.model:
             seq = rng.randint(0, len(world.model))
             world.listed, _ = world.listed.trim(seq, world.load, keep=_some(rng, world))
@@ -201,12 +203,12 @@ def _some(rng: random.Random, world: World) -> set[int]:
     return {s.ledger_id for s in world.model if rng.random() < 0.2}
 
 
-def _close_live(world: World, rng: random.Random) -> LedgerList:
+def _close_live(world: World, rng: random.Random, at_ms: int) -> LedgerList:
     last = world.model[-1]
     end = rng.randint(-1, 5)
     size = 7 * (end + 1)
-    world.model[-1] = replace(last, last_entry=end, rows=end + 1, bytes=size, committed_at_ms=50)
-    return world.listed.close_live(last.ledger_id, end, size, 50)
+    world.model[-1] = replace(last, last_entry=end, rows=end + 1, bytes=size, committed_at_ms=at_ms)
+    return world.listed.close_live(last.ledger_id, end, size, at_ms)
 
 
 # --- by hand ------------------------------------------------------------------------------------------------------------------

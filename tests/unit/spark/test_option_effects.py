@@ -78,7 +78,7 @@ def test_a_ledger_has_as_many_bookies_as_asked_for(world: Any) -> None:
 def rows_of_a(world: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Log ``a``: rows 0..159 in three commits, one second apart, of many entries each."""
     clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 1000))
-    monkeypatch.setattr(commits, "now_ms", lambda: next(clock))
+    monkeypatch.setattr(commits, "store_now_ms", lambda _: next(clock))
     for ids in (range(100), range(100, 150), range(150, 160)):
         world.write(list(ids), log="a", entrySize="64", metadataServiceUri=uri)
     return {"metadataServiceUri": uri, "log": "a"}

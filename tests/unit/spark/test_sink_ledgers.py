@@ -60,7 +60,7 @@ def test_the_intent_comes_before_the_ledger(world: Any, monkeypatch: pytest.Monk
         world.task(world.writer(log="a"), [1])
     (intent,) = intents_of(world.client, "a").values()
     assert (intent.pid, intent.ledger_id) == (os.getpid(), intent.ledger_id)
-    gc_log(world.client, "a", min_age_s=-60)
+    gc_log(world.client, "a", min_age_s=0)
     assert intents_of(world.client, "a") == {}
 
 
@@ -70,7 +70,7 @@ def test_a_janitor_that_is_faster_than_the_first_entry(world: Any, monkeypatch: 
 
     def swept(**given: Any) -> Any:
         monkeypatch.setattr(world.client, "create_ledger", create)
-        gc_log(world.client, "a", min_age_s=-60)
+        gc_log(world.client, "a", min_age_s=0)
         return create(**given)
 
     monkeypatch.setattr(world.client, "create_ledger", swept)
@@ -80,7 +80,7 @@ def test_a_janitor_that_is_faster_than_the_first_entry(world: Any, monkeypatch: 
 
 def test_a_ledger_that_a_janitor_took_is_not_gone_on_with(world: Any) -> None:
     world.write([1], log="a")
-    gc_log(world.client, "a", min_age_s=-60)
+    gc_log(world.client, "a", min_age_s=0)
     world.write([2], log="a")
     assert world.rows("a") == [1, 2] and len(world.ledgers()) == 2
 

@@ -230,7 +230,7 @@ def test_a_ledger_from_before_the_log_was_created_is_closed(world: Any) -> None:
 def test_overwrite_is_one_compare_and_set(world: Any) -> None:
     world.write([1], log="a")
     data_ledgers._kept.clear()  # as if that worker were gone
-    gc_log(world.client, "a", min_age_s=-60)
+    gc_log(world.client, "a", min_age_s=0)
     version = world.store.read("logs/a").version
     world.write([2], [3], log="a", overwrite=True)
     assert world.rows("a") == [2, 3] and len(world.ledgers()) == 1
