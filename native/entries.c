@@ -74,8 +74,8 @@ bk_entries_status bk_measure_entries(const bk_entries *entries, bk_entries_resul
             result->value_bytes += body_size - BK_ENTRY_HEADER_BYTES - digest.bytes;
         }
     }
-    if (status == BK_ENTRIES_OK && entries->first_entry_id >= 0 &&
-        result->count > (uint64_t)((INT64_MAX - entries->first_entry_id) / entries->step)) {
+    if (status == BK_ENTRIES_OK && entries->first_entry_id >= 0 && result->count > 0 &&
+        result->count - 1 > (uint64_t)((INT64_MAX - entries->first_entry_id) / entries->step)) {
         return BK_ENTRIES_ENTRY_OVERFLOW;
     }
     return status;
@@ -168,7 +168,8 @@ bk_entries_status bk_unpack_part(const bk_entries *entries, const bk_columns *co
     if (status != BK_ENTRIES_OK) {
         return status;
     }
-    if (columns->count > (uint64_t)((INT64_MAX - entries->first_entry_id) / entries->step)) {
+    if (columns->count > 0 &&
+        columns->count - 1 > (uint64_t)((INT64_MAX - entries->first_entry_id) / entries->step)) {
         result->count = columns->count;
         return BK_ENTRIES_ENTRY_OVERFLOW;
     }

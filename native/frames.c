@@ -119,7 +119,7 @@ static bk_adds_status measure(const bk_adds *adds, bk_digest *digest, bk_adds_re
         }
         last = offset;
     }
-    if (adds->first_entry_id > INT64_MAX - (int64_t)result->count) {
+    if (result->count > 0 && adds->first_entry_id > INT64_MAX - (int64_t)(result->count - 1)) {
         return BK_ADDS_ENTRY_OVERFLOW;
     }
     result->value = last - first;

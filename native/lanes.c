@@ -125,12 +125,14 @@ bk_lanes_status bk_check_selection(const bk_selection *selection, bk_lanes_resul
     if (selection->write_quorum_size < 1 || selection->write_quorum_size > selection->ensemble_size) {
         return BK_LANES_BAD_WRITE_QUORUM;
     }
-    return selection->first_entry_id > INT64_MAX - (int64_t)result->size ? BK_LANES_ENTRY_OVERFLOW : BK_LANES_OK;
+    int64_t ahead = result->size > 0 ? (int64_t)(result->size - 1) : 0;
+    return selection->first_entry_id > INT64_MAX - ahead ? BK_LANES_ENTRY_OVERFLOW : BK_LANES_OK;
 }
 
 void bk_select_first(const bk_selection *selection, bk_selected *at) {
-    int64_t entry_id = selection->first_entry_id + selection->start;
-    int64_t distance = selection->position - entry_id % selection->ensemble_size;
+    /* Behind the last id of all there is no number for the sum. */
+    uint64_t entry_id = (uint64_t)selection->first_entry_id + (uint64_t)selection->start;
+    int64_t distance = selection->position - (int64_t)(entry_id % (uint64_t)selection->ensemble_size);
     at->selection = selection;
     at->index = (size_t)selection->start;
     at->distance = distance < 0 ? distance + selection->ensemble_size : distance;

@@ -247,7 +247,9 @@ static bk_run_status check_heads(const bk_heads *heads, int64_t step, int number
     if (!number_fits) {
         return bad_number;
     }
-    return heads->first_entry_id > INT64_MAX - heads->count * step ? BK_RUN_ENTRY_OVERFLOW : BK_RUN_OK;
+    /* The last id itself may be INT64_MAX. */
+    int64_t ahead = heads->count > 0 ? (heads->count - 1) * step : 0;
+    return heads->first_entry_id > INT64_MAX - ahead ? BK_RUN_ENTRY_OVERFLOW : BK_RUN_OK;
 }
 
 static bk_run_status check_reads(const bk_heads *heads, int number_fits, bk_run_status bad_number) {
@@ -415,7 +417,7 @@ bk_run_status bk_frame_read_responses(const bk_heads *heads, const bk_span *bodi
         }
         result->frame_bytes += head_bytes + bodies[i].size;
     }
-    if (heads->first_entry_id > INT64_MAX - heads->count) {
+    if (heads->count > 0 && heads->first_entry_id > INT64_MAX - (heads->count - 1)) {
         return BK_RUN_ENTRY_OVERFLOW;
     }
     if (frames == NULL) {

@@ -64,7 +64,7 @@ def check_frame_limit(frame_bytes_max: int) -> None:
 
 
 def check_ids_fit(count: int, first_entry_id: int, step: int = 1) -> None:
-    if first_entry_id > INT64_MAX - count * step:
+    if count and first_entry_id > INT64_MAX - (count - 1) * step:
         raise InvalidArgumentError(f"{count} entries from {first_entry_id} do not fit in 64 bits")
 
 

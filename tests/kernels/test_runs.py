@@ -149,7 +149,7 @@ def test_entry_bits(kernels: ModuleType) -> None:
         ((frames, -1, 7), "first_entry_id must not be negative: -1"),
         ((frames, 0, -1), "span must be 0..1048576: -1"),
         ((frames, 0, (1 << 20) + 1), "span must be 0..1048576: 1048577"),
-        ((frames, BIG - 2, 3), f"3 entries from {BIG - 2} do not fit in 64 bits"),
+        ((frames, BIG - 1, 3), f"3 entries from {BIG - 1} do not fit in 64 bits"),
     ]:
         with pytest.raises(InvalidArgumentError, match=text):
             kernels.entry_bits(*arguments)
@@ -376,8 +376,8 @@ def test_unpacked_ids_must_follow(kernels: ModuleType) -> None:
     assert caught.value.context == {"item": 1, "ledger": 5, "entry": 12}
     with pytest.raises(InvalidArgumentError, match="first_entry_id must be -1 or more: -2"):
         kernels.unpack_entries(frames, 24, 5, 3, b"", -2)
-    with pytest.raises(InvalidArgumentError, match=f"3 entries from {BIG - 2} do not fit in 64 bits"):
-        kernels.unpack_entries(frames, 24, 5, 3, b"", BIG - 2)
+    with pytest.raises(InvalidArgumentError, match=f"3 entries from {BIG - 1} do not fit in 64 bits"):
+        kernels.unpack_entries(frames, 24, 5, 3, b"", BIG - 1)
 
 
 @given(st.lists(st.integers(0, 5), max_size=5), st.integers(1, 4), numbers, st.integers(4, 6))
@@ -528,3 +528,21 @@ def test_another_thread_writes_meanwhile() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+@both
+def test_the_last_entry_id_of_all_has_its_place(kernels: ModuleType) -> None:
+    """SM-5: ids have 63 bits, and a run may end at the greatest. A bookie keeps such an entry and answers, so a client has to take it."""
+    six = b"".join(response(ADD, 5, entry) for entry in (BIG - 5, BIG))
+    assert scan(kernels, "scan_responses", six) == [(SPARSE_ADDS, 5, BIG - 5, 6, 0, 0, 56)]
+    assert kernels.entry_bits(six, BIG - 5, 6) == b"\x21"
+    assert kernels.frame_add_responses(5, BIG - 1, 2, 0) == response(ADD, 5, BIG - 1) + response(ADD, 5, BIG)
+    assert kernels.frame_read_responses(5, BIG, [b"x"]) == response(READ, 5, BIG, tail=b"x")
+    assert kernels.frame_reads(5, BIG - 10, 3, 5)[-8:] == BIG.to_bytes(8, "big")
+    frames, offsets = kernels.frame_adds(b"ab", array("q", [0, 1, 2]), 5, BIG - 1, -1, 0, 3, b"", KEY, 0)
+    assert array("q", kernels.unpack_entries(frames, 24, 5, 3, b"", BIG - 1)[0]).tolist() == [BIG - 1, BIG]
+    assert kernels.select_frames(frames, offsets, 2, BIG - 1, 0, 3, 2) == b""  # start behind the last one
+    assert kernels.select_frames(frames, offsets, 1, BIG - 1, BIG % 3, 3, 1) == frames[len(frames) // 2 :]
+    for first in (BIG, BIG - 1):
+        with pytest.raises(InvalidArgumentError, match="3 entries"):
+            kernels.frame_add_responses(5, first, 3, 0)
