@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from bk_core.protocol import BytesLike
+from bk_core.protocol.link import Patience
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.batch_parts import BatchParts
@@ -38,18 +39,32 @@ RESPONSES: Mapping[type[Request], type[Response]] = MappingProxyType(
 @dataclass(slots=True, eq=False)
 class Waiting:
     """One request. ``key``: a v2 single read is known by its ledger and entry; ``run``: many single reads by theirs; ``batch``: of a batch
-    read, whose answer may be taken in parts."""
+    read, whose answer may be taken in parts.
+
+    ``reserved`` bytes of the connection's window are its own since ``piece_ns``; a run is sent in pieces, ``piece_last`` is the last entry
+    of the one under way. ``cuts``: so many connections were lost under it, ``hung_up`` of them before any byte came.
+    """
 
     number: int
     answer: Answer
-    response: type[Response]
-    timeout_ns: int
-    deadline_ns: int
+    message: Request
+    patience: Patience
+    reader: Hashable = None
     key: tuple[int, int] | None = None
     run: ReadRun | None = None
     batch: m.BatchReadRequest | None = None
     ledger_id: int = -1
     numbers: range = range(0)  # of a run's single reads, with v3; v2 has none
+    reserved: int = 0
+    piece_ns: int = 0
+    piece_last: int = -1
+    piece_entries: int = 0
+    cuts: int = 0
+    hung_up: int = 0
+
+    @property
+    def response(self) -> type[Response]:
+        return RESPONSES[type(self.message)]
 
     def outcome(self, status: Status) -> tuple[Status, Response | None]:
         """What to tell when no more answers come: of a run what there is of it."""
@@ -93,8 +108,11 @@ class Outstanding:
         for number in waiting.numbers:
             self._reads.pop(number, None)
 
-    def late(self, now_ns: int) -> list[Waiting]:
-        return [waiting for waiting in self._waiting.values() if now_ns >= waiting.deadline_ns]
+    def __contains__(self, waiting: Waiting) -> bool:
+        return self._waiting.get(waiting.number) is waiting
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._waiting.values())
 
     def clear(self) -> list[Waiting]:
         """All, and then there are none."""

@@ -13,7 +13,7 @@ from bk_core.net.link import BookieLink
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire.connection import Protocol
-from bk_core.protocol.wire.messages import ReadRequest, ReadResponse, ReadRunRequest, ReadRunResponse, Request, Response, Status
+from bk_core.protocol.wire.messages import ForceLedgerRequest, ReadRequest, ReadResponse, ReadRunRequest, ReadRunResponse, Request, Response, Status
 
 S = 1_000_000_000
 Got = tuple[str, Status, Response | None]
@@ -28,6 +28,7 @@ class Ends:
     peer: socket.socket
     answers: queue.SimpleQueue[Got]
     protocol: Protocol
+    listener: socket.socket
 
     def ask(self, name: str, message: Request, timeout_ns: int = 30 * S) -> None:
         def answer(status: Status, response: Response | None) -> None:
@@ -67,7 +68,7 @@ def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
         peer, _ = listener.accept()
         peer.settimeout(20)
         with peer:
-            both = Ends(reactor, link, peer, answers, request.param)
+            both = Ends(reactor, link, peer, answers, request.param, listener)
             (first,) = both.requests(1)
             both.send(good(first))
             warm.get(timeout=20)
@@ -136,11 +137,51 @@ def test_a_run_that_takes_too_long_brings_what_there_is(ends: Ends) -> None:
     assert ends.next() == ("b", Status.TIMEOUT, None)
 
 
-def test_a_lost_connection_ends_all_runs(ends: Ends) -> None:
+def test_a_lost_connection_ends_a_run_that_brought_something_and_the_others_are_asked_again(ends: Ends) -> None:
+    """LINK-7, RD-10."""
     ends.ask("a", ReadRunRequest(0, 7, 0, 3))
     ends.ask("b", ReadRunRequest(0, 7, 3, 3))
     asked = ends.requests(6)
     ends.send(good(asked[0]))
     ends.peer.shutdown(socket.SHUT_RDWR)
-    got = [ends.next(), ends.next()]
-    assert [status for _, status, _ in got] == [Status.OK, Status.UNAVAILABLE] and entries(got[0]) == [0]
+    got = ends.next()
+    assert got[:2] == ("a", Status.OK) and entries(got) == [0]
+    with ends.listener.accept()[0] as ends.peer:
+        ends.peer.settimeout(20)
+        again = ends.requests(3)
+        assert [request.entry_id for request in again] == [3, 4, 5]
+        ends.send(*(good(request) for request in again))
+        assert entries(ends.next()) == [3, 4, 5]
+
+
+def test_a_force_is_not_sent_again(ends: Ends) -> None:
+    """LINK-7: a bookie that was started again has forgotten what was to be forced, and would say that it is done."""
+    if ends.protocol == "v2":
+        return
+    ends.ask("force", ForceLedgerRequest(0, 7))
+    ends.peer.recv(4096)
+    ends.peer.shutdown(socket.SHUT_RDWR)
+    assert ends.next() == ("force", Status.UNAVAILABLE, None)
+
+
+def test_a_force_in_a_pause_is_refused_and_a_read_waits_for_the_next_connection(ends: Ends) -> None:
+    """LINK-7: between two attempts nobody has asked the bookie."""
+    ends.ask("lost", ReadRequest(0, 7, 1))
+    ends.requests(1)
+    ends.peer.shutdown(socket.SHUT_RDWR)
+    with ends.listener.accept()[0] as ends.peer:
+        ends.peer.settimeout(20)
+        ends.send(*(good(request) for request in ends.requests(1)))
+        assert ends.next()[:2] == ("lost", Status.OK)
+
+
+def test_of_entries_whose_size_is_unknown_a_few_are_asked_for_first(ends: Ends) -> None:
+    """LINK-5: of entries of an unknown size a few are asked for, then as many as fit."""
+    ends.ask("a", ReadRunRequest(0, 7, 0, 200))
+    first = ends.requests(4)
+    assert len(first) == 4  # a quarter of the first window
+    ends.send(*(good(request) for request in first))
+    rest = ends.requests(196)
+    ends.send(*(good(request) for request in rest))
+    assert entries(ends.next()) == list(range(200))
+

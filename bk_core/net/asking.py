@@ -1,0 +1,178 @@
+"""What one connection is asked: each request waits for its turn and its room (LINK-5, LINK-6), is encoded, and then is outstanding."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+
+from bk_core.net.outstanding import Outstanding, Waiting
+from bk_core.protocol.link import EntrySizes, FlowWindow, LinkHealth, Turns
+from bk_core.protocol.wire import connection, read_run
+from bk_core.protocol.wire import messages as m
+from bk_core.protocol.wire.messages import ReadRequest, ReadRunRequest, Request
+from bk_core.protocol.wire.read_run import ReadRun
+
+# LINK-7: sent again when a connection was lost under them; asking twice changes nothing. A force is none of them: a bookie that was
+# started again has nothing left to force, and would say that it did.
+REPEATABLE = (ReadRequest, m.BatchReadRequest, ReadRunRequest, m.ReadLacRequest, m.BookieInfoRequest, m.EntryListRequest)
+_HEAD_BYTES = read_run.HEADER_BYTES + read_run.LENGTH_BYTES
+
+
+def is_repeatable(message: Request) -> bool:
+    return isinstance(message, REPEATABLE)
+
+
+def _is_bulk(message: Request) -> bool:
+    """Whether the answer carries entries. A long poll and the question for the last entry wait for nothing."""
+    if isinstance(message, ReadRequest):
+        return message.entry_id >= 0 and message.previous_lac is None
+    return isinstance(message, m.BatchReadRequest | ReadRunRequest)
+
+
+class Asking:
+    """All requests of one link, over all of its connections."""
+
+    def __init__(self, protocol: connection.Protocol, health: LinkHealth) -> None:
+        self.outstanding = Outstanding()
+        self._protocol = protocol
+        self._health = health
+        self._window = FlowWindow()
+        self._sizes = EntrySizes()
+        self._at_once: deque[Waiting] = deque()
+        self._turns: Turns[Waiting] = Turns()
+
+    def __bool__(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._at_once) or len(self._turns) > 0
+
+    def hold(self, waiting: Waiting) -> None:
+        """Until its turn comes."""
+        waiting.patience.sent_ns = None
+        message = waiting.message
+        if not _is_bulk(message):
+            self._at_once.append(waiting)
+            return
+        assert isinstance(message, ReadRequest | m.BatchReadRequest | ReadRunRequest)
+        self._turns.push(waiting.reader, message.entry_id if waiting.run is None else waiting.run.next, waiting)
+
+    def drop(self, reader: Hashable) -> None:
+        """Nobody wants any more what was not sent yet."""
+        for waiting in self._turns.drop(reader):
+            self.outstanding.forget(waiting)
+
+    def held(self) -> list[Waiting]:
+        """Everything that waits; then nothing does."""
+        everything = [*self._at_once, *self._turns.clear()]
+        self._at_once.clear()
+        return everything
+
+    def connected(self) -> None:
+        self._window.connected()
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def frames(self, now_ns: int) -> Iterator[memoryview]:
+        """What may be sent now."""
+        while self._at_once:
+            yield self._encode(self._at_once.popleft(), now_ns)
+        while len(self._turns):
+            waiting = self._turns.peek()
+            size, entries = self._piece(waiting)
+            if not self._window.admits(size):
+                return
+            self._turns.pop()
+            self._window.sent(size)
+            waiting.reserved, waiting.piece_ns, waiting.piece_entries = size, now_ns, entries
+            yield self._encode(waiting, now_ns)
+
+    def _piece(self, waiting: Waiting) -> tuple[int, int]:
+        """Bytes to expect of the next piece of a request, and its entries: of a batch read as many as fit."""
+        message = waiting.message
+        if isinstance(message, m.BatchReadRequest):
+            return self._window.piece(message.bytes_max, self._turns.readers), 0
+        assert isinstance(message, ReadRequest | ReadRunRequest)
+        each = self._sizes.of(message.ledger_id)
+        if isinstance(message, ReadRequest):
+            return each, 1
+        next_entry = message.entry_id if waiting.run is None else waiting.run.next
+        left = (message.last_entry_id - next_entry) // message.step + 1
+        entries = max(1, self._window.piece(left * each, self._turns.readers) // each)
+        return entries * each, entries
+
+    def _encode(self, waiting: Waiting, now_ns: int) -> memoryview:
+        waiting.patience.sent_ns = now_ns
+        message = waiting.message
+        if self._protocol == "v2" and isinstance(message, m.BatchReadRequest):
+            waiting.batch = message
+            self.outstanding.add(waiting)
+            return memoryview(connection.encode_batch_read(replace(message, bytes_max=waiting.reserved), waiting.number))
+        if isinstance(message, ReadRunRequest):
+            return self._encode_run(waiting, message)
+        message = replace(message, request_id=waiting.number)
+        if self._protocol == "v2" and isinstance(message, ReadRequest):
+            waiting.key = message.ledger_id, message.entry_id
+        self.outstanding.add(waiting)
+        return memoryview(connection.encode_request(message, self._protocol))
+
+    def _encode_run(self, waiting: Waiting, message: ReadRunRequest) -> memoryview:
+        if waiting.run is None:
+            waiting.run, waiting.ledger_id = ReadRun(replace(message, request_id=waiting.number)), message.ledger_id
+        if waiting not in self.outstanding:
+            self.outstanding.add_run(waiting)
+        run = waiting.run
+        piece = replace(message, entry_id=run.next, count=waiting.piece_entries)
+        waiting.piece_last = piece.last_entry_id
+        start = (run.next - message.entry_id) // message.step
+        return memoryview(connection.encode_read_run(piece, waiting.numbers[start : start + piece.count]))
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def run_moved(self, waiting: Waiting, now_ns: int) -> bool:
+        """Some reads of a run were answered: its time starts again. True when all were; the next piece waits for its turn."""
+        run = waiting.run
+        assert run is not None
+        if run.done:
+            return True
+        if waiting.patience.sent_ns is not None:
+            waiting.patience.sent_ns = now_ns
+            if run.next > waiting.piece_last:
+                self._took(waiting, now_ns)
+                self.hold(waiting)
+        return False
+
+    def done(self, waiting: Waiting, now_ns: int, answer_bytes: int = 0) -> None:
+        """It is answered, with an entry of ``answer_bytes`` if it was a single read."""
+        sent_ns = waiting.patience.sent_ns
+        self.outstanding.forget(waiting)
+        if sent_ns is None:
+            return
+        self._health.answered(waiting.piece_ns if waiting.reserved else sent_ns)
+        if answer_bytes and isinstance(waiting.message, ReadRequest):
+            self._sizes.told(waiting.message.ledger_id, answer_bytes, 1)
+        if waiting.reserved:
+            self._took(waiting, now_ns)
+
+    def _took(self, waiting: Waiting, now_ns: int) -> None:
+        self._window.released(waiting.reserved)
+        self._window.took(waiting.piece_ns, now_ns)
+        self._health.answered(waiting.piece_ns)
+        waiting.reserved = 0
+
+    def read(self, waiting: Waiting, frames_bytes: int, entries: int) -> None:
+        """So many entries of a run came."""
+        self._sizes.told(waiting.ledger_id, max(1, frames_bytes - entries * _HEAD_BYTES), entries)
+
+    def give_up(self, waiting: Waiting) -> None:
+        """It is late. What it reserved may still come, but waiting for that would end in waiting for ever."""
+        self.outstanding.forget(waiting)
+        self._window.released(waiting.reserved)
+        waiting.reserved = 0
+
+    def lost(self) -> list[Waiting]:
+        """The connection is gone, and with it what was under way: these. A run between two pieces goes on where it was."""
+        waiting = [one for one in self.outstanding.clear() if one.patience.sent_ns is not None]
+        self._window.connected()
+        for one in waiting:
+            one.reserved = 0
+        return waiting

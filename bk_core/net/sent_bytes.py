@@ -1,0 +1,55 @@
+"""How far the bytes of one connection have come on their way out, and what ends a connection that the kernel finds dead."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import socket
+import termios
+from collections import deque
+from contextlib import suppress
+
+WAITING_NS = 1_000_000_000  # bytes older than this are waiting rather than on their way
+USER_TIMEOUT_MS = 20_000  # of bytes that nobody acknowledges
+KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))  # s, s, times
+
+
+def keep_alive(made: socket.socket) -> None:
+    """LINK-3: by default a kernel keeps a connection to nobody for a quarter of an hour, an idle one for ever. What a system has not is
+    left out: links look for themselves as well."""
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (*KEEP_ALIVE, ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS)):
+        option = getattr(socket, name, None)
+        if option is not None:
+            with suppress(OSError):
+                made.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class SentBytes:
+    """LINK-1: whether bytes that had to wait for a slow way out went on. Those of the last second prove nothing: the other side's kernel
+    takes them, whatever becomes of the process behind it."""
+
+    def __init__(self) -> None:
+        self._sent = self._acknowledged = 0
+        self._history: deque[tuple[int, int]] = deque()  # (when, bytes sent until then)
+
+    def connected(self) -> None:
+        self._sent = self._acknowledged = 0
+        self._history.clear()
+
+    def sent(self, count: int) -> None:
+        self._sent += count
+
+    def look(self, connection: socket.socket, now_ns: int) -> bool:
+        """True if some went on since the last look while others, sent more than WAITING_NS ago, still wait."""
+        queued = array.array("i", [0])
+        try:
+            fcntl.ioctl(connection, termios.TIOCOUTQ, queued)
+        except OSError:
+            return False
+        before, self._acknowledged = self._acknowledged, self._sent - queued[0]
+        self._history.append((now_ns, self._sent))
+        while len(self._history) > 1 and self._history[1][0] <= now_ns - WAITING_NS:
+            self._history.popleft()
+        when, sent = self._history[0]
+        return when <= now_ns - WAITING_NS and sent > self._acknowledged > before

@@ -1,0 +1,87 @@
+"""How many bytes of answers one connection has under way (LINK-5).
+
+The window is as much as comes within ``HOLD_NS``: a fast link has many large answers under way, a thin one a few small ones, so that
+nobody waits long behind them and little is lost with a connection. Elapsed times tell the rate: an answer takes as long as what was
+asked for before it. The window doubles at most once in a round, which is the time until what was sent after the last change is answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+HOLD_NS = 1_000_000_000
+FIRST_WINDOW_BYTES = 256 << 10
+WINDOW_BYTES_MAX = 64 << 20
+PIECE_BYTES_MIN = 64 << 10  # a batch read asks for no less
+PIECES = 4  # of a window: one is made, one is on its way, one is used, and one to spare
+ENTRY_BYTES_UNKNOWN = 16 << 10
+LEDGERS_MAX = 1024
+
+
+@dataclass(slots=True)
+class FlowWindow:
+    """``window`` bytes may be under way, ``in_flight`` of them are."""
+
+    window: int = FIRST_WINDOW_BYTES
+    in_flight: int = 0
+    _round_ns: int = 0  # what was sent before this tells nothing about the window of now
+    _least_ns: int | None = None
+    _limited: bool = False  # something had to wait in this round
+
+    def connected(self) -> None:
+        """Another connection may go another way; nothing of the old one comes."""
+        self.window, self.in_flight = FIRST_WINDOW_BYTES, 0
+        self._round_ns, self._least_ns, self._limited = 0, None, False
+
+    def admits(self, size: int) -> bool:
+        """Something always may be under way, or one large entry would block for ever."""
+        admitted = self.in_flight == 0 or self.in_flight + size <= self.window
+        self._limited = self._limited or not admitted
+        return admitted
+
+    def piece(self, wanted: int, waiting: int) -> int:
+        """How much of ``wanted`` bytes to ask for at once, while so many wait for their turn."""
+        size = max(PIECE_BYTES_MIN, self.window // max(PIECES, waiting))
+        self._limited = self._limited or size < wanted
+        return min(wanted, size)
+
+    def sent(self, size: int) -> None:
+        self.in_flight += size
+
+    def released(self, size: int) -> None:
+        """It was answered, or will not be."""
+        self.in_flight = max(0, self.in_flight - size)
+
+    def took(self, sent_ns: int, now_ns: int) -> None:
+        """An answer is complete that was asked for at ``sent_ns``."""
+        took_ns = max(1, now_ns - sent_ns)
+        self._least_ns = took_ns if self._least_ns is None else min(self._least_ns, took_ns)
+        if sent_ns < self._round_ns:
+            return
+        aim_ns = self._least_ns + HOLD_NS
+        if took_ns > 2 * aim_ns:
+            self.window = max(PIECE_BYTES_MIN, self.window // 4, self.window * aim_ns // took_ns)
+        elif self._limited and took_ns < aim_ns:
+            self.window = min(WINDOW_BYTES_MAX, 2 * self.window, self.window * aim_ns // took_ns)
+        else:
+            return
+        self._round_ns, self._limited = now_ns, False
+
+
+@dataclass(slots=True)
+class EntrySizes:
+    """What an entry of a ledger takes, as far as answers told. Of one that was never read a guess that lets a few be asked for."""
+
+    _sizes: dict[int, int] = field(default_factory=dict)
+
+    def of(self, ledger_id: int) -> int:
+        return self._sizes.get(ledger_id, ENTRY_BYTES_UNKNOWN)
+
+    def told(self, ledger_id: int, size: int, entries: int) -> None:
+        if entries <= 0:
+            return
+        known = self._sizes.get(ledger_id)
+        if known is None and len(self._sizes) >= LEDGERS_MAX:
+            del self._sizes[next(iter(self._sizes))]
+        one = max(1, size // entries)
+        self._sizes[ledger_id] = one if known is None else max(1, (known + one) // 2)

@@ -1,0 +1,69 @@
+"""Whose turn it is on a connection that cannot take everything at once (LINK-6)."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Turns(Generic[T]):
+    """What waits, by the reader it is for. Readers have their turns one after the other; of one reader the lowest entry goes first, because
+    that is what it waits for."""
+
+    _by_reader: dict[Hashable, list[tuple[int, int, T]]] = field(default_factory=dict)
+    _order: deque[Hashable] = field(default_factory=deque)
+    _number: int = 0
+    _size: int = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def readers(self) -> int:
+        return len(self._order)
+
+    def push(self, reader: Hashable, entry_id: int, item: T) -> None:
+        waiting = self._by_reader.get(reader)
+        if waiting is None:
+            waiting = self._by_reader[reader] = []
+            self._order.append(reader)
+        self._number += 1
+        self._size += 1
+        heapq.heappush(waiting, (entry_id, self._number, item))
+
+    def peek(self) -> T:
+        """What ``pop`` would return. IndexError if nothing waits."""
+        return self._by_reader[self._order[0]][0][2]
+
+    def pop(self) -> T:
+        reader = self._order.popleft()
+        waiting = self._by_reader[reader]
+        item = heapq.heappop(waiting)[2]
+        self._size -= 1
+        if waiting:
+            self._order.append(reader)
+        else:
+            del self._by_reader[reader]
+        return item
+
+    def drop(self, reader: Hashable) -> list[T]:
+        """Everything of a reader that is gone."""
+        found = self._by_reader.pop(reader, None)
+        if found is None:
+            return []
+        self._order.remove(reader)
+        self._size -= len(found)
+        return [item for _, _, item in found]
+
+    def clear(self) -> list[T]:
+        """Everything, in its turn; then nothing waits."""
+        everything = []
+        while self._size:
+            everything.append(self.pop())
+        return everything
