@@ -27,9 +27,23 @@ from bk_core.errors import (
 from bk_core.metadata.racks import RackMap
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.net.link import BookieLink
+from bk_core.net.names import Names
+from bk_core.net.outstanding import Waiting
 from bk_core.net.reactor import Reactor, Timer
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
-from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, Event, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
+from bk_core.protocol.events import (
+    AddReply,
+    BookieLost,
+    BookiesChanged,
+    BytesDrained,
+    Event,
+    LedgerRead,
+    LedgerWritten,
+    Outcome,
+    ReadReply,
+    ReadsMoving,
+    TimerFired,
+)
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import BookieId, LedgerAccess, LedgerMetadata
 from bk_core.protocol.ledger.placement import Placement, Quarantine, RackAwarePlacement, RandomPlacement, is_bookie_failure, location
@@ -43,6 +57,7 @@ log = logging.getLogger("bk_core.client")
 
 METADATA_THREADS = 4
 CLOSE_S = 10.0
+SPECULATE, TICK = "speculate", "tick"  # timers of readers and of those who add
 SHARED_KINDS = frozenset({"data", "batch", "control"})
 SPREAD_KINDS = frozenset({"data", "batch"})  # over ``connections_per_bookie``
 
@@ -78,6 +93,7 @@ class Session:
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
         self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
         self._resolver = Resolver(self.reactor, store, self.metadata_call)
+        self._names = Names(self.reactor.post)
         self.placement = self._new_placement(self._racks)
         self._on_bookies: dict[Driver, None] = {}
         self.adds = AddWindow(config.limits.unretired_entries_max)
@@ -144,6 +160,7 @@ class Session:
 
     def _tell_of_bookies(self) -> None:
         self._suspects.probe()
+        self._look_for_moved()
         for driver in tuple(self._on_bookies):
             driver.feed(BookiesChanged())
 
@@ -199,9 +216,35 @@ class Session:
             v3 = kind == "control" or self.config.protocol == "v3"
             broke = partial(self._suspects.broke, bookie, kind)
             frame_bytes_max = self.config.limits.frame_bytes_max
-            found = BookieLink(self.reactor, bookie, "v3" if v3 else "v2", self._resolver.resolve, frame_bytes_max, broke)
+            found = BookieLink(
+                self.reactor,
+                bookie,
+                "v3" if v3 else "v2",
+                self._resolver.resolve,
+                frame_bytes_max,
+                broke,
+                add_timeout_ns=self.config.limits.add_timeout_ns,
+                names=self._names,
+                on_silent=self._silent,
+            )
             self._links[key] = found
         return found
+
+    def _silent(self, bookie: BookieId, since_ns: int) -> None:
+        """LINK-4: one connection to this bookie was silent for a whole timeout; the others need not find out one by one."""
+        for link in [link for key, link in self._links.items() if key[0] == bookie]:
+            link.doubt(since_ns)
+
+    def _look_for_moved(self) -> None:
+        """LINK-4: ask where the registered bookies are that this client is connected to."""
+        view = self._view
+        for bookie in {bookie for bookie, _, _ in self._links} & {*view.writable, *view.readonly}:
+            self.metadata_call(partial(self.store.resolve, bookie), partial(self._found, bookie))
+
+    def _found(self, bookie: BookieId, address: tuple[str, int] | None, error: Exception | None) -> None:
+        if address is not None:
+            for link in [link for key, link in self._links.items() if key[0] == bookie]:
+                link.moved(address)
 
     def drop_link(self, bookie: BookieId, kind: str) -> None:
         link = self._links.pop((bookie, kind, 0), None)
@@ -297,6 +340,7 @@ class Driver:
         self._add_kind = add_kind
         self._timers: dict[str, Timer] = {}
         self._listening: set[BookieId] = set()
+        self._reads: dict[int, tuple[BookieLink, Waiting]] = {}  # by the machine's number
         self._quorums = (1, 1)
         self._access = LedgerAccess()
         self._to_perform: deque[Effect] = deque()
@@ -356,13 +400,19 @@ class Driver:
 
         plain = isinstance(message, (ReadRequest, BatchReadRequest, ReadRunRequest)) and message.entry_id >= 0
         sent_ns = self.session.reactor.now_ns()
+        answered = False
 
         def answer(status: Status, response: Response | None) -> None:
+            nonlocal answered
+            answered = True
+            self._reads.pop(request, None)
             if plain:
                 self.session.note_read(bookie, status, self.session.reactor.now_ns() - sent_ns)
             self.feed(ReadReply(request, bookie, status, response))
 
-        link.request(message, timeout_ns or self.session.config.limits.read_timeout_ns, answer)
+        waiting = link.request(message, timeout_ns or self.session.config.limits.read_timeout_ns, answer, self)
+        if not answered:
+            self._reads[request] = link, waiting
 
     def _read_ledger(self, request: int) -> None:
         def read() -> tuple[LedgerMetadata, int]:
@@ -393,7 +443,17 @@ class Driver:
         if old is not None:
             old.cancel()
         if not self._closed:
-            self._timers[key] = self.session.reactor.call_later(after_ns, lambda: self.feed(TimerFired(key)))
+            self._timers[key] = self.session.reactor.call_later(after_ns, lambda: self._fired(key))
+
+    def _fired(self, key: str) -> None:
+        """Before a machine judges who is slow it learns what the links know (LINK-1)."""
+        patience_ns = self.session.config.limits.speculative_read_ns
+        if key == SPECULATE:
+            self.feed(ReadsMoving(frozenset(number for number, (link, one) in self._reads.items() if not link.is_late(one, patience_ns))))
+        elif key == TICK:
+            for bookie in self._listening:
+                self.feed(BytesDrained(bookie, self.session.link(bookie, self._add_kind, self.ledger_id).drained_ns))
+        self.feed(TimerFired(key))
 
     def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status, entries: int | None) -> None:
         self.session.note_answer(bookie, status)
@@ -409,6 +469,9 @@ class Driver:
         self.session.tell_of_bookies(self, False)
         for timer in self._timers.values():
             timer.cancel()
+        for link, _ in self._reads.values():
+            link.forget(self)
+        self._reads.clear()
         for bookie in self._listening:
             self.session.link(bookie, self._add_kind, self.ledger_id).unlisten(self.ledger_id, self)
             if self._add_kind not in SHARED_KINDS:

@@ -602,7 +602,7 @@ class BookieLink:
         """What goes wrong with one ledger is no concern of the others on this connection."""
         try:
             call()
-        except Exception:
+        except BaseException:  # callbacks of users may raise anything
             log.exception("unexpected error about an answer of bookie %s", self.bookie)
 
     def _refuse_adds(self, ledger_id: int) -> None:

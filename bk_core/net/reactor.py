@@ -195,5 +195,5 @@ class Reactor:
     def _guard(self, function: Callable[[], None]) -> None:
         try:
             function()
-        except Exception:
+        except BaseException:  # a user's callback may raise SystemExit; that is no reason to stop serving all the others
             log.exception("unexpected error on the reactor thread")

@@ -101,4 +101,31 @@ class BookiesChanged:
     """Bookies registered or left. A ledger that waits for a replacement looks again (G-10)."""
 
 
-Event = AddReply | BookieLost | ReadReply | LedgerRead | LedgerWritten | TimerFired | MetadataChanged | BookiesChanged
+@dataclass(frozen=True, slots=True)
+class ReadsMoving:
+    """As of now these requests are not late: bytes come on their connections, or their turn has not come (LINK-1, LINK-2). Everything else
+    that is outstanding stands still."""
+
+    requests: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class BytesDrained:
+    """At ``at_ns`` bytes for this bookie still went on that had been waiting for the way there (LINK-1)."""
+
+    bookie: BookieId
+    at_ns: int
+
+
+Event = (
+    AddReply
+    | BookieLost
+    | ReadReply
+    | LedgerRead
+    | LedgerWritten
+    | TimerFired
+    | MetadataChanged
+    | BookiesChanged
+    | ReadsMoving
+    | BytesDrained
+)

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from bk_core.errors import BkError, DigestError, NoSuchEntryError, NoSuchLedgerError, RemoteProtocolError
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendRead, SetTimer
 from bk_core.protocol.entry import digests, layout
-from bk_core.protocol.events import LedgerRead, MetadataChanged, Outcome, ReadReply, TimerFired
+from bk_core.protocol.events import LedgerRead, MetadataChanged, Outcome, ReadReply, ReadsMoving, TimerFired
 from bk_core.protocol.ledger.answers import Wanted, entry_run
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.lac_reader import LacReader
@@ -47,8 +47,9 @@ from bk_core.protocol.wire.messages import (
 __all__ = ["SINGLE_READS_IN_FLIGHT", "LacReader", "RangeReader"]
 
 SPECULATE = "speculate"
-# What a bookie that has no batch read makes of one; an old one closes the connection (wire-protocol.md 8.5).
-_BATCH_REFUSALS = frozenset((Status.UNAVAILABLE, Status.BAD_REQUEST, Status.PROTOCOL_ERROR))
+# What a bookie that has no batch read makes of one; that an old one closes the connection (wire-protocol.md 8.5) a link says as BAD_REQUEST
+# (LINK-7). A connection that was lost says nothing about the bookie.
+_BATCH_REFUSALS = frozenset((Status.BAD_REQUEST, Status.PROTOCOL_ERROR))
 
 
 class RangeReader:
@@ -103,6 +104,7 @@ class RangeReader:
         self._asked: dict[int, Attempt] = {}
         self._looking: dict[int, Chunk] = {}
         self._answered: set[BookieId] = set()
+        self._moving: frozenset[int] = frozenset()
         self._delay_ns = self._limits.speculative_read_ns
         self._armed = False
         self._finished = False
@@ -170,6 +172,9 @@ class RangeReader:
         match event:
             case ReadReply():
                 return self._on_reply(event)
+            case ReadsMoving(requests=requests):
+                self._moving = requests
+                return []
             case TimerFired(key=key) if key == SPECULATE:
                 return self._speculate()
             case LedgerRead():
@@ -268,7 +273,10 @@ class RangeReader:
         return effects + self._arm()
 
     def _heard_from(self, chunk: Chunk) -> bool:
-        """RD-4: one of the replicas asked for it has answered well for any entry of this operation, so it is alive and will do so again."""
+        """RD-4: one of the replicas asked for it has answered well for any entry of this operation, so it is alive and will do so again.
+        LINK-1: or its answer waits behind others that come."""
+        if not self._moving.isdisjoint(chunk.asked):
+            return True
         return any(attempt.bookie in self._answered for attempt in chunk.asked.values())
 
     # --- answers -----------------------------------------------------------------------------------------------------

@@ -23,7 +23,17 @@ from typing import Any
 from bk_core import kernels
 from bk_core.errors import BkError, DuplicateEntryIdError, InvalidArgumentError
 from bk_core.protocol.effects import Effect, Fail, ReadLedger, WriteLedger
-from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, Event, LedgerRead, LedgerWritten, ReadReply, TimerFired
+from bk_core.protocol.events import (
+    AddReply,
+    BookieLost,
+    BookiesChanged,
+    BytesDrained,
+    Event,
+    LedgerRead,
+    LedgerWritten,
+    ReadReply,
+    TimerFired,
+)
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.pending import AckSet, PendingRun
 from bk_core.protocol.ledger.placement import Placement
@@ -163,6 +173,9 @@ class LedgerWriter(ConfirmingWriter):
                 return self._explicit_lac()
             case TimerFired("metadata"):
                 return self._repeat_metadata()
+            case BytesDrained(bookie, at_ns):
+                self._moved_out[bookie] = at_ns
+                return []
             case BookiesChanged():
                 return self._look_again(now_ns)
             case _:

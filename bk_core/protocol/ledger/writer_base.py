@@ -118,6 +118,7 @@ class WriterBase(ABC):
         self._set_ensemble(metadata.last_fragment.ensemble)
         self._pending = PendingWindow()
         self._progress: dict[int, tuple[int, int]] = {}  # position -> (last entry acknowledged, when)
+        self._moved_out: dict[BookieId, int] = {}  # when bytes for it still went on (LINK-1)
         self._failures: dict[int, BookieId] = {}
         self._failed_at: dict[BookieId, int] = {}
         self._retries: dict[int, Retry] = {}

@@ -166,7 +166,8 @@ class FailingWriter(GuaranteeingWriter):
         return []
 
     def _add_timeouts(self, now_ns: int) -> list[Effect]:
-        """A position that kept a run waiting longer than the add timeout has failed (WR-6)."""
+        """A position that kept a run waiting longer than the add timeout has failed (WR-6). Time in which it answered what is before, or in
+        which the way there was full, does not count (LINK-1); an entry that was passed over counts from when it was sent (LINK-2)."""
         late: dict[int, list[tuple[PendingRun, int]]] = {}
         for pending in self._pending:
             for position, since in enumerate(pending.sent_ns):
@@ -174,7 +175,8 @@ class FailingWriter(GuaranteeingWriter):
                 if not entries:
                     continue
                 reached, at = self._progress.get(position, (-1, 0))
-                waited_since = max(since, at) if pending.first > reached else since  # runs behind it wait their turn
+                drained = self._moved_out.get(self._ensemble[position], at)
+                waited_since = max(since, at, drained) if pending.last > reached else since
                 if now_ns - waited_since >= self._limits.add_timeout_ns:
                     late.setdefault(position, []).append((pending, entries))
         effects: list[Effect] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Turns(Generic[T]):
             self._order.append(reader)
         self._number += 1
         self._size += 1
-        heapq.heappush(waiting, (entry_id, self._number, item))
+        insort(waiting, (entry_id, self._number, item))  # numbers differ: items are never compared
 
     def peek(self) -> T:
         """What ``pop`` would return. IndexError if nothing waits."""
@@ -44,7 +44,7 @@ class Turns(Generic[T]):
     def pop(self) -> T:
         reader = self._order.popleft()
         waiting = self._by_reader[reader]
-        item = heapq.heappop(waiting)[2]
+        item = waiting.pop(0)[2]
         self._size -= 1
         if waiting:
             self._order.append(reader)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,8 @@ from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.operations import run_machine
 from bk_core.errors import OperationTimeoutError
 from bk_core.metadata import open_store
-from bk_core.net.link import Answer, BookieLink
+from bk_core.net.link import BookieLink
+from bk_core.net.outstanding import Answer, Waiting
 from bk_core.protocol.effects import Complete, Effect, SetTimer
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -99,9 +100,9 @@ def slow_down(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> No
     """Every link answers reads 20 ms later, and only one entry is asked for at a time."""
     request = BookieLink.request
 
-    def later(self: BookieLink, message: Request, timeout_ns: int, answer: Answer) -> None:
+    def later(self: BookieLink, message: Request, timeout_ns: int, answer: Answer, reader: Hashable = None) -> Waiting:
         reactor = client._session.reactor
-        request(self, message, timeout_ns, lambda *reply: reactor.call_later(20_000_000, lambda: answer(*reply)))
+        return request(self, message, timeout_ns, lambda *reply: reactor.call_later(20_000_000, lambda: answer(*reply)), reader)
 
     monkeypatch.setattr(BookieLink, "request", later)
     monkeypatch.setattr("bk_core.protocol.ledger.recovery.LedgerRecovery._window_entries", lambda self: 1)

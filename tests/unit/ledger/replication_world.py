@@ -53,7 +53,7 @@ class Bookie:
     def read(self, request: ReadRequest | BatchReadRequest) -> tuple[Status, Any]:
         self.fencing_reads += request.fence
         if isinstance(request, BatchReadRequest) and not self.has_batch_read:
-            return Status.UNAVAILABLE, None
+            return Status.BAD_REQUEST, None
         if not self.knows_ledger:
             return Status.NO_LEDGER, None
         first = request.entry_id

@@ -634,9 +634,10 @@ def test_the_window_bounds_what_is_asked_and_not_taken() -> None:
 
 
 def test_a_bookie_without_batch_reads_is_asked_entry_by_entry() -> None:
-    """wire-protocol.md 8.5: an old bookie closes the connection; nothing is held against it once it answers a single read."""
+    """wire-protocol.md 8.5: an old bookie closes the connection, which links tell as BAD_REQUEST (LINK-7); nothing is held against it once
+    it answers a single read."""
     world = reader(0, 1)
-    world.answer("a", Status.UNAVAILABLE)
+    world.answer("a", Status.BAD_REQUEST)
     (ask,) = world.asks
     assert isinstance(ask.message, ReadRequest) and ask.bookie == "a"
     assert not world.machine.batch_refused
@@ -651,7 +652,17 @@ def test_a_bookie_without_batch_reads_is_asked_entry_by_entry() -> None:
 def test_a_dead_bookie_is_no_reason_to_give_batch_reads_up() -> None:
     """RD-10: the single read fails too, so it was the bookie and not the request."""
     world = reader(0, 1)
+    world.answer("a", Status.BAD_REQUEST)
     world.answer("a", Status.UNAVAILABLE)
+    (ask,) = world.asks
+    assert isinstance(ask.message, BatchReadRequest) and ask.bookie == "b"
+    world.answer(ask, good)
+    assert world.ends == [None] and not world.machine.batch_refused
+
+
+def test_a_lost_connection_is_no_refusal_of_batch_reads() -> None:
+    """LINK-7: the next replica is asked, by batch read again."""
+    world = reader(0, 1)
     world.answer("a", Status.UNAVAILABLE)
     (ask,) = world.asks
     assert isinstance(ask.message, BatchReadRequest) and ask.bookie == "b"

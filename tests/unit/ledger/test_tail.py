@@ -145,7 +145,7 @@ def test_the_reader_s_figures_pass_through() -> None:
     """RD-9: only what is new; a refused batch is remembered."""
     world = tail(batch=True, options=ReadOptions(speculative=False))
     world.answer(world.asks[0], nothing_new(1))
-    world.answer(world.asks[-1], Status.UNAVAILABLE)
+    world.answer(world.asks[-1], Status.BAD_REQUEST)
     world.answer(world.asks[-1], lambda ask: good(ask, max_lac=5))
     world.answer(world.asks[-1], lambda ask: good(ask, max_lac=4))
     assert world.heard == [1, 5]

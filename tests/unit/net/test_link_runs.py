@@ -13,7 +13,16 @@ from bk_core.net.link import BookieLink
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire.connection import Protocol
-from bk_core.protocol.wire.messages import ForceLedgerRequest, ReadRequest, ReadResponse, ReadRunRequest, ReadRunResponse, Request, Response, Status
+from bk_core.protocol.wire.messages import (
+    ForceLedgerRequest,
+    ReadRequest,
+    ReadResponse,
+    ReadRunRequest,
+    ReadRunResponse,
+    Request,
+    Response,
+    Status,
+)
 
 S = 1_000_000_000
 Got = tuple[str, Status, Response | None]
@@ -184,4 +193,3 @@ def test_of_entries_whose_size_is_unknown_a_few_are_asked_for_first(ends: Ends) 
     rest = ends.requests(196)
     ends.send(*(good(request) for request in rest))
     assert entries(ends.next()) == list(range(200))
-

@@ -20,7 +20,7 @@ from typing import Any
 from bk_core.errors import BkError, InvalidArgumentError, ReplicationError
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, SendAdds, SendRead, SetTimer
 from bk_core.protocol.entry import digests, layout
-from bk_core.protocol.events import AddReply, BookieLost, Event, LedgerRead, LedgerWritten, ReadReply, TimerFired
+from bk_core.protocol.events import AddReply, BookieLost, BytesDrained, Event, LedgerRead, LedgerWritten, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
 from bk_core.protocol.ledger.replication.bodies import Body, bodies_of
 from bk_core.protocol.ledger.replication.budget import ByteBudget
@@ -146,6 +146,7 @@ class FragmentRepair:
         self._resting: deque[_Reading] = deque()
         self._copies: dict[tuple[BookieId, int], _Copy] = {}
         self._ticking = False
+        self._moved: dict[BookieId, int] = {}  # when it last took a copy, or bytes for it went on
 
     def _check_arguments(self, metadata: LedgerMetadata) -> None:
         if not self._may_copy(metadata):
@@ -188,6 +189,9 @@ class FragmentRepair:
             case BookieLost(bookie, status):
                 lost = [copy for copy in self._copies.values() if copy.bookie == bookie and copy.sent]
                 return self._not_added(lost, status) + self._go_on(now_ns)
+            case BytesDrained(bookie, at_ns):
+                self._moved[bookie] = max(at_ns, self._moved.get(bookie, at_ns))
+                return []
             case TimerFired("tick"):
                 return self._tick(now_ns)
             case TimerFired("again"):
@@ -393,6 +397,7 @@ class FragmentRepair:
                 del self._copies[event.bookie, entry_id]
                 self._budget.release(copy.size)
                 self.copies_made += 1
+                self._moved[event.bookie] = now_ns
             elif copy.sent:
                 failed.append(copy)
         return self._not_added(failed, event.status) + self._go_on(now_ns)
@@ -413,7 +418,8 @@ class FragmentRepair:
         return effects
 
     def _tick(self, now_ns: int) -> list[Effect]:
-        late = [copy for copy in self._copies.values() if copy.sent and copy.deadline_ns <= now_ns]
+        since = now_ns - self._limits.add_timeout_ns  # LINK-1: who took something later than that is only slow
+        late = [c for c in self._copies.values() if c.sent and c.deadline_ns <= now_ns and self._moved.get(c.bookie, since) <= since]
         effects = self._not_added(late, Status.TIMEOUT)
         self._ticking = bool(self._copies) and self.state is RepairState.COPYING
         if self._ticking:
