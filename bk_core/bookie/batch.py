@@ -77,11 +77,14 @@ class Batch:
         index = bisect_right(runs, entry_id, key=_first)
         return runs[index].first if index < len(runs) else ID_END
 
-    def entry_ids(self, ledger_id: int) -> Iterator[int]:
-        """In no order; an id may come twice."""
-        yield from self.entries.get(ledger_id, ())
+    def entry_runs(self, ledger_id: int, first_entry_id: int) -> Iterator[tuple[int, int]]:
+        """(first, count) of what there is from an id on, in no order; an id may come twice."""
         for run in self.runs.get(ledger_id, ()):
-            yield from range(run.first, run.last + 1)
+            if run.last >= first_entry_id:
+                yield run.first, run.size
+        for entry_id in self.entries.get(ledger_id, ()):
+            if entry_id >= first_entry_id:
+                yield entry_id, 1
 
     def pieces(self, bytes_max: int) -> Iterator[list[tuple[int, Run | Single]]]:
         """Ledger and run or entry of all there is, in the order in which to put them; a piece ends when it has ``bytes_max`` bytes."""

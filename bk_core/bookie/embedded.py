@@ -23,6 +23,7 @@ from bk_core.bookie.refill import Refill, mark_losses
 from bk_core.bookie.replicas import ReplicaReader
 from bk_core.errors import BkError, BookieIOError, InvalidArgumentError
 from bk_core.metadata.store import MetadataStore, Registration
+from bk_core.protocol.bookie.admission import ConnectionLimits
 
 log = logging.getLogger("bk_core.bookie")
 
@@ -40,6 +41,7 @@ class BookieOptions:
     collector: CollectorOptions = CollectorOptions()
     refill_interval_s: float = 10.0
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
+    limits: ConnectionLimits = ConnectionLimits()
 
 
 class EmbeddedBookie:
@@ -99,7 +101,8 @@ class EmbeddedBookie:
             lost = self._store is not None and self._has_lost_data(self._store)
             if lost:
                 begin_anew(self._directory)
-            server = BookieServer(listener, self._directory / "current", disk_reserve_bytes=self._options.disk_reserve_bytes)
+            reserve, limits = self._options.disk_reserve_bytes, self._options.limits
+            server = BookieServer(listener, self._directory / "current", disk_reserve_bytes=reserve, limits=limits)
             if self._store is not None:
                 if lost:
                     mark_losses(server, self._store, self.bookie_id)

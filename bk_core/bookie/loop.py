@@ -2,66 +2,48 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import resource
 import selectors
 import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from bk_core.bookie.connection import RECEIVE_BYTES, Connection, Tag, make_room, rest_of_frame
 from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
 from bk_core.protocol.bookie import BookieMachine, Effect, Persist, PersistRun, Reply, ReplyAfterSync, WakeLater, io_error
+from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
+from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.runs import AddRun, AddRunAnswer, ReadRun
-from bk_core.protocol.bookie.stream import Answer, RequestStream, Unit
-from bk_core.protocol.wire.connection import ReplyTo
-from bk_core.protocol.wire.messages import BatchReadResponse, ReadResponse, Response
+from bk_core.protocol.bookie.stream import Answer
+from bk_core.protocol.wire.messages import BatchReadResponse, EntryListRequest, ReadResponse, Response
 
 log = logging.getLogger("bk_core.bookie")
 
-RECEIVE_BYTES = 1 << 20  # of the buffer that all connections share
 READ_PIECE_BYTES = 1 << 20  # of a run of reads at a time
 SEND_BUFFERS_MAX = 256  # below IOV_MAX
 UNSENT_BYTES_MAX = 8 << 20  # per connection: above, its requests wait until the peer reads
+UNSENT_ALL_BYTES_MAX = 256 << 20  # of all: above, the same for each that has not read all
 UNCOMMITTED_BYTES_MAX = 96 << 20  # above, all requests wait for the database
-DISK_RESERVE_BYTES = 64 << 20  # below, the bookie is read-only; below half of it, it takes no recovery adds either (B-11)
+# Below, the bookie is read-only; below half of it, it takes no recovery adds either (B-11); below a quarter, no fences of ledgers that it
+# has never heard of (BKE-3).
+DISK_RESERVE_BYTES = 64 << 20
 HOUSEKEEPING_S = 1.0
 STOP_TIMEOUT_S = 5.0
+ACCEPT_PAUSE_S = 1.0  # after the process or the machine has run out of descriptors
+TELL_AGAIN_S = 60.0  # the same trouble with new connections is told once in so long
 
-_LENGTH = struct.Struct(">I")
+_RESERVED_DESCRIPTORS = 64  # for files, the metadata store, other bookies
+_THAT_PEER = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR))  # errors of accept that say nothing of the next one
 
 _T = TypeVar("_T")
-
-
-class _Tag:
-    """One request that is to be answered; equal only to itself."""
-
-    __slots__ = ("connection", "context")
-
-    def __init__(self, connection: _Connection, context: ReplyTo) -> None:
-        self.connection = connection
-        self.context = context
-
-
-class _Connection:
-    __slots__ = ("events", "inbox", "known", "open", "outbox", "partial", "peer", "polls", "protocol", "sock", "unsent_bytes")
-
-    def __init__(self, sock: socket.socket, peer: str) -> None:
-        self.sock = sock
-        self.peer = peer
-        self.protocol = RequestStream()
-        self.partial = bytearray()  # a frame whose rest has not come yet; of a large one all of it, with ``known`` bytes filled
-        self.known = 0
-        self.inbox: deque[tuple[Unit, ReplyTo]] = deque()
-        self.outbox: deque[memoryview] = deque()
-        self.unsent_bytes = 0  # encoded, or held by an answer that waits for a commit
-        self.polls: set[_Tag] = set()
-        self.events = 0
-        self.open = True
 
 
 class _Clock:
@@ -77,7 +59,14 @@ class _Clock:
 class BookieServer:
     """Connections around one machine and its storage. ``run`` blocks; ``stop``, ``submit`` and ``call`` may be used from any thread."""
 
-    def __init__(self, listener: socket.socket, directory: Path, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        directory: Path,
+        *,
+        disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
         self._listener = listener
         self._completions: deque[tuple[int, BaseException | None]] = deque()
         self._commands: deque[Callable[[], None]] = deque()
@@ -92,11 +81,17 @@ class BookieServer:
         self._foreign = False
         self._clock = _Clock()
         self._selector = selectors.DefaultSelector()
-        self._connections: set[_Connection] = set()
-        self._blocked: set[_Connection] = set()  # requests wait for room
-        self._dirty: set[_Connection] = set()  # something to send
+        self._limits = _within_descriptors(limits or ConnectionLimits())
+        self._accepting = False
+        self._accept_at = 0.0
+        self._told_at = -TELL_AGAIN_S
+        self._unsent_bytes = 0  # of all connections
+        self._connections: set[Connection] = set()
+        self._listing: deque[Connection] = deque()  # whose next unit is a list of entries under way
+        self._blocked: set[Connection] = set()  # requests wait for room
+        self._dirty: set[Connection] = set()  # something to send
         self._receive_buffer = bytearray(RECEIVE_BYTES)
-        self._waiting: deque[tuple[int, _Tag, Response | AddRunAnswer]] = deque()  # answers that wait for a commit, oldest first
+        self._waiting: deque[tuple[int, Tag, Response | AddRunAnswer]] = deque()  # answers that wait for a commit, oldest first
         self._sync_wanted = False
         self._housekeeping_at = 0.0
         self._stopping = False
@@ -138,7 +133,7 @@ class BookieServer:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._listen()
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._drain_wakes)
         try:
             while not self._stopping:
@@ -149,7 +144,7 @@ class BookieServer:
 
     def _turn(self, pause_s: float) -> None:
         for key, mask in self._selector.select(pause_s):
-            if isinstance(key.data, _Connection):
+            if isinstance(key.data, Connection):
                 self._serve(key.data, mask)
             else:
                 key.data()
@@ -161,13 +156,15 @@ class BookieServer:
         self._flush_all()
         for connection in tuple(self._blocked):
             self._pump(connection)
+        if self._listing:  # one piece a turn, whoever's it is
+            self._pump(self._listing.popleft())
         if self._sync_wanted:
             self._sync_wanted = False
             self.storage.request_sync()
         self._flush_all()
 
     def _pause_s(self) -> float:
-        if any(map(self._has_room, self._blocked)):
+        if self._listing or any(map(self._has_room, self._blocked)):
             return 0.0  # what its requests waited for was sent at once, so that nobody will say that there is room
         next_ms = self.machine.next_wake_ms()
         if next_ms is None:
@@ -176,7 +173,7 @@ class BookieServer:
 
     def _drain(self) -> None:
         """Let what was accepted be committed and answered, for a bounded time."""
-        self._selector.unregister(self._listener)
+        self._stop_listening()
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while (self._waiting or any(c.outbox for c in self._connections)) and time.monotonic() < deadline:
             self._sync_wanted = bool(self._waiting)
@@ -206,14 +203,18 @@ class BookieServer:
         self.check_disk()
         if self._commit_failed:
             self.storage.request_sync()
+        self._give_up_overdue(now)
+        if not self._accepting and not self._stopping and now >= self._accept_at:
+            self._listen()
 
     def check_disk(self) -> None:
-        """B-11: read-only while the disk is nearly full or commits fail. On the loop, or before it runs."""
+        """B-11, BKE-3: read-only while the disk is nearly full or commits fail. On the loop, or before it runs."""
         try:
             free = self.storage.disk_bytes()[1]
         except BookieIOError:
             free = 0
         self.machine.accept_recovery_adds = free > self._disk_reserve_bytes // 2 and not self._commit_failed
+        self.machine.fence_unknown = free > self._disk_reserve_bytes // 4
         self._set_read_only(self._commit_failed or self._foreign or free < self._disk_reserve_bytes)
 
     def see_foreign(self, foreign: bool) -> None:
@@ -230,6 +231,15 @@ class BookieServer:
 
     # --- connections ----------------------------------------------------------------------------------------------
 
+    def _listen(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._accepting = True
+
+    def _stop_listening(self) -> None:
+        if self._accepting:
+            self._selector.unregister(self._listener)
+            self._accepting = False
+
     def _accept(self) -> None:
         for _ in range(64):
             try:
@@ -237,22 +247,57 @@ class BookieServer:
             except BlockingIOError:
                 return
             except OSError as error:
-                log.warning("cannot accept a connection: %s", error)
-                return
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = _Connection(sock, f"{address[0]}:{address[1]}")
-            self._connections.add(connection)
-            self._selector.register(sock, selectors.EVENT_READ, connection)
-            connection.events = selectors.EVENT_READ
+                if error.errno in _THAT_PEER:
+                    continue
+                self._tell(f"no connection can be accepted: {error}; trying again every {ACCEPT_PAUSE_S:g} s")
+                self._accept_at = time.monotonic() + ACCEPT_PAUSE_S
+                return self._stop_listening()
+            self._admit(sock, f"{address[0]}:{address[1]}")
 
-    def _serve(self, connection: _Connection, mask: int) -> None:
+    def _admit(self, sock: socket.socket, peer: str) -> None:
+        """BKE-6: where there are too many connections, one that does nothing makes room, or the new one is refused."""
+        if len(self._connections) >= self._limits.connections:
+            now = time.monotonic()
+            spare = to_make_room(((c, self._quiet(c, now)) for c in self._connections), self._limits)
+            self._tell(
+                f"there are {len(self._connections)} connections; idle ones make room for new ones, which are refused if there are none"
+            )
+            if spare is None:
+                sock.close()
+                return
+            self._drop(spare, None)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # the kernel looks after peers whose machine is gone
+        connection = Connection(sock, peer)
+        self._connections.add(connection)
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        connection.events = selectors.EVENT_READ
+
+    def _tell(self, text: str) -> None:
+        """A line of the log, and no more such lines for a while: what is told here may be true a thousand times a second."""
+        now = time.monotonic()
+        if now - self._told_at >= TELL_AGAIN_S:
+            self._told_at = now
+            log.warning("%s", text)
+
+    def _quiet(self, connection: Connection, now: float) -> Quiet:
+        return connection.quiet(now, blocked=connection in self._blocked or connection in self._listing)
+
+    def _give_up_overdue(self, now: float) -> None:
+        """BKE-5."""
+        for connection in tuple(self._connections):
+            connection.note_progress(now)
+            if (reason := overdue(self._quiet(connection, now), self._limits)) is not None:
+                self._drop(connection, reason)
+
+    def _serve(self, connection: Connection, mask: int) -> None:
         if mask & selectors.EVENT_WRITE and connection.open:
             self._flush(connection)
-        if mask & selectors.EVENT_READ and connection.open and connection not in self._blocked:
+        if mask & selectors.EVENT_READ and connection.open and connection not in self._blocked and connection not in self._listing:
             self._receive(connection)
 
-    def _receive(self, connection: _Connection) -> None:
+    def _receive(self, connection: Connection) -> None:
         known = connection.known
         if len(connection.partial) > known:
             buffer = connection.partial
@@ -268,28 +313,31 @@ class BookieServer:
             return self._drop(connection, f"receiving failed: {error}")
         if not received:
             return self._drop(connection, None)
+        connection.received_at = time.monotonic()
         self._take(connection, buffer, known + received)
 
-    def _take(self, connection: _Connection, buffer: bytearray, size: int) -> None:
+    def _take(self, connection: Connection, buffer: bytearray, size: int) -> None:
         """Whole frames become units, of which none points into the buffer; what is left waits for its rest."""
         try:
             units, consumed = connection.protocol.units(buffer, size)
         except RemoteProtocolError as error:
             return self._drop(connection, f"malformed input: {error}")
-        if consumed or buffer is self._receive_buffer:
-            connection.partial = _rest_of_frame(buffer, consumed, size)
         connection.known = size - consumed
+        if consumed or buffer is self._receive_buffer:
+            connection.partial = rest_of_frame(buffer, consumed, size)
+        else:
+            make_room(connection.partial, connection.known)
         connection.inbox.extend(units)
         self._pump(connection)
 
-    def _pump(self, connection: _Connection) -> None:
+    def _pump(self, connection: Connection) -> None:
         """Serve requests in the order they came, as long as there is room for answers and changes."""
         while connection.inbox and connection.open:
             if not self._has_room(connection):
                 self._blocked.add(connection)
                 return self._choose_events(connection)
             unit, context = connection.inbox.popleft()
-            tag = _Tag(connection, context)
+            tag = Tag(connection, context)
             if isinstance(unit, AddRun):
                 effects = self.machine.handle_adds(tag, unit)
                 if effects is None:
@@ -299,19 +347,32 @@ class BookieServer:
                 effects, rest = self.machine.handle_reads(tag, unit, READ_PIECE_BYTES)
                 if rest is not None:
                     connection.inbox.appendleft((rest, context))
+            elif isinstance(unit, EntryListRequest | EntryListing):
+                effects, listing = self.machine.handle_list(tag, unit if isinstance(unit, EntryListing) else EntryListing(unit))
+                if listing is not None:
+                    connection.inbox.appendleft((listing, context))
+                    self._listing.append(connection)
+                    self._blocked.discard(connection)
+                    return self._choose_events(connection)
             else:
-                effects = self.machine.handle(tag, unit, self._clock())
+                may_wait = len(connection.polls) < self._limits.polls_per_connection
+                effects = self.machine.handle(tag, unit, self._clock(), may_wait=may_wait)
             self._perform(effects)
-        if connection in self._blocked:
-            self._blocked.discard(connection)
+        self._blocked.discard(connection)
+        if not connection.events & selectors.EVENT_READ:
+            connection.received_at = time.monotonic()  # what was not read was not late
             self._choose_events(connection)
 
-    def _has_room(self, connection: _Connection) -> bool:
-        if connection.unsent_bytes >= UNSENT_BYTES_MAX:
+    def _has_room(self, connection: Connection) -> bool:
+        if connection.unsent_bytes >= UNSENT_BYTES_MAX or connection.waiting >= self._limits.waits_per_connection:
+            return False
+        if connection.unsent_bytes and self._unsent_bytes >= UNSENT_ALL_BYTES_MAX:
+            return False
+        if connection.waiting and len(self._waiting) >= self._limits.waits:
             return False
         return self.machine.read_only or self.storage.uncommitted_bytes < UNCOMMITTED_BYTES_MAX
 
-    def _drop(self, connection: _Connection, reason: str | None) -> None:
+    def _drop(self, connection: Connection, reason: str | None) -> None:
         """Close one connection; a ``reason`` is for the log."""
         if not connection.open:
             return
@@ -323,19 +384,20 @@ class BookieServer:
         connection.polls.clear()
         connection.inbox.clear()
         connection.outbox.clear()
+        self._unsent_bytes -= connection.unsent_bytes
         for group in (self._connections, self._blocked, self._dirty):
             group.discard(connection)
+        if connection in self._listing:
+            self._listing.remove(connection)
         if connection.events:
             self._selector.unregister(connection.sock)
             connection.events = 0
         connection.sock.close()
 
-    def _choose_events(self, connection: _Connection) -> None:
+    def _choose_events(self, connection: Connection) -> None:
         if not connection.open:
             return
-        events = 0 if connection in self._blocked else selectors.EVENT_READ
-        if connection.outbox:
-            events |= selectors.EVENT_WRITE
+        events = self._events_of(connection)
         if events == connection.events:
             return
         if not events:
@@ -345,6 +407,10 @@ class BookieServer:
         else:
             self._selector.modify(connection.sock, events, connection)
         connection.events = events
+
+    def _events_of(self, connection: Connection) -> int:
+        events = 0 if connection in self._blocked or connection in self._listing else selectors.EVENT_READ
+        return events | selectors.EVENT_WRITE if connection.outbox else events
 
     # --- effects --------------------------------------------------------------------------------------------------
 
@@ -365,16 +431,17 @@ class BookieServer:
             match effect:
                 case Persist() | PersistRun():
                     self.storage.apply(effect)
-                case ReplyAfterSync(tag=_Tag() as tag, response=response):
+                case ReplyAfterSync(tag=Tag() as tag, response=response):
                     if self.storage.position <= self.storage.durable_position:
                         self._answer(tag, response)
                     else:
-                        tag.connection.unsent_bytes += _content_bytes(response)
+                        self._add_unsent(tag.connection, _content_bytes(response))
+                        tag.connection.waiting += 1
                         self._waiting.append((self.storage.position, tag, response))
                         self._sync_wanted = True
-                case Reply(tag=_Tag() as tag, response=response):
+                case Reply(tag=Tag() as tag, response=response):
                     self._answer(tag, response)
-                case WakeLater(tag=_Tag() as tag):
+                case WakeLater(tag=Tag() as tag):
                     tag.connection.polls.add(tag)
 
     def _finish_commits(self) -> None:
@@ -383,7 +450,8 @@ class BookieServer:
             self._judge_disk(error or self.storage.failure)
             while self._waiting and self._waiting[0][0] <= position:
                 _, tag, response = self._waiting.popleft()
-                tag.connection.unsent_bytes -= _content_bytes(response)
+                self._add_unsent(tag.connection, -_content_bytes(response))
+                tag.connection.waiting -= 1
                 self._answer(tag, response if error is None else io_error(response))
 
     def _judge_disk(self, failure: BaseException | None) -> None:
@@ -393,7 +461,7 @@ class BookieServer:
             self._commit_failed = failure is not None
             self._housekeeping_at = 0.0
 
-    def _answer(self, tag: _Tag, response: Answer) -> None:
+    def _answer(self, tag: Tag, response: Answer) -> None:
         connection = tag.connection
         connection.polls.discard(tag)
         if not connection.open:
@@ -402,22 +470,30 @@ class BookieServer:
             parts = connection.protocol.encode_parts(response, tag.context)
         except InvalidArgumentError as error:
             return self._drop(connection, f"no way to say so on this connection: {error}")
+        if not connection.outbox:
+            connection.sent_at = time.monotonic()
         connection.outbox.extend(map(memoryview, parts))
-        connection.unsent_bytes += sum(map(len, parts))
+        self._add_unsent(connection, sum(map(len, parts)))
         self._dirty.add(connection)
+
+    def _add_unsent(self, connection: Connection, count: int) -> None:
+        connection.unsent_bytes += count
+        if connection.open:
+            self._unsent_bytes += count
 
     def _flush_all(self) -> None:
         dirty, self._dirty = self._dirty, set()
         for connection in dirty:
             self._flush(connection)
 
-    def _flush(self, connection: _Connection) -> None:
+    def _flush(self, connection: Connection) -> None:
         outbox = connection.outbox
         try:
             while outbox:
                 head = [outbox[index] for index in range(min(len(outbox), SEND_BUFFERS_MAX))]
                 sent = connection.sock.sendmsg(head)
-                connection.unsent_bytes -= sent
+                connection.sent_at = time.monotonic()
+                self._add_unsent(connection, -sent)
                 while outbox and sent >= len(outbox[0]):
                     sent -= len(outbox.popleft())
                 if sent:
@@ -430,12 +506,10 @@ class BookieServer:
         self._choose_events(connection)
 
 
-def _rest_of_frame(buffer: bytearray, start: int, stop: int) -> bytearray:
-    """A copy of what has come of a frame; with room for all of it if that would take too much of the common buffer."""
-    rest = buffer[start:stop]
-    if len(rest) >= _LENGTH.size and (frame_bytes := _LENGTH.size + _LENGTH.unpack_from(rest)[0]) > RECEIVE_BYTES // 4:
-        rest += bytes(frame_bytes - len(rest))
-    return rest
+def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
+    """Not more connections than this process may have descriptors."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limits if soft < 0 else replace(limits, connections=max(1, min(limits.connections, soft - _RESERVED_DESCRIPTORS)))
 
 
 def _content_bytes(response: Answer) -> int:

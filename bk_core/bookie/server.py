@@ -23,19 +23,23 @@ import argparse
 import ctypes
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from bk_core.bookie.collector import CollectorOptions
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.errors import BkError
 from bk_core.metadata import open_store
+from bk_core.protocol.bookie.admission import ConnectionLimits
 
 __all__ = ["BookieOptions", "EmbeddedBookie", "die_with_parent", "main"]
 
 _COLLECTOR = CollectorOptions()
+_LIMITS = ConnectionLimits()
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _KEPT_BYTES = 32 << 20
@@ -61,6 +65,14 @@ def keep_freed_memory() -> None:
         mallopt(option, _KEPT_BYTES)
 
 
+def allow_descriptors() -> None:
+    """As many open files as the process may have: often the limit that holds is far below, and each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # where "unlimited" is more than the kernel allows
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bk_core.bookie.server", description="An embedded bookie for one machine.")
     parser.add_argument("--uri", required=True, help="metadata service, e.g. zk://127.0.0.1:2181/ledgers")
@@ -84,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     die_with_parent()
     keep_freed_memory()
+    allow_descriptors()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     return _run(options)
 
@@ -95,6 +108,12 @@ def _bookie_options(options: argparse.Namespace) -> BookieOptions:
             options.collect_interval_s, options.moved_interval_s, options.tombstone_keep_s, options.few, options.few_share
         ),
         refill_interval_s=options.refill_interval_s,
+        limits=ConnectionLimits(
+            connections=options.connections,
+            stalled_s=options.stalled_s,
+            idle_s=options.idle_s,
+            polls_per_connection=options.polls_per_connection,
+        ),
     )
 
 

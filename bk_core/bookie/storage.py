@@ -27,7 +27,7 @@ from typing import Any
 import lmdb
 
 from bk_core.bookie import tables
-from bk_core.bookie.batch import Batch, Single
+from bk_core.bookie.batch import ID_END, Batch, Single
 from bk_core.bookie.changes import decode_changes, encode_changes
 from bk_core.bookie.journal import ID_BYTES, NAMES, Journal, create
 from bk_core.bookie.records import decode_record, encode_record
@@ -42,6 +42,7 @@ MAP_BYTES_START = 256 << 20  # sparse: costs address space, not disk
 RECORD_CACHE_MAX = 65_536
 
 _DATABASES = 3
+_ROWS = 10_000
 _JOURNAL_KEY = b"journal"  # in the unnamed database, beside the names of the others
 _JOURNAL = struct.Struct(f">{ID_BYTES}sQ")  # id, number of the last record that is in the database
 _LEDGER_KEY = struct.Struct(">Q")
@@ -213,16 +214,45 @@ class LmdbBookieStorage:
 
     def entry_ids(self, ledger_id: int) -> list[int]:
         """Ascending."""
+        ids: list[int] = []
+        next_id: int | None = 0
+        while next_id is not None:
+            runs, next_id = self.entry_runs(ledger_id, next_id, _ROWS)
+            for first, count in runs:
+                ids += range(first, first + count)
+        return ids
+
+    def entry_runs(self, ledger_id: int, first_entry_id: int, rows_max: int) -> tuple[list[tuple[int, int]], int | None]:
+        """See ``BookieStorageView``. A row is a chunk of a run, or a single entry."""
         with self._condition:
-            overlay = [(list(layer.entry_ids(ledger_id)), ledger_id in layer.dropped) for layer in reversed(self._layers())]
-        ids = self._stored_entry_ids(ledger_id)
-        for added, dropped in overlay:
-            ids = set(added) if dropped else ids | set(added)
-        return sorted(ids)
+            runs, dropped = self._waiting_runs(ledger_id, first_entry_id)
+        stop = max(first_entry_id + 1, runs[rows_max][0]) if len(runs) > rows_max else ID_END
+        if not dropped:
+            with self._reading() as txn:
+                for find, db in ((tables.runs_from, self._runs), (tables.singles_from, self._entries)):
+                    found, end = find(txn.cursor(db), ledger_id, first_entry_id, rows_max)
+                    runs += found
+                    stop = min(stop, end)
+        return tables.merged(runs, first_entry_id, stop), stop if stop < ID_END else None
+
+    def _waiting_runs(self, ledger_id: int, first_entry_id: int) -> tuple[list[tuple[int, int]], bool]:
+        """What is not in the database yet, ascending but not merged, and whether all that is in there is to go."""
+        runs: list[tuple[int, int]] = []
+        dropped = False
+        for layer in self._layers():
+            runs += layer.entry_runs(ledger_id, first_entry_id)
+            if ledger_id in layer.dropped:
+                dropped = True
+                break  # what is older goes too
+        return sorted(runs), dropped
 
     def ledger_ids(self) -> list[int]:
         """Ledgers with a record, tombstones left out, ascending. A damaged record is kept in: it must not be taken for a tombstone."""
         return sorted(ledger_id for ledger_id, record in self._records().items() if record is None or not record.deleted)
+
+    def full_ledger_ids(self) -> list[int]:
+        """Those of ``ledger_ids`` that have entries, as far as is known: not those that somebody only fenced."""
+        return [ledger_id for ledger_id, record in self._records().items() if record is None or (record.has_entries and not record.deleted)]
 
     def tombstone_ids(self) -> list[int]:
         """Deleted ledgers that are not forgotten yet, ascending."""
@@ -469,10 +499,6 @@ class LmdbBookieStorage:
         if len(self._cache) >= RECORD_CACHE_MAX:
             self._cache.clear()
         self._cache[ledger_id] = record
-
-    def _stored_entry_ids(self, ledger_id: int) -> set[int]:
-        with self._reading() as txn:
-            return tables.entry_ids(txn.cursor(self._entries), txn.cursor(self._runs), ledger_id)
 
 
 def _decoded(ledger_id: int, value: bytes) -> LedgerRecord | None:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from bk_core.bookie.batch import Single, singles
+from bk_core.bookie.batch import ID_END, Single, singles
 from bk_core.errors import BookieIOError
 from bk_core.protocol.bookie.chunks import Run, decode_chunk, encode_chunk, last_of_chunk
 
@@ -22,6 +22,7 @@ _KEY = struct.Struct(">QQ")
 _LEDGER = struct.Struct(">Q")
 _BODY_IDS = struct.Struct(">qq")
 _CRC = struct.Struct(">I")
+_ROW_BYTES = 4096  # of a run, that are as much work as a row
 
 
 def put_item(entries: Any, runs: Any, ledger_id: int, item: Run | Single) -> None:
@@ -94,19 +95,55 @@ def entries_of_runs(runs: Any, ledger_id: int, first_entry_id: int, stop: int, b
     return entry_id - first_entry_id, b"".join(parts)
 
 
-def entry_ids(entries: Any, runs: Any, ledger_id: int) -> set[int]:
-    """All that the tables have of a ledger."""
-    found: set[int] = set()
-    at = first_single(entries, ledger_id, 0)
-    while at is not None:
-        found.add(at)
-        at = _KEY.unpack(entries.key())[1] if entries.next() and _KEY.unpack(entries.key())[0] == ledger_id else None
-    more = runs.set_range(_KEY.pack(ledger_id, 0))
+def runs_from(runs: Any, ledger_id: int, entry_id: int, rows_max: int) -> tuple[list[tuple[int, int]], int]:
+    """(first, count) of stored runs that end at or behind ``entry_id``, and how far that tells all: beyond all ids at the end.
+
+    A row whose bytes had to be checked counts by its size, so that ``rows_max`` bounds the work. BookieIOError for a damaged one (B-7).
+    """
+    found: list[tuple[int, int]] = []
+    start = _seek(runs, ledger_id, entry_id)
+    more = start is not None or runs.set_range(_KEY.pack(ledger_id, entry_id))
     while more and _KEY.unpack(runs.key())[0] == ledger_id:
         first = _KEY.unpack(runs.key())[1]
-        found.update(range(first, decode_chunk(ledger_id, first, memoryview(runs.value())).last + 1))
+        run = decode_chunk(ledger_id, first, memoryview(runs.value()))
+        if run.last >= entry_id:
+            found.append((first, run.size))
+            rows_max -= 1 + len(run.bodies) // _ROW_BYTES
+            if rows_max <= 0:
+                return found, run.last + 1
         more = runs.next()
-    return found
+    return found, ID_END
+
+
+def singles_from(entries: Any, ledger_id: int, entry_id: int, rows_max: int) -> tuple[list[tuple[int, int]], int]:
+    """As ``runs_from`` for what was stored singly; consecutive ones are joined."""
+    found: list[tuple[int, int]] = []
+    at = first_single(entries, ledger_id, entry_id)
+    for _ in range(rows_max):
+        if at is None:
+            return found, ID_END
+        if found and sum(found[-1]) == at:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((at, 1))
+        after, at = at + 1, (_KEY.unpack(entries.key())[1] if entries.next() and _KEY.unpack(entries.key())[0] == ledger_id else None)
+    return found, after
+
+
+def merged(runs: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:
+    """The same ids from ``first`` up to, without, ``stop``, ascending and disjoint."""
+    result: list[tuple[int, int]] = []
+    end = first
+    for start, count in sorted(runs):
+        start, after = max(start, end), min(start + count, stop)
+        if after <= start:
+            continue
+        if result and sum(result[-1]) == start:
+            result[-1] = (result[-1][0], result[-1][1] + after - start)
+        else:
+            result.append((start, after - start))
+        end = after
+    return result
 
 
 def _seek(runs: Any, ledger_id: int, entry_id: int) -> int | None:

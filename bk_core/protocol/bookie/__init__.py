@@ -8,6 +8,9 @@ loss.py       what a loss of data, and a look at the metadata, mean for each led
 runs.py       consecutive requests that are one unit
 chunks.py     runs as they are kept
 stream.py     a connection's bytes as such units
+listing.py    lists of entries, in pieces
+suspicion.py  when it may be believed that a ledger is gone
+admission.py  connections that are given up
 records.py    what is kept of a ledger, and the effects
 answers.py    refusals
 memory.py     a storage that can crash

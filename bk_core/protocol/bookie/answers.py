@@ -1,9 +1,7 @@
-"""Answers that need no ledger: refusals, failed syncs, the blob of an entry list."""
+"""Answers that need no ledger: refusals and failed syncs."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
 from dataclasses import replace
 
 from bk_core.protocol.bookie.runs import AddRunAnswer
@@ -34,10 +32,6 @@ from bk_core.protocol.wire.messages import (
     WriteLacRequest,
     WriteLacResponse,
 )
-
-_LIST_HEADER = struct.Struct(">ii56x")
-_LIST_GROUP = struct.Struct(">qqii")
-_SEQUENCE_MAX = 2**31 - 1
 
 
 def failure(request: Request, status: Status) -> Response:
@@ -78,19 +72,3 @@ def io_error(response: Response | AddRunAnswer) -> Response | AddRunAnswer:
             return BatchReadResponse(response.request_id, Status.IO_ERROR, response.ledger_id, response.entry_id)
         case _:
             return replace(response, status=Status.IO_ERROR)
-
-
-def encode_entry_list(entry_ids: Iterable[int]) -> bytes:
-    """The blob of wire-protocol.md 8.10, one group per run of consecutive ids, as Apache's encoders write it."""
-    groups: list[bytes] = []
-    start, size = 0, 0
-    for entry_id in entry_ids:
-        if size and entry_id == start + size and size < _SEQUENCE_MAX:
-            size += 1
-            continue
-        if size:
-            groups.append(_LIST_GROUP.pack(start, start, size, 0))
-        start, size = entry_id, 1
-    if size:
-        groups.append(_LIST_GROUP.pack(start, start, size, 0))
-    return _LIST_HEADER.pack(0, len(groups)) + b"".join(groups)

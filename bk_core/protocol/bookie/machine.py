@@ -18,7 +18,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 
 from bk_core.errors import BookieIOError
-from bk_core.protocol.bookie.answers import encode_entry_list, failure, io_error
+from bk_core.protocol.bookie.answers import failure, io_error
+from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.polls import Poll, PollTable
 from bk_core.protocol.bookie.reads import BATCH_READ_BYTES_MAX, Added, BookieReads, advanced
 from bk_core.protocol.bookie.records import (
@@ -32,6 +33,7 @@ from bk_core.protocol.bookie.records import (
     ReplyAfterSync,
     WakeLater,
 )
+from bk_core.protocol.bookie.rules import POLL_MS_MAX, POLLS_MAX
 from bk_core.protocol.bookie.runs import AddRun, AddRunAnswer, ReadRun, ReadRunAnswer
 from bk_core.protocol.wire.messages import (
     LAST_ENTRY,
@@ -66,7 +68,6 @@ __all__ = [
     "Reply",
     "ReplyAfterSync",
     "WakeLater",
-    "encode_entry_list",
     "io_error",
 ]
 
@@ -86,29 +87,43 @@ def _has_to_go(moved: LedgerRecord) -> bool:
 class BookieMachine(BookieReads):
     """One bookie. Times are Unix milliseconds and must not go backwards. The decisions are the methods of ``BookieRules``."""
 
-    def __init__(self, storage: BookieStorageView, *, read_only: bool = False, batch_read_bytes_max: int = BATCH_READ_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        storage: BookieStorageView,
+        *,
+        read_only: bool = False,
+        batch_read_bytes_max: int = BATCH_READ_BYTES_MAX,
+        polls_max: int = POLLS_MAX,
+        poll_ms_max: int = POLL_MS_MAX,
+    ) -> None:
         super().__init__(storage, batch_read_bytes_max)
         self.read_only = read_only
         self.accept_recovery_adds = True
+        self.fence_unknown = True
+        self.polls_max = polls_max
+        self.poll_ms_max = poll_ms_max
         self._polls = PollTable()
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    def handle(self, tag: Hashable, request: Request, now_ms: int) -> list[Effect]:
-        """Answer one request. ``tag`` is the host's own name for it and must be unique while the request is unanswered."""
+    def handle(self, tag: Hashable, request: Request, now_ms: int, *, may_wait: bool = True) -> list[Effect]:
+        """Answer one request. ``tag`` is the host's own name for it and must be unique while the request is unanswered.
+
+        ``may_wait`` is False if whoever asks has enough long polls that wait: this one is then answered as when its time is over (BKE-4).
+        """
         try:
-            return self._handle(tag, request, now_ms)
+            return self._handle(tag, request, now_ms, may_wait)
         except BookieIOError:
             return [Reply(tag, failure(request, self._unreadable()))]
 
-    def _handle(self, tag: Hashable, request: Request, now_ms: int) -> list[Effect]:
+    def _handle(self, tag: Hashable, request: Request, now_ms: int, may_wait: bool) -> list[Effect]:
         match request:
             case AddRequest():
                 return self._add(tag, request, now_ms)
             case ReadRequest(fence=True) | BatchReadRequest(fence=True):
                 return self._fence(tag, request)
             case ReadRequest(previous_lac=int()):
-                return self._long_poll(tag, request, now_ms)
+                return self._long_poll(tag, request, now_ms, may_wait)
             case ReadRequest():
                 return [Reply(tag, self._read(request, self._known(request.ledger_id)))]
             case BatchReadRequest():
@@ -122,7 +137,7 @@ class BookieMachine(BookieReads):
             case BookieInfoRequest():
                 return [Reply(tag, self._info(request))]
             case EntryListRequest():
-                return [Reply(tag, self._entry_list(request))]
+                return self._whole_list(tag, EntryListing(request))
             case AuthRequest():
                 return [Reply(tag, AuthResponse(request.request_id, Status.OK, AUTH_DISABLED, b""))]
             case StartTlsRequest():
@@ -155,6 +170,20 @@ class BookieMachine(BookieReads):
         if not count:
             return self.handle(tag, run.first(), 0), run.after(1)
         return [Reply(tag, ReadRunAnswer(run.ledger_id, run.first_entry_id, count, bodies))], run.after(count)
+
+    def handle_list(self, tag: Hashable, listing: EntryListing) -> tuple[list[Effect], EntryListing | None]:
+        """One piece of a list of entries (BKE-7). Returns the effects and the same listing while there is more to do."""
+        try:
+            answer = self._list_piece(listing)
+        except BookieIOError:
+            return [Reply(tag, failure(listing.request, self._unreadable()))], None
+        return ([], listing) if answer is None else ([Reply(tag, answer)], None)
+
+    def _whole_list(self, tag: Hashable, listing: EntryListing) -> list[Effect]:
+        while True:
+            effects, rest = self.handle_list(tag, listing)
+            if rest is None:
+                return effects
 
     # --- adds and explicit LACs -----------------------------------------------------------------------------------
 
@@ -228,12 +257,15 @@ class BookieMachine(BookieReads):
     # --- fences ---------------------------------------------------------------------------------------------------
 
     def _fence(self, tag: Hashable, request: ReadRequest | BatchReadRequest) -> list[Effect]:
-        """B-3, also when read-only; B-4; B-5: the answer is made from everything admitted before; B-13."""
+        """B-3, also when read-only; B-4; B-5: the answer is made from everything admitted before; B-13; BKE-3."""
         if not self._may_fence(request):
             return [Reply(tag, failure(request, Status.UNAUTHORIZED))]
         if request.ledger_id < 0:
             return [Reply(tag, failure(request, Status.BAD_REQUEST))]
-        before = self._to_be_fenced(request.ledger_id, self._storage.ledger(request.ledger_id))
+        known = self._storage.ledger(request.ledger_id)
+        if known is None and not self._may_make_record():
+            return [Reply(tag, failure(request, Status.IO_ERROR))]
+        before = self._to_be_fenced(request.ledger_id, known)
         if before.deleted:
             return [self._fence_reply(tag, failure(request, Status.NO_LEDGER))]
         if not self._key_fits(before, request.master_key):
@@ -246,13 +278,13 @@ class BookieMachine(BookieReads):
 
     # --- long polls (wire-protocol.md 8.7) ------------------------------------------------------------------------
 
-    def _long_poll(self, tag: Hashable, request: ReadRequest, now_ms: int) -> list[Effect]:
+    def _long_poll(self, tag: Hashable, request: ReadRequest, now_ms: int, may_wait: bool) -> list[Effect]:
         record = self._known(request.ledger_id)
         if record is None:
             return [Reply(tag, failure(request, Status.NO_LEDGER))]
-        if not self._must_wait(request, record):
+        if not may_wait or not self._has_place(len(self._polls)) or not self._must_wait(request, record):
             return [Reply(tag, self._poll_answer(request, record))]
-        poll = Poll(tag, request, now_ms + (request.timeout_ms or 0))
+        poll = Poll(tag, request, now_ms + self._longest_wait_ms(request.timeout_ms or 0))
         self._polls.add(poll)
         return [WakeLater(tag, poll.deadline_ms)]
 

@@ -87,6 +87,12 @@ class MemoryBookieStorage:
         """Ascending."""
         return sorted(self._visible().entries.get(ledger_id, ()))
 
+    def entry_runs(self, ledger_id: int, first_entry_id: int, rows_max: int) -> tuple[list[tuple[int, int]], int | None]:
+        """One entry is one row; not more than four rows at once, so that every seam is met."""
+        found = [entry_id for entry_id in self.entry_ids(ledger_id) if entry_id >= first_entry_id]
+        rows = found[: min(rows_max, _AT_HAND_MAX)]
+        return [(entry_id, 1) for entry_id in rows], rows[-1] + 1 if len(rows) < len(found) else None
+
     def _visible(self) -> _Contents:
         """B-5: what was applied is visible at once, durable or not."""
         return self._applied

@@ -26,6 +26,9 @@ class PollTable:
         self._by_ledger: dict[int, list[Hashable]] = {}
         self._deadlines: list[Poll] = []  # latest first; holds ended polls until they surface or become too many
 
+    def __len__(self) -> int:
+        return len(self._by_tag)
+
     def add(self, poll: Poll) -> None:
         self._by_tag[poll.tag] = poll
         self._by_ledger.setdefault(poll.request.ledger_id, []).append(poll.tag)

@@ -6,7 +6,8 @@ import struct
 from collections.abc import Iterator
 
 from bk_core.errors import BookieIOError
-from bk_core.protocol.bookie.answers import encode_entry_list, failure
+from bk_core.protocol.bookie.answers import failure
+from bk_core.protocol.bookie.listing import LIST_ROWS, EntryListing
 from bk_core.protocol.bookie.records import BookieStorageView, LedgerRecord
 from bk_core.protocol.bookie.rules import BookieRules
 from bk_core.protocol.wire.messages import (
@@ -15,7 +16,6 @@ from bk_core.protocol.wire.messages import (
     BatchReadResponse,
     BookieInfoRequest,
     BookieInfoResponse,
-    EntryListRequest,
     EntryListResponse,
     ReadLacRequest,
     ReadLacResponse,
@@ -26,6 +26,7 @@ from bk_core.protocol.wire.messages import (
 )
 
 BATCH_READ_BYTES_MAX = 5 << 20  # wire-protocol.md 8.5
+ENTRY_LIST_BYTES_MAX = BATCH_READ_BYTES_MAX - 4096  # of a frame of the default size, what heads leave
 INFO_TOTAL, INFO_FREE = 0x01, 0x02  # bits of BookieInfoRequest.requested
 
 _BATCH_FRAME_START = 4 + 24 + 8  # length prefix, response prefix, request id
@@ -145,15 +146,26 @@ class BookieReads(BookieRules):
             free if request.requested & INFO_FREE else None,
         )
 
-    def _entry_list(self, request: EntryListRequest) -> EntryListResponse:
-        """wire-protocol.md 8.10. A list says what is absent, so there is none in limbo (B-10)."""
+    def _list_piece(self, listing: EntryListing) -> EntryListResponse | None:
+        """wire-protocol.md 8.10. One piece, and the answer after the last one.
+
+        A list says what is absent, so there is none in limbo (B-10), and none of a ledger that is gone by the end (BKE-7). One that fits
+        no frame is refused: it would cost the client its connection.
+        """
+        request = listing.request
         record = self._known(request.ledger_id)
         if record is None:
             return EntryListResponse(request.request_id, Status.NO_LEDGER, request.ledger_id)
         if self._end_unknown(record):
             return EntryListResponse(request.request_id, Status.UNKNOWN_LEDGER_STATE, request.ledger_id)
-        blob = encode_entry_list(self._storage.entry_ids(request.ledger_id))
-        return EntryListResponse(request.request_id, Status.OK, request.ledger_id, blob)
+        runs, next_id = self._storage.entry_runs(request.ledger_id, listing.next_id, LIST_ROWS)
+        listing.encoder.add(runs)
+        if listing.encoder.size > ENTRY_LIST_BYTES_MAX:
+            return EntryListResponse(request.request_id, Status.IO_ERROR, request.ledger_id)
+        if next_id is not None:
+            listing.next_id = next_id
+            return None
+        return EntryListResponse(request.request_id, Status.OK, request.ledger_id, listing.encoder.blob())
 
     def _poll_answer(
         self, request: ReadRequest, record: LedgerRecord, advanced_at_ms: int | None = None, added: Added | None = None

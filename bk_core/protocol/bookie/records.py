@@ -51,7 +51,13 @@ class BookieStorageView(Protocol):
         """
 
     def entry_ids(self, ledger_id: int) -> Iterable[int]:
-        """Ascending."""
+        """Ascending. All at once: for a whole ledger on a live bookie there is ``entry_runs``."""
+
+    def entry_runs(self, ledger_id: int, first_entry_id: int, rows_max: int) -> tuple[list[tuple[int, int]], int | None]:
+        """Ids from ``first_entry_id`` on as ascending, disjoint (first, count), and where to go on, None at the end.
+
+        Looks at about ``rows_max`` things, whatever there is. Everything below the second value is told.
+        """
 
     def disk_bytes(self) -> tuple[int, int]:
         """Total and free."""

@@ -10,12 +10,19 @@ from bk_core.protocol.bookie.records import Effect, LedgerRecord, ReplyAfterSync
 from bk_core.protocol.bookie.runs import AddRunAnswer
 from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest, Response, Status
 
+POLLS_MAX = 20_000  # long polls that wait at a bookie
+POLL_MS_MAX = 300_000
+
 
 class BookieRules:
-    """``read_only`` may be set by the host at any time (B-11); ``accept_recovery_adds`` says that there is reserve space meanwhile."""
+    """The host sets at any time: ``read_only`` (B-11), ``accept_recovery_adds``, which says that there is reserve space meanwhile, and
+    ``fence_unknown``, which says that there is some of the second reserve (BKE-3)."""
 
     read_only: bool
     accept_recovery_adds: bool
+    fence_unknown: bool
+    polls_max: int
+    poll_ms_max: int
 
     # --- adds -----------------------------------------------------------------------------------------------------
 
@@ -62,6 +69,10 @@ class BookieRules:
         """B-3: a ledger never heard of is fenced as well."""
         return record or LedgerRecord(ledger_id)
 
+    def _may_make_record(self) -> bool:
+        """BKE-3: on the last of the disk no record is made for a ledger never heard of; an error is no vote of a fence."""
+        return self.fence_unknown
+
     def _fenced(self, record: LedgerRecord, key: bytes) -> LedgerRecord:
         """B-3, B-13: the mark, and the key pinned if there was none."""
         return record if record.fenced and record.key is not None else replace(record, key=key, fenced=True)
@@ -103,6 +114,16 @@ class BookieRules:
     def _unreadable(self) -> Status:
         """B-7: damage is an error, never a negative."""
         return Status.IO_ERROR
+
+    # --- long polls -----------------------------------------------------------------------------------------------
+
+    def _has_place(self, waiting: int) -> bool:
+        """BKE-4: a poll too many is answered at once, as when its time is over."""
+        return waiting < self.polls_max
+
+    def _longest_wait_ms(self, wanted_ms: int) -> int:
+        """BKE-4: a poll may always be answered before its time."""
+        return min(wanted_ms, self.poll_ms_max)
 
     # --- data loss ------------------------------------------------------------------------------------------------
 

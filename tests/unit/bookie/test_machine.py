@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bk_core.errors import BookieIOError
 from bk_core.protocol.bookie import LedgerRecord, MemoryBookieStorage, Persist, io_error
-from bk_core.protocol.bookie.answers import encode_entry_list
+from bk_core.protocol.bookie.listing import EntryListEncoder
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.messages import Status
 from tests.unit.bookie.host import KEY, OTHER, Bookie, L, add, body, fence, lac_packet, poll, read, write_lac
@@ -385,9 +387,33 @@ def test_entry_list_blob(bookie: Bookie) -> None:
         bookie.ask(add(entry_id))
     expected = struct.pack(">ii56x", 0, 1) + bytes.fromhex("0000000000000000 0000000000000000 00000004 00000000")
     assert bookie.ask(m.EntryListRequest(1, L)).entries == expected
-    assert encode_entry_list([]) == bytes(64)
-    gapped = encode_entry_list([1, 2, 9])
+    assert encoded([]) == bytes(64)
+    gapped = encoded([1, 2, 9])
     assert gapped[64:] == struct.pack(">qqiiqqii", 1, 1, 2, 0, 9, 9, 1, 0)
+
+
+def encoded(entry_ids: list[int]) -> bytes:
+    encoder = EntryListEncoder()
+    encoder.add((entry_id, 1) for entry_id in entry_ids)
+    return encoder.blob()
+
+
+def test_entry_list_of_a_striped_ledger_is_one_group() -> None:
+    striped = encoded([entry_id for entry_id in range(3000) if entry_id % 3 != 2])
+    assert striped[64:] == struct.pack(">qqii", 0, 2997, 2, 3)
+    assert encoded([1, 5])[64:] == struct.pack(">qqiiqqii", 1, 1, 1, 0, 5, 5, 1, 0)  # two are no pattern yet
+    assert encoded([1, 3, 5, 8, 9])[64:] == struct.pack(">qqiiqqii", 1, 5, 1, 2, 8, 8, 2, 0)
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_entry_list_says_what_is_there(entry_ids: set[int]) -> None:
+    blob = encoded(sorted(entry_ids))
+    told: list[int] = []
+    assert struct.unpack_from(">ii", blob) == (0, (len(blob) - 64) // 24)
+    for first, last, size, period in struct.iter_unpack(">qqii", blob[64:]):
+        for start in range(first, last + 1, period or 1):
+            told += range(start, start + size)
+    assert told == sorted(entry_ids)
 
 
 def test_memory_storage_syncs_a_prefix() -> None:

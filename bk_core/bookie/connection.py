@@ -1,0 +1,88 @@
+"""One connection of the bookie's loop: what has come, what is to go."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import sys
+import termios
+import time
+from collections import deque
+from contextlib import suppress
+
+from bk_core.protocol.bookie.admission import Quiet
+from bk_core.protocol.bookie.listing import EntryListing
+from bk_core.protocol.bookie.stream import RequestStream, Unit
+from bk_core.protocol.wire.connection import ReplyTo
+
+RECEIVE_BYTES = 1 << 20  # of the buffer that all connections share
+OWN_BUFFER_BYTES = 64 << 10  # from here on a frame under way has a buffer of its own, of twice what has come
+
+_LENGTH = struct.Struct(">I")
+
+
+class Tag:
+    """One request that is to be answered; equal only to itself."""
+
+    __slots__ = ("connection", "context")
+
+    def __init__(self, connection: Connection, context: ReplyTo) -> None:
+        self.connection = connection
+        self.context = context
+
+
+class Connection:
+    __slots__ = (
+        *("events", "inbox", "known", "open", "outbox", "partial", "peer", "polls", "protocol"),
+        *("queued", "received_at", "sent_at", "sock", "unsent_bytes", "waiting"),
+    )
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self.sock = sock
+        self.peer = peer
+        self.protocol = RequestStream()
+        self.partial = bytearray()  # a frame whose rest has not come yet, ``known`` bytes of it; a large one with room for more
+        self.known = 0
+        self.inbox: deque[tuple[Unit | EntryListing, ReplyTo]] = deque()
+        self.outbox: deque[memoryview] = deque()
+        self.unsent_bytes = 0  # encoded, or held by an answer that waits for a commit
+        self.waiting = 0  # answers that wait for a commit
+        self.polls: set[Tag] = set()
+        self.events = 0
+        self.open = True
+        self.queued = 0  # bytes that the kernel had not got rid of when last asked
+        self.received_at = self.sent_at = time.monotonic()
+
+    def note_progress(self, now: float) -> None:
+        """What the kernel still sends counts too: with a slow peer it takes nothing from here for long."""
+        if self.outbox and sys.platform == "linux":
+            with suppress(OSError):
+                queued = int.from_bytes(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+                if queued != self.queued:
+                    self.queued, self.sent_at = queued, now
+
+    def quiet(self, now: float, *, blocked: bool) -> Quiet:
+        """``blocked``: the bookie does not read from it at the moment."""
+        waits = blocked or bool(self.inbox or self.polls or self.waiting)
+        return Quiet(now - self.received_at, now - self.sent_at, self.known > 0 and not blocked, bool(self.outbox), waits)
+
+
+def rest_of_frame(buffer: bytearray, start: int, stop: int) -> bytearray:
+    """A copy of what has come of a frame; of a large one with room for as much again. What a peer only announces costs nothing."""
+    rest = buffer[start:stop]
+    rest += bytes(_room_for(rest, len(rest)))
+    return rest
+
+
+def make_room(partial: bytearray, known: int) -> None:
+    """Let more of a frame come that has filled its buffer."""
+    if known == len(partial):
+        partial += bytes(_room_for(partial, known))
+
+
+def _room_for(partial: bytearray, known: int) -> int:
+    if known < OWN_BUFFER_BYTES:
+        return 0
+    size: int = _LENGTH.size + _LENGTH.unpack_from(partial)[0]
+    return min(known, size - known)

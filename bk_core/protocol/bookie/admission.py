@@ -1,0 +1,57 @@
+"""Which connections a bookie gives up, so that peers that only hold something leave room for those that work (BKE-5, BKE-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Seconds, and numbers of connections, of long polls and of answers that wait for the disk.
+
+    ``stalled_s``     a frame of which no more comes, or answers of which nothing is taken, end the connection after so long
+    ``idle_s``        and so does asking nothing and waiting for nothing, after so long
+    ``spare_s``       a connection may be given up for a new one only after being idle for so long
+    """
+
+    connections: int = 4096
+    stalled_s: float = 60.0
+    idle_s: float = 3600.0
+    spare_s: float = 5.0
+    polls_per_connection: int = 1000
+    waits_per_connection: int = 10_000
+    waits: int = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """How a connection stands: seconds since something was received, and since something was sent or there was nothing to send."""
+
+    received_s: float
+    sent_s: float
+    half_frame: bool  # a frame has begun and not ended, and the bookie would read more
+    unsent: bool  # answers that the peer has not taken
+    waits: bool  # requests that are not answered yet, long polls among them
+
+
+def overdue(quiet: Quiet, limits: ConnectionLimits) -> str | None:
+    """Why the connection is given up, if it is (BKE-5). A slow peer is never overdue: each byte counts."""
+    if quiet.unsent:
+        return f"no answer was taken for {limits.stalled_s:g} s" if quiet.sent_s >= limits.stalled_s else None
+    if quiet.half_frame:
+        return f"nothing more of a request came for {limits.stalled_s:g} s" if quiet.received_s >= limits.stalled_s else None
+    if quiet.waits:
+        return None
+    return f"nothing was asked for {limits.idle_s:g} s" if quiet.received_s >= limits.idle_s else None
+
+
+def to_make_room(connections: Iterable[tuple[_K, Quiet]], limits: ConnectionLimits) -> _K | None:
+    """The connection that goes for a new one when there are too many: the one that has been silent longest and for which nothing is to be
+    done (BKE-6). None: all of them work, and the new one is refused."""
+    idle = [(quiet.received_s, key) for key, quiet in connections if not quiet.waits and not quiet.unsent]
+    longest, key = max(idle, key=lambda one: one[0], default=(0.0, None))
+    return key if longest >= limits.spare_s else None
