@@ -155,7 +155,7 @@ def test_without_descriptors_it_waits_and_says_so_once(child: Child) -> None:
         assert eventually(lambda: "no connection can be accepted" in child.log.read_text())
         used = child.tell("time")
         threading.Event().wait(1.5)  # a window in which a busy loop would show; nothing happens in it that could be awaited
-        assert child.tell("time") - used < 0.75
+        assert child.tell("time") - used < 0.25
         assert early.status(read(1, 0)) is Status.NO_LEDGER  # those that are there are served
         assert child.log.read_text().count("no connection can be accepted") == 1
         child.tell("release")
