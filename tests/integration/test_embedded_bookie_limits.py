@@ -269,7 +269,7 @@ def test_force_waits_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_bke_7_others_are_served_while_a_list_is_made(bookie: EmbeddedBookie, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of 2,000,000 entries stopped everybody for six seconds. Here another request comes in the middle."""
+    """BKE-7. A list of 2,000,000 entries stopped everybody for six seconds. Here another request comes in the middle."""
     monkeypatch.setattr("bk_core.protocol.bookie.reads.LIST_ROWS", 10)
     fill(bookie, 1, range(0, 400, 2))
     server = bookie._server

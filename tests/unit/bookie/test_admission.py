@@ -31,6 +31,7 @@ NEW = Quiet(0.0, 0.0, half_frame=False, unsent=False, waits=False)
     ],
 )
 def test_bke_5_what_ends_a_connection(quiet: Quiet, words: str | None) -> None:
+    """BKE-5: silence where something is owed, for long; never slowness."""
     reason = overdue(quiet, LIMITS)
     assert (reason is None) if words is None else (reason is not None and words in reason)
 
@@ -53,6 +54,7 @@ def test_bke_6_who_makes_room() -> None:
 
 
 def test_bke_4_polls_wait_in_bounds(bookie: Bookie) -> None:
+    """BKE-4: in time, in all, and as far as whoever asks may wait."""
     bookie.ask(add(0))
     bookie.machine.polls_max, bookie.machine.poll_ms_max = 2, 5000
     waiting = [bookie.send(poll(0, timeout_ms=(1 << 63) - 1)) for _ in range(2)]
