@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, now_ms, until_definite
+from bk_core.client.processes import look_at, place_here, start_of_this
 from bk_core.errors import (
     BkError,
     ClientClosedError,
@@ -28,6 +26,7 @@ from bk_core.errors import (
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY
 from bk_core.protocol.log.segments import LogProperties
+from bk_core.protocol.log.vanished import Place, certainly_gone, evidently_lives
 
 DATA = "data"
 HISTORY = "history"
@@ -57,31 +56,19 @@ class Intent:
 
 def intent_here(ledger_id: int, query_id: str, purpose: str = DATA, *, log_id: str = "", cluster: str = "") -> Intent:
     """The intent of this process."""
-    pid = os.getpid()
-    return Intent(ledger_id, query_id, socket.gethostname(), pid, now_ms(), _start_of(pid) or 0, _boot(), purpose, log_id, cluster)
-
-
-@cache
-def _boot() -> str:
-    """Of this host since it was booted, and of this process namespace; "" where there is no /proc."""
-    try:
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
-def _start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if there is no such process, or it has ended and waits for its parent."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    here = place_here()
+    worker = (here.host, os.getpid(), now_ms(), start_of_this(), here.boot)
+    return Intent(ledger_id, query_id, *worker, purpose, log_id, cluster)
 
 
 def abandoned(intent: Intent) -> bool:
-    """Whether the process that opened the ledger is certainly gone: it ran on this very host, since its last boot, and runs no more."""
-    return bool(intent.boot and intent.started and intent.boot == _boot()) and _start_of(intent.pid) != intent.started
+    """The process that opened the ledger is certainly gone (JAN-5): it ran on this very host and runs no more. Else only age tells."""
+    return certainly_gone(Place(intent.host, intent.boot), intent.started, place_here(), look_at(intent.pid))
+
+
+def lives_here(intent: Intent) -> bool:
+    """The process that opened the ledger is seen running on this host."""
+    return evidently_lives(Place(intent.host, intent.boot), intent.started, place_here(), look_at(intent.pid))
 
 
 def intent_path(log: str, ledger_id: int, purpose: str = DATA) -> str:

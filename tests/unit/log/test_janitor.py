@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from bk_core.client.intents import Intent, abandoned, create_intended, forget_in
 from bk_core.client.janitor import GcReport, apply_retention, gc_log, gc_quietly, trim_log
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log, delete_log, read_ledger_list, read_log, set_properties
+from bk_core.client.processes import place_here, start_of_this
 from bk_core.errors import (
     InvalidArgumentError,
     LogDataLossError,
@@ -96,7 +98,7 @@ def test_a_process_that_has_ended_is_gone_reaped_or_not() -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         pid, started, boot = child.stdout.read().split(" ", 2)
-        intent = Intent(1, "q", "host", int(pid), 0, int(started), boot.strip())
+        intent = Intent(1, "q", socket.gethostname(), int(pid), 0, int(started), boot.strip())
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert abandoned(intent)
     assert abandoned(intent)
@@ -106,12 +108,8 @@ def test_a_host_without_proc_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     def missing(*_: Any) -> str:
         raise FileNotFoundError
 
-    monkeypatch.setattr(intents.os, "readlink", missing)
-    intents._boot.cache_clear()
-    try:
-        assert intents._boot() == "" and not abandoned(intent_here(1, "q"))
-    finally:
-        intents._boot.cache_clear()
+    monkeypatch.setattr(os, "readlink", missing)
+    assert place_here().boot == "" and start_of_this() == 0 and not abandoned(intent_here(1, "q"))
 
 
 def test_an_intent_is_there_before_its_ledger_and_goes_with_a_refusal(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

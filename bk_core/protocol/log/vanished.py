@@ -1,0 +1,56 @@
+"""Which writers are gone for certain: decided from what an intent says of its process and what is seen of that process here. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Presence(Enum):
+    """What can be seen of a process by its number."""
+
+    ABSENT = auto()
+    """The kernel says there is none in this process namespace."""
+    ENDED = auto()
+    """It has ended and waits for its parent."""
+    RUNNING = auto()
+    HIDDEN = auto()
+    """There is, or may be, one, and nobody here may look at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where numbers of processes mean something: a host by its name, its boot and the process namespace. "": not known."""
+
+    host: str
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """``started``: start of the process in clock ticks since boot, if it is RUNNING."""
+
+    presence: Presence
+    started: int = 0
+
+
+def certainly_gone(place: Place, started: int, here: Place, seen: Seen) -> bool:
+    """JAN-5: the process that began at ``started`` in ``place`` runs no more. False wherever that is not certain; then age tells.
+
+    Cloned machines share the id of their boot, so the host's name counts as well; clones of one running machine that keep its name cannot
+    be told apart. What is hidden (``hidepid``) is not gone. A number that belongs to a process of another start was given away since.
+    """
+    if not _comparable(place, started, here):
+        return False
+    if seen.presence is Presence.RUNNING:
+        return seen.started != started
+    return seen.presence in (Presence.ABSENT, Presence.ENDED)
+
+
+def evidently_lives(place: Place, started: int, here: Place, seen: Seen) -> bool:
+    """JAN-5: the very process is seen here."""
+    return _comparable(place, started, here) and seen == Seen(Presence.RUNNING, started)
+
+
+def _comparable(place: Place, started: int, here: Place) -> bool:
+    return bool(place.boot and started) and place == here
