@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import sys
 import threading
 import time
 from collections import Counter
@@ -11,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bk_core.bookie import apache
+from bk_core.bookie.children import Child
 from bk_core.client import BookKeeper
 from tests.soak.checker import BESIDE_JAVA, Violation, check, lost
 from tests.soak.cluster import OPERATION_TIMEOUT_S, SoakCluster
@@ -18,6 +22,7 @@ from tests.soak.faults import FAULTS, Injector, Writers
 from tests.soak.history import DIGEST_BYTES, Op, Recorder
 from tests.soak.java_side import Deck, Duelist, JavaProcess
 from tests.soak.workload import (
+    LOG,
     STALL_S,
     Actor,
     Auditor,
@@ -32,7 +37,9 @@ from tests.soak.workload import (
     make_log,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 MORE_S = 60.0
+SKEWS_S = (2 * 3600.0, -2 * 3600.0)  # of the clocks of two janitors; the log keeps its entries for an hour
 SETTLE_S = 2.0  # of work after the last fault, before everybody is told to stop
 _JOIN_S = 2 * STALL_S + OPERATION_TIMEOUT_S
 
@@ -126,6 +133,15 @@ class _Run:
         self._actors: list[Actor] = []
         self._java: JavaProcess | None = None
         self._deck: Deck | None = None
+        self._janitors: list[Child] = []
+
+    def _janitor(self, skew_s: float) -> Child:
+        """Cleans the log up and applies its retention all the time, by a clock that is wrong."""
+        name = f"janitor{skew_s:+.0f}"
+        options = json.dumps({"uri": self._cluster.uri, "skew_s": skew_s, "logs": [LOG]})
+        command = [sys.executable, "-u", "-m", "tests.soak.janitor_process", options]
+        path_of_imports = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
+        return Child(name, command, self._cluster.directory / f"{name}.log", env={"PYTHONPATH": path_of_imports})
 
     def _client(self, owner: str) -> BookKeeper:
         client = self._cluster.connect(owner, self._plan.protocol)
@@ -172,6 +188,7 @@ class _Run:
         begun = time.monotonic()
         if self._plan.others:
             self._writers.start()
+            self._janitors = [self._janitor(skew_s) for skew_s in SKEWS_S]
         for thread in threads:
             thread.start()
         injector.start()
@@ -184,6 +201,10 @@ class _Run:
         self._join(threads)
         if self._plan.others:
             self._writers.kill()
+        for janitor in self._janitors:
+            if not janitor.running:
+                self._report.failures.append(f"{janitor.name} ended early; see {janitor.log}")
+            janitor.kill()
         if injector.crash is not None:
             self._report.failures.append(f"faults ended early: {injector.crash!r}")
         self._audit()
@@ -254,6 +275,8 @@ class _Run:
     def close(self) -> None:
         self._stop.set()
         self._cluster.proxy.heal_all()
+        for janitor in self._janitors:
+            janitor.kill()
         if self._java is not None:
             self._java.close()
         for actor in self._actors:

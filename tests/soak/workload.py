@@ -26,6 +26,7 @@ from tests.soak.history import Op, Recorder, digest, digests
 QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 2, 2), (2, 2, 2), (2, 2, 2), (4, 3, 2))
 GUARANTEED = 0.2  # of the ledgers with Qw > Qa
 LOG = "soak"
+RETENTION_MS = 3600 * 1000  # longer than a run, shorter than the clocks of its janitors are wrong
 PASSWORD = b"soak"
 STALL_S = 60.0
 READ_ENTRIES_MAX = 200
@@ -319,7 +320,8 @@ def recover_recorded(actor: Actor, client: BookKeeper, ledger_id: int, which: st
 
 
 def make_log(client: BookKeeper) -> None:
-    create_log(client, LOG, LogProperties("raw", ensemble_size=3, write_quorum_size=3, ack_quorum_size=2), exist_ok=True)
+    properties = LogProperties("raw", ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, retention_ms=RETENTION_MS)
+    create_log(client, LOG, properties, exist_ok=True)
 
 
 class Leader(Actor):
