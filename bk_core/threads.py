@@ -14,11 +14,13 @@ import logging
 import os
 import sys
 import threading
-from _thread import RLock  # the type, which threading.RLock hides behind a function
+import time
+from _thread import RLock, start_new_thread  # the type, which threading.RLock hides behind a function
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -91,69 +93,60 @@ class Home:
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-class Bell:
-    """Wakes all who wait for a change. Take a ticket, look, and wait with the ticket: no change falls between.
+class Monitor(RLock):  # type: ignore[misc]  # typeshed calls it final, CPython does not
+    """A Condition whose lock an interrupt cannot keep: it is entered and left in C. Do not wait while it is entered twice.
 
-    ``ticket`` and ``ring`` may be called with or without whatever lock guards what is looked at; ``ticket.acquire(True, seconds)`` without.
+    Whoever must not wait under it takes a ``ticket`` there, leaves it, and acquires the ticket: no change falls between.
     """
 
-    __slots__ = ("_waiting",)
-
-    def __init__(self) -> None:
-        self._waiting: deque[threading.Lock] = deque()
+    _release_save: Callable[[], object]
+    _acquire_restore: Callable[[tuple[int, int]], None]
+    _waiting: deque[threading.Lock] | None = None  # most are of futures that are done before anybody waits for them
 
     def ticket(self) -> threading.Lock:
+        """Under the lock. One for each who waits; ``drop`` it in the end."""
         lock = threading.Lock()
         lock.acquire()
+        if self._waiting is None:
+            self._waiting = deque()
         self._waiting.append(lock)
         return lock
 
     def drop(self, ticket: threading.Lock) -> None:
-        """A ticket that is not needed any more; nothing happens if it was rung for."""
-        try:
-            self._waiting.remove(ticket)
-        except ValueError:
-            return
+        if self._waiting is not None:
+            with suppress(ValueError):  # it was told
+                self._waiting.remove(ticket)
 
-    def __bool__(self) -> bool:
-        """True if somebody waits."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """False when the time is up."""
+        ticket, mine = self.ticket(), (1, threading.get_ident())
+        try:  # nothing strikes before the release is done, and taking the lock again cannot be interrupted
+            self._release_save()
+            return ticket.acquire(True, _seconds(timeout))
+        finally:
+            self._acquire_restore(mine)
+            self.drop(ticket)
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Whether it holds now."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not (found := condition()):
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+        return found
+
+    @property
+    def is_awaited(self) -> bool:
         return bool(self._waiting)
 
-    def ring(self) -> None:
+    def notify_all(self) -> None:
         while self._waiting:
             try:
                 self._waiting.popleft().release()
-            except IndexError:  # another thread rings too
+            except IndexError:  # who waited has gone
                 return
-
-
-class _Gate(RLock):  # type: ignore[misc]  # typeshed calls it final, CPython does not
-    """What a Future takes for its Condition: entered and left in C. ``wait`` is for the standard functions that wait for several."""
-
-    bell: Bell | None = None  # most futures are done before anybody waits for them
-
-    def ticket(self) -> threading.Lock:
-        """Under the lock."""
-        if self.bell is None:
-            self.bell = Bell()
-        return self.bell.ticket()
-
-    def drop(self, ticket: threading.Lock) -> None:
-        if self.bell is not None:
-            self.bell.drop(ticket)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        ticket = self.ticket()
-        self.release()
-        try:
-            return ticket.acquire(True, _seconds(timeout))
-        finally:
-            self.acquire()
-            self.drop(ticket)
-
-    def notify_all(self) -> None:
-        if self.bell is not None:
-            self.bell.ring()
 
 
 def _seconds(timeout: float | None) -> float:
@@ -166,7 +159,7 @@ class SafeFuture(Future[T], Generic[T]):
 
     def __init__(self) -> None:
         # What Future.__init__ sets, in a third of its time: one is made for each append.
-        self._condition: Any = _Gate()
+        self._condition: Any = Monitor()
         self._state = _RUNNING
         self._result = None
         self._exception = None
@@ -193,6 +186,33 @@ class SafeFuture(Future[T], Generic[T]):
             self._condition.drop(ticket)
 
 
+def made_aside(make: Callable[[], T], dispose: Callable[[T], object]) -> T:
+    """What ``make`` returns, made on a thread of its own, where no interrupt strikes: what starts threads and opens connections is there
+    as a whole, or ``dispose`` gets it when the caller is interrupted. (``Thread.start`` waits in a way that may leave its thread stuck.)"""
+    future: SafeFuture[T] = SafeFuture()
+
+    def run() -> None:
+        try:
+            made = make()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(made)
+
+    def give_up(done: Future[T]) -> None:
+        if done.exception() is None:
+            dispose(done.result())
+
+    try:
+        start_new_thread(run, ())
+        return future.result()
+    except Exception:
+        raise  # of ``make``
+    except BaseException:
+        future.add_done_callback(give_up)
+        raise
+
+
 # --- working ----------------------------------------------------------------------------------------------------------
 
 
@@ -210,15 +230,22 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._idle = 0
-        self._closed = False
+        self._closed = self._dropping = False
         self._start()
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Returns at once. ClientClosedError after ``close``; a task that was not begun by then is dropped."""
+        """Returns at once. ClientClosedError after ``close``."""
         self._home.check("pool of threads")
-        if self._closed:
-            raise ClientClosedError(f"the threads {self._name} have been ended")
-        self._tasks.put(task)
+        with self._lock:
+            if not self._closed:
+                self._tasks.put(task)
+                return
+        raise ClientClosedError(f"the threads {self._name} have been ended")
+
+    @property
+    def is_current(self) -> bool:
+        """True on a thread of this pool."""
+        return threading.current_thread() in self._threads
 
     def call(self, function: Callable[[], T]) -> SafeFuture[T]:
         """The future of what ``function`` returns or raises."""
@@ -235,13 +262,16 @@ class WorkerPool:
         self.submit(task)
         return future
 
-    def close(self, timeout_s: float = JOIN_S) -> None:
-        """End the threads, and wait for those that are at work unless one of them asks. May be called again."""
-        self._closed = True
+    def close(self, timeout_s: float = JOIN_S, *, finish: bool = False) -> None:
+        """End the threads, with ``finish`` when everything put in is done; else what was not begun is dropped. Waits for those that are at
+        work, unless one of them asks. May be called again."""
         if not self._home.is_here:
             return
-        self._tasks.put(None)
-        if is_ending() or threading.current_thread() in self._threads:
+        with self._lock:
+            self._closed = True
+            self._dropping = self._dropping or not finish
+            self._tasks.put(None)
+        if is_ending() or self.is_current:
             return
         for thread in tuple(self._threads):
             thread.join(timeout_s)
@@ -270,7 +300,7 @@ class WorkerPool:
             short = not self._idle and not self._closed and len(self._threads) < self._threads_max
             if short:
                 self._grow()
-        return None if self._closed else task
+        return None if self._dropping else task
 
     def _grow(self) -> None:
         """Under the lock: there is always one that waits for work, as long as there may be more."""

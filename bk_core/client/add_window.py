@@ -8,25 +8,40 @@ bound is on all that one client writes, and each ledger has its share of it.
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Callable
 
 PIECE_ENTRIES_MAX = 1024  # of a run: the reactor can take acknowledgements in between
 PIECE_ENTRIES_MIN = 64
 
 
+class Share:
+    """What one ledger has under way. ``inbox``: what was handed in and the reactor has not taken yet; ``runs`` and ``bytes`` are not
+    answered yet; ``entries`` some bookie still has to take. Its window changes it, and the reactor empties the inbox."""
+
+    __slots__ = ("bytes", "entries", "inbox", "runs")
+
+    def __init__(self) -> None:
+        self.inbox: deque[Callable[[], None]] = deque()
+        self.runs = 0
+        self.bytes = 0
+        self.entries = 0
+
+
 class AddWindow:
-    """Entries that were handed in and that some bookie still has to take, by ledger. Any thread."""
+    """Entries that were handed in and that some bookie still has to take, of all shares together. Any thread."""
 
     def __init__(self, entries_max: int) -> None:
         self._max = entries_max
         self._lock = threading.Lock()
-        self._of: dict[object, int] = {}
         self._total = 0
+        self._ledgers = 0  # shares with entries
 
-    def has_room(self, ledger: object, count: int) -> bool:
-        """Whether ``ledger`` may hand in ``count`` more. A quarter of its share it always has, whatever the others hold: they may be stuck.
-        One that has all of its share leaves a quarter of the window to those that have not."""
+    def has_room(self, share: Share, count: int) -> bool:
+        """Whether ``share`` may hand in ``count`` more. A quarter of what is its due it always has, whatever the others hold: they may be
+        stuck. One that has all of its due leaves a quarter of the window to those that have not."""
         with self._lock:
-            own, ledgers = self._of.get(ledger, 0), max(1, len(self._of))
+            own, ledgers = share.entries, max(1, self._ledgers)
             after = own + count
             if not own or after <= self._max // (4 * ledgers):
                 return True
@@ -36,19 +51,32 @@ class AddWindow:
     def piece_entries(self) -> int:
         """How many entries one ledger should hand in at once: two pieces are what it always may have under way."""
         with self._lock:
-            ledgers = len(self._of)
+            ledgers = self._ledgers
             return max(PIECE_ENTRIES_MIN, min(PIECE_ENTRIES_MAX, self._max // (8 * ledgers if ledgers > 1 else 2)))
 
-    def took(self, ledger: object, count: int) -> None:
+    def hand_in(self, share: Share, item: Callable[[], None], entries: int = 0, size: int = 0) -> None:
+        """Count ``item`` and put it into the inbox."""
         with self._lock:
-            self._of[ledger] = self._of.get(ledger, 0) + count
-            self._total += count
+            # Nothing strikes before the append is done (bk_core/threads.py): counted and there, or neither.
+            if entries:
+                if not share.entries:
+                    self._ledgers += 1
+                share.entries += entries
+                self._total += entries
+            share.bytes += size
+            share.runs += 1
+            share.inbox.append(item)
 
-    def released(self, ledger: object, count: int) -> None:
+    def answered(self, share: Share, size: int) -> None:
+        """A run of ``size`` bytes has its outcome."""
         with self._lock:
-            left = self._of[ledger] - count
-            self._total -= count
-            if left:
-                self._of[ledger] = left
-            else:
-                del self._of[ledger]
+            share.runs -= 1
+            share.bytes -= size
+
+    def released(self, share: Share, entries: int) -> None:
+        """All bookies have them, or nobody waits for that any more."""
+        with self._lock:
+            share.entries -= entries
+            self._total -= entries
+            if entries and not share.entries:
+                self._ledgers -= 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from bk_core.client.operations import run_machine
 from bk_core.client.read_handle import ReadHandle
-from bk_core.client.session import Session
+from bk_core.client.session import Closable, Session
 from bk_core.client.write_handle import WriteHandle
 from bk_core.config import ClientConfig
 from bk_core.errors import (
@@ -39,7 +39,7 @@ from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, Diges
 from bk_core.protocol.ledger.placement import new_ensemble_striped
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.recovery import LedgerRecovery
-from bk_core.threads import is_ending, is_own
+from bk_core.threads import is_ending, is_own, made_aside
 
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
     from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
@@ -60,13 +60,17 @@ def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = Non
         config = ClientConfig(uri, protocol, **settings)
     except TypeError as error:
         raise InvalidArgumentError(f"unknown client setting: {error}") from None
-    opened = store or open_store(uri, timeout_s=config.metadata_timeout_s, log_root=config.log_root)
-    try:
-        opened.cluster_id()
-        return BookKeeper(config, opened)
-    except BaseException:
-        opened.close()
-        raise
+
+    def make() -> BookKeeper:
+        opened = store or open_store(uri, timeout_s=config.metadata_timeout_s, log_root=config.log_root)
+        try:
+            opened.cluster_id()
+            return BookKeeper(config, opened)
+        except BaseException:
+            opened.close()
+            raise
+
+    return made_aside(make, BookKeeper.close)
 
 
 class BookKeeper:
@@ -94,6 +98,10 @@ class BookKeeper:
     def _session(self) -> Session:
         self._shared.check()
         return self._shared
+
+    def close_with(self, closable: Closable) -> None:
+        """Close it before this client is closed: somebody may wait in it for what would never come."""
+        self._session.close_with(closable)
 
     def end(self) -> None:
         """Stop it as the process ends (Session.end). Its metadata session ends with the connection."""

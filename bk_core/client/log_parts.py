@@ -9,12 +9,12 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from bk_core.errors import BkError, InvalidArgumentError
 from bk_core.protocol.log.position import Position
+from bk_core.threads import Monitor, SafeFuture, mark_own
 
 log = logging.getLogger("bk_core.client")
 
@@ -146,24 +146,25 @@ class Call:
     __slots__ = ("future",)
 
     def __init__(self) -> None:
-        self.future: Future[Any] = new_future()
+        self.future: SafeFuture[Any] = SafeFuture()
 
 
 class Append:
-    """Token of one append; ``single``: its future has the entry's position, else spans."""
+    """Token of one append of ``run``; ``single``: its future has the entry's position, else spans."""
 
-    __slots__ = ("future", "single", "size")
+    __slots__ = ("future", "run", "single", "size")
 
-    def __init__(self, size: int, single: bool) -> None:
-        self.future: Future[Any] = new_future()
-        self.size = size
+    def __init__(self, run: PayloadRun, single: bool) -> None:
+        self.future: SafeFuture[Any] = SafeFuture()
+        self.run = run
+        self.size = run.size
         self.single = single
 
 
 class Lane(Generic[T]):
     """Done in the order in which it was put in, one thing at a time, by whichever thread finds the lane free. ``lock`` guards it."""
 
-    def __init__(self, lock: threading.Condition, perform: Callable[[T], None]) -> None:
+    def __init__(self, lock: Monitor, perform: Callable[[T], None]) -> None:
         self._lock = lock
         self._perform = perform
         self._busy = False
@@ -184,73 +185,70 @@ class Lane(Generic[T]):
 
 
 class Worker:
-    """One thread for what blocks. It is there only while there is something to do or a timer runs, so nobody has to end it."""
+    """One thread for what blocks, in order, and for timers. It is there until ``close``: a process that ends starts no more threads."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Condition()
+        self._lock = Monitor()
         self._tasks: deque[Callable[[], None]] = deque()
         self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
-        self._running = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
 
     def submit(self, task: Callable[[], None]) -> None:
         """After everything submitted before."""
         with self._lock:
             self._tasks.append(task)
-            self._wake()
+            self._lock.notify_all()
 
     def later(self, key: str, after_s: float, task: Callable[[], None]) -> None:
         """Replaces the timer of this name, if there is one."""
         with self._lock:
             self._timers[key] = (time.monotonic() + after_s, task)
-            self._wake()
-
-    def wait_idle(self, timeout_s: float) -> None:
-        """Until nothing is left to do, or the time is up."""
-        with self._lock:
-            self._lock.wait_for(lambda: not self._running, timeout_s)
+            self._lock.notify_all()
 
     def forget_timers(self) -> None:
         with self._lock:
             self._timers.clear()
             self._lock.notify_all()
 
-    def _wake(self) -> None:
-        if self._running:
+    def close(self) -> None:
+        """End the thread when what was submitted is done; timers are not waited for."""
+        with self._lock:
+            self._closed = True
             self._lock.notify_all()
-        else:
-            self._running = True
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def wait_ended(self, timeout_s: float) -> None:
+        """After ``close``, or until the time is up."""
+        self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        mark_own()
         while (task := self._next()) is not None:
             try:
                 task()
             except Exception:
                 log.exception("%s: a step failed", self._name)
+            del task  # nothing of it stays while there is nothing to do
 
     def _next(self) -> Callable[[], None] | None:
         with self._lock:
-            while True:
-                if self._tasks:
-                    return self._tasks.popleft()
-                if not self._timers:
-                    self._running = False
-                    self._lock.notify_all()
+            while not self._tasks:
+                if self._closed:
                     return None
-                key, (due, task) = min(self._timers.items(), key=lambda item: item[1][0])
+                key, (due, task) = min(self._timers.items(), key=lambda item: item[1][0], default=("", (float("inf"), _nothing)))
                 left = due - time.monotonic()
                 if left <= 0:
                     del self._timers[key]
                     return task
-                self._lock.wait(left)
+                del task
+                self._lock.wait(left if key else None)
+            return self._tasks.popleft()
 
 
-def new_future() -> Future[Any]:
-    """One that nobody can cancel: what was handed in goes its way, and its outcome must find the future waiting."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
+def _nothing() -> None:
+    """What no timer stands for."""
 
 
 def again(error: Exception, what: str = "") -> Exception:

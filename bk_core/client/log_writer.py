@@ -1,8 +1,10 @@
 """Writing a log exclusively: one leader at a time, driven by ``LogLeader`` (protocol/log/leader.py; replication-protocol.md 10.1, 10.2).
 
-Who does what. Steps of the machine run under one lock, on whatever thread something happened: a caller's, the reactor's, the worker's.
-What a step asks for leaves in two lanes that keep its order: entries go to the ledger's ``WriteHandle``, outcomes to the callers' futures.
-All that blocks (list, creating, recovering, closing) runs on a worker thread of the writer's own, so nothing holds up the reactor.
+Who does what. A caller hands its work over in one step that an interrupt (Ctrl-C) cannot tear, and waits. It never runs the machine,
+because half a step is no state. Callers' work is done by the writer's own thread, in their order. Steps of the machine run under one lock,
+on the thread where something happened: the writer's own, the reactor's, the worker's. What a step asks for leaves in two lanes that keep
+its order: entries go to the ledger's ``WriteHandle``, where the writer's own thread may wait for room; outcomes go to the callers' futures.
+All else that blocks (list, creating, recovering, closing) runs on a worker thread, so nothing holds up the reactor.
 
 Memory is bounded: ``append_run`` waits while more than ``outstanding_bytes_max`` are not acknowledged, whatever the reason: slow bookies, a
 roll that drains, or a ledger that is being recovered.
@@ -12,9 +14,10 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
+import weakref
 from array import array
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -24,9 +27,8 @@ from typing import Any, Self
 from bk_core.client.list_store import LogClient, log_path
 from bk_core.client.log_driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log_parts import Append, Buffer, Call, Filling, Lane, LogSpan, PayloadRun, RollLimits, Worker, again, bytes_of
-from bk_core.client.operations import must_not_block, wait
-from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
-from bk_core.net.reactor import on_reactor_thread
+from bk_core.client.operations import LeftOpen, must_not_block, wait
+from bk_core.errors import BkError, BlockingCallError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
 from bk_core.protocol.effects import Complete, Fail, SetTimer
 from bk_core.protocol.entry import layout
 from bk_core.protocol.events import Outcome, TimerFired
@@ -51,6 +53,7 @@ from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.leader import LogLeader
 from bk_core.protocol.log.leader_state import Health, LeaderOptions, LeaderState, Roll, Span
 from bk_core.protocol.log.position import Position
+from bk_core.threads import Home, Monitor, WorkerPool, is_own, made_aside
 
 __all__ = ["LogSpan", "LogWriter"]
 
@@ -64,7 +67,14 @@ ROLL_AGAIN_S = 5.0  # after a roll by size or age that could not be done
 _DEFAULT_TIMEOUT_S = 60.0
 
 
+_OTHERWISE = object()  # what became of a roll: another one is under way, or was
 _BY_ITSELF = object()  # token of a roll that nobody waits for
+
+
+def _end_threads(own: WorkerPool, worker: Worker) -> None:
+    """Not waited for: this may run on either of them, or wherever Python finds that a writer was dropped."""
+    own.close(0.0, finish=True)
+    worker.close()
 
 
 class LogWriter:
@@ -97,10 +107,13 @@ class LogWriter:
         self._payload_bytes_max = frame_bytes_max - ADD_FRAME_PREFIX_BYTES - overhead
         self._still_leading = still_leading
         self._outstanding_bytes_max = outstanding_bytes_max
-        self._lock = threading.Condition()
+        self._home = Home()
+        self._lock = Monitor()
         self._machine = LogLeader(name, random.random, options)
         self._works = LeaderWorks(client, name, password, self._timeout_s, insisted)
-        self._worker = Worker(f"bookkeeper-log-writer-{name}")
+        self._own = WorkerPool(f"bookkeeper-log-{name}")
+        self._arrived: deque[Append] = deque()
+        self._worker = Worker(f"bookkeeper-log-{name}-worker")
         self._sends: Lane[AppendTo] = Lane(self._lock, self._send)
         self._outcomes: Lane[Complete | Fail] = Lane(self._lock, self._deliver)
         self._broken: set[int] = set()  # ledgers that refused a run: what follows must not take its entry ids
@@ -108,7 +121,13 @@ class LogWriter:
         self._acknowledged: LogSpan | None = None
         self._filling = Filling(rolls)
         self._untold: dict[int, BkError | None] = {}  # CLOSED ledgers whose end is not yet in the list, and why not
+        weakref.finalize(self, _end_threads, self._own, self._worker).atexit = False  # one that was dropped without a word
+        close_with = getattr(client, "close_with", None)
+        if close_with is not None:
+            self._left = LeftOpen(self._leave)
+            close_with(self._left)
         self._closing: Call | None = None
+        self._close_begun = False
         self._stopped = False
 
     @classmethod
@@ -144,7 +163,8 @@ class LogWriter:
             raise InvalidArgumentError(f"attempts must be at least 1, not {attempts}")
         if outstanding_bytes_max < 1:
             raise InvalidArgumentError(f"outstanding_bytes_max must be at least 1, not {outstanding_bytes_max}")
-        writer = cls(
+        make = partial(
+            cls,
             client,
             name,
             password=password,
@@ -154,22 +174,23 @@ class LogWriter:
             outstanding_bytes_max=outstanding_bytes_max,
             insisted=Insisted(take_over, take_over_queries, arrow_entries),
         )
+        writer = made_aside(make, lambda made: _end_threads(made._own, made._worker))
         writer._take_over()
         return writer
 
     def _take_over(self) -> None:
         call = Call()
-        self._step(lambda now_ns: self._machine.open(call, now_ns))
         what = f"taking over log {self.name!r}"
         try:
+            self._hand_over(lambda now_ns: self._machine.open(call, now_ns))
             wait(call.future, self._timeout_s, what)
         except BaseException as error:
             if call.future.done():
-                self._worker.wait_idle(TIDY_S)  # a ledger that is not wanted any more is being deleted
+                self._worker.wait_ended(TIDY_S)  # a ledger that is not wanted any more is being deleted
                 raise
             problem = self._works.problem
             late = OperationTimeoutError(f"{what} did not finish within {self._timeout_s:g} s" + (f": {problem}" if problem else ""))
-            self._step(lambda now_ns: self._machine.abandon(late, now_ns))
+            self._hand_over(lambda now_ns: self._machine.abandon(late, now_ns))
             if isinstance(error, OperationTimeoutError):
                 raise late from problem
             raise
@@ -199,7 +220,7 @@ class LogWriter:
     def append(self, payload: Buffer) -> Position:
         """Append an entry and wait for its acknowledgement; where it is. LogTakenOverError, OperationTimeoutError: see the class."""
         what = f"append to log {self.name!r}"
-        must_not_block(what)
+        self._must_not_block(what)
         found: Position = wait(self.append_future(payload), self._timeout_s, what)
         return found
 
@@ -218,20 +239,49 @@ class LogWriter:
         return self._append(PayloadRun.checked(bytes_of(payloads), offsets, self._payload_bytes_max, self.name), single=False)
 
     def _append(self, run: PayloadRun, *, single: bool) -> Future[Any]:
-        token = Append(run.size, single)
-        with self._lock:
-            self._wait_for_room(run.size)
-            self._outstanding_bytes += run.size
-            self._sort(self._machine.append(run, token, time.monotonic_ns()))
-            self._roll_if_due()
-        self._go_on()
+        self._home.check("writer of a log")
+        token = Append(run, single)
+        size = token.size
+        try:
+            with self._lock:
+                self._wait_for_room(size)
+                # Nothing strikes between these two (bk_core/threads.py): counted and handed in, or neither.
+                self._outstanding_bytes += size
+                self._arrived.append(token)
+        finally:
+            self._own_thread(self._take_in)
         return token.future
+
+    def _take_in(self) -> None:
+        """On the writer's own thread: what callers have handed in."""
+        while self._arrived:
+            token = self._arrived.popleft()
+            with self._lock:
+                self._sort(self._machine.append(token.run, token, time.monotonic_ns()))
+                self._roll_if_due()
+            self._go_on()
+
+    def _own_thread(self, task: Callable[[], None]) -> bool:
+        """False if the thread has ended: then the writer has stopped, and there is nothing to do any more."""
+        try:
+            self._own.submit(task)
+        except ClientClosedError:
+            return False
+        return True
+
+    def _hand_over(self, act: Callable[[int], list[LogEffect]]) -> None:
+        self._own_thread(partial(self._step, act))
+
+    def _must_not_block(self, what: str) -> None:
+        must_not_block(what)
+        if self._own.is_current:
+            raise BlockingCallError(f"{what} has to wait, which a completion callback cannot: hand it to a thread of your own")
 
     def _wait_for_room(self, size: int) -> None:
         self._check()
         deadline = time.monotonic() + self._timeout_s
         while self._outstanding_bytes and self._outstanding_bytes + size > self._outstanding_bytes_max:
-            must_not_block(f"append to log {self.name!r}, whose window is full,")
+            self._must_not_block(f"append to log {self.name!r}, whose window is full,")
             left = deadline - time.monotonic()
             if left <= 0:
                 message = f"log {self.name!r}: {self._outstanding_bytes} bytes stayed unacknowledged; this run was not appended"
@@ -252,44 +302,82 @@ class LogWriter:
 
         NotEnoughBookiesError and others if no ledger could be made: then nothing has changed.
         """
+        self._home.check("writer of a log")
         what = f"rolling log {self.name!r}"
-        must_not_block(what)
+        self._must_not_block(what)
         deadline = time.monotonic() + self._timeout_s
-        call = None
         with self._lock:
             self._check()
             before = self._machine.current
+        while not self._rolled(before, deadline, what):
+            call = Call()
+            if self._own_thread(partial(self._begin_roll, call, before)):
+                if wait(call.future, max(0.0, deadline - time.monotonic()), what) is not _OTHERWISE:
+                    break
+        self._await_told(deadline, what)
+
+    def _rolled(self, before: int | None, deadline: float, what: str) -> bool:
+        """Wait for a roll that is under way; whether entries go to another ledger than ``before`` now."""
+        with self._lock:
             self._await(lambda: self._machine.rolling is Roll.NONE or self._stopped, deadline, what)
             self._check()
-            if self._machine.current == before:
-                call = Call()
+            return self._machine.current != before
+
+    def _begin_roll(self, call: Call, before: int | None) -> None:
+        """On the writer's own thread; ``_OTHERWISE`` if there is another roll, or was one meanwhile."""
+        with self._lock:
+            other = self._machine.current != before or self._machine.rolling is not Roll.NONE
+            if not other or self._machine.error is not None:
                 self._sort(self._machine.roll(call, time.monotonic_ns()))
+            else:
+                call.future.set_result(_OTHERWISE)
         self._go_on()
-        if call is not None:
-            wait(call.future, max(0.0, deadline - time.monotonic()), what)
-        self._await_told(deadline, what)
 
     def close(self) -> None:
         """Write what was appended, close the ledger and say so in the list, so that others may append. Idempotent.
 
-        Does nothing more for a writer that was taken over; raises LogTakenOverError if it is while it closes.
+        Does nothing more for a writer that was taken over, nor in a forked child; raises LogTakenOverError if it is while it closes.
         """
+        if not self._home.is_here:
+            return
         what = f"closing the writer of log {self.name!r}"
-        must_not_block(what)
+        self._must_not_block(what)
         deadline = time.monotonic() + self._timeout_s
+        call = Call()
         with self._lock:
             if self._closing is None and self._machine.error is None:
-                self._closing = Call()
-                self._sort(self._machine.close(self._closing, time.monotonic_ns()))
-        self._go_on()
+                self._closing = call
+        self._own_thread(self._begin_close)  # again if an interrupt was faster
         if self._closing is not None:
             wait(self._closing.future, self._timeout_s, what)
             self._await_told(deadline, what)
 
+    def _begin_close(self) -> None:
+        """On the writer's own thread, behind what was appended."""
+        self._take_in()
+        with self._lock:
+            if self._closing is not None and not self._close_begun:
+                self._close_begun = True
+                self._sort(self._machine.close(self._closing, time.monotonic_ns()))
+        self._go_on()
+
     def abandon(self) -> None:
         """Stop without closing the ledger: whoever takes the log over will recover it. What is outstanding may or may not be in the log."""
+        if not self._home.is_here:
+            return
         error = ClientClosedError(f"the writer of log {self.name!r} was abandoned by this program", log=self.name)
-        self._step(lambda now_ns: self._machine.abandon(error, now_ns))
+        self._give_up(error)
+        if not is_own():
+            with self._lock:
+                self._lock.wait_for(lambda: self._stopped, self._timeout_s)
+
+    def _leave(self) -> None:
+        """The client is being closed."""
+        self._give_up(ClientClosedError(f"the client of the writer of log {self.name!r} was closed by this program", log=self.name))
+
+    def _give_up(self, error: BkError) -> None:
+        self._own_thread(self._take_in)
+        self._hand_over(lambda now_ns: self._machine.abandon(error, now_ns))
 
     def __enter__(self) -> Self:
         return self
@@ -344,6 +432,7 @@ class LogWriter:
             self._stopped = True
             self._worker.forget_timers()
             self._worker.submit(self._works.abandon_all)
+            self._worker.submit(self._end)
         self._lock.notify_all()
 
     def _pause_s(self) -> float:
@@ -351,14 +440,19 @@ class LogWriter:
         return float(min(EMPTY_PAUSE_S * 2 ** (self._works.empty_in_a_row - 1), EMPTY_PAUSE_MAX_S))
 
     def _go_on(self) -> None:
-        """Without the lock. Handing entries to a ledger may wait for room there, which the reactor must not."""
+        """Without the lock. Handing entries to a ledger may wait for room there, which only the writer's own thread does."""
         self._outcomes.drain()
         if not self._sends.items:
             return
-        if on_reactor_thread():
-            self._worker.submit(self._sends.drain)
-        else:
+        if self._own.is_current:
             self._sends.drain()
+        else:
+            self._own_thread(self._sends.drain)
+
+    def _end(self) -> None:
+        """On the worker, behind everything else: both threads end when they have done what was handed in."""
+        self._own_thread(self._take_in)
+        _end_threads(self._own, self._worker)
 
     def _fire(self, key: str) -> None:
         self._step(lambda now_ns: self._machine.handle(TimerFired(key), now_ns))

@@ -13,6 +13,7 @@ from bk_core.errors import BlockingCallError, OperationTimeoutError
 from bk_core.net.reactor import on_reactor_thread
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.ledger.metadata import LedgerMetadata
+from bk_core.threads import SafeFuture
 
 
 def must_not_block(what: str) -> None:
@@ -31,6 +32,13 @@ def wait(future: Future[Any], timeout_s: float, what: str) -> Any:
         if future.done():
             raise
         raise OperationTimeoutError(f"{what} did not finish within {timeout_s:g} s; it may still take effect") from None
+
+
+class LeftOpen:
+    """What closing the client does to a writer that was not closed (WR-6): its queue fails, the metadata stays."""
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self.close = leave
 
 
 class _Stalls:
@@ -66,19 +74,20 @@ def run_machine(
     a whole fragment), but not so long without any.
     """
     must_not_block(f"{what} ledger {ledger_id}")
-    future: Future[Any] = Future()
+    future: SafeFuture[Any] = SafeFuture()
     driver = Driver(session, ledger_id, add_kind=add_kind)
     driver.machine = machine
     if quorums is not None:
         driver.set_quorums(quorums)
+    future.add_done_callback(lambda _: session.reactor.post(driver.close))  # also if an interrupt keeps us from doing it
     driver.on_complete = lambda token, value: None if future.done() else future.set_result(value)
     driver.on_fail = lambda token, error: None if future.done() else future.set_exception(error)
     stalls = _Stalls(machine) if hasattr(machine, "progress") else None
     if stalls is not None:
         driver.on_step = stalls.note
-    session.reactor.post(lambda: driver.perform(start()))
     title, timeout_s = f"{what} ledger {ledger_id}", session.config.operation_timeout_s
     try:
+        session.reactor.post(lambda: driver.perform(start()))
         return wait(future, timeout_s, title) if stalls is None else _wait_while_it_gets_on(future, stalls, timeout_s, title)
     finally:
         session.reactor.post(driver.close)

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -50,7 +51,7 @@ class ReadHandle:
         self._sizes = EntrySizes(metadata)  # used on the reactor thread
         self._batch = session.config.protocol == "v2"
         self._lock = threading.RLock()
-        self._streams: set[RunStream] = set()
+        self._streams: weakref.WeakSet[RunStream] = weakref.WeakSet()  # one that an interrupt keeps from starting just goes
         self._watch: Watch | None = None
         self._closed = False
         session.close_with(self)
@@ -97,6 +98,7 @@ class ReadHandle:
 
     def refresh(self) -> None:
         """Read the metadata again (OP-6). NoSuchLedgerError if the ledger was deleted."""
+        self._session.check()
         try:
             self._adopt(*self._read_metadata())
         except NoNodeError:
@@ -164,6 +166,7 @@ class ReadHandle:
         return self._runs(first, last)
 
     def _runs(self, first: int, last: int, *, unconfirmed: bool = False) -> Iterator[EntryRun]:
+        self._session.check()
         with self._lock:
             machine = RangeReader(
                 self.ledger_id,
@@ -180,6 +183,7 @@ class ReadHandle:
             )
             stream = self._stream(machine)
         try:
+            stream.start()
             while (run := stream.next(self._session.config.operation_timeout_s)) is not None:
                 yield run
         except queue.Empty:
@@ -197,6 +201,7 @@ class ReadHandle:
         """
         stream = self._tail(first, deliver=True)
         try:
+            stream.start()
             while (run := stream.next(timeout_s)) is not None:
                 yield run
         except queue.Empty:
@@ -205,6 +210,7 @@ class ReadHandle:
             self._end(stream)
 
     def _tail(self, first: int, *, deliver: bool) -> RunStream:
+        self._session.check()
         with self._lock:
             machine = Tail(
                 self.ledger_id,
@@ -234,6 +240,7 @@ class ReadHandle:
 
     def try_read_last_add_confirmed(self) -> int:
         """The first LAC that is higher than the handle's, or the handle's when no bookie knows a higher one (LC-3)."""
+        self._session.check()
         if not self.is_closed:
             machine = TryLacReader(self.ledger_id, self._view.metadata, None, self._view.last_add_confirmed, version=self._view.version)
             self._heard(int(run_machine(self._session, self.ledger_id, machine, machine.start, quorums=self._view.metadata)))
@@ -263,6 +270,7 @@ class ReadHandle:
     def _wait_until(self, entry_id: int, deadline: float) -> None:
         stream = self._tail(entry_id, deliver=False)
         try:
+            stream.start()
             stream.next(max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             return
@@ -272,7 +280,7 @@ class ReadHandle:
     # --- life ----------------------------------------------------------------------------------------------------------
 
     def _stream(self, machine: StreamMachine) -> RunStream:
-        """Under the lock since the machine was made, so that it misses no change of the metadata."""
+        """Under the lock since the machine was made, so that it misses no change of the metadata. Whoever starts it ends it."""
         if self._closed:
             raise self._closed_error()
         stream = RunStream(self._session, self.ledger_id, machine, self._told, self._view.metadata)
@@ -286,6 +294,8 @@ class ReadHandle:
             self._adopt(*value)
 
     def _end(self, stream: RunStream) -> None:
+        if not self._session.home.is_here:
+            return
         with self._lock:
             self._streams.discard(stream)
         stream.close()
@@ -299,7 +309,12 @@ class ReadHandle:
         return ClientClosedError(f"the reader of ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
 
     def close(self) -> None:
-        """Stop following the ledger; whoever waits in ``tail`` or ``wait_for`` gets ClientClosedError. Idempotent."""
+        """Stop following the ledger; whoever waits in ``tail`` or ``wait_for`` gets ClientClosedError. Idempotent.
+
+        Does nothing in a forked child.
+        """
+        if not self._session.home.is_here:
+            return
         with self._lock:
             self._closed = True
             watch, self._watch = self._watch, None

@@ -24,7 +24,7 @@ class StreamMachine(Protocol):
 
 class RunStream:
     """Runs of one machine, through a queue that the machine's own window bounds. ``told`` gets everything else that it completes, on the
-    reactor thread. ``close`` it, or use it with ``with``."""
+    reactor thread. ``start`` and ``close`` it, or use it with ``with``."""
 
     def __init__(
         self, session: Session, ledger_id: int, machine: StreamMachine, told: Callable[[Any, Any], None], metadata: LedgerMetadata
@@ -37,14 +37,23 @@ class RunStream:
         self._driver.set_quorums(metadata)
         self._driver.machine = machine
         self._driver.on_complete = self._completed
-        self._driver.on_fail = lambda token, error: self.stop(error)
-        session.reactor.post(lambda: self._driver.perform(machine.start()))
+        self._driver.on_fail = self._failed
+
+    def start(self) -> None:
+        """Begin: whoever has to close it has it now."""
+        self._session.reactor.post(lambda: self._driver.perform(self._machine.start()))
 
     def _completed(self, token: Any, value: Any) -> None:
         if token in ("run", "end"):
             self._queue.put((token, value))
+            if token == "end":
+                self.close()  # also if an interrupt keeps the one who reads from doing it
         else:
             self._told(token, value)
+
+    def _failed(self, token: Any, error: Exception) -> None:
+        self.stop(error)
+        self.close()
 
     def feed(self, event: Event) -> None:
         """Any thread."""

@@ -464,7 +464,9 @@ class Driver:
         self.feed(BookieLost(bookie, status))
 
     def close(self) -> None:
-        """Stop timers and listeners; later events are dropped (L-11)."""
+        """Stop timers and listeners; later events are dropped (L-11). Idempotent."""
+        if self._closed:
+            return
         self._closed = True
         self.session.tell_of_bookies(self, False)
         for timer in self._timers.values():

@@ -10,9 +10,11 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-from bk_core.client.operations import must_not_block, wait
+from bk_core.client.add_window import Share
+from bk_core.client.operations import LeftOpen, must_not_block, wait
 from bk_core.client.session import Driver, Session
 from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
+from bk_core.net.reactor import on_reactor_thread
 from bk_core.protocol import BytesLike
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.entry import layout
@@ -20,22 +22,9 @@ from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, largest_of
 from bk_core.protocol.ledger.writer import ENTRY_ID_MAX, LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
+from bk_core.threads import Monitor, SafeFuture
 
 ROOM_POLL_S = 1.0  # every acknowledgement wakes a waiting append; this is only a safety net
-
-
-def _new_future() -> Future[Any]:
-    """One that nobody can cancel: what was handed in goes its way, and its outcome must find the future waiting."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
-class _LeftOpen:
-    """What closing the client does to a writer that was not closed (WR-6): its queue fails, the metadata stays."""
-
-    def __init__(self, leave: Callable[[], None]) -> None:
-        self.close = leave
 
 
 class WriteHandle:
@@ -60,17 +49,15 @@ class WriteHandle:
         self._driver.on_complete = self._completed
         self._driver.on_fail = self._failed
         self._order = threading.Lock()  # a run's entries are consecutive, whoever else appends
-        self._lock = threading.Condition()
-        self._in_flight_bytes = 0
-        self._in_flight_runs = 0
+        self._lock = Monitor()
         self._adds = session.adds
+        self._share = Share()
         self._handed_over = self._given_back = 0  # entries the reactor has taken, and those of them that left the window again
         self._highest_entry_id = -1  # handed in with ids of the caller's
-        self._waiting = 0  # threads that wait for room
         self._driver.on_step = self._stepped
         self._closed = False
         session.reactor.post(lambda: session.tell_of_bookies(self._driver, True))
-        self._left_open = _LeftOpen(self._leave)
+        self._left_open = LeftOpen(self._leave)
         session.close_with(self._left_open)
         self._payload_bytes_max = self._limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - layout.body_overhead(metadata.digest_type)
 
@@ -103,6 +90,7 @@ class WriteHandle:
 
     def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Future[int]:
         """Append one entry; the future has its id once it is acknowledged. ``entry_id``: see append_run."""
+        self._session.check()
         data = self._bytes_of(payload)
         self._check_entry_id(entry_id, 1)
         self._check_largest(len(data))
@@ -126,6 +114,7 @@ class WriteHandle:
         ``entry_id`` is the id of the first entry of the run in a ledger created with ``caller_ids`` (WR-2), and must be left out in others.
         Ids may come in any order, each once (DuplicateEntryIdError in the future); an acknowledgement waits for all lower ids.
         """
+        self._session.check()
         bounds = self._bounds_of(offsets)
         self._check_entry_id(entry_id, len(bounds) - 1)
         payloads = self._bytes_of(payloads)  # packaged later, on the reactor thread: the caller's buffer may have changed by then
@@ -134,47 +123,64 @@ class WriteHandle:
 
     def _append(self, payloads: BytesLike, bounds: memoryview, entry_id: int | None) -> Future[int]:
         """One run after the other. BlockingCallError in a callback that would wait for another thread's run."""
-        future: Future[int] = _new_future()
+        future: Future[int] = SafeFuture()
         # Who chooses ids needs no turn, and must not wait for one: it may be the one that fills the gap all others wait behind.
         if entry_id is not None:
             self._admit_pieces(payloads, bounds, future, entry_id)
-            return future
+        elif on_reactor_thread():
+            self._append_in_callback(payloads, bounds, future)
+        else:
+            with self._order:
+                self._admit_pieces(payloads, bounds, future, None)
+        return future
+
+    def _append_in_callback(self, payloads: BytesLike, bounds: memoryview, future: Future[int]) -> None:
         if not self._order.acquire(blocking=False):
             must_not_block(f"append to ledger {self.ledger_id}")
-            self._order.acquire()
         try:
             self._admit_pieces(payloads, bounds, future, None)
         finally:
             self._order.release()
-        return future
 
     def _admit_pieces(self, payloads: BytesLike, bounds: memoryview, future: Future[int], first: int | None) -> None:
         """Long runs go in pieces, so that the reactor can take acknowledgements in between, and other ledgers their share of the window."""
         count = len(bounds) - 1
-        with self._lock:
-            size = self._adds.piece_entries()
-            if count <= size:
-                self._admit(payloads, bounds, future, True, first)
-                return
-            for start in range(0, count, size):
-                piece, last = bounds[start : start + size + 1], start + size >= count
-                self._admit(payloads, piece, future, last, None if first is None else first + start)
+        size = self._adds.piece_entries()
+        try:
+            with self._lock:
+                if count <= size:
+                    self._admit(payloads, bounds, future, True, first)
+                    return
+                for start in range(0, count, size):
+                    piece, last = bounds[start : start + size + 1], start + size >= count
+                    self._admit(payloads, piece, future, last, None if first is None else first + start)
+        finally:
+            self._nudge()
 
     def _admit(self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None) -> None:
         size, count = bounds[-1] - bounds[0], len(bounds) - 1
         self._wait_for_room(size, count, first)
         self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
-        self._in_flight_bytes += size
-        self._in_flight_runs += 1
-        self._adds.took(self, count)
 
         def hand_over() -> None:
             self._handed_over += count
             now_ns = self._session.reactor.now_ns()
             self._driver.perform(self._machine.append(payloads, bounds, (future, size, last), now_ns, first_entry_id=first))
-            self._stepped()
 
-        self._session.reactor.post(hand_over)
+        self._adds.hand_in(self._share, hand_over, count, size)
+
+    def _nudge(self) -> None:
+        """Have the reactor take what was handed in. Whoever waits does it, too: an interrupt may have kept the one who handed in."""
+        self._session.reactor.post(self._take_in)
+
+    def _take_in(self) -> None:
+        """Reactor thread."""
+        inbox = self._share.inbox
+        if not inbox:
+            return
+        for _ in range(len(inbox)):
+            inbox.popleft()()
+        self._stepped()
 
     def _bytes_of(self, payload: Any) -> BytesLike:
         """What is read-only is taken as it is: whoever hands it in must not change it by another way until it is acknowledged."""
@@ -209,7 +215,7 @@ class WriteHandle:
 
     def _unacknowledged(self) -> str:
         """What is still in flight, and with ids of the caller's what it may be waiting for."""
-        text = f"ledger {self.ledger_id}: {self._in_flight_bytes} bytes stayed unacknowledged"
+        text = f"ledger {self.ledger_id}: {self._share.bytes} bytes stayed unacknowledged"
         if self._options.caller_ids:
             text += f"; no entry is acknowledged before entry {self._machine.acknowledged_head + 1}"
         return text
@@ -232,9 +238,8 @@ class WriteHandle:
                     f"{self._unacknowledged()}, {self._machine.unretired_bytes} not yet on all bookies; the rest of this run was not "
                     "appended"
                 )
-            self._waiting += 1
-            self._lock.wait(timeout=min(left, ROOM_POLL_S))
-            self._waiting -= 1
+            self._nudge()
+            self._lock.wait(min(left, ROOM_POLL_S))
         if self._closed:
             raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
 
@@ -245,31 +250,35 @@ class WriteHandle:
     def _is_full(self, size: int, count: int) -> bool:
         """WR-15: bytes that nobody acknowledged, and bytes and entries that a slow bookie still has to take. Entries of all ledgers of this
         client: bookies count them so."""
-        if self._in_flight_bytes and self._in_flight_bytes + size > self._limits.pending_bytes_max:
+        if self._share.bytes and self._share.bytes + size > self._limits.pending_bytes_max:
             return True
-        if not self._adds.has_room(self, count):
+        if not self._adds.has_room(self._share, count):
             return True
         return self._machine.unretired_bytes > self._limits.unretired_bytes_max
 
     def _stepped(self) -> None:
         """Reactor thread, after each step of the machine."""
         self._give_back(self._handed_over - self._machine.unretired_entries - self._given_back)
-        if self._waiting:
+        if self._lock.is_awaited:
             with self._lock:
                 self._lock.notify_all()
 
     def _give_back(self, entries: int) -> None:
         if entries:
             self._given_back += entries
-            self._adds.released(self, entries)
+            self._adds.released(self._share, entries)
 
     def _end(self) -> None:
         """Reactor thread. The machine is not stepped any more."""
         self._driver.close()
         self._give_back(self._handed_over - self._given_back)
 
-    def _post(self, function: Callable[[], list[Effect]]) -> None:
-        self._session.reactor.post(lambda: self._driver.perform(function()))
+    def _hand_in(self, step: Callable[[], list[Effect]]) -> None:
+        """Something other than entries, behind what was appended. It is answered like a run of no bytes."""
+        try:
+            self._adds.hand_in(self._share, lambda: self._driver.perform(step()))
+        finally:
+            self._nudge()
 
     def _completed(self, token: Any, value: Any) -> None:
         future, size, last = token
@@ -285,19 +294,22 @@ class WriteHandle:
             future.set_exception(error)
 
     def _release(self, size: int) -> None:
+        self._adds.answered(self._share, size)
         with self._lock:
-            self._in_flight_bytes -= size
-            self._in_flight_runs -= 1
             self._lock.notify_all()
 
     def flush(self) -> None:
         """Wait until everything appended so far is acknowledged; its error if that fails."""
+        self._session.check()
         deadline = time.monotonic() + self._session.config.operation_timeout_s
+        self._nudge()
         with self._lock:
-            while self._in_flight_runs:
+            while self._share.runs:
                 must_not_block(f"flushing ledger {self.ledger_id}")
-                if not self._lock.wait(timeout=max(0.0, deadline - time.monotonic())):
+                left = deadline - time.monotonic()
+                if left <= 0:
                     raise OperationTimeoutError(self._unacknowledged())
+                self._lock.wait(left)
         if self._machine.error is not None:
             raise self._machine.error
 
@@ -310,12 +322,11 @@ class WriteHandle:
 
     def force_future(self) -> Future[int]:
         """See ``force``."""
-        future: Future[int] = _new_future()
-        with self._lock:
-            if self._closed:
-                raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
-            self._in_flight_runs += 1
-        self._post(lambda: self._machine.force((future, 0, True), self._session.reactor.now_ns()))
+        self._session.check()
+        future: Future[int] = SafeFuture()
+        if self._closed:
+            raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
+        self._hand_in(lambda: self._machine.force((future, 0, True), self._session.reactor.now_ns()))
         return future
 
     def close(self, *, forced: bool = False) -> LedgerMetadata:
@@ -324,8 +335,10 @@ class WriteHandle:
         A ledger with guaranteed write quorum is closed once every entry is on all of its write set, which takes a bookie for every
         position: OperationTimeoutError when that lasts too long, and the close goes on. ``forced`` waits for nothing
         and gives up what is not acknowledged (G-11), with ``deferred_sync`` also what was not forced; ``abandon`` gives up the close and
-        leaves the ledger to a recovery (G-10).
+        leaves the ledger to a recovery (G-10). In a forked child it does nothing.
         """
+        if not self._session.home.is_here:
+            return self.metadata
         must_not_block(f"closing ledger {self.ledger_id}")
         if not self._closed and not forced and self._machine.error is None:
             self.flush()
@@ -334,30 +347,28 @@ class WriteHandle:
         return self._close(forced)
 
     def _close(self, forced: bool = False) -> LedgerMetadata:
-        future: Future[LedgerMetadata] = _new_future()
+        self._session.check()
+        future: Future[LedgerMetadata] = SafeFuture()
+        future.add_done_callback(lambda _: self._session.reactor.post(self._end))
         with self._lock:
             self._closed = True
-            self._in_flight_runs += 1
             self._lock.notify_all()
-        self._post(lambda: self._machine.close((future, 0, True), self._session.reactor.now_ns(), forced=forced))
-        try:
-            metadata = wait(future, self._session.config.operation_timeout_s, f"closing ledger {self.ledger_id}")
-        except OperationTimeoutError:
-            raise  # it is still being tried (CL-5: a later call waits for the same result)
-        except BaseException:
-            self._session.reactor.post(self._end)
-            raise
-        self._session.reactor.post(self._end)
+        self._hand_in(lambda: self._machine.close((future, 0, True), self._session.reactor.now_ns(), forced=forced))
+        # After a timeout or an interrupt it is still being tried (CL-5: a later call waits for the same result).
+        metadata = wait(future, self._session.config.operation_timeout_s, f"closing ledger {self.ledger_id}")
         assert isinstance(metadata, LedgerMetadata)
         return metadata
 
     def abandon(self) -> None:
         """Stop without closing the ledger: somebody will have to recover it. What is in flight fails, and may or may not be in it."""
+        if not self._session.home.is_here:
+            return
         with self._lock:
             self._closed = True
             self._lock.notify_all()
 
         def stop() -> None:
+            self._take_in()
             self._driver.perform(self._machine.abandon(self._session.reactor.now_ns()))
             self._end()
 
@@ -373,6 +384,8 @@ class WriteHandle:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             self.close()
+            return
+        if not self._session.home.is_here:
             return
         try:
             self._close()

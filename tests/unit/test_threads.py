@@ -11,7 +11,7 @@ import time
 import pytest
 
 from bk_core.errors import ClientClosedError
-from bk_core.threads import Bell, SafeFuture, WorkerPool, wait_done
+from bk_core.threads import Monitor, SafeFuture, WorkerPool, wait_done
 
 
 def test_tasks_run_at_the_same_time_up_to_the_bound() -> None:
@@ -98,11 +98,30 @@ def test_many_wait_for_one_future() -> None:
     assert found == [3] * 8
 
 
-def test_a_bell_wakes_all_and_forgets_who_has_gone() -> None:
-    bell = Bell()
-    first, second = bell.ticket(), bell.ticket()
-    bell.drop(second)
-    bell.drop(second)
-    assert bell
-    bell.ring()
-    assert first.acquire(False) and not second.acquire(False) and not bell
+def test_a_monitor_wakes_all_and_forgets_who_has_gone() -> None:
+    monitor = Monitor()
+    with monitor:
+        first, second = monitor.ticket(), monitor.ticket()
+        monitor.drop(second)
+        monitor.drop(second)
+        assert monitor.is_awaited
+        monitor.notify_all()
+    assert first.acquire(False) and not second.acquire(False) and not monitor.is_awaited
+    with monitor:
+        assert not monitor.wait(0.01) and not monitor.is_awaited
+
+
+def test_who_waits_in_a_monitor_lets_others_in() -> None:
+    monitor, said = Monitor(), []
+
+    def say() -> None:
+        with monitor:
+            said.append(1)
+            monitor.notify_all()
+
+    thread = threading.Thread(target=say)
+    with monitor:
+        thread.start()
+        assert monitor.wait_for(lambda: bool(said), 30)
+        assert not monitor.wait_for(lambda: False, 0.01)
+    thread.join(30)

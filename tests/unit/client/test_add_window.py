@@ -1,66 +1,84 @@
 """How many entries one client has under way, over all of its ledgers."""
 
 import random
+from collections import defaultdict
 
-from bk_core.client.add_window import PIECE_ENTRIES_MAX, PIECE_ENTRIES_MIN, AddWindow
+from bk_core.client.add_window import PIECE_ENTRIES_MAX, PIECE_ENTRIES_MIN, AddWindow, Share
+
+
+class Window(AddWindow):
+    """Shares by name."""
+
+    def __init__(self, entries_max: int) -> None:
+        super().__init__(entries_max)
+        self.shares: defaultdict[object, Share] = defaultdict(Share)
+
+    def room(self, ledger: object, count: int) -> bool:
+        return self.has_room(self.shares[ledger], count)
+
+    def took(self, ledger: object, count: int) -> None:
+        self.hand_in(self.shares[ledger], lambda: None, count, 10 * count)
+
+    def let_go(self, ledger: object, count: int) -> None:
+        self.released(self.shares[ledger], count)
 
 
 def test_one_ledger_has_all_of_the_window() -> None:
-    window = AddWindow(100)
-    assert window.has_room("a", 60)
+    window = Window(100)
+    assert window.room("a", 60)
     window.took("a", 60)
-    assert window.has_room("a", 40)
-    assert not window.has_room("a", 41)
-    window.released("a", 1)
-    assert window.has_room("a", 41)
+    assert window.room("a", 40)
+    assert not window.room("a", 41)
+    window.let_go("a", 1)
+    assert window.room("a", 41)
 
 
 def test_who_has_nothing_under_way_is_never_held_up() -> None:
     """However long the run: else it could never be sent."""
-    window = AddWindow(100)
-    assert window.has_room("a", 1000)
+    window = Window(100)
+    assert window.room("a", 1000)
     window.took("a", 1000)
-    assert window.has_room("b", 1000)
-    assert not window.has_room("a", 1)
+    assert window.room("b", 1000)
+    assert not window.room("a", 1)
 
 
 def test_ledgers_share_the_window() -> None:
-    window = AddWindow(100)
+    window = Window(100)
     window.took("a", 60)
     window.took("b", 10)
-    assert window.has_room("b", 30)
-    assert not window.has_room("b", 31)  # there is no more
-    assert window.has_room("a", 5)
-    assert not window.has_room("a", 6)  # it has its share, and the last quarter is b's
-    window.released("b", 10)
-    assert window.has_room("a", 40)  # nobody else needs it
-    assert not window.has_room("a", 41)
+    assert window.room("b", 30)
+    assert not window.room("b", 31)  # there is no more
+    assert window.room("a", 5)
+    assert not window.room("a", 6)  # it has its share, and the last quarter is b's
+    window.let_go("b", 10)
+    assert window.room("a", 40)  # nobody else needs it
+    assert not window.room("a", 41)
 
 
 def test_a_ledger_that_is_stuck_does_not_stop_the_others() -> None:
     """Its entries stay under way; another one may still have some behind those that are not answered yet."""
-    window = AddWindow(8000)
+    window = Window(8000)
     window.took("stuck", 8000)
     piece = 500
     for _ in range(2):
-        assert window.has_room("b", piece)
+        assert window.room("b", piece)
         window.took("b", piece)
     assert window.piece_entries() == piece
-    assert not window.has_room("b", piece)
+    assert not window.room("b", piece)
 
 
 def test_what_is_released_leaves_nothing_behind() -> None:
-    window = AddWindow(100)
+    window = Window(100)
     window.took("a", 30)
     window.took("b", 70)
-    window.released("a", 30)
-    window.released("b", 70)
+    window.let_go("a", 30)
+    window.let_go("b", 70)
     assert window.piece_entries() == AddWindow(100).piece_entries()
-    assert window.has_room("c", 100)
+    assert window.room("c", 100)
 
 
 def test_the_more_ledgers_the_smaller_the_pieces_of_a_run() -> None:
-    window = AddWindow(8000)
+    window = Window(8000)
     assert window.piece_entries() == PIECE_ENTRIES_MAX
     for ledger in range(10):
         window.took(ledger, 1)
@@ -74,16 +92,31 @@ def test_however_ledgers_are_fed_they_stay_near_the_bound() -> None:
     """By pieces, as write handles do: at most a quarter above the bound, for those that begin."""
     for seed in range(50):
         rng = random.Random(seed)
-        window, under_way = AddWindow(8000), dict.fromkeys(range(rng.randrange(1, 30)), 0)
+        window, under_way = Window(8000), dict.fromkeys(range(rng.randrange(1, 30)), 0)
         most = 0
         for _ in range(2000):
             ledger = rng.choice(list(under_way))
             count = min(window.piece_entries(), rng.randrange(1, 3000))
-            if window.has_room(ledger, count):
+            if window.room(ledger, count):
                 window.took(ledger, count)
                 under_way[ledger] += count
             elif rng.random() < 0.2:
-                window.released(ledger, under_way[ledger])
+                window.let_go(ledger, under_way[ledger])
                 under_way[ledger] = 0
             most = max(most, sum(under_way.values()))
         assert 7000 < most <= 10_000, seed
+
+
+def test_what_is_handed_in_is_counted_until_it_is_answered() -> None:
+    window, share = AddWindow(100), Share()
+    done: list[int] = []
+    window.hand_in(share, lambda: done.append(1), 3, 50)
+    window.hand_in(share, lambda: done.append(2))
+    assert (share.runs, share.bytes, share.entries) == (2, 50, 3)
+    while share.inbox:
+        share.inbox.popleft()()
+    assert done == [1, 2]
+    window.answered(share, 50)
+    window.answered(share, 0)
+    window.released(share, 3)
+    assert (share.runs, share.bytes, share.entries) == (0, 0, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -288,14 +290,29 @@ def test_no_room_is_an_error_in_the_end(uri: str, client: bk_core.BookKeeper, mo
             waiting.result(30)
 
 
-def test_the_worker_is_there_only_while_there_is_something_to_do(client: bk_core.BookKeeper) -> None:
-    writer = LogWriter.open(client, "a", roll_max_s=3600)
+def threads_of(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(f"bookkeeper-log-{name}")]
+
+
+@pytest.mark.parametrize("how", ["close", "abandon", "drop"])
+def test_a_writer_has_two_threads_until_it_ends(client: bk_core.BookKeeper, how: str) -> None:
+    """Both from the beginning, because a process that ends starts no more of them."""
+    writer = LogWriter.open(client, "a")
+    threads = threads_of("a")
+    assert len(threads) == 2
     writer.append(b"x")
-    workers = [thread for thread in threading.enumerate() if thread.name == "bookkeeper-log-writer-a"]
-    assert len(workers) == 1  # for the age
-    writer.close()
-    workers[0].join(30)
-    assert not workers[0].is_alive()
+    assert set(threads) == set(threads_of("a"))
+    if how == "drop":
+        del writer
+        deadline = time.monotonic() + 30
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+            gc.collect()  # the thread that made the writer may still have it
+            threads[0].join(0.05)
+    else:
+        getattr(writer, how)()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_a_task_that_fails_does_not_end_the_worker(caplog: pytest.LogCaptureFixture) -> None:
@@ -303,6 +320,8 @@ def test_a_task_that_fails_does_not_end_the_worker(caplog: pytest.LogCaptureFixt
     worker.submit(lambda: [][0])
     worker.later("timer", 0.0, done.set)
     assert done.wait(30) and "a step failed" in caplog.text
+    worker.close()
+    worker.wait_ended(30)
 
 
 # --- taken over ----------------------------------------------------------------------------------------------------------
@@ -532,8 +551,8 @@ def test_closing_the_client_ends_the_writer(uri: str, client: bk_core.BookKeeper
         writer.append(b"y")
     with pytest.raises(ClientClosedError, match="nothing was written"):
         writer.append(b"z")
-    writer._worker.wait_idle(30)
-    assert "bookkeeper-log-writer-a" not in [thread.name for thread in threading.enumerate()]
+    writer._worker.wait_ended(30)
+    assert not threads_of("a")
     LogWriter.open(client, "a").close()
     assert contents(client) == [b"x"]
 

@@ -1,0 +1,378 @@
+"""Ctrl-C at every point of every blocking call, one after the other.
+
+CPython raises KeyboardInterrupt where a Python function begins and where a function written in C has returned (and where a loop turns). A
+profile function is called at just these points, so it can raise it at each in turn. After each the handle works on, nothing is counted
+that is not there, and what was acknowledged is there whole and once. Real signals, which strike waits too: integration/test_interrupts.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.bookie.server import EmbeddedBookie
+from bk_core.client.log_reader import LogReader
+from bk_core.client.log_writer import LogWriter
+from bk_core.client.logs import LogProperties, create_log, delete_log, read_ledger_list
+from bk_core.errors import BkError, DuplicateEntryIdError, LogExistsError, NoSuchLedgerError, NoSuchLogError
+from bk_core.metadata import open_store
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.limits import Limits
+
+CALLBACKS = ("weakref.py", "_weakrefset.py")  # run where something goes: there Python prints what is raised and drops it
+POINTS_MAX = 20_000  # of one call; more than there can be
+
+
+class Struck(KeyboardInterrupt):
+    """Told apart from somebody's real one."""
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> Iterator[str]:
+    uri = f"memory://{tmp_path.name}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+    yield uri
+    for bookie in bookies:
+        bookie.close()
+    store.close()
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[bk_core.BookKeeper]:
+    with bk_core.connect(uri, limits=Limits(explicit_lac_ns=5_000_000), operation_timeout_s=20) as bk:
+        yield bk
+
+
+def in_callback(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(CALLBACKS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def struck(point: int, call: Callable[[], object]) -> bool:
+    """``call`` with an interrupt at its ``point``-th point; False if it ended before."""
+    left = point
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal left
+        if event not in ("call", "c_return") or in_callback(frame):
+            return
+        if not left:
+            raise Struck
+        left -= 1
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        call()
+    except Struck:
+        return True
+    finally:
+        sys.setprofile(before)
+    return False
+
+
+def everywhere(call: Callable[[int], object], after: Callable[[int], object] = lambda point: None, step: int = 1) -> int:
+    """``call`` once for each point in it (or each ``step``-th); how many there were."""
+    for point in range(0, POINTS_MAX, step):
+        again = struck(point, lambda: call(point))  # noqa: B023
+        after(point)
+        if not again:
+            return point
+    raise AssertionError("it never ends")
+
+
+def numbered(found: list[bytes], acknowledged: list[bytes]) -> None:
+    """Acknowledged ones in order and once; of others each once at most."""
+    assert len(set(found)) == len(found)
+    known = set(acknowledged)
+    assert [payload for payload in found if payload in known] == acknowledged
+
+
+def run_of(prefix: str, count: int) -> tuple[bytes, array[int], list[bytes]]:
+    payloads = [f"{prefix}.{i}".encode() for i in range(count)]
+    offsets = array("q", [0])
+    for payload in payloads:
+        offsets.append(offsets[-1] + len(payload))
+    return b"".join(payloads), offsets, payloads
+
+
+# --- ledgers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ids", ["own", "caller's"])
+def test_an_append_is_there_or_not(client: bk_core.BookKeeper, ids: str) -> None:
+    ledger = client.create_ledger(caller_ids=ids != "own")
+    acknowledged: list[bytes] = []
+    next_id = 0
+
+    def append(payload: bytes) -> None:
+        nonlocal next_id
+        if ids == "own":
+            ledger.append(payload)
+        while ids != "own":
+            try:
+                next_id = ledger.append(payload, entry_id=next_id) + 1
+                break
+            except DuplicateEntryIdError:  # what was interrupted had been handed in
+                next_id += 1
+        acknowledged.append(payload)
+
+    def after(point: int) -> None:
+        append(b"after %d" % point)
+        ledger.flush()
+        assert (ledger._share.runs, ledger._share.bytes) == (0, 0)
+
+    assert everywhere(lambda point: append(b"struck %d" % point), after) > 20
+    ledger.close()
+    assert client._session.adds._total == 0 and client._session.adds._ledgers == 0
+    with client.open_ledger(ledger.ledger_id) as reader:
+        numbered(reader.read(0, reader.last_add_confirmed), acknowledged)
+
+
+def test_a_long_run_is_there_up_to_a_piece(client: bk_core.BookKeeper) -> None:
+    ledger = client.create_ledger()
+    acknowledged: list[bytes] = []
+
+    def append(name: str) -> None:
+        data, offsets, payloads = run_of(name, 2100)
+        future = ledger.append_run(data, offsets)
+        future.result(20)
+        acknowledged.extend(payloads)
+
+    everywhere(lambda point: append(f"struck {point}"), lambda point: append(f"after {point}"), step=41)
+    ledger.close()
+    assert ledger._share.runs == ledger._share.bytes == ledger._share.entries == 0
+    with client.open_ledger(ledger.ledger_id) as reader:
+        numbered(reader.read(0, reader.last_add_confirmed), acknowledged)
+
+
+@pytest.mark.parametrize("what", ["flush", "force", "close"])
+def test_a_ledger_can_be_closed_after_an_interrupt(client: bk_core.BookKeeper, what: str) -> None:
+    """``close`` itself too: it goes on, and a later one waits for it."""
+    ledgers: list[Any] = []
+
+    def call(point: int) -> None:
+        ledgers.append(client.create_ledger(deferred_sync=what == "force"))
+        ledgers[-1].append(b"x")
+        getattr(ledgers[-1], what)()
+
+    def after(point: int) -> None:
+        if ledgers:
+            assert ledgers.pop().close().last_entry_id in (-1, 0)
+
+    assert everywhere(call, after, step=3) > 20
+    assert client._session.adds._total == 0
+
+
+def test_reads_can_be_repeated(client: bk_core.BookKeeper) -> None:
+    with client.create_ledger() as ledger:
+        ledger.append_many([b"%d" % n for n in range(50)]).result(20)
+    with client.open_ledger(ledger.ledger_id) as reader:
+        expected = [b"%d" % n for n in range(50)]
+        calls: list[Callable[[int], object]] = [
+            lambda point: reader.read(0, 49),
+            lambda point: list(reader.tail()),
+            lambda point: reader.read_last_add_confirmed(),
+        ]
+        for call in calls:
+            assert everywhere(call) > 3
+            assert reader.read(0, 49) == expected
+        passed = threading.Event()
+        client._session.reactor.post(passed.set)
+        assert passed.wait(20) and all(stream._driver._closed for stream in reader._streams)
+
+
+def test_waiting_for_an_entry_can_be_repeated(client: bk_core.BookKeeper) -> None:
+    ledger = client.create_ledger()
+    with client.open_ledger(ledger.ledger_id) as reader:
+        waits = [
+            lambda point: reader.wait_for(point, 0.001),
+            lambda point: reader.try_read_last_add_confirmed(),
+            lambda point: reader.read_last_add_confirmed(),
+            lambda point: reader.refresh(),
+        ]
+        for wait in waits:
+            everywhere(wait)
+        ledger.append(b"x")
+        assert reader.wait_for(0, 20) and reader.read(0, 0) == [b"x"]
+    ledger.close()
+
+
+def test_the_life_of_a_ledger(client: bk_core.BookKeeper) -> None:
+    """Creating, opening, recovering, deleting."""
+    known: set[int] = set()
+
+    def life(point: int) -> None:
+        ledger = client.create_ledger()
+        known.add(ledger.ledger_id)
+        ledger.append(b"x")
+        ledger.abandon()
+        with client.recover_ledger(ledger.ledger_id) as reader:
+            assert reader.read(0, 0) == [b"x"]
+        client.open_ledger(ledger.ledger_id).close()
+        client.delete_ledger(ledger.ledger_id)
+
+    def after(point: int) -> None:
+        for ledger_id in list(client.list_ledgers()):
+            client.recover_ledger(ledger_id).close()
+            assert client.ledger_metadata(ledger_id).state is LedgerState.CLOSED
+            client.delete_ledger(ledger_id)
+
+    assert everywhere(life, after, step=13) > 100
+    for ledger_id in known:
+        with pytest.raises(NoSuchLedgerError):
+            client.open_ledger(ledger_id)
+
+
+def test_connecting_and_closing(uri: str) -> None:
+    """``close`` finishes what an interrupted one has left."""
+    clients: list[bk_core.BookKeeper] = []
+
+    def call(point: int) -> None:
+        clients.append(bk_core.connect(uri))
+        clients[-1].close()
+
+    def after(point: int) -> None:
+        if clients:
+            bk = clients.pop()
+            bk.close()
+            assert not bk._shared.reactor._thread.is_alive()
+            assert not any(thread.is_alive() for thread in bk._shared._metadata._threads)
+
+    assert everywhere(call, after) > 50
+
+
+# --- logs ---------------------------------------------------------------------------------------------------------------
+
+
+def contents(client: bk_core.BookKeeper, name: str = "a") -> list[bytes]:
+    with LogReader(client, name) as reader:
+        return [payload for run in reader.read() for payload in run.payloads()]
+
+
+def test_an_append_to_a_log_is_there_or_not(client: bk_core.BookKeeper) -> None:
+    create_log(client, "a", LogProperties(entry_format="raw"))
+    acknowledged: list[bytes] = []
+    with LogWriter.open(client, "a", roll_max_entries=40) as writer:
+
+        def append(payload: bytes) -> None:
+            writer.append(payload)
+            acknowledged.append(payload)
+
+        assert everywhere(lambda point: append(b"struck %d" % point), lambda point: append(b"after %d" % point)) > 20
+        with writer._lock:
+            assert writer._lock.wait_for(lambda: not writer._outstanding_bytes, 20)
+    numbered(contents(client), acknowledged)
+
+
+def test_a_run_of_a_log_is_there_whole_or_not(client: bk_core.BookKeeper) -> None:
+    create_log(client, "a", LogProperties(entry_format="raw"))
+    acknowledged: list[bytes] = []
+    names: list[str] = []
+    with LogWriter.open(client, "a") as writer:
+
+        def append(name: str) -> None:
+            names.append(name)
+            data, offsets, payloads = run_of(name, 30)
+            writer.append_run(data, offsets).result(20)
+            acknowledged.extend(payloads)
+
+        everywhere(lambda point: append(f"struck {point}"), lambda point: append(f"after {point}"))
+    found = contents(client)
+    numbered(found, acknowledged)
+    for name in names:
+        assert sum(payload.startswith(name.encode() + b".") for payload in found) in (0, 30), name
+
+
+def test_a_roll_is_done_or_not(client: bk_core.BookKeeper) -> None:
+    create_log(client, "a", LogProperties(entry_format="raw"))
+    acknowledged: list[bytes] = []
+    with LogWriter.open(client, "a") as writer:
+
+        def after(point: int) -> None:
+            writer.append(b"%d" % point)
+            acknowledged.append(b"%d" % point)
+
+        assert everywhere(lambda point: writer.roll(), after) > 10
+        writer.roll()
+    listed = read_ledger_list(client, "a")
+    assert not listed.live_segments
+    assert contents(client) == acknowledged
+
+
+def test_opening_and_closing_a_log(client: bk_core.BookKeeper) -> None:
+    """Whatever an interrupt has left, the next writer takes over, and ``close`` finishes."""
+    create_log(client, "a", LogProperties(entry_format="raw"))
+    writers: list[LogWriter] = []
+    acknowledged: list[bytes] = []
+
+    def call(point: int) -> None:
+        writers.append(LogWriter.open(client, "a"))
+        writers[-1].append(b"%d" % point)
+        acknowledged.append(b"%d" % point)
+        writers[-1].close()
+
+    def after(point: int) -> None:
+        for writer in writers:
+            writer.close()
+            for thread in (writer._worker._thread, *writer._own._threads):
+                thread.join(20)
+                assert not thread.is_alive()
+        writers.clear()
+
+    assert everywhere(call, after, step=9) > 20
+    LogWriter.open(client, "a").close()
+    numbered(contents(client), acknowledged)
+
+
+def test_reading_a_log_can_be_repeated(client: bk_core.BookKeeper) -> None:
+    create_log(client, "a", LogProperties(entry_format="raw"))
+    expected = [b"%d" % n for n in range(20)]
+    with LogWriter.open(client, "a") as writer:
+        for payload in expected:
+            writer.append(payload)
+
+        def look(point: int) -> None:
+            with LogReader(client, "a") as reader:
+                list(reader.read())
+                reader.wait(0.001)
+
+        assert everywhere(look, step=9) > 20
+        assert contents(client) == expected
+
+
+def test_the_life_of_a_log(client: bk_core.BookKeeper) -> None:
+    def life(point: int) -> None:
+        create_log(client, "b", LogProperties(entry_format="raw"))
+        with LogWriter.open(client, "b") as writer:
+            writer.append(b"x")
+        delete_log(client, "b")
+
+    def after(point: int) -> None:
+        try:
+            create_log(client, "b", LogProperties(entry_format="raw"))
+        except LogExistsError:
+            pass
+        except BkError as error:
+            raise AssertionError(point) from error
+        try:
+            delete_log(client, "b")
+        except NoSuchLogError:
+            pass
+
+    assert everywhere(life, after, step=11) > 50
+    with pytest.raises(NoSuchLogError):
+        read_ledger_list(client, "b")
