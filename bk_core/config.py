@@ -22,6 +22,8 @@ class ClientConfig:
 
     ``connections_per_bookie``: over so many connections the ledgers are spread that adds and reads are about; a ledger stays on one.
 
+    ``log_root``: where logs live in the metadata store, unless the cluster's own place (OWN-8); over ``log_root`` in the URI.
+
     ``operation_timeout_s`` bounds every blocking call, a recovery's while it makes no progress; ``metadata_timeout_s`` one try at the
     metadata store.
 

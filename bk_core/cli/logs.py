@@ -10,7 +10,7 @@ import click
 from bk_core.cli.log_entries import append, tail
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
 from bk_core.cli.units import Duration, Size
-from bk_core.errors import NoSuchLogError
+from bk_core.errors import BkError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.segments import ENTRY_FORMATS, LogProperties, Segment
 from bk_core.protocol.log.view import LogView
 
@@ -92,6 +92,8 @@ def show_logs(uri: str, protocol: str, as_json: bool) -> None:
                 summaries.append(_summary(name, read_log(client, name)))
             except NoSuchLogError:  # deleted since it was listed
                 continue
+            except WrongClusterError as error:  # it stands among this cluster's logs, but is none
+                click.echo(str(error), err=True)
     if as_json:
         for summary in summaries:
             say_json(summary)
@@ -249,6 +251,41 @@ def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol:
                 click.echo(f"log {name} deleted")
 
 
+@log.command("adopt")
+@click.argument("name")
+@click.option("--from", "from_cluster", metavar="CLUSTER", help="The cluster that the list names, if it names one.")
+@cluster_options
+def adopt(name: str, from_cluster: str | None, uri: str, protocol: str, as_json: bool) -> None:
+    """Say that a log is this cluster's: one of an earlier version that cannot be told, or of a cluster restored under a new id.
+
+    Ledgers that do not carry the log's name are never fenced or deleted for it.
+    """
+    from bk_core.client.logs import adopt_log
+
+    with connected(uri, protocol) as client:
+        listed = adopt_log(client, name, from_cluster=from_cluster)
+    if as_json:
+        say_json({"log": name, "logId": listed.log_id, "cluster": listed.cluster})
+    else:
+        click.echo(f"log {name} is of cluster {listed.cluster} from now on")
+
+
+@log.command("forget")
+@click.argument("name")
+@click.option("--cluster", required=True, help="The cluster that the list names, which is gone for good.")
+@cluster_options
+def forget(name: str, cluster: str, uri: str, protocol: str, as_json: bool) -> None:
+    """Remove the list of a log whose cluster is gone for good, such as one that was initialised anew. No ledger is touched."""
+    from bk_core.client.logs import forget_log
+
+    with connected(uri, protocol) as client:
+        forget_log(client, name, cluster=cluster)
+    if as_json:
+        say_json({"log": name, "cluster": cluster, "forgotten": True})
+    else:
+        click.echo(f"log {name} of cluster {cluster} is forgotten")
+
+
 # --- upkeep --------------------------------------------------------------------------------------------------------------
 
 
@@ -339,28 +376,73 @@ def _say_trim(name: str, gone: tuple[int, int, int], deleted: Iterable[int] | No
 @click.option(
     "--min-age", "age_ms", type=Duration(), default="6h", show_default=True, help="Since when a writer of unknown fate counts as gone."
 )
+@click.option(
+    "--delete-orphans",
+    type=click.Choice(["known", "all"]),
+    help="Delete ledgers whose log is gone: known, those that tell their log root; all, those of earlier versions as well.",
+)
 @password_option
 @cluster_options
-def collect(names: tuple[str, ...], age_ms: int, password: str, uri: str, protocol: str, as_json: bool) -> int:
+def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, password: str, uri: str, protocol: str, as_json: bool) -> int:
     """Delete what vanished writers left in logs, all of them by default. Exit status 1 if something could not be cleaned up.
 
     Ledgers of processes that are known to be gone are cleaned up at once, whatever their age. Safe at any time.
-    """
-    from bk_core.client.logs import gc_log
 
+    Without NAMES all ledgers are looked at as well for those whose log is gone: they are told, and deleted only with --delete-orphans. A
+    ledger of an earlier version does not tell its log root: its log may be alive at another one.
+    """
     failed = False
+    if names and delete_orphans:
+        raise click.UsageError("--delete-orphans looks at all ledgers; leave out the names")
     with connected(uri, protocol) as client:
         for name in with_progress(list(names) or _all_names(client), "collecting garbage"):
-            report = gc_log(client, name, min_age_s=age_ms / 1000, password=password.encode())
-            failed |= bool(report.failed)
-            if as_json:
-                failures = [{"ledger": ledger_id, "error": why} for ledger_id, why in report.failed]
-                say_json({"log": name, "deleted": list(report.deleted), "closed": list(report.closed), "failed": failures})
-                continue
-            click.echo(f"{name}: deleted {_ids(report.deleted)}, closed {_ids(report.closed)}")
-            for ledger_id, why in report.failed:
-                click.echo(f"{name}: ledger {ledger_id} could not be cleaned up: {why}", err=True)
+            failed |= _collect_one(client, name, age_ms, password, as_json)
+        if not names:
+            failed |= _collect_orphans(client, delete_orphans, password, as_json)
     return 1 if failed else 0
+
+
+def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_json: bool) -> bool:
+    """Whether something failed."""
+    from bk_core.client.logs import gc_log
+
+    try:
+        report = gc_log(client, name, min_age_s=age_ms / 1000, password=password.encode())
+    except WrongClusterError as error:
+        click.echo(str(error), err=True)
+        return True
+    if as_json:
+        said = {what: [{"ledger": i, "error": why} for i, why in getattr(report, what)] for what in ("failed", "foreign")}
+        say_json({"log": name, "deleted": list(report.deleted), "closed": list(report.closed), **said})
+        return bool(report.failed)
+    click.echo(f"{name}: deleted {_ids(report.deleted)}, closed {_ids(report.closed)}")
+    for ledger_id, why in report.failed:
+        click.echo(f"{name}: ledger {ledger_id} could not be cleaned up: {why}", err=True)
+    for _, why in report.foreign:
+        click.echo(f"{name}: {why}", err=True)
+    return bool(report.failed)
+
+
+def _collect_orphans(client: BookKeeper, wanted: str | None, password: str, as_json: bool) -> bool:
+    """Whether something failed."""
+    from bk_core.client.logs import delete_orphan, find_orphans
+
+    failed = False
+    for orphan in find_orphans(client):
+        deleted, why = False, ""
+        if wanted == "all" or (wanted == "known" and orphan.log_root):
+            try:
+                deleted = delete_orphan(client, orphan, password=password.encode())
+            except BkError as error:
+                failed, why = True, str(error)
+        if as_json:
+            place = {"log": orphan.log, "logId": orphan.log_id, "logRoot": orphan.log_root}
+            say_json({"orphan": orphan.ledger_id, **place, "deleted": deleted, "error": why or None})
+            continue
+        whose = f"ledger {orphan.ledger_id} of log {orphan.log}, which is gone"
+        hint = "" if orphan.log_root else " from this log root (the ledger tells none)"
+        click.echo(f"{whose}{hint}: {'deleted' if deleted else why or 'left; --delete-orphans deletes it'}", err=bool(why))
+    return failed
 
 
 def _ids(ledger_ids: tuple[int, ...]) -> str:

@@ -27,9 +27,8 @@ from bk_core.client.intents import (
 from bk_core.client.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
-    back_off,
     change_ledger_list,
-    log_path,
+    delete_list,
     read_ledger_list,
     read_versioned,
     store_now_ms,
@@ -43,8 +42,6 @@ from bk_core.errors import (
     LogDataLossError,
     LogError,
     MetadataError,
-    MetadataOutcomeUnknownError,
-    MetadataUnavailableError,
     NoClusterError,
     NodeExistsError,
     NoNodeError,
@@ -411,21 +408,17 @@ def delete_log(client: LogClient, name: str, *, password: bytes = b"") -> None:
 
 
 def _unlist(client: LogClient, name: str) -> LedgerList:
-    """Take the list away; returns what it was. A lost answer is looked into, not repeated: under the same name, with the same version,
-    there may be another log by then (OWN-7)."""
+    """Take the list away; returns what it was."""
     listed, version = read_versioned(client, name)
-    deadline = _deadline()
     while True:
         _store_tombstone(client, name, listed)
         try:
-            client.store.delete(log_path(name), version)
+            delete_list(client, name, listed.log_id, version, _deadline())
             return listed
-        except VersionConflictError:  # changed meanwhile, or by another log of this name
+        except VersionConflictError:  # changed meanwhile
             pass
-        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
-            back_off(0.01, deadline, str(error))
         try:
-            again, version = until_definite(partial(read_versioned, client, name), deadline)
+            again, version = until_definite(partial(read_versioned, client, name), _deadline())
         except NoSuchLogError:
             return listed
         if again.log_id != listed.log_id:

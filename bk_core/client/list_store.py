@@ -89,11 +89,17 @@ def read_ledger_list(client: LogClient, name: str) -> LedgerList:
 
 def read_versioned(client: LogClient, name: str) -> tuple[LedgerList, int]:
     """The one way to a list: it is looked at whether it is this cluster's before anybody sees it (OWN-3). WrongClusterError."""
+    listed, version = read_unlooked(client, name)
+    return of_this_cluster(client, name, listed), version
+
+
+def read_unlooked(client: LogClient, name: str) -> tuple[LedgerList, int]:
+    """As it is stored, whosever it is: only to say whose it is, or to look for a change of one's own."""
     try:
         stored = client.store.read(log_path(name))
     except NoNodeError:
         raise no_such_log(client, name) from None
-    return of_this_cluster(client, name, decode(stored.data)), stored.version
+    return decode(stored.data), stored.version
 
 
 def no_such_log(client: LogClient, name: str) -> NoSuchLogError:
@@ -121,7 +127,7 @@ def change_ledger_list(
         if changed is listed:
             return listed
         try:
-            _compare_and_set(client, name, listed.log_id, encode(changed), version, deadline)
+            compare_and_set_list(client, name, changed, version, deadline)
             return changed
         except VersionConflictError:
             pause = back_off(pause, deadline, f"changing log {name!r}")
@@ -129,10 +135,10 @@ def change_ledger_list(
             raise NoSuchLogError(f"log {name!r} was deleted", log=name) from None
 
 
-def _compare_and_set(client: LogClient, name: str, log_id: str, data: bytes, version: int, deadline: float) -> None:
-    """META-12, but the log is looked at before a request is repeated: one that was deleted and created again meanwhile counts its
-    versions anew, and the compare-and-set would not notice (OWN-7)."""
-    pause = 0.01
+def compare_and_set_list(client: LogClient, name: str, listed: LedgerList, version: int, deadline: float) -> None:
+    """META-12, but the log is looked at before a request is repeated: one that was deleted and created again meanwhile counts its versions
+    anew, and the compare-and-set would not notice (OWN-7). VersionConflictError, NoNodeError, NoSuchLogError."""
+    pause, data = 0.01, encode(listed)
     while True:
         try:
             client.store.write(log_path(name), data, version)
@@ -141,8 +147,31 @@ def _compare_and_set(client: LogClient, name: str, log_id: str, data: bytes, ver
             if time.monotonic() >= deadline:  # the caller learns whether the outcome is still open
                 raise
             pause = back_off(pause, deadline, str(error))
-        again, now = until_definite(lambda: read_versioned(client, name), deadline)
-        if (again.log_id, now) != (log_id, version):
+        again, now = until_definite(lambda: read_unlooked(client, name), deadline)
+        if (again.log_id, now) != (listed.log_id, version):
+            raise VersionConflictError(f"log {name!r} has another version")
+
+
+def delete_list(client: LogClient, name: str, log_id: str, version: int, deadline: float) -> None:
+    """VersionConflictError if the log is still there and was changed. A lost answer is looked into, not repeated: under the same name,
+    with the same version, there may be another log by then (OWN-7)."""
+    pause = 0.01
+    while True:
+        try:
+            client.store.delete(log_path(name), version)
+            return
+        except VersionConflictError:
+            conflict = True
+        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
+            conflict = False
+            pause = back_off(pause, deadline, str(error))
+        try:
+            again, now = until_definite(lambda: read_unlooked(client, name), deadline)
+        except NoSuchLogError:
+            return
+        if again.log_id != log_id:
+            return
+        if conflict or now != version:
             raise VersionConflictError(f"log {name!r} has another version")
 
 

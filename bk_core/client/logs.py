@@ -17,6 +17,7 @@ from bk_core.client.history import read_log, seal_log, update_ledger_list
 from bk_core.client.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
 from bk_core.client.janitor import GcReport, apply_retention, check_ledgers_exist, delete_log, gc_log, gc_quietly, trim_log
 from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, log_path, now_ms, read_ledger_list, store_now_ms, until_definite
+from bk_core.client.orphans import Orphan, adopt_log, delete_orphan, find_orphans, forget_log
 from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
 from bk_core.protocol.log.codec import encode
 from bk_core.protocol.log.ledger_list import LedgerList
@@ -31,13 +32,18 @@ __all__ = [
     "LogClient",
     "LogProperties",
     "LogWriter",
+    "Orphan",
     "abandoned",
+    "adopt_log",
     "apply_retention",
     "check_ledgers_exist",
     "create_intended",
     "create_log",
     "delete_log",
+    "delete_orphan",
+    "find_orphans",
     "forget_intent",
+    "forget_log",
     "gc_log",
     "gc_quietly",
     "intent_here",

@@ -175,6 +175,9 @@ class MemoryStore:
     def check_cluster(self) -> None:
         self.cluster_id()
 
+    def cluster_near(self, cluster_id: str) -> str | None:
+        return None
+
     def log_elsewhere(self, name: str) -> str | None:
         return None
 

@@ -133,6 +133,9 @@ class MetadataStore(Protocol):
     def log_root(self) -> str:
         """Where this cluster's logs lie (OWN-8); absolute, without the chroot."""
 
+    def cluster_near(self, cluster_id: str) -> str | None:
+        """The root of the cluster with this identity, if it lies in the same metadata store, near this one's root."""
+
     def log_elsewhere(self, name: str) -> str | None:
         """Another log root that holds a log of this name which may be this cluster's, made by an older program (OWN-8)."""
 

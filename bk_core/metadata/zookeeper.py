@@ -274,6 +274,9 @@ class ZooKeeperStore:
     def log_root(self) -> str:
         return self._log_root.find().removeprefix(self._prefix)
 
+    def cluster_near(self, cluster_id: str) -> str | None:
+        return self._cluster.near(cluster_id)
+
     def log_elsewhere(self, name: str) -> str | None:
         found = self._log_root.elsewhere(name)
         return None if found is None else found.removeprefix(self._prefix)

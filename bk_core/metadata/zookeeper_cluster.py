@@ -47,7 +47,7 @@ class ClusterAtRoot:
         self._had_layout = False
 
     def cluster_id(self) -> str:
-        found = self._identity()
+        found = self._identity(self._root)
         if found is None:
             raise NoClusterError(self._what_is_there())
         self._first = self._first or found
@@ -62,15 +62,18 @@ class ClusterAtRoot:
         elif self._had_layout:
             raise NoClusterError(f"the cluster at {self._root} has lost its LAYOUT; restore the metadata store before anything else")
 
-    def _identity(self) -> str | None:
+    def near(self, cluster_id: str) -> str | None:
+        return next((root for root in clusters_near(self._nodes, self._root) if self._identity(root) == cluster_id), None)
+
+    def _identity(self, root: str) -> str | None:
         """INSTANCEID; where there is none but a LAYOUT, when the root was made: old clusters never got an INSTANCEID."""
         try:
-            stored = self._nodes._get(f"{self._root}/INSTANCEID").data.decode("ascii", "replace").strip()
+            stored = self._nodes._get(f"{root}/INSTANCEID").data.decode("ascii", "replace").strip()
         except NoNodeError:
             stored = ""
         if stored:
             return stored
-        created = self._nodes._created(self._root) if self._nodes._exists(f"{self._root}/LAYOUT") else None
+        created = self._nodes._created(root) if self._nodes._exists(f"{root}/LAYOUT") else None
         return None if created is None else f"root-{created:x}"
 
     def _what_is_there(self) -> str:

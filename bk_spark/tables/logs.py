@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from bk_core.client.logs import list_logs, read_log
-from bk_core.errors import LogSchemaError, NoSuchLogError
+from bk_core.errors import LogSchemaError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.position import Position
 from bk_spark.arrow import schema_of_text
 from bk_spark.options import Options
@@ -90,6 +90,10 @@ def _log_rows(client: Any, options: Options, names: tuple[str, ...], columns: Co
             view = read_log(client, name)
         except NoSuchLogError:
             continue
+        except WrongClusterError:
+            if options.names_logs:
+                raise
+            continue  # it stands among this cluster's logs, but is none
         first, end, properties = view.first_position, view.end_position, view.properties
         rows_before, bytes_before = view.counts_before(first)
         rows_ever, bytes_ever = view.counts_before(end)

@@ -1,4 +1,4 @@
-"""Logs and their clusters: two clusters in one ZooKeeper, one initialised anew, an empty ZooKeeper, a mistyped root (OWN-1 .. OWN-8).
+"""Logs and their clusters: two clusters in one ZooKeeper, one initialised anew, an empty ZooKeeper, a mistyped root (OWN-1 .. OWN-9).
 
 ZooKeeper and the bookies are real; each cluster has one bookie, in this process.
 """
@@ -18,17 +18,21 @@ from kazoo.client import KazooClient
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
+from bk_core.cli import run
 from bk_core.client.history import read_log
+from bk_core.client.intents import create_intended
 from bk_core.client.list_store import read_ledger_list
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log, delete_log, gc_log, list_logs
+from bk_core.client.logs import adopt_log, create_log, delete_log, delete_orphan, find_orphans, forget_log, gc_log, list_logs
 from bk_core.errors import (
     BkError,
     ClusterChangedError,
+    InvalidArgumentError,
     LogExistsError,
     NoClusterError,
     NoSuchLogError,
+    WrongClusterError,
 )
 from bk_core.metadata import open_store
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -307,3 +311,180 @@ def test_a_running_client_notices_a_cluster_initialised_anew(world: World) -> No
     for action in (*ACTIONS.values(), lambda bk: bk.decommission_bookie("x:1"), lambda bk: bk.repair_ledger(ledgers[0])):
         with pytest.raises(BkError, match="BK-CLUSTER-CHANGED"):
             action(client)
+
+
+# --- ledgers whose log is gone -----------------------------------------------------------------------------------------
+
+
+def test_ledgers_whose_list_is_gone_are_found_and_deleted_only_on_request(world: World) -> None:
+    """OWN-9: not those of a log that is there, of one at another log root, or of a writer that has only just begun."""
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    lost = written(client, "lost")
+    kept = written(client, "kept")
+    other = world.connect("ledgers", log_root=f"{world.parent}/other")
+    elsewhere = written(other, "elsewhere")
+    begun = create_intended(client, "unborn", RAW)
+    writers = strangers(client, 2)
+    world.wipe("ledgers-logs/logs/lost")
+    orphans = list(find_orphans(client))
+    assert [orphan.ledger_id for orphan in orphans] == lost
+    assert {(orphan.log, orphan.log_root) for orphan in orphans} == {("lost", client.store.log_root)} and orphans[0].log_id
+    assert list(find_orphans(other)) == []
+    assert set(lost) <= set(client.list_ledgers())  # finding deletes nothing
+    assert delete_orphan(client, orphans[0]) and not delete_orphan(client, orphans[0])
+    create_log(client, "lost", RAW)  # another log of that name
+    assert [orphan.ledger_id for orphan in find_orphans(client)] == lost[1:]
+    assert all(delete_orphan(client, orphan) for orphan in orphans[1:])
+    assert list(find_orphans(client)) == []
+    left = {*kept, *elsewhere, begun.ledger_id, *(writer.ledger_id for writer in writers)}
+    assert set(client.list_ledgers()) == left
+    check_strangers(client, writers)
+
+
+# --- what a person may say ---------------------------------------------------------------------------------------------
+
+
+def test_a_log_of_a_restored_cluster_is_adopted(world: World) -> None:
+    """OWN-4: the ledgers are the same, the INSTANCEID is not."""
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    written(client, "web")
+    before = client.store.cluster_id()
+    world.kazoo.set(f"{world.parent}/ledgers/INSTANCEID", b"restored")
+    client = world.connect("ledgers")
+    with pytest.raises(WrongClusterError, match=f"belongs to cluster {before}"):
+        read_log(client, "web")
+    for wrong in (None, "another"):
+        with pytest.raises(WrongClusterError, match=f"the list of log 'web' names cluster {before}, not"):
+            adopt_log(client, "web", from_cluster=wrong)
+    assert adopt_log(client, "web", from_cluster=before).cluster == "restored" == adopt_log(client, "web").cluster
+    assert entries_of(client, "web") == [b"0", b"1", b"2"]
+    written(client, "web")
+
+
+def test_adopting_and_deleting_a_strange_log_touches_no_ledger_of_others(world: World) -> None:
+    """OWN-6: even a person who is wrong destroys nothing."""
+    world.cluster("ledgers")
+    ledgers = written(world.connect("ledgers"), "web")
+    as_before(world, "ledgers", "web")
+    world.stop()
+    world.wipe("ledgers")
+    world.cluster("ledgers")
+    client = world.connect("ledgers", log_root=f"{world.parent}/bk-logs")
+    writers = strangers(client, max(ledgers) + 1)
+    adopt_log(client, "web")
+    with pytest.raises(BkError):
+        LogWriter.open(client, "web", attempts=1).append(b"x")
+    delete_log(client, "web")
+    assert list_logs(client) == []
+    check_strangers(client, writers)
+
+
+def test_a_log_of_a_cluster_that_is_gone_is_forgotten_and_its_name_free(world: World) -> None:
+    """OWN-3: not while that cluster is there, and not a log of one's own."""
+    for name in ("ledgers-a", "ledgers-b"):
+        world.cluster(name)
+    shared = f"{world.parent}/shared"
+    a, b = (world.connect(name, log_root=shared) for name in ("ledgers-a", "ledgers-b"))
+    written(a, "web")
+    gone = a.store.cluster_id()
+    with pytest.raises(WrongClusterError, match=f"is not gone, it lies at {world.parent}/ledgers-a"):
+        forget_log(b, "web", cluster=gone)
+    with pytest.raises(WrongClusterError, match=f"is not gone, it lies at {world.parent}/ledgers-a"):
+        adopt_log(b, "web", from_cluster=gone)
+    with pytest.raises(InvalidArgumentError, match="of this cluster"):
+        forget_log(a, "web", cluster=gone)
+    with pytest.raises(WrongClusterError, match=f"names cluster {gone}, not x"):
+        forget_log(b, "web", cluster="x")
+    world.kazoo.set(f"{world.parent}/ledgers-a/INSTANCEID", b"another")
+    forget_log(b, "web", cluster=gone)
+    assert list_logs(b) == [] and written(b, "web")
+
+
+# --- the command line --------------------------------------------------------------------------------------------------
+
+
+def bk(capsys: pytest.CaptureFixture[str], uri: str, *arguments: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error."""
+    status = run([*arguments, "--uri", uri])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+COMMANDS = [
+    ("log", "ls"),
+    ("log", "show", "web"),
+    ("log", "tail", "web"),
+    ("log", "trim", "web", "--keep-bytes", "1"),
+    ("log", "gc"),
+    ("log", "rm", "web", "--yes"),
+]
+
+
+def test_what_commands_say_of_a_mistyped_root(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """OWN-1"""
+    world.cluster("ledgers")
+    written(world.connect("ledgers"), "web")
+    for command in [
+        *COMMANDS,
+        ("ledger", "ls"),
+        ("ledger", "check", "--all"),
+        ("bookie", "decommission", "x:1"),
+    ]:
+        status, out, err = bk(capsys, world.uri("ledgerz"), *command)
+        assert status != 0 and not out and "[BK-NO-CLUSTER]" in err and f"There is one at {world.parent}/ledgers" in err, command
+    assert entries_of(world.connect("ledgers"), "web") == [b"0", b"1", b"2"]
+
+
+def test_what_commands_say_of_a_cluster_initialised_anew(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """OWN-3"""
+    world.cluster("ledgers")
+    old = world.connect("ledgers")
+    ledgers, gone = written(old, "web"), old.store.cluster_id()
+    world.stop()
+    world.wipe("ledgers")
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    writers = strangers(client, max(ledgers) + 1)
+    for command in COMMANDS:
+        status, _, err = bk(capsys, world.uri("ledgers"), *command)
+        assert "[BK-WRONG-CLUSTER]" in err and f"belongs to cluster {gone}" in err and (status != 0 or command[1] == "ls"), command
+    check_strangers(client, writers)
+    status, out, _ = bk(capsys, world.uri("ledgers"), "log", "forget", "web", "--cluster", gone)
+    assert status == 0 and out == f"log web of cluster {gone} is forgotten\n"
+    assert bk(capsys, world.uri("ledgers"), "log", "ls")[1].endswith("0 logs\n")
+
+
+def test_what_gc_says_of_orphans(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """OWN-9"""
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    first, *_ = lost = written(client, "web")
+    with client.create_ledger(custom={"log": b"old"}, **ONE) as unknown:
+        pass
+    world.wipe("ledgers-logs/logs/web")
+    uri = world.uri("ledgers")
+    status, out, _ = bk(capsys, uri, "log", "gc")
+    assert status == 0 and f"ledger {first} of log web, which is gone: left; --delete-orphans deletes it\n" in out
+    assert f"ledger {unknown.ledger_id} of log old, which is gone from this log root (the ledger tells none): left" in out
+    status, out, _ = bk(capsys, uri, "log", "gc", "--delete-orphans", "known", "--json")
+    said = [json.loads(line) for line in out.splitlines()]
+    assert [(line["orphan"], line["deleted"]) for line in said if "orphan" in line] == [
+        *((i, True) for i in lost),
+        (unknown.ledger_id, False),
+    ]
+    assert bk(capsys, uri, "log", "gc", "web", "--delete-orphans", "all")[0] == 2
+    status, out, _ = bk(capsys, uri, "log", "gc", "--delete-orphans", "all")
+    assert status == 0 and "(the ledger tells none): deleted" in out and list(client.list_ledgers()) == []
+
+
+def test_what_adopt_says(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.cluster("ledgers")
+    written(world.connect("ledgers"), "web")
+    before = world.connect("ledgers").store.cluster_id()
+    world.kazoo.set(f"{world.parent}/ledgers/INSTANCEID", b"restored")
+    uri = world.uri("ledgers")
+    assert "names cluster" in bk(capsys, uri, "log", "adopt", "web")[2]
+    assert bk(capsys, uri, "log", "adopt", "web", "--from", before)[1] == "log web is of cluster restored from now on\n"
+    assert json.loads(bk(capsys, uri, "log", "adopt", "web", "--json")[1])["cluster"] == "restored"

@@ -361,8 +361,7 @@ def test_truncation_beside_a_writer_and_a_follower(embedded: LocalCluster, clien
 @pytest.mark.parametrize("unread", [0, 7])
 def test_a_trim_while_the_list_is_behind_the_ledgers(client: bk_core.BookKeeper, log: str, unread: int) -> None:
     """LOG-13, LOG-15: a live segment is passed whose end only its ledger knows; both are trimmed before the reader looks again."""
-    first = client.create_ledger()
-    second = client.create_ledger()
+    first, second = (client.create_ledger(custom={"log": log.encode()}) for _ in range(2))
     first.append_many([b"%d" % i for i in range(100)]).result(PATIENCE_S)
     first.close()
     second.append_many([b"%d" % i for i in range(50)]).result(PATIENCE_S)

@@ -108,7 +108,7 @@ def put(client: Any, log: str, rows: range, *, per_entry: int = 1 << 20, at_ms: 
     batch = pa.record_batch([pa.array(rows, pa.int64())], schema=schema)
     pieces = [batch.slice(start, per_entry) for start in range(0, len(rows), per_entry)]
     runs = [run for piece in pieces for run in pack_arrow(iter([piece]), schema, 1 << 20)]
-    with client.create_ledger() as ledger:
+    with client.create_ledger(custom={"log": log.encode()}) as ledger:
         for run in runs:
             ledger.append_run(run.payloads, run.offsets).result(30)
         size = sum(run.bytes for run in runs)
@@ -140,7 +140,7 @@ def test_rows_per_trigger_are_exact_inside_entries(client: Any, log: str, stream
 def test_bytes_per_trigger_are_exact(client: Any, log: str, stream: Callable[..., Stream]) -> None:
     create_log(client, log, LogProperties(entry_format="raw"))
     sizes = [1, 50, 3, 200, 1, 1, 60, 7, 90]
-    with client.create_ledger() as ledger:
+    with client.create_ledger(custom={"log": log.encode()}) as ledger:
         ledger.append_many([str(i).zfill(size).encode() for i, size in enumerate(sizes)]).result(30)
     segment = SegmentRange(ledger.ledger_id, 0, len(sizes) - 1, len(sizes), sum(sizes), 1)
     update_ledger_list(client, log, lambda listed: listed.append_segments([segment], now_ms(), "q", 0))
@@ -425,7 +425,7 @@ def test_a_list_from_a_backup(client: Any, log: str, stream: Callable[..., Strea
 
 def test_a_live_ledger_that_is_gone(client: Any, log: str, stream: Callable[..., Stream]) -> None:
     create_log(client, log, LogProperties(entry_format="raw"))
-    with client.create_ledger() as ledger:
+    with client.create_ledger(custom={"log": log.encode()}) as ledger:
         update_ledger_list(client, log, lambda listed: listed.add_live_segment(ledger.ledger_id, now_ms()))
         start = stream(openLedgers="lac").initial()
     client.delete_ledger(ledger.ledger_id)

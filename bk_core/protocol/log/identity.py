@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -75,6 +75,27 @@ def claim(listed: LedgerList, here: str, evidence: Evidence = NO_EVIDENCE) -> Cl
 
 def _was_used(listed: LedgerList) -> bool:
     return bool(listed.next_seq or listed.committed or listed.dropped or listed.condemned or listed.released or listed.opened)
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What is left of a log under its name: the id of the log that is there, tombstones, an intent of the ledger in question;
+    ``unclear``: something is there that cannot be read, or lies elsewhere."""
+
+    log_id: str | None = None
+    tombstones: Collection[str] = ()
+    intended: bool = False
+    unclear: bool = False
+
+
+def is_orphan(custom: Mapping[str, bytes], log_root: str, traces: Traces) -> bool:
+    """OWN-9: whether nothing is left that could still list the ledger or delete it. One of another log root is not judged from here."""
+    if LOG_KEY not in custom or traces.intended or traces.unclear or custom.get(LOG_ROOT_KEY) not in (None, log_root.encode()):
+        return False
+    log_id = custom.get(LOG_ID_KEY)
+    if log_id is None:
+        return traces.log_id is None and not traces.tombstones
+    return log_id.decode(errors="replace") not in (traces.log_id, *traces.tombstones)
 
 
 def ledgers_to_look_at(listed: LedgerList) -> tuple[int, ...]:

@@ -267,8 +267,8 @@ def test_gc(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch)
     record_intent(client, "a", Intent(young.ledger_id, "q", "elsewhere", 1, logs.now_ms()))
     assert [report["deleted"] for report in bk.json("gc")] == [[], []]
     assert bk.json("gc", "--min-age", "1h") == [
-        {"log": "a", "deleted": [orphan.ledger_id], "closed": [], "failed": []},
-        {"log": "b", "deleted": [], "closed": [], "failed": []},
+        {"log": "a", "deleted": [orphan.ledger_id], "closed": [], "failed": [], "foreign": []},
+        {"log": "b", "deleted": [], "closed": [], "failed": [], "foreign": []},
     ]
     assert bk("gc", "a") == "a: deleted nothing, closed nothing\n"
     assert bk("gc", "a", "--min-age", "0s") == f"a: deleted ledgers {young.ledger_id}, closed nothing\n"

@@ -33,7 +33,9 @@ from bk_core.protocol.log.identity import (
     Claim,
     Evidence,
     Standing,
+    Traces,
     claim,
+    is_orphan,
     ledgers_to_look_at,
     standing,
 )
@@ -374,6 +376,32 @@ def test_of_which_log_a_first_offset_is() -> None:
     assert log_id_of_reader(b'{"cluster":"c","offsets":{"a":{"logId":"1"}}}', "a") == "1"
     for unknown in (b"", b"[]", b"{}", b'{"a":1}', b'{"cluster":"c"}', b'{"b":{"logId":"1"}}', b'{"cluster":{"logId":"1"}}'):
         assert log_id_of_reader(unknown, "a") is None
+
+
+# --- ledgers whose log is gone -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("custom", "traces", "expected"),
+    [
+        ({}, Traces(), False),
+        ({"log": b"a"}, Traces(), True),
+        ({"log": b"a"}, Traces(log_id="1"), False),  # it may be of that one
+        ({"log": b"a"}, Traces(tombstones=("2",)), False),
+        ({"log": b"a", "logId": b"1"}, Traces(), True),
+        ({"log": b"a", "logId": b"1"}, Traces(log_id="1"), False),
+        ({"log": b"a", "logId": b"1"}, Traces(log_id="2"), True),  # created again under the name
+        ({"log": b"a", "logId": b"1"}, Traces(tombstones=("2",)), True),
+        ({"log": b"a", "logId": b"1"}, Traces(tombstones=("1",)), False),
+        ({"log": b"a", "logId": b"1"}, Traces(intended=True), False),
+        ({"log": b"a", "logId": b"1"}, Traces(unclear=True), False),
+        ({"log": b"a", "logId": b"1", "logRoot": b"/logs"}, Traces(), True),
+        ({"log": b"a", "logId": b"1", "logRoot": b"/elsewhere"}, Traces(), False),
+    ],
+)
+def test_when_a_ledger_is_an_orphan(custom: dict[str, bytes], traces: Traces, expected: bool) -> None:
+    """OWN-9"""
+    assert is_orphan(custom, "/logs", traces) is expected
 
 
 # --- properties --------------------------------------------------------------------------------------------------------
