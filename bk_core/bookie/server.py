@@ -73,7 +73,7 @@ def allow_descriptors() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def main(arguments: list[str] | None = None) -> int:
+def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bk_core.bookie.server", description="An embedded bookie for one machine.")
     parser.add_argument("--uri", required=True, help="metadata service, e.g. zk://127.0.0.1:2181/ledgers")
     parser.add_argument("--directory", required=True, type=Path, help="where the bookie keeps everything")
@@ -86,6 +86,16 @@ def main(arguments: list[str] | None = None) -> int:
         ("--refill-interval-s", BookieOptions().refill_interval_s, "seconds between attempts to fetch lost entries"),
     ):
         parser.add_argument(flag, type=float, default=default, help=f"{meaning} (default: %(default)s)")
+    for flag, count, meaning in (
+        ("--connections", _LIMITS.connections, "connections at most; idle ones make room for new ones"),
+        ("--polls-per-connection", _LIMITS.polls_per_connection, "long polls of one connection that may wait; more are answered at once"),
+    ):
+        parser.add_argument(flag, type=int, default=count, help=f"{meaning} (default: %(default)s)")
+    for flag, default, meaning in (
+        ("--stalled-s", _LIMITS.stalled_s, "seconds after which half a request, or a peer that takes no answers, ends its connection"),
+        ("--idle-s", _LIMITS.idle_s, "seconds after which a connection ends on which nothing is asked"),
+    ):
+        parser.add_argument(flag, type=float, default=default, help=f"{meaning} (default: %(default)s)")
     parser.add_argument(
         "--few", type=int, default=_COLLECTOR.few, metavar="LEDGERS", help="so many may always go at once (default: %(default)s)"
     )
@@ -93,7 +103,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--few-share", type=float, default=_COLLECTOR.few_share, help="or this part of all ledgers here (default: %(default)s)"
     )
     parser.add_argument("--accept-data-loss", action="store_true", help="start although data is gone, with the ledgers concerned in limbo")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_options(arguments)
     die_with_parent()
     keep_freed_memory()
     allow_descriptors()
@@ -101,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     return _run(options)
 
 
-def _bookie_options(options: argparse.Namespace) -> BookieOptions:
+def bookie_options(options: argparse.Namespace) -> BookieOptions:
     return BookieOptions(
         accept_data_loss=options.accept_data_loss,
         collector=CollectorOptions(
@@ -124,7 +138,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         store = open_store(options.uri)
         try:
-            with EmbeddedBookie(options.directory, options.host, options.port, store, _bookie_options(options)) as bookie:
+            with EmbeddedBookie(options.directory, options.host, options.port, store, bookie_options(options)) as bookie:
                 print(f"READY {bookie.bookie_id}", flush=True)
                 while not stop.is_set() and not bookie.failed.is_set():
                     stop.wait(0.5)
