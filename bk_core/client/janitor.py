@@ -2,7 +2,9 @@
 
 Whatever is to be deleted is written down before: intents for ledgers that are not listed yet, ``condemned`` and ``dropped`` in the list
 for what a trim has cut off, a tombstone for a log that was deleted. So a crash at any point leaves nothing that a later pass does not
-find. Every pass may run at any time, several at once: a ledger is deleted only after the list forbids to commit it.
+find. Every pass may run at any time, several at once: a ledger is deleted only after the list forbids to commit it. What is trimmed,
+condemned, closed and deleted, and in which order, is decided by machines that the simulator runs too (protocol/log/truncation.py,
+cleaning.py, clearing.py); here are their worlds, and the deletion of whole logs.
 """
 
 from __future__ import annotations
@@ -13,9 +15,8 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
-from bk_core.client.history import history_of, read_log
+from bk_core.client.history import history_of
 from bk_core.client.identity import close_own, delete_own, log_id_of_reader, of_this_cluster
 from bk_core.client.intents import (
     HISTORY,
@@ -27,19 +28,18 @@ from bk_core.client.intents import (
 from bk_core.client.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
-    change_ledger_list,
     delete_list,
     read_ledger_list,
     read_versioned,
     store_now_ms,
     until_definite,
 )
+from bk_core.client.list_works import ListWorks
 from bk_core.errors import (
     BkError,
     ClusterChangedError,
     ForeignLedgerError,
     InvalidArgumentError,
-    LogDataLossError,
     LogError,
     MetadataError,
     NoClusterError,
@@ -50,19 +50,18 @@ from bk_core.errors import (
     VersionConflictError,
     WrongClusterError,
 )
-from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.cleaning import LogCleaning
+from bk_core.protocol.log.clearing import ListClearing
 from bk_core.protocol.log.codec import decode, encode
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.segments import HistoryRef
+from bk_core.protocol.log.segments import HistoryRef, Segment
 from bk_core.protocol.log.times import check_not_ahead, is_ahead
-from bk_core.protocol.log.view import LogView
+from bk_core.protocol.log.truncation import LogTruncation, TrimBounds
 
 INTENT_AGE_S = 6 * 3600.0
 GC_PERIOD_S = 10.0
-_TRIES = 5
 _log = logging.getLogger("bk_core.client.janitor")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +73,6 @@ class GcReport:
     closed: tuple[int, ...] = ()
     failed: tuple[tuple[int, str], ...] = ()
     foreign: tuple[tuple[int, str], ...] = ()
-
-
-def _again(action: Callable[[], T]) -> T:
-    """Repeat what has met history that is trimmed meanwhile."""
-    for _ in range(_TRIES - 1):
-        with suppress(LogDataLossError):
-            return action()
-    return action()
 
 
 class _Pass:
@@ -104,19 +95,37 @@ class _Pass:
     def over(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline
 
-    def change(self, change: Callable[[LedgerList], LedgerList]) -> LedgerList:
-        """Again where another pass has deleted what ``change`` was about to look at: then the list is another one by now."""
-        return _again(lambda: change_ledger_list(self.client, self.log, change, timeout_s=self._timeout_s))
-
     def report(self) -> GcReport:
         return GcReport(tuple(self.deleted), tuple(self.closed), tuple(sorted(self.failed.items())), tuple(sorted(self.foreign.items())))
 
-    def close(self, intent: Intent) -> None:
-        """A listed ledger whose writer is gone: its committed ranges stay."""
-        done = self._try(intent.ledger_id, close_own, intent.log_id)
-        if done is not None and intent.ledger_id not in self.foreign:
-            forget_intent(self.client, self.log, intent.ledger_id, intent.purpose)
-            self.closed.append(intent.ledger_id)
+    def run(self, machine: ListClearing) -> None:
+        """Run one machine of the log, and keep what it did."""
+        machine.failed.update((ledger_id, BkError(why)) for ledger_id, why in self.failed.items())
+        try:
+            ListWorks(self.client, self.log, self, self._timeout_s).run(machine)
+        finally:
+            self.closed += machine.closed
+            self.failed.update((ledger_id, str(error)) for ledger_id, error in machine.failed.items() if ledger_id not in self.failed)
+
+    def close_ledger(self, ledger_id: int) -> bool | None:
+        """Whether the ledger existed, as one of this log; None if it failed. A ledger of another log is as good as gone (OWN-6)."""
+        return self._try(ledger_id, close_own, self._intended_for(ledger_id)) if ledger_id not in self.foreign else False
+
+    def delete_ledger(self, ledger_id: int) -> bool | None:
+        existed = self._try(ledger_id, delete_own, self._intended_for(ledger_id))
+        if existed:
+            self.deleted.append(ledger_id)
+        return existed
+
+    def _intended_for(self, ledger_id: int) -> str:
+        """The id of the log; "" if it is not known: what a janitor has found may be of an earlier log of this name."""
+        intent = self.intents.get(ledger_id)
+        return "" if intent is None else intent.log_id
+
+    def intent_of(self, ledger_id: int) -> str | None:
+        """The purpose of an intent that may be forgotten."""
+        intent = self.intents.get(ledger_id)
+        return None if intent is None or ledger_id in self.foreign else intent.purpose
 
     def delete(self, ledger_ids: Iterable[int], log_id: str = "") -> list[int]:
         """Fence, recover, delete, forget (LOG-12). Returns those that are gone now; others are left for another pass. A ledger goes only
@@ -151,35 +160,6 @@ class _Pass:
             _log.warning("log %s: ledger %d cannot be cleaned up now: %s", self.log, ledger_id, error)
             return None
 
-    # --- what the list says -----------------------------------------------------------------------------------------
-
-    def clear_list(self, listed: LedgerList) -> None:
-        """Delete what is condemned, what was released and has no intent any more, and what a trim has dropped, one reference at a time."""
-        load = history_of(self.client, self.log, listed.log_id)
-        if listed.released:
-            listed = self.change(lambda current: current.settle(self.intents, load))
-        listed = self.clear_condemned(listed)
-        index = 0
-        while index < len(listed.dropped) and not self.over:
-            ref = listed.dropped[index]
-
-            def sweep(current: LedgerList, ref: HistoryRef = ref) -> LedgerList:
-                return current.sweep(load, self.intents, current.dropped.index(ref))[0] if ref in current.dropped else current
-
-            try:
-                listed = self.clear_condemned(self.change(sweep))
-            except NoSuchLogError:
-                raise
-            except BkError as error:
-                listed = read_ledger_list(self.client, self.log)
-                if ref in listed.dropped:  # else another pass was faster
-                    self.failed[ref.ledger_id] = str(error)
-                    index = listed.dropped.index(ref) + 1
-
-    def clear_condemned(self, listed: LedgerList) -> LedgerList:
-        gone = self.delete(i for i in listed.condemned if i not in self.failed)
-        return self.change(lambda current: current.absolve(gone)) if gone else listed
-
 
 # --- the janitor ----------------------------------------------------------------------------------------------------
 
@@ -203,20 +183,7 @@ def gc_log(client: LogClient, log: str, *, min_age_s: float = INTENT_AGE_S, pass
 
 def _clean(work: _Pass, old: list[Intent]) -> None:
     _clear_tombstones(work)
-    try:
-        listed = read_ledger_list(work.client, work.log)
-        load = history_of(work.client, work.log, listed.log_id)
-        work.clear_list(listed)  # first: what dropped history mentions cannot be condemned
-        ids = [intent.ledger_id for intent in old if intent.ledger_id not in work.deleted]
-        if ids:
-            work.clear_condemned(work.change(lambda current: current.condemn(ids, load)))
-        named = _again(lambda: read_log(work.client, work.log).named(ids)) if ids else frozenset()
-    except NoSuchLogError:
-        work.delete(intent.ledger_id for intent in old)
-        return
-    for intent in old:
-        if intent.ledger_id in named and not work.over:
-            work.close(intent)
+    work.run(LogCleaning(work.log, [intent.ledger_id for intent in old], work.intents))
 
 
 _cleaned_at: dict[str, float] = {}  # by log id: when this process last cleaned up
@@ -323,66 +290,20 @@ def _retain(work: _Pass, at_ms: int) -> None:
 
 
 def _trim(work: _Pass, before: Position | None, before_ms: int | None, max_bytes: int | None) -> None:
-    def look() -> tuple[str, int]:
-        view = read_log(work.client, work.log)
-        cut = max(_cuts(view, before, before_ms, max_bytes))
-        if before_ms is not None:
-            _warn_of_ahead(work, view, cut)
-        return view.log_id, cut
-
-    log_id, cut = _again(look)
-    load = history_of(work.client, work.log, log_id)
-    closed: dict[int, bool] = {}
-
-    def change(listed: LedgerList) -> LedgerList:
-        if listed.log_id != log_id:
-            return listed
-        return listed.trim(min(cut, _first_open(work, listed, cut, closed)), load, work.intents)[0]
-
-    work.clear_list(work.change(change))
-
-
-def _cuts(view: LogView, before: Position | None, before_ms: int | None, max_bytes: int | None) -> Iterable[int]:
-    """Sequence numbers of the first segment to keep, one per bound."""
-    first = view.listed.trimmed_seq
-    if before is not None:
-        yield view.normal(before).seq if before.seq >= first else first
+    machine = LogTruncation(work.log, TrimBounds(before, before_ms, max_bytes), work.intents)
+    work.run(machine)
     if before_ms is not None:
-        found = view.position_at_time(before_ms)
-        yield view.next_seq if found is None else found.seq
-    if max_bytes is not None:
-        beyond = view.listed.total_bytes - max_bytes - view.listed.trimmed_bytes
-        yield first if beyond <= 0 else _at_byte(view, beyond)
+        _warn_of_ahead(work, machine.kept)
 
 
-def _warn_of_ahead(work: _Pass, view: LogView, cut: int) -> None:
+def _warn_of_ahead(work: _Pass, segment: Segment | None) -> None:
     """JAN-3: a segment with a time that cannot be yet stops retention by age until then; by number or size it can be cut off."""
-    segment = view.segment(cut) if cut < view.next_seq else None
     if segment is not None and not segment.live and is_ahead(segment.committed_at_ms, store_now_ms(work.client)):
         ahead = (
             "log %s: segment %d says it was committed at %d ms since 1970, which the metadata store's clock has not reached; nothing from"
         )
-        _log.warning(ahead + " it on is cut off by age before then (bk log trim --before-seq cuts)", work.log, cut, segment.committed_at_ms)
-
-
-def _at_byte(view: LogView, beyond: int) -> int:
-    """The segment with that byte behind the start, so that at least the bytes to keep are kept. One row is always admitted: step back."""
-    found = view.position_at_rows(view.first_position, None, beyond).seq
-    over = view.counts_before(Position(found))[1] - view.listed.trimmed_bytes > beyond
-    return found - 1 if over else found
-
-
-def _first_open(work: _Pass, listed: LedgerList, cut: int, closed: dict[int, bool]) -> int:
-    """Segments in the history are never live. One in the tail may be in a ledger that is still written."""
-    for segment in listed.segments:
-        if segment.seq >= cut:
-            break
-        ledger_id = segment.ledger_id
-        if not closed.get(ledger_id):
-            closed[ledger_id] = ledger_id in work.intents or work.client.ledger_metadata(ledger_id).state is LedgerState.CLOSED
-        if segment.live or not closed[ledger_id]:
-            return segment.seq
-    return listed.next_seq
+        what = (work.log, segment.seq, segment.committed_at_ms)
+        _log.warning(ahead + " it on is cut off by age before then (bk log trim --before-seq cuts)", *what)
 
 
 # --- deletion -------------------------------------------------------------------------------------------------------

@@ -23,7 +23,10 @@ from bk_core.protocol.ledger.writer_base import WriterBase, WriterState
 from bk_core.protocol.ledger.writer_close import ClosingWriter
 from bk_core.protocol.ledger.writer_failures import FailingWriter
 from bk_core.protocol.ledger.writer_lac import ConfirmingWriter
-from bk_core.protocol.log.truncation import LogTruncation
+from bk_core.protocol.log.clearing import ListClearing
+from bk_core.protocol.log.effects import LedgerOpened, RecoverLedger
+from bk_core.protocol.log.reader_order import LogReaderOrder
+from bk_core.protocol.log.truncation import TrimBounds
 from bk_core.protocol.wire.messages import Status
 
 # --- bookies -------------------------------------------------------------------------------------------------------------
@@ -304,8 +307,44 @@ def all_fragments(metadata: LedgerMetadata) -> tuple[FragmentSpan, ...]:
 
 # --- logs ------------------------------------------------------------------------------------------------------------------
 
-_found = LogTruncation._found
+
+def takes_open_ledgers(self: Any, listed: Any, load: Any) -> Any:
+    for segment in listed.live_segments:
+        if segment.seq < self._bounds.cut(listed, load):
+            listed = listed.close_live(segment.ledger_id, -1, 0, 0)
+    return listed.trim(self._bounds.cut(listed, load), load)[0]
 
 
-def takes_open_ledgers(self: Any, *, closed: bool) -> None:
-    _found(self, closed=True)
+_write = ListClearing._write
+_cut = TrimBounds.cut
+_read_again = LogReaderOrder._read_again
+
+
+def deletes_before_it_writes(self: Any, changed: Any, then: Any, again: Any) -> None:
+    """LOG-11 broken: the list comes last."""
+    doomed = [ledger_id for ledger_id in changed.condemned if ledger_id not in self.listed.condemned]
+    self._delete(doomed, lambda gone: _write(self, changed, then, again))
+
+
+def cuts_one_more(self: Any, listed: Any, load: Any) -> int:
+    return min(listed.next_seq, _cut(self, listed, load) + 1)
+
+
+def closes_nothing(self: Any, ledger_id: int, then: Any, otherwise: Any) -> None:
+    then()
+
+
+def looks_once(self: Any) -> None:
+    """LOG-16 broken: who has read the list once waits for the next change of it, and for the one after that."""
+    if self.listed is None:
+        _read_again(self)
+    else:
+        self._await_list()
+
+
+def opens_with_recovery(self: Any, segment: Any) -> None:
+    self._ask(lambda request: RecoverLedger(request, segment.ledger_id), lambda ended: self._on_opened(_as_opened(ended), segment))
+
+
+def _as_opened(ended: Any) -> Any:
+    return LedgerOpened(ended.request, ended.outcome, True, ended.last_entry_id, ended.error)

@@ -8,6 +8,9 @@
 | I-L4 | late_acknowledgements_were_seen |
 | I-L5 | the_list_only_grows_and_is_cut |
 | I-L6 | what_is_listed_exists |
+| I-L7 | what_is_deleted_is_nobodys |
+| I-L8 | a_trim_keeps_what_it_was_told_to_keep |
+| I-L9 | readers_fence_nobody |
 """
 
 from __future__ import annotations
@@ -99,3 +102,20 @@ def the_list_only_grows_and_is_cut(cluster: Cluster, log: LogTruth) -> Finding:
 @log_invariant("I-L6")
 def what_is_listed_exists(cluster: Cluster, log: LogTruth) -> Finding:
     return f"ledgers {log.ghosts} were gone or condemned when they were listed (LOG-18)" if log.ghosts else None
+
+
+@log_invariant("I-L7")
+def what_is_deleted_is_nobodys(cluster: Cluster, log: LogTruth) -> Finding:
+    """LOG-11, LOG-12."""
+    return log.wronged[0] if log.wronged else None
+
+
+@log_invariant("I-L8")
+def a_trim_keeps_what_it_was_told_to_keep(cluster: Cluster, log: LogTruth) -> Finding:
+    return log.overdone[0] if log.overdone else None
+
+
+@log_invariant("I-L9")
+def readers_fence_nobody(cluster: Cluster, log: LogTruth) -> Finding:
+    """LOG-17."""
+    return log.fenced_by_readers[0] if log.fenced_by_readers else None

@@ -9,10 +9,13 @@ from typing import Any
 from bk_core.protocol.ledger.recovery import RecoveryState
 from bk_core.protocol.ledger.writer import WriterState
 from bk_core.protocol.log.leader import LeaderState
+from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.reader_order import OnTruncated
+from bk_core.protocol.log.truncation import TrimBounds
 from tests.simulation.clients import Recoverer, Writer
 from tests.simulation.cluster import Cluster
-from tests.simulation.logs import Leader, LogTail, LogTruth, truncation
+from tests.simulation.log_keepers import cleaning, seal_some, trim
+from tests.simulation.logs import LIST, Leader, LogTail, LogTruth
 from tests.simulation.options import draw, election_lost
 from tests.simulation.swarm import Run
 from tests.simulation.world import MS
@@ -46,6 +49,8 @@ class LogRun(Run):
         self._janitor = Random(seed * 2 + 7)
         if self._janitor.random() < 0.4:
             world.at(MS, self._collect)
+        if self._janitor.random() < 0.5:
+            world.at(MS, self._seal)
         world.at(MS, self._weather)
 
     def lead(self, name: str) -> Leader:
@@ -70,17 +75,29 @@ class LogRun(Run):
         world.at(int(self.options.append_every_ms * MS * 2 * world.random()), lambda: self._go_on(leader))
 
     def _truncate(self) -> None:
-        ledgers = self.log.ledgers
-        if ledgers:
-            keep = ledgers[int(self.world.random() * len(ledgers))]
-            truncation(self.cluster, f"cut{len(self.cluster.clients)}", self.log, keep, self._truncated)
+        value, random = self.cluster.store.items[LIST][0], self.world.random
+        kept = random()
+        if kept < 0.6:
+            span = value.next_seq - value.trimmed_seq
+            bounds = TrimBounds(before=Position(value.trimmed_seq + int(random() * (span + 1))))
+        elif kept < 0.8:
+            bounds = TrimBounds(before_ms=int(self.world.now // MS * random()))
+        else:
+            bounds = TrimBounds(max_bytes=int((value.total_bytes - value.trimmed_bytes) * random()))
+        trim(self.cluster, f"cut{len(self.cluster.clients)}", self.log, bounds, self._truncated)
 
     def _collect(self) -> None:
         """A janitor that takes ledgers for abandoned as soon as they are made."""
         if not self.calm:
-            if self._janitor.random() < 0.3:
-                self.log.collect()
+            orphans = [one for one in self.log.owner if one not in self.log.ever and not self.cluster.truths[one].deleted]
+            if self._janitor.random() < 0.3 and orphans:
+                cleaning(self.cluster, f"gc{len(self.cluster.clients)}", self.log, orphans[-1:], lambda value: None)
             self.world.at(int(2 * MS * self._janitor.random()) + 1, self._collect)
+
+    def _seal(self) -> None:
+        if not self.calm:
+            seal_some(self.cluster, "sealer", self.log)
+            self.world.at(int(60 * MS * self._janitor.random()) + 1, self._seal)
 
     def _truncated(self, value: Any) -> None:
         if not isinstance(value, Exception) and value:

@@ -23,9 +23,7 @@ from bk_core.protocol.log.leader import LeaderOptions, LeaderState, LogLeader
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
-from bk_core.protocol.log.sealing import SealLimits
 from bk_core.protocol.log.segments import HistoryRef
-from bk_core.protocol.log.truncation import LogTruncation
 from bk_core.protocol.log.view import LogView
 from tests.simulation.clients import Client, Writer
 from tests.simulation.store import Answer
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 
 LIST = "log"
 LOOK_NS = 25 * MS
-SEAL = SealLimits(tail_max=4, chunk=2, fan_out=2)
-FIRST_HISTORY_LEDGER = 100_000  # ledgers of the history hold no data: here they are values that come and go at once
 LEADER_OPTIONS = LeaderOptions(rounds_max=50, backoff_ns=20 * MS, backoff_max_ns=400 * MS, retry_ns=30 * MS)
 
 
@@ -59,8 +55,12 @@ class LogTruth:
         self.new_stored: list[int] = []
         self.election_lost = 0.0  # how often a look at the election says no
         self.disorder: list[str] = []  # what a reader was told out of order
+        self.fenced_by_readers: list[str] = []
+        self.wronged: list[str] = []  # ledgers that were deleted and must not be (LOG-11, LOG-12)
+        self.overdone: list[str] = []  # what a trim cut off beyond its bounds
         self.ghosts: list[int] = []  # ledgers that were gone, or condemned, when they were listed
         self.chunks: dict[int, Chunk] = {}
+        self.sealed = 0
         self._closed: dict[int, None] = {}
         cluster.logs.append(self)
         cluster.store.items[LIST] = [LedgerList("log"), 0]
@@ -83,19 +83,6 @@ class LogTruth:
             self.ever[ledger_id] = None
         self.changed = True
         self.cluster.world.note(f"the log lists {', '.join(map(str, ledgers)) or 'nothing'}")
-
-    def collect(self) -> None:
-        """One step of a janitor: condemn a ledger that nothing lists, or delete what is condemned. Each changes the list."""
-        store, truths = self.cluster.store, self.cluster.truths
-        value, version = store.items[LIST]
-        for ledger_id in value.condemned:
-            if not truths[ledger_id].deleted:
-                store.delete(truths[ledger_id])
-                self.cluster.world.probes["a janitor took a ledger that a leader was about to list"] += 1
-        orphans = [one for one in self.owner if one not in self.ever and not truths[one].deleted]
-        if value.condemned or orphans:
-            changed = value.absolve(value.condemned) if value.condemned else value.condemn(orphans[-1:], self.load)
-            store.items[LIST] = [changed, version + 1]
 
     def closed(self, ledger_id: int) -> bool:
         """CLOSED, or gone after having been CLOSED (LOG-12). CLOSED is final."""
@@ -208,19 +195,10 @@ class LogClient(Client):
         """As client/log_driver.py makes it: the last ledger behind the list of that version, with the ends known by now filled in."""
         if self.attempt is None or (self.attempt[0].ledgers, self.attempt[0].version) != (effect.ledgers, effect.version):
             value, now_ms = self.lists[effect.version], self.now // MS
-            if len(effect.ledgers) <= len(value.segments):
-                seq = next(segment.seq for segment in value.segments if segment.ledger_id == effect.ledgers[0])
-                for segment in value.live_segments:
-                    if segment.seq < seq:
-                        value = value.close_live(
-                            segment.ledger_id, self.cluster.truths[segment.ledger_id].metadata.last_entry_id, 0, now_ms
-                        )
-                value, gone = value.trim(seq, self.log.load)
-                self.attempt = (effect, value.absolve(gone))
-                return self.attempt[1]
             for segment in value.live_segments:
-                if segment.ledger_id in self.ends:
-                    value = value.close_live(segment.ledger_id, self.ends[segment.ledger_id], 0, now_ms)
+                end = self.ends.get(segment.ledger_id)
+                if end is not None:
+                    value = value.close_live(segment.ledger_id, end, size_up_to(end), now_ms)
             self.attempt = (effect, value.add_live_segment(effect.ledgers[-1], now_ms))
         return self.attempt[1]
 
@@ -268,6 +246,9 @@ class LogClient(Client):
 
     def _recover(self, request: int, truth: Truth) -> None:
         self.recoveries += 1
+        if self.role == "reader":
+            self.log.fenced_by_readers.append(f"{self.name} opens ledger {truth.ledger_id} with recovery")
+            self.log.changed = True
         client = self.cluster.recoverer(f"{self.name}/r{self.recoveries}", truth)
         self.parts.append(client)
 
@@ -304,7 +285,7 @@ class LogClient(Client):
 
         def heard(found: Answer) -> None:
             if found.outcome is Outcome.OK:
-                told = found.value.close_live(ledger_id, self.ends[ledger_id], 0, self.now // MS)
+                told = found.value.close_live(ledger_id, self.ends[ledger_id], size_up_to(self.ends[ledger_id]), self.now // MS)
                 if told is not found.value:
                     self.cluster.store.set_item(self.name, LIST, told, found.version, written, self.log.listed)
 
@@ -489,12 +470,9 @@ class LogTail(LogClient):
         self.act(self.machine.look(self.now))
 
 
-def truncation(cluster: Cluster, name: str, log: LogTruth, keep_from: int, on_done: Callable[[Any], None]) -> LogClient:
-    """LOG-11: everything before ``keep_from`` goes."""
-    client = LogClient(cluster, name, log, (1, 1, 1), LogTruncation(keep_from, 30 * MS))
-    client.on_done = lambda token, value: on_done(value)
-    client.act(client.machine.start("truncated", client.now))
-    return client
+def size_up_to(last_entry_id: int) -> int:
+    """Bytes of a ledger, as far as lists are concerned."""
+    return 10 * (last_entry_id + 1)
 
 
 def _lac(truth: Truth, metadata: LedgerMetadata) -> int:

@@ -27,8 +27,10 @@ from bk_core.protocol.ledger.writer_guarantee import GuaranteeingWriter
 from bk_core.protocol.ledger.writer_lac import ConfirmingWriter
 from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode
 from bk_core.protocol.log import reading
+from bk_core.protocol.log.clearing import ListClearing
 from bk_core.protocol.log.leader import LogLeader
-from bk_core.protocol.log.truncation import LogTruncation
+from bk_core.protocol.log.reader_order import LogReaderOrder
+from bk_core.protocol.log.truncation import LogTruncation, TrimBounds
 from bk_core.protocol.wire.messages import Status
 from tests.simulation import replicator
 from tests.simulation.broken import (
@@ -39,6 +41,7 @@ from tests.simulation.broken import (
     asks_current_ensemble,
     asks_without_fence,
     changes_first,
+    closes_nothing,
     closes_without_draining,
     commits_any_complete,
     commits_between_un_acks,
@@ -46,13 +49,17 @@ from tests.simulation.broken import (
     counts_answers,
     counts_departed,
     counts_domains_of_departed,
+    cuts_one_more,
+    deletes_before_it_writes,
     fences_only_what_it_knows,
     forces_an_ack_quorum,
     forgets_fences,
     install_with_early,
     length_of_nothing,
+    looks_once,
     loses_only_what_is_outstanding,
     moves_the_lac_by_acks,
+    opens_with_recovery,
     overwrites_closed,
     persists_private_changes,
     remembers_departed,
@@ -498,8 +505,51 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "LOG-11",
         "a truncation takes ledgers that are not closed",
-        ((LogTruncation, "_found", takes_open_ledgers),),
-        ("I-L5",),
+        ((LogTruncation, "_without_front", takes_open_ledgers),),
+        ("I-L5", "I-L7"),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
+    Mutation(
+        "LOG-11 (order)",
+        "a ledger is deleted before the list has condemned it",
+        ((ListClearing, "_write", deletes_before_it_writes),),
+        ("I-L7", "I-L6", "I-L5", "L-4", "L-8", "crash"),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
+    Mutation(
+        "LOG-11 (bounds)",
+        "a trim cuts off one segment more than it was told",
+        ((TrimBounds, "cut", cuts_one_more),),
+        ("I-L8",),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
+    Mutation(
+        "LOG-12",
+        "a ledger is deleted without being closed",
+        ((ListClearing, "_close_ledger", closes_nothing),),
+        ("I-L7",),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
+    Mutation(
+        "LOG-13",
+        "a reader goes on with what is left whatever was trimmed unread",
+        ((reading, "rows_lost", lambda trimmed_rows, rows_read: 0),),
+        ("I-L2",),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+        6000,
+    ),
+    Mutation(
+        "LOG-16",
+        "a reader at the end of the log does not look at the list when it changes",
+        ((LogReaderOrder, "_read_again", looks_once),),
+        ("L-6",),
+        {"log": True, "append_every_ms": 4, "storm_ms": 300},
+    ),
+    Mutation(
+        "LOG-17",
+        "a reader opens an unclosed ledger with recovery",
+        ((LogReaderOrder, "_open", opens_with_recovery),),
+        ("I-L9",),
         {"log": True, "append_every_ms": 4, "storm_ms": 300},
     ),
 )

@@ -48,6 +48,30 @@ class WriteList:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeList:
+    """Compare-and-set of the whole list against ``version``. Answered by ListWritten."""
+
+    request: int
+    listed: LedgerList
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtLedger:
+    """Read a ledger's metadata: is it CLOSED? Answered by LedgerOpened."""
+
+    request: int
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetIntent:
+    """Nobody is to clean up after this ledger any more. Not answered: an intent that stays is met again by the next janitor."""
+
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoadChunk:
     """Read one chunk of the history of the log. Answered by ChunkLoaded."""
 
@@ -269,7 +293,10 @@ class Changed:
 LogEffect = (
     ReadList
     | WriteList
+    | ChangeList
     | LoadChunk
+    | LookAtLedger
+    | ForgetIntent
     | CheckLeadership
     | CreateLedger
     | RecoverLedger

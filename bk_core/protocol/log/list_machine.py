@@ -43,9 +43,12 @@ class ListMachine(LogMachine):
             case Outcome.OK | Outcome.UNKNOWN:  # a stale answer is not believed (META-11)
                 self._after("list", self._retry_ns, lambda: self._read_list(then))
             case Outcome.NO_SUCH_LEDGER:
-                self._fail(event.error or NoSuchLogError(f"there is no log {self.name!r}", log=self.name))
+                self._without_log(event.error or NoSuchLogError(f"there is no log {self.name!r}", log=self.name))
             case _:
                 self._fail(event.error or BkError(f"the ledger list of log {self.name!r} cannot be used"))
+
+    def _without_log(self, error: Exception) -> None:
+        self._fail(error)
 
     def _is_another(self, event: ListRead) -> bool:
         """A log that was deleted and created again: its versions start anew."""
@@ -53,24 +56,30 @@ class ListMachine(LogMachine):
 
     # --- history ------------------------------------------------------------------------------------------------------
 
-    def _find(self, question: Callable[[LedgerList, Load], T], then: Callable[[T], None], again: Callable[[], None]) -> None:
-        """Ask ``question`` of the list, loading the chunks that it needs. It may run several times; a BkError that it raises ends the work.
+    def _find(
+        self,
+        question: Callable[[LedgerList, Load], T],
+        then: Callable[[T], None],
+        again: Callable[[], None],
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Ask ``question`` of the list, loading the chunks that it needs; it may run several times.
 
-        If a chunk is gone, the list is read, and ``again`` goes on with it.
+        If a chunk is gone, the list is read, and ``again`` goes on with it. A BkError, of ``question`` or of a chunk, goes to ``failed``;
+        by default it ends the work.
         """
         assert self.listed is not None
         try:
             found = question(self.listed, self._load)
         except _NotLoadedError as missing:
             ref = missing.ref
-
-            def loaded(event: ChunkLoaded) -> None:
-                self._on_chunk(event, ref, lambda: self._find(question, then, again), again)
-
-            self._ask(lambda request: LoadChunk(request, ref), loaded)
+            self._ask(
+                lambda request: LoadChunk(request, ref),
+                lambda event: self._on_chunk(event, ref, lambda: self._find(question, then, again, failed), again, failed or self._fail),
+            )
             return
         except BkError as error:
-            self._fail(error)
+            (failed or self._fail)(error)
             return
         for old in list(self._chunks)[:-CHUNKS_KEPT]:
             del self._chunks[old]
@@ -83,7 +92,14 @@ class ListMachine(LogMachine):
         self._chunks[key] = chunk = self._chunks.pop(key)
         return chunk
 
-    def _on_chunk(self, event: ChunkLoaded, ref: HistoryRef, then: Callable[[], None], again: Callable[[], None]) -> None:
+    def _on_chunk(
+        self,
+        event: ChunkLoaded,
+        ref: HistoryRef,
+        then: Callable[[], None],
+        again: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
         match event.outcome:
             case Outcome.OK:
                 self._chunks[ref.ledger_id, ref.entry_id] = event.chunk
@@ -95,7 +111,7 @@ class ListMachine(LogMachine):
                 self._read_list(again)
             case _:
                 where = f"segments {ref.first_seq}..{ref.after_seq - 1} of log {self.name!r} are in history ledger {ref.ledger_id}"
-                self._fail(event.error or LogHistoryError(f"{where}, which cannot be read", log=self.name, ledger=ref.ledger_id))
+                failed(event.error or LogHistoryError(f"{where}, which cannot be read", log=self.name, ledger=ref.ledger_id))
 
     def _fail(self, error: Exception) -> None:
         self._effects.append(Fail(self._token, error))

@@ -1,152 +1,124 @@
-"""Cutting the front off a log (replication-protocol.md 10.3). It needs no leadership: its compare-and-set only removes a prefix."""
+"""Cutting the front off a log (replication-protocol.md 10.3). It needs no leadership: its compare-and-set only removes a prefix.
+
+``trim_log`` and the retention (client/janitor.py) drive it in production, ``truncation`` (tests/simulation/logs.py) in the simulator.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
-from bk_core.errors import BkError, InvalidArgumentError, NoSuchLogError
-from bk_core.protocol.effects import Complete, Fail
+from bk_core.errors import BkError
 from bk_core.protocol.events import Outcome
-from bk_core.protocol.log.effects import (
-    DeleteLedger,
-    LedgerDeleted,
-    LedgerOpened,
-    ListRead,
-    ListWritten,
-    LogEffect,
-    OpenLedger,
-    ReadList,
-    WriteList,
-)
-from bk_core.protocol.log.machine import LogMachine
+from bk_core.protocol.log.clearing import ListClearing
+from bk_core.protocol.log.effects import LedgerOpened, LookAtLedger
+from bk_core.protocol.log.history import Load
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import Segment
+from bk_core.protocol.log.view import LogView
 
 
-class LogTruncation(LogMachine):
-    """Remove every ledger before ``keep_from``: unlist, then delete, oldest first (LOG-11).
+@dataclass(frozen=True, slots=True)
+class TrimBounds:
+    """What may go: what lies before the segment of ``before``, what was committed before ``before_ms`` (milliseconds since 1970), and what
+    is older than the newest ``max_bytes``. Of several bounds the farthest holds."""
 
-    Only CLOSED ledgers go: bookies take entries of a writer whose ledger has no metadata any more (LOG-12). It stops before the first
-    ledger that is not CLOSED, never removes the last one, and the last but one only if the last is CLOSED too. A crash between unlisting
-    and deleting leaves unlisted ledgers to a janitor. Completes with the ids that are gone, perhaps none.
+    before: Position | None = None
+    before_ms: int | None = None
+    max_bytes: int | None = None
+
+    def cut(self, listed: LedgerList, load: Load) -> int:
+        """The sequence number of the first segment to keep, whether or not all before it may go."""
+        return max(self._cuts(LogView(listed, load)), default=listed.trimmed_seq)
+
+    def _cuts(self, view: LogView) -> Iterable[int]:
+        first = view.listed.trimmed_seq
+        if self.before is not None:
+            yield view.normal(self.before).seq if self.before.seq >= first else first
+        if self.before_ms is not None:
+            found = view.position_at_time(self.before_ms)
+            yield view.next_seq if found is None else found.seq
+        if self.max_bytes is not None:
+            beyond = view.listed.total_bytes - self.max_bytes - view.listed.trimmed_bytes
+            yield first if beyond <= 0 else _at_byte(view, beyond)
+
+
+def _at_byte(view: LogView, beyond: int) -> int:
+    """The segment with that byte behind the start, so that at least the bytes to keep are kept. One row is always admitted: step back."""
+    found = view.position_at_rows(view.first_position, None, beyond).seq
+    over = view.counts_before(Position(found))[1] - view.listed.trimmed_bytes > beyond
+    return found - 1 if over else found
+
+
+class LogTruncation(ListClearing):
+    """Unlist a prefix, then delete its ledgers (LOG-11), and whatever else the list has put aside.
+
+    The cut is decided once, on the list as it is first read. It stops before a live segment, and before one whose ledger is neither CLOSED
+    nor watched by an intent: its writer may still commit more of it (LOG-12). So a log that is written keeps its last ledger, and the list
+    remembers how far the log has come when nothing else is left. Completes with the ids that are gone, perhaps none.
     """
 
-    def __init__(self, keep_from: int, retry_ns: int = 200_000_000) -> None:
-        super().__init__()
-        self._keep_from = keep_from
-        self._retry_ns = retry_ns
-        self._token: Any = None
-        self._ledgers: tuple[int, ...] = ()
-        self._version = -1
-        self._to_check: list[int] = []
-        self._closed: list[int] = []  # found CLOSED, in list order; for good, because CLOSED is final
-        self._doomed: tuple[int, ...] = ()
-        self._to_delete: list[int] = []
+    def __init__(self, name: str, bounds: TrimBounds, intents: Collection[int] = (), retry_ns: int = 200_000_000) -> None:
+        super().__init__(name, intents, retry_ns)
+        self.cut = -1
+        self.kept: Segment | None = None  # the first that the bounds keep
+        self._bounds = bounds
+        self._closed: dict[int, None] = {}  # ledgers found CLOSED: for good, because CLOSED is final
 
-    def start(self, token: Any, now_ns: int) -> list[LogEffect]:
-        """Fails with InvalidArgumentError if ``keep_from`` is not listed, NoSuchLogError, or what the store refused with."""
-        self._token = token
-        self._ask(ReadList, self._on_list)
-        return self._finish_step()
-
-    def _on_list(self, event: ListRead) -> None:
-        if not self._is_there(event.outcome, event.error, lambda: self._ask(ReadList, self._on_list)):
-            return
-        self._ledgers, self._version = event.ledgers, event.version
-        if self._doomed and not set(self._doomed) & set(event.ledgers):
-            self._delete(self._doomed)  # unlisted by an attempt of ours of unknown outcome, or by somebody who deletes them as well
-        elif self._keep_from not in event.ledgers:
-            self._fail(InvalidArgumentError(f"ledger {self._keep_from} is not listed: nothing says where to cut"))
+    def _begin(self) -> None:
+        assert self.listed is not None
+        self._log_id = self._log_id or self.listed.log_id
+        if self._is_another_log():
+            self._done()
         else:
-            self._to_check = list(self._candidates(event.ledgers))
-            self._closed = []
-            self._check_next()
+            self._find(self._decide, self._cut_at, self._begin)
 
-    def _candidates(self, ledgers: tuple[int, ...]) -> tuple[int, ...]:
-        """What must be CLOSED: all before the cut, and the last ledger if the cut reaches the last but one (LOG-11)."""
-        count = ledgers.index(self._keep_from)
-        return ledgers if count and count == len(ledgers) - 1 else ledgers[:count]
+    def _decide(self, listed: LedgerList, load: Load) -> tuple[int, Segment | None]:
+        seq = self._bounds.cut(listed, load)
+        return seq, LogView(listed, load).segment(seq) if seq < listed.next_seq else None
 
-    def _check_next(self) -> None:
-        if self._to_check:
-            ledger_id = self._to_check[0]
-            self._ask(lambda request: OpenLedger(request, ledger_id), self._on_opened)
-        else:
-            self._unlist(self._removable())
+    def _cut_at(self, decided: tuple[int, Segment | None]) -> None:
+        self.cut, self.kept = decided
+        self._trim()
 
-    def _on_opened(self, event: LedgerOpened) -> None:
+    def _trim(self) -> None:
+        """Look at ledgers until it is known how far the cut may reach, then cut."""
+        assert self.listed is not None
+        for segment in self.listed.segments:  # those in the history were closed when they were sealed
+            if segment.seq >= self.cut or segment.live:
+                break
+            if not self._may_go(segment):
+                self._look_at(segment)
+                return
+        self._change(self._without_front, lambda: self._clear(self._done))
+
+    def _may_go(self, segment: Segment) -> bool:
+        return segment.ledger_id in self._closed or segment.ledger_id in self._intents
+
+    def _look_at(self, segment: Segment) -> None:
+        self._ask(lambda request: LookAtLedger(request, segment.ledger_id), lambda event: self._seen(event, segment))
+
+    def _seen(self, event: LedgerOpened, segment: Segment) -> None:
         """A ledger that is gone already was CLOSED when somebody deleted it (LOG-12)."""
         match event.outcome:
             case Outcome.UNKNOWN:
-                self._after("check", self._retry_ns, self._check_next)
+                self._after("check", self._retry_ns, self._trim)
             case Outcome.NO_SUCH_LEDGER:
-                self._found(closed=True)
+                self._found(segment, closed=True)
             case Outcome.OK:
-                self._found(closed=event.closed)
+                self._found(segment, closed=event.closed)
             case _:
-                self._fail(event.error or BkError(f"ledger {self._to_check[0]} cannot be looked at"))
+                self._fail(event.error or BkError(f"ledger {segment.ledger_id} cannot be looked at"))
 
-    def _found(self, *, closed: bool) -> None:
+    def _found(self, segment: Segment, *, closed: bool) -> None:
         if closed:
-            self._closed.append(self._to_check.pop(0))
+            self._closed[segment.ledger_id] = None
         else:
-            self._to_check.clear()
-        self._check_next()
+            self.cut = min(self.cut, segment.seq)
+        self._trim()
 
-    def _removable(self) -> tuple[int, ...]:
-        """LOG-11: the longest prefix of CLOSED ledgers before the cut; without the last but one unless the last is CLOSED."""
-        count = min(len(self._closed), self._ledgers.index(self._keep_from))
-        if count == len(self._ledgers) - 1 and len(self._closed) < len(self._ledgers):
-            count = max(0, count - 1)
-        return self._ledgers[:count]
-
-    def _unlist(self, doomed: tuple[int, ...]) -> None:
-        self._doomed = doomed
-        if doomed:
-            kept, version = self._ledgers[len(doomed) :], self._version
-            self._ask(lambda request: WriteList(request, kept, version), self._on_written)
-        else:
-            self._effects.append(Complete(self._token, ()))
-
-    def _on_written(self, event: ListWritten) -> None:
-        match event.outcome:
-            case Outcome.OK:
-                self._delete(self._doomed)
-            case Outcome.UNKNOWN:  # META-12: the identical request
-                self._after("list", self._retry_ns, lambda: self._unlist(self._doomed))
-            case Outcome.CONFLICT:  # META-14: decide again on what is stored now
-                self._ask(ReadList, self._on_list)
-            case _:
-                self._is_there(event.outcome, event.error, lambda: None)
-
-    def _delete(self, ledgers: tuple[int, ...]) -> None:
-        self._doomed = ledgers
-        self._to_delete = list(ledgers)
-        self._delete_next()
-
-    def _delete_next(self) -> None:
-        if self._to_delete:
-            ledger_id = self._to_delete[0]
-            self._ask(lambda request: DeleteLedger(request, ledger_id), self._on_deleted)
-        else:
-            self._effects.append(Complete(self._token, self._doomed))
-
-    def _on_deleted(self, event: LedgerDeleted) -> None:
-        match event.outcome:
-            case Outcome.OK:
-                self._to_delete.pop(0)
-                self._delete_next()
-            case Outcome.UNKNOWN:
-                self._after("delete", self._retry_ns, self._delete_next)
-            case _:
-                self._fail(event.error or BkError(f"ledger {self._to_delete[0]} is unlisted, but cannot be deleted"))
-
-    def _is_there(self, outcome: Outcome, error: Exception | None, again: Any) -> bool:
-        if outcome is Outcome.UNKNOWN:
-            self._after("list", self._retry_ns, again)
-        elif outcome is Outcome.NO_SUCH_LEDGER:
-            self._fail(NoSuchLogError("the log does not exist"))
-        elif outcome is not Outcome.OK:
-            self._fail(error or BkError("the ledger list cannot be used"))
-        return outcome is Outcome.OK
-
-    def _fail(self, error: Exception) -> None:
-        self._effects.append(Fail(self._token, error))
+    def _without_front(self, listed: LedgerList, load: Load) -> LedgerList:
+        """LOG-11: as far as the cut may reach in this list; another one than was looked at may have more that is live."""
+        kept = (segment.seq for segment in listed.segments if segment.live or not self._may_go(segment))
+        return listed.trim(min([self.cut, *kept]), load, self._intents)[0]

@@ -15,7 +15,8 @@ from bk_core.protocol.ledger.tail import Tail
 from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
 from tests.simulation.clients import Client, Writer
 from tests.simulation.cluster import LIMITS
-from tests.simulation.logs import Leader, LogTruth, truncation
+from tests.simulation.log_keepers import truncation
+from tests.simulation.logs import Leader, LogTruth
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import OPENED, READ
 from tests.simulation.world import MS
@@ -96,7 +97,7 @@ def test_scenario_41_b_the_log_layer_never_does_that() -> None:
 
     1. A leader has rolled twice. Ledgers 8 and 9 are full; 10 is listed, but the closing write of 9 has not got through yet.
     2. Everything before 10 is to be truncated: 8 goes, 9 stays, because it is not closed.
-    3. 9 is closed, and truncated again: it stays, because of the last two, one is open. What the leader wrote to both is still there.
+    3. 9 is closed, and truncated again: it stays as long as the list calls it live. What the leader wrote to both is still there.
     """
     s = Scenario(3, 3, 2)
     log = LogTruth(s.cluster)

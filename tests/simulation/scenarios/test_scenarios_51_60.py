@@ -17,7 +17,8 @@ from bk_core.protocol.log import effects as log_effects
 from bk_core.protocol.log.leader_state import LeaderState, Span
 from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
 from tests.simulation.clients import Recoverer
-from tests.simulation.logs import Leader, LogClient, LogTruth, truncation
+from tests.simulation.log_keepers import truncation
+from tests.simulation.logs import Leader, LogClient, LogTruth
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import MS
 

@@ -19,6 +19,7 @@ from bk_core.protocol.log.effects import (
     AwaitLedger,
     AwaitList,
     Changed,
+    ChangeList,
     CheckLeadership,
     CheckLedger,
     CloseLedger,
@@ -34,6 +35,7 @@ from bk_core.protocol.log.effects import (
     LedgerOpened,
     ListRead,
     ListWritten,
+    LookAtLedger,
     OpenLedger,
     ReadList,
     RecoverLedger,
@@ -42,9 +44,10 @@ from bk_core.protocol.log.effects import (
 from bk_core.protocol.log.leader import LogLeader
 from bk_core.protocol.log.leader_state import LeaderOptions, LeaderState, Span
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
 from bk_core.protocol.log.segments import Segment
-from bk_core.protocol.log.truncation import LogTruncation
+from bk_core.protocol.log.truncation import LogTruncation, TrimBounds
 
 
 @dataclass
@@ -71,7 +74,7 @@ class World:
         self.faults = faults
         self.list: tuple[int, ...] = ()
         self.version = 0
-        self.late_writes: list[WriteList] = []
+        self.late_writes: list[WriteList | ChangeList] = []
         self.ledgers: dict[int, Ledger] = {}
         self.deleted: dict[int, Ledger] = {}
         self.log_order: list[int] = []  # every ledger that was ever listed, in order
@@ -101,7 +104,8 @@ class World:
         return machine
 
     def start_truncation(self, name: str, keep_from: int) -> None:
-        machine = LogTruncation(keep_from)
+        first = len(self.log_order) - len(self.list)
+        machine = LogTruncation("log", TrimBounds(before=Position(first + self.list.index(keep_from))))
         self.machines[name] = machine
         self.perform(name, machine.start(name, self.time))
 
@@ -117,9 +121,12 @@ class World:
             for ledger_id in self.condemned:
                 ledger = self.ledgers.pop(ledger_id, None)
                 if ledger is not None:
-                    assert not ledger.entries, "LOG-9: a ledger that was never listed has entries"
                     self.deleted[ledger_id] = ledger
-                    self.collected.add(ledger_id)
+                    if ledger_id in self.log_order:  # truncated
+                        assert ledger.closed, "LOG-12"
+                    else:
+                        assert not ledger.entries, "LOG-9: a ledger that was never listed has entries"
+                        self.collected.add(ledger_id)
             self.condemned = ()
         else:
             self.condemned = tuple(ledger_id for ledger_id in self.ledgers if ledger_id not in self.log_order)[:1]
@@ -254,8 +261,10 @@ class World:
                 outcome = Outcome.UNKNOWN if self._chance() else Outcome.OK
                 listed = self._listed()
                 self._answer(name, request, ListRead(number, outcome, self.list, self.version, condemned=self.condemned, listed=listed))
-            case WriteList():
+            case WriteList() | ChangeList():
                 self._answer(name, request, self._write_list(request))
+            case LookAtLedger(number, ledger_id):
+                self._open(name, request, number, ledger_id)
             case CheckLeadership(number):
                 self._answer(name, request, LeadershipChecked(number, not self._chance(0.3)))
             case CreateLedger(number, tags):
@@ -275,7 +284,7 @@ class World:
             case AppendTo(_, ledger_id, _, _):
                 self._store(ledger_id)
 
-    def _write_list(self, write: WriteList) -> ListWritten:
+    def _write_list(self, write: WriteList | ChangeList) -> ListWritten:
         if self._chance(0.5):
             self.late_writes.append(write)
             return ListWritten(write.request, Outcome.UNKNOWN)
@@ -284,14 +293,20 @@ class World:
         self._apply(write)
         return ListWritten(write.request, Outcome.UNKNOWN if self._chance() else Outcome.OK, self.version)
 
-    def _apply(self, write: WriteList) -> None:
-        self.check_list_change(self.list, write.ledgers)
-        for ledger_id in write.ledgers:
+    def _apply(self, write: WriteList | ChangeList) -> None:
+        if isinstance(write, ChangeList):
+            ledgers = tuple(segment.ledger_id for segment in write.listed.segments)
+            self.condemned = write.listed.condemned
+        else:
+            ledgers = write.ledgers
+        if ledgers != self.list:
+            self.check_list_change(self.list, ledgers)
+        for ledger_id in ledgers:
             if ledger_id not in self.list:
                 assert ledger_id in self.ledgers and ledger_id not in self.condemned, "LOG-18: a deleted ledger was listed"
                 self.log_order.append(ledger_id)
-        self.truncated.update(set(self.list) - set(write.ledgers))
-        self.list, self.version = write.ledgers, self.version + 1
+        self.truncated.update(set(self.list) - set(ledgers))
+        self.list, self.version = ledgers, self.version + 1
 
     def _listed(self) -> LedgerList:
         """The list with all that is left of ``log_order``; ends are told at once, but for those of the last two."""
@@ -302,7 +317,7 @@ class World:
             live = seq >= len(self.log_order) - 2 or not ledger.closed
             segments.append(Segment(seq, ledger_id, 0, None if live else ledger.last_entry_id, 0 if live else len(ledger.entries)))
         rows = sum(len(self.ledger(ledger_id).entries) for ledger_id in self.log_order[:first])
-        return LedgerList("log", segments=tuple(segments), trimmed_seq=first, trimmed_rows=rows)
+        return LedgerList("log", segments=tuple(segments), trimmed_seq=first, trimmed_rows=rows, condemned=self.condemned)
 
     def _create(self, name: str, number: int) -> LedgerCreated:
         ledger_id, self.next_ledger = self.next_ledger, self.next_ledger - 1  # ids need not rise

@@ -20,6 +20,8 @@ ANSWERS: dict[type, type] = {
     fx.CheckLedger: fx.LedgerChecked,
     fx.OpenLedger: fx.LedgerOpened,
     fx.LoadChunk: fx.ChunkLoaded,
+    fx.LookAtLedger: fx.LedgerOpened,
+    fx.ChangeList: fx.ListWritten,
     fx.Deliver: fx.Delivered,
 }
 
@@ -33,6 +35,7 @@ class Talk:
         self.timers: dict[str, int] = {}
         self.delivered: list[tuple[int, int, int]] = []
         self.deleted: list[int] = []
+        self.forgotten: list[int] = []
 
     def take(self, effects: list[Any]) -> Talk:
         for effect in effects:
@@ -45,6 +48,8 @@ class Talk:
                     self.failed[token] = error
                 case SetTimer(key, after_ns):
                     self.timers[key] = after_ns
+                case fx.ForgetIntent(ledger_id):
+                    self.forgotten.append(ledger_id)
                 case _:
                     if isinstance(effect, fx.Deliver):
                         self.delivered.append((effect.segment.ledger_id, effect.first_entry_id, effect.last_entry_id))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.client import intents, janitor
+from bk_core.client import intents, janitor, list_works
 from bk_core.client.history import ChunkCache, history_of, update_ledger_list
 from bk_core.client.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
 from bk_core.client.janitor import GcReport, apply_retention, gc_log, gc_quietly, trim_log
@@ -31,7 +31,7 @@ from bk_core.errors import (
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.sealing import SealLimits
-from bk_core.protocol.log.segments import LogProperties, SegmentRange
+from bk_core.protocol.log.segments import HistoryRef, LogProperties, SegmentRange
 
 RAW = LogProperties(entry_format="raw")
 SMALL = SealLimits(tail_max=5, chunk=3, fan_out=2)
@@ -324,15 +324,16 @@ def test_retention_by_age_and_bytes(client: Any) -> None:
 
 def test_a_log_recreated_in_the_middle_of_a_trim_is_left_alone(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(client, 6)
-    read = janitor.read_log
+    read = list_works.read_versioned
 
     def meanwhile(*arguments: Any) -> Any:
-        view = read(*arguments)
+        found = read(*arguments)
+        monkeypatch.setattr(list_works, "read_versioned", read)
         delete_log(client, "a")
         grow(client, 3)
-        return view
+        return found
 
-    monkeypatch.setattr(janitor, "read_log", meanwhile)
+    monkeypatch.setattr(list_works, "read_versioned", meanwhile)
     assert trim_log(client, "a", before=Position(6)) == ()
     assert left(client) == [0, 1, 2]
 
@@ -343,7 +344,7 @@ def test_history_that_is_lost_stops_the_deletion_of_nothing_else(client: Any, mo
     update_ledger_list(client, "a", lambda current: current.trim(30, view.load)[0])
     lost = read_ledger_list(client, "a").dropped[0]
 
-    monkeypatch.setattr(janitor, "history_of", lambda c, n, i: history_of(c, n, i, ChunkCache()))
+    monkeypatch.setattr(list_works, "history_of", lambda c, n, i: history_of(c, n, i, ChunkCache()))
     del client.ledgers[lost.ledger_id]
     report = gc_log(client, "a")
     assert [ledger_id for ledger_id, _ in report.failed] == [lost.ledger_id] and "does not exist" in report.failed[0][1]
@@ -356,18 +357,17 @@ def test_two_passes_at_once_do_not_disturb_each_other(client: Any, monkeypatch: 
     grow(client, 30)
     view = read_log(client, "a")
     update_ledger_list(client, "a", lambda current: current.trim(30, view.load)[0])
-    change = janitor.change_ledger_list
-    calls: list[int] = []
 
-    def overtaken(*arguments: Any, **options: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 2:  # the first sweep
-            monkeypatch.setattr(janitor, "change_ledger_list", change)
-            gc_log(client, "a")
+    def overtaken(_client: Any, name: str, log_id: str) -> Any:
+        monkeypatch.setattr(list_works, "history_of", history_of)
+        gc_log(client, "a")
+
+        def load(ref: HistoryRef) -> Any:
             raise LogDataLossError("trimmed meanwhile")
-        return change(*arguments, **options)
 
-    monkeypatch.setattr(janitor, "change_ledger_list", overtaken)
+        return load
+
+    monkeypatch.setattr(list_works, "history_of", overtaken)
     assert gc_log(client, "a").failed == ()
     assert client.ledgers == {} and read_ledger_list(client, "a").dropped == ()
 
@@ -376,15 +376,15 @@ def test_a_log_deleted_in_the_middle_of_a_pass_is_the_end_of_it(client: Any, mon
     grow(client, 30)
     view = read_log(client, "a")
     update_ledger_list(client, "a", lambda current: current.trim(30, view.load)[0])
-    listed = janitor.read_ledger_list
+    read = list_works.read_versioned
 
     def meanwhile(*arguments: Any) -> Any:
-        found = listed(*arguments)
-        monkeypatch.setattr(janitor, "read_ledger_list", listed)
+        found = read(*arguments)
+        monkeypatch.setattr(list_works, "read_versioned", read)
         delete_log(client, "a")
         return found
 
-    monkeypatch.setattr(janitor, "read_ledger_list", meanwhile)
+    monkeypatch.setattr(list_works, "read_versioned", meanwhile)
     assert gc_log(client, "a").failed == () and client.ledgers == {}
 
 
