@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bk_core.bookie.children import Child, accepts_connections
+from bk_core.bookie.private import make_directory
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, OperationTimeoutError
 
 DEFAULT_VERSION = "4.18.0"
@@ -228,6 +229,7 @@ class ApacheBookie:
         self._port = port
         self._registered = registered
         self._child: Child | None = None
+        make_directory(self._directory)
         write_logging(self._configuration)
         self._memory = (settings.heap_mb, settings.direct_mb)
         self._conf.write_text(settings.configuration(uri, port, self._directory))

@@ -19,6 +19,7 @@ from bk_core.bookie.collector import Collector, CollectorOptions
 from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.identity import Standing, begin_anew, examine, kept_address, sign, write_durably
 from bk_core.bookie.loop import DISK_RESERVE_BYTES, BookieServer
+from bk_core.bookie.private import FILE_MODE, make_private
 from bk_core.bookie.refill import Refill, mark_losses
 from bk_core.bookie.replicas import ReplicaReader
 from bk_core.errors import BkError, BookieIOError, InvalidArgumentError
@@ -81,7 +82,7 @@ class EmbeddedBookie:
 
         InvalidArgumentError if data was lost here and ``accept_data_loss`` is not set, or if the directory is another bookie's.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_private(self._directory)
         self._lock()
         try:
             listener = self._bind()
@@ -168,7 +169,7 @@ class EmbeddedBookie:
             self.failed.set()
 
     def _lock(self) -> None:
-        self._lock_descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock_descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

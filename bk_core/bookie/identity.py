@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from bk_core.bookie.private import make_directory, opener
 from bk_core.bookie.storage import Condition, condition_of, move_aside
 from bk_core.errors import InvalidArgumentError, NoNodeError
 from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
@@ -98,9 +99,9 @@ def sign(store: MetadataStore, bookie_id: str, directory: Path) -> None:
 
 def write_durably(path: Path, data: bytes) -> None:
     """Replace a file so that after a crash either the old or the new content is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     draft = path.with_name(path.name + ".new")
-    with draft.open("wb") as file:
+    with open(draft, "wb", opener=opener) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

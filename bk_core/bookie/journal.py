@@ -18,6 +18,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from bk_core.bookie.private import opener
 from bk_core.errors import BookieIOError
 from bk_core.protocol import BytesLike
 from bk_core.protocol.bookie.chunks import checksum
@@ -120,7 +121,7 @@ def create(directory: Path, journal_id: bytes) -> None:
     """Make both files anew, durably."""
     for name in NAMES:
         draft = directory / f"{name}.new"
-        with draft.open("wb") as file:
+        with open(draft, "wb", opener=opener) as file:
             file.write(_MAGIC + journal_id)
             file.flush()
             os.fsync(file.fileno())

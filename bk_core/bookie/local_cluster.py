@@ -29,6 +29,7 @@ from typing import IO, Any, Protocol
 from bk_core.bookie import apache as apache_releases
 from bk_core.bookie.apache import ApacheBookie, ApacheSettings
 from bk_core.bookie.children import Child, free_port
+from bk_core.bookie.private import DIRECTORY_MODE, make_directory
 from bk_core.errors import InvalidArgumentError, MetadataError, OperationTimeoutError
 from bk_core.metadata import open_store
 from bk_core.metadata.store import MetadataStore
@@ -77,7 +78,7 @@ class EmbeddedBookieProcess:
     def start(self, *, accept_data_loss: bool = False) -> None:
         if self.running:
             raise InvalidArgumentError(f"bookie {self.bookie_id} is running")
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         command = [sys.executable, "-u", "-m", "bk_core.bookie.server", "--uri", self._uri]
         command += ["--directory", str(self._directory / "data"), "--port", str(self._port), "--host", "127.0.0.1"]
         command += ["--refill-interval-s", "1"]
@@ -155,7 +156,7 @@ class LocalCluster:
             self._resources.callback(shutil.rmtree, made, ignore_errors=True)
             directory = made
         directory = directory.absolute()
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)  # one that is there stays as it is
         lock: IO[str] = self._resources.enter_context((directory / "lock").open("w"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

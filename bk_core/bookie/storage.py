@@ -13,7 +13,9 @@ committed state. A checksum or id that does not fit raises BookieIOError: never 
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import struct
 import threading
 import time
@@ -30,10 +32,13 @@ from bk_core.bookie import tables
 from bk_core.bookie.batch import ID_END, Batch, Single
 from bk_core.bookie.changes import decode_changes, encode_changes
 from bk_core.bookie.journal import ID_BYTES, NAMES, Journal, create
+from bk_core.bookie.private import FILE_MODE, make_directory
 from bk_core.bookie.records import decode_record, encode_record
 from bk_core.errors import BookieIOError
 from bk_core.protocol.bookie import Change, LedgerRecord, Persist
 from bk_core.protocol.bookie.chunks import Run
+
+log = logging.getLogger("bk_core.bookie")
 
 STORE_BYTES = 16 << 20  # when so much is in the journal only, it goes to the database
 PIECE_BYTES = 8 << 20  # of a transaction: in one that falls out of the processor's caches a byte costs five times as much
@@ -41,7 +46,12 @@ STORE_AFTER_S = 1.0  # or after this long
 MAP_BYTES_START = 256 << 20  # sparse: costs address space, not disk
 RECORD_CACHE_MAX = 65_536
 
+COMPACT_BYTES_MIN = 64 << 20  # a smaller file is not worth it
+ROOM_OUTSIDE_BYTES = 16 << 20  # of the file system, without which nothing that is free inside of the database counts
+
 _DATABASES = 3
+_TABLES = (b"entries", b"runs", b"ledgers")
+_META_PAGES = 2
 _ROWS = 10_000
 _JOURNAL_KEY = b"journal"  # in the unnamed database, beside the names of the others
 _JOURNAL = struct.Struct(f">{ID_BYTES}sQ")  # id, number of the last record that is in the database
@@ -93,6 +103,44 @@ def move_aside(directory: Path) -> Path:
     return kept
 
 
+def _pages(env: Any) -> tuple[int, int]:
+    """Bytes of the database's file that are used, and that are free in it."""
+    with env.begin(buffers=True) as txn:
+        names = [bytes(key) for key, _ in txn.cursor() if bytes(key) in _TABLES]
+        stats = [txn.stat(env.open_db(None, txn))] + [txn.stat(env.open_db(name, txn, create=False)) for name in names]
+        size = int(stats[0]["psize"])
+        used = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats) + _META_PAGES
+        return used * size, max(0, env.info()["last_pgno"] + 1 - used) * size
+
+
+def compact(directory: Path) -> bool:
+    """Write the database anew without what is free in it, if that is most of a large file and there is room for the rest. Before it is
+    opened. Returns whether that was done; a crash in the middle leaves the old file."""
+    path, draft = directory / "data.mdb", directory / "compacted.new"
+    shutil.rmtree(draft, ignore_errors=True)
+    if not path.exists() or path.stat().st_size < COMPACT_BYTES_MIN:
+        return False
+    with lmdb.open(str(directory), max_dbs=_DATABASES, readonly=True, create=False, lock=False) as env:
+        used, free = _pages(env)
+        stat = os.statvfs(directory)
+        if free < used or stat.f_bavail * stat.f_frsize < used + ROOM_OUTSIDE_BYTES:
+            return False
+        make_directory(draft)
+        env.copy(str(draft), compact=True)
+    os.chmod(draft / "data.mdb", FILE_MODE)
+    for target in (draft / "data.mdb", directory):
+        if target == directory:
+            (draft / "data.mdb").replace(path)
+        descriptor = os.open(target, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    shutil.rmtree(draft, ignore_errors=True)
+    log.info("the database in %s was compacted from %d to %d MiB", directory, (used + free) >> 20, path.stat().st_size >> 20)
+    return True
+
+
 class LmdbBookieStorage:
     """Use from one thread, except that ``completed(position, error)`` is called on the commit thread.
 
@@ -102,12 +150,20 @@ class LmdbBookieStorage:
     """
 
     def __init__(self, directory: Path, completed: Completion | None = None, *, map_bytes: int = MAP_BYTES_START) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         self._directory = directory
         self._completed = completed
         try:
+            compact(directory)
             self._env = lmdb.open(
-                str(directory), map_size=map_bytes, max_dbs=_DATABASES, subdir=True, readahead=False, metasync=True, sync=True
+                str(directory),
+                map_size=map_bytes,
+                max_dbs=_DATABASES,
+                subdir=True,
+                readahead=False,
+                metasync=True,
+                sync=True,
+                mode=FILE_MODE,
             )
             self._entries = self._env.open_db(b"entries")
             self._runs = self._env.open_db(b"runs")
@@ -279,12 +335,26 @@ class LmdbBookieStorage:
         return known
 
     def disk_bytes(self) -> tuple[int, int]:
-        """Total and free bytes of the file system. BookieIOError if it cannot be asked."""
+        """Total bytes of the file system, and those that are free there or inside of the database, whose file does not shrink.
+
+        What is free inside counts only while the file system has some room left itself: a long run that finds no long enough gap is put
+        at the end of the file. BookieIOError if either cannot be asked.
+        """
         try:
             stat = os.statvfs(self._directory)
         except OSError as error:
             raise BookieIOError(f"the file system cannot be asked for its size: {error}") from error
-        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+        free = stat.f_bavail * stat.f_frsize
+        inside = self.free_inside_bytes() if free >= ROOM_OUTSIDE_BYTES else 0
+        return stat.f_blocks * stat.f_frsize, free + inside
+
+    def free_inside_bytes(self) -> int:
+        """Of the database's file, what deleted entries have left for new ones. BookieIOError."""
+        try:
+            with self._map_lock:
+                return _pages(self._env)[1]
+        except lmdb.Error as error:
+            raise BookieIOError(f"storage cannot be read: {error}") from error
 
     # --- changes ------------------------------------------------------------------------------------------------
 

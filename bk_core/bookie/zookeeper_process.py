@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from bk_core.bookie.children import spawn
+from bk_core.bookie.private import make_directory
 from bk_core.errors import BkError
 
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -88,7 +89,8 @@ class ZooKeeperProcess:
         if self._process is not None and self._process.poll() is None:
             return self
         command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", find_jars(), MAIN_CLASS]
-        (self._directory / "data").mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)  # metadata of ledgers holds their passwords
+        make_directory(self._directory / "data")
         kept = self._directory / "port"
         if self._port is None and kept.is_file():
             self._port, self._fixed = int(kept.read_text()), True
