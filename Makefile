@@ -18,7 +18,7 @@ C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c tests/benchmarks/standin/*.[ch])
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
 SAY    := printf '\033[1m== %s\033[0m\n'
 
-.PHONY: setup test lint coverage simulate mutations option-mutations check-tools sanitize sanitize-suite demo kill-test soak faults soak-spark \
+.PHONY: setup test lint coverage simulate mutations option-mutations fuzz check-tools sanitize sanitize-suite demo kill-test soak faults soak-spark \
         deployments kafka bench bench-quick bench-commit lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
@@ -117,6 +117,11 @@ sanitize: setup
 sanitize-suite: setup
 	@$(SAY) "tests with sanitized kernels"
 	@$(ENV) PYTHON="$$PWD/$(BIN)/python" sh native/sanitize_suite.sh $(or $(PYTEST_ARGS),tests)
+
+# Bent frames to the client, then mad requests to the bookie (tests/fuzz). MINUTES for each, SEED
+fuzz: setup
+	@$(ENV) for module in $(filter frames requests,$(basename $(notdir $(wildcard tests/fuzz/*.py)))); do \
+	  $(BIN)/python -m tests.fuzz $$module --seconds $$(($(MINUTES) * 60)) $(if $(SEED),--seed $(SEED)) || exit 1; done
 
 demo: setup
 	@$(ENV) $(BIN)/python -m bk_spark.demo

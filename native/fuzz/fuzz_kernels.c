@@ -306,6 +306,39 @@ static void fuzz_lanes(const uint8_t *data, size_t size, size_t lane_count, size
     free(offsets);
 }
 
+/* What a scan calls a run is one: its ids lie within 64 bits, and whoever takes the run next does not refuse it. */
+static void check_response_run(const uint8_t *data, const bk_run *run) {
+    bk_run_result found;
+    if (run->kind == BK_RUN_OTHER || run->kind == BK_RUN_BATCH) {
+        return;
+    }
+    int64_t ahead = run->kind == BK_RUN_READS ? (run->count - 1) * run->code : run->count - 1;
+    expect(run->ledger_id >= 0 && run->entry_id >= 0 && run->count > 0 && run->entry_id <= INT64_MAX - ahead);
+    if (run->kind != BK_RUN_SPARSE_ADDS) {
+        return;
+    }
+    expect(bk_entry_bits(data + run->begin, (size_t)(run->end - run->begin), run->entry_id, run->count, NULL, &found) ==
+           BK_RUN_OK);
+    uint8_t *bits = exact((size_t)found.frame_bytes);
+    expect(bk_entry_bits(data + run->begin, (size_t)(run->end - run->begin), run->entry_id, run->count, bits, &found) ==
+           BK_RUN_OK);
+    free(bits);
+}
+
+static void fuzz_response_runs(const uint8_t *data, size_t size, int64_t limit) {
+    bk_scan_result found;
+    bk_run runs[16];
+    size_t at = 0;
+    bk_scan_status status = BK_SCAN_NO_ROOM;
+    while (status == BK_SCAN_NO_ROOM) {
+        status = bk_scan_responses(data, at, size, limit, runs, 16, &found);
+        for (size_t i = 0; i < found.count; i++) {
+            check_response_run(data, &runs[i]);
+        }
+        at = found.consumed;
+    }
+}
+
 static void fuzz_bits(const uint8_t *data, size_t size, int64_t first, int64_t span) {
     bk_run_result found;
     size = size / 28 * 28;
@@ -417,7 +450,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_runs(bk_scan_responses, copy, rest, (int64_t)bk_load_be32(data));
     fuzz_runs(bk_scan_requests, copy, rest, (int64_t)bk_load_be32(data));
     fuzz_runs(bk_scan_responses_v3, copy, rest, (int64_t)bk_load_be32(data));
+    fuzz_response_runs(copy, rest, (int64_t)bk_load_be32(data));
     fuzz_bits(copy, rest, data[4], data[6]);
+    fuzz_bits(copy, rest, INT64_MAX - data[4] - data[6], data[6]);
     fuzz_reads_v3(copy, rest, data[6]);
     fuzz_selection(copy, rest, data[5] % 6, data[6] % 32, data[7]);
     fuzz_offsets(copy, rest);

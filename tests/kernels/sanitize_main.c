@@ -134,21 +134,23 @@ static size_t well_formed(uint8_t *out, uint8_t digest_type, uint8_t header_byte
     return at;
 }
 
-/* A stream of v2 frames of all kinds, ids mostly ascending, behind the eight choices. */
+/* A stream of v2 frames of all kinds, ids mostly ascending, at either end of what an id can be too, behind the eight
+ * choices. */
 static size_t run_of_frames(uint8_t *out) {
     size_t at = 8;
     memset(out, 0, 8);
     bk_store_be32(out, 5000);
     out[6] = (uint8_t)random_below(256);
     out[7] = (uint8_t)random_below(64);
-    int64_t entry = 0;
-    for (uint32_t kind = random_below(6); at < 3000; entry++) {
+    static const int64_t firsts[] = {0, 0, INT64_MAX - 40, INT64_MIN, -20};
+    int64_t entry = firsts[random_below(5)];
+    for (uint32_t kind = random_below(6); at < 3000; entry = entry == INT64_MAX ? INT64_MIN : entry + 1) {
         static const uint32_t words[] = {0x02010000u, 0x02020000u, 0x02070000u, 0x02010000u, 0x02020000u, 0x02030000u};
         static const uint32_t sizes[] = {24, 60, 40, 60, 20, 9};
         static const size_t ids_at[] = {8, 8, 8, 24, 4, 0};
         if (random_below(6) == 0) {
             kind = random_below(6);
-            entry += random_below(2);
+            entry += entry < INT64_MAX - 10 ? (int64_t)random_below(10) : 0;
         }
         uint8_t *payload = out + at + 4;
         memset(payload, 0, sizes[kind]);
