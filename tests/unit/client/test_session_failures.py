@@ -47,7 +47,7 @@ def test_a_client_whose_first_look_at_the_registry_fails_leaves_nothing(placemen
             bk_core.connect("memory://failing", store=Failing(), placement=placement)
         with pytest.raises(MetadataUnavailableError):  # the store is the caller's here
             bk_core.BookKeeper(ClientConfig("memory://failing", placement=placement), Failing())
-    assert (descriptors(), threads()) == before
+    assert descriptors() <= before[0] and threads() <= before[1]  # what an earlier test left may have ended meanwhile
 
 
 def test_a_reactor_without_a_thread_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,4 +62,4 @@ def test_a_reactor_without_a_thread_leaves_nothing(monkeypatch: pytest.MonkeyPat
         with pytest.raises(RuntimeError):
             Reactor()
     monkeypatch.undo()
-    assert descriptors() == before
+    assert descriptors() <= before
