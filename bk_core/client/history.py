@@ -13,6 +13,7 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 
 from bk_core.client.intents import HISTORY, create_intended, forget_intent, intended_ledgers
 from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, change_ledger_list, read_ledger_list, read_versioned, store_now_ms
@@ -154,10 +155,10 @@ def seal_log(client: LogClient, name: str, *, limits: SealLimits = SEAL_LIMITS) 
             local = seal(local, steps[-1:]) or local
         sealed = steps and _list_steps(client, name, listed.log_id, steps)
     except BaseException:
-        _discard(client, name, mine)
+        _discard(client, name, listed.log_id, mine)
         raise
     if not sealed:
-        _discard(client, name, mine)
+        _discard(client, name, listed.log_id, mine)
         return 0
     for ledger_id in mine:
         forget_intent(client, name, ledger_id, HISTORY)
@@ -191,7 +192,7 @@ def _list_steps(client: LogClient, name: str, log_id: str, steps: list[tuple[Chu
         done = done or sealed is not None
         return current if sealed is None else sealed
 
-    change_ledger_list(client, name, change)
+    change_ledger_list(client, name, change, timeout_s=UPDATE_TIMEOUT_S)
     return done
 
 
@@ -203,14 +204,28 @@ def _exists(client: LogClient, ledger_id: int) -> bool:
     return True
 
 
-def _discard(client: LogClient, name: str, ledger_ids: list[int]) -> None:
-    """Delete what nothing lists. A ledger that is listed all the same (its answer was lost, and it has been merged since) stays."""
+def _discard(client: LogClient, name: str, log_id: str, ledger_ids: list[int]) -> None:
+    """Delete what nothing lists, as a janitor does: condemned first (LOG-18).
+
+    That is a change of the list, so an attempt to list them whose outcome is unknown has been applied before it or never will be. A ledger
+    that is listed (that attempt was applied, and it may have been merged since) stays.
+    """
+    if not ledger_ids:
+        return
+    load = history_of(client, name, log_id)
+
+    def condemn(current: LedgerList) -> LedgerList:
+        return current.condemn(ledger_ids, load) if current.log_id == log_id else current
+
     try:
-        view = read_log(client, name)
-        listed = view.mentioned(ledger_ids) if ledger_ids else frozenset()
+        listed = change_ledger_list(client, name, condemn, timeout_s=SEAL_TIMEOUT_S)
+        if listed.log_id != log_id:
+            return  # left to whoever clears up behind the deleted log
         for ledger_id in ledger_ids:
-            if ledger_id not in listed:
-                client.delete_ledger(ledger_id, even_if_listed=True)
+            if ledger_id in listed.condemned:
+                with suppress(NoSuchLedgerError):
+                    client.delete_ledger(ledger_id, even_if_listed=True)
             forget_intent(client, name, ledger_id, HISTORY)
+        change_ledger_list(client, name, lambda current: current.absolve(ledger_ids), timeout_s=SEAL_TIMEOUT_S)
     except BkError as error:
         _log.warning("log %s: history ledgers %s are left to the janitor: %s", name, ledger_ids, error)

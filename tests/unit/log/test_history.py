@@ -18,6 +18,7 @@ from bk_core.errors import (
     MetadataOutcomeUnknownError,
     NotEnoughBookiesError,
     ReadError,
+    VersionConflictError,
 )
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position
@@ -327,6 +328,36 @@ def test_what_was_listed_after_all_is_not_discarded(client: Any, monkeypatch: py
     assert seal_log(client, "a", limits=SealLimits(4, 2, 2)) == 0
     assert [segment.ledger_id for segment in read_log(client, "a").segments()] == data and intents_of(client, "a") == {}
     assert set(client.ledgers) > set(data)
+
+
+@pytest.mark.parametrize("applied", ["never", "at once", "late"])
+def test_sealing_with_an_answer_that_stays_away(client: Any, monkeypatch: pytest.MonkeyPatch, applied: str) -> None:
+    """META-13, LOG-18: the minute is over and nobody knows if the history ledgers are listed; whatever becomes of the request, none that
+    is listed is deleted."""
+    data = grow(client, 5)
+    write, held = client.store.write, []
+
+    def away(path: str, value: bytes, version: int) -> int:
+        if path == "logs/a" and b'"history":[[' in value and not held:
+            held.append((path, value, version))
+            if applied == "at once":
+                write(path, value, version)
+            raise MetadataOutcomeUnknownError("the answer was lost")
+        return int(write(path, value, version))
+
+    monkeypatch.setattr(history, "UPDATE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(client.store.__class__, "write", lambda _, *request: away(*request))
+    with pytest.raises(MetadataOutcomeUnknownError):
+        seal_log(client, "a", limits=SealLimits(4, 2, 2))
+    monkeypatch.undo()
+    (request,) = held
+    if applied == "late":
+        with pytest.raises(VersionConflictError):
+            client.store.write(*request)
+    view = read_log(client, "a")
+    assert [segment.ledger_id for segment in view.segments()] == data and bool(view.listed.history) == (applied == "at once")
+    gc_log(client, "a", min_age_s=0)
+    assert read_log(client, "a").mentioned(client.ledgers) == set(client.ledgers)
 
 
 # --- properties ---------------------------------------------------------------------------------------------------------------
