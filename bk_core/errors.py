@@ -19,7 +19,8 @@
     │   ├── NoClusterError, ClusterChangedError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
-    │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError
+    │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError,
+    │   ├── LogWriterAliveError, LogListFullError
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError
 
 Class attributes (style.md lesson 4):
@@ -373,6 +374,18 @@ class LogOfQueriesError(LogError):
     """The log is for transactional writers: queries write it, or its entries are Arrow record batches (GRD-1). Nothing was fenced."""
 
     code = "BK-LOG-QUERIES"
+
+
+class LogWriterAliveError(LogError):
+    """The exclusive writer of the log is seen running on this host (GRD-4). Nothing was fenced."""
+
+    code = "BK-LOG-WRITER-ALIVE"
+
+
+class LogListFullError(LogError):
+    """The list of the log would be larger than the metadata store takes. Nothing was changed."""
+
+    code = "BK-LOG-LIST-FULL"
 
 
 class LogClockError(LogError):

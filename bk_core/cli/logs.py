@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bk_core.cli.log_entries import append, tail
+from bk_core.cli.log_upkeep import check, marks, release, repair
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
 from bk_core.cli.units import Duration, Size
 from bk_core.errors import BkError, NoSuchLogError, WrongClusterError
@@ -27,8 +28,8 @@ def log() -> None:
     """Logs: ordered lists of segments over ledgers."""
 
 
-log.add_command(append)
-log.add_command(tail)
+for _command in (append, tail, check, repair, release, marks):
+    log.add_command(_command)
 
 
 # --- looking -------------------------------------------------------------------------------------------------------------

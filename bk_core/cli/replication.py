@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as ProgressBar
 
 from bk_core.cli.output import access_options, cluster_options, connected, say_json, say_table
-from bk_core.errors import InvalidArgumentError, MetadataFormatError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
+from bk_core.errors import InvalidArgumentError, LogError, MetadataFormatError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.ledger.replication import EntryRanges, FragmentSpan, ReplicaReport
 
@@ -128,12 +128,32 @@ def check(
                 say_json(_check_json(report))
             if not (everything and report.is_good and not any(_notes(report))):
                 reports.append(report)  # of thousands only those that have something to tell
+        gone = _listed_and_gone(client) if everything else []
     bad = failed + sum(not report.is_good for report in reports)
     if not as_json:
         _say_checks(reports, everything)
         how = "every entry of every replica" if full else "first and last entry of every replica"
         click.echo(f"{checked:,} {'ledger' if checked == 1 else 'ledgers'} checked ({how}): {bad:,} in need of repair")
-    return 1 if bad else 0
+    for line in gone:
+        click.echo(line, err=True)
+    return 1 if bad or gone else 0
+
+
+def _listed_and_gone(client: BookKeeper) -> list[str]:
+    """What no check of the ledgers that are there can find: those that logs list and that are not."""
+    from bk_core.client.log_check import check_log
+    from bk_core.client.logs import list_logs
+
+    found = []
+    for name in list_logs(client):
+        try:
+            missing = [one.ledger_id for one in check_log(client, name, read=False).problems if one.kind == "missing"]
+        except LogError as error:
+            found.append(f"log {name} cannot be checked: {error}")
+            continue
+        if missing:
+            found.append(f"log {name} lists ledgers {', '.join(map(str, missing))}, which do not exist: bk log check {name}")
+    return found
 
 
 def _say_checks(reports: list[LedgerReport], only_bad: bool) -> None:

@@ -150,7 +150,7 @@ def seal_log(client: LogClient, name: str, *, limits: SealLimits = SEAL_LIMITS) 
     local = listed
     try:
         while chunk := next_chunk(local, limits):
-            ref = ref_to(chunk, _write_chunk(client, name, listed, chunk, mine))
+            ref = ref_to(chunk, write_chunk(client, name, listed, chunk, mine))
             steps.append((chunk, ref))
             local = seal(local, steps[-1:]) or local
         sealed = steps and _list_steps(client, name, listed.log_id, steps)
@@ -165,7 +165,7 @@ def seal_log(client: LogClient, name: str, *, limits: SealLimits = SEAL_LIMITS) 
     return len(mine)
 
 
-def _write_chunk(client: LogClient, name: str, listed: LedgerList, chunk: Chunk, mine: list[int]) -> int:
+def write_chunk(client: LogClient, name: str, listed: LedgerList, chunk: Chunk, mine: list[int]) -> int:
     """The id of a closed ledger with the chunk in entry 0. ``mine`` gets every ledger that may exist from now on."""
     data = encode_chunk(listed.log_id, chunk)
     custom = {"application": b"bk_core", "purpose": b"history"}

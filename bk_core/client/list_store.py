@@ -19,9 +19,12 @@ from bk_core.errors import (
     OperationTimeoutError,
     VersionConflictError,
 )
+from bk_core.metadata.paths import VALUE_BYTES_MAX
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.log.codec import decode, encode
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.list_size import check_size, is_large
+from bk_core.protocol.log.list_size import told as size_told
 from bk_core.protocol.log.times import is_skewed
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ UPDATE_TIMEOUT_S = 60.0
 WARN_AGAIN_S = 3600.0
 _log = logging.getLogger("bk_core.client.logs")
 _warned_s: float | None = None
+_large: dict[str, float] = {}  # by log id: when its size was warned about
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -135,10 +139,20 @@ def change_ledger_list(
             raise NoSuchLogError(f"log {name!r} was deleted", log=name) from None
 
 
+def encoded(name: str, listed: LedgerList) -> bytes:
+    """JAN-7: what is to be stored. LogListFullError if the store would not take it; a warning from half of that on, once an hour a log."""
+    data = encode(listed)
+    check_size(name, listed, len(data), VALUE_BYTES_MAX)
+    if is_large(len(data), VALUE_BYTES_MAX) and time.monotonic() - _large.get(listed.log_id, -WARN_AGAIN_S) >= WARN_AGAIN_S:
+        _large[listed.log_id] = time.monotonic()
+        _log.warning("the list of log %s has %s", name, size_told(listed, len(data), VALUE_BYTES_MAX))
+    return data
+
+
 def compare_and_set_list(client: LogClient, name: str, listed: LedgerList, version: int, deadline: float) -> None:
     """META-12, but the log is looked at before a request is repeated: one that was deleted and created again meanwhile counts its versions
     anew, and the compare-and-set would not notice (OWN-7). VersionConflictError, NoNodeError, NoSuchLogError."""
-    pause, data = 0.01, encode(listed)
+    pause, data = 0.01, encoded(name, listed)
     while True:
         try:
             client.store.write(log_path(name), data, version)

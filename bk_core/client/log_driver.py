@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from bk_core.client.guards import admit_writer
 from bk_core.client.identity import of_this_cluster, recover_own
 from bk_core.client.intents import create_intended, intent_path
-from bk_core.client.list_store import LogClient, log_path, now_ms, store_now_ms
+from bk_core.client.list_store import LogClient, encoded, log_path, now_ms, store_now_ms
 from bk_core.client.logs import update_ledger_list
 from bk_core.client.session import as_bk_error, outcome_of
 from bk_core.client.writers import WRITER, writer_tag
@@ -40,7 +40,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.protocol.events import Outcome
-from bk_core.protocol.log.codec import decode, encode
+from bk_core.protocol.log.codec import decode
 from bk_core.protocol.log.effects import (
     CheckLedger,
     CloseLedger,
@@ -203,7 +203,7 @@ class LeaderWorks:
                 if segment.ledger_id in self.ends:
                     changed = changed.close_live(segment.ledger_id, *self.ends[segment.ledger_id], at_ms)
             changed = changed.add_live_segment(work.ledgers[-1], at_ms)
-            self._attempt = (work, changed, encode(changed))
+            self._attempt = (work, changed, encoded(self.name, changed))
         _, changed, data = self._attempt
         self._read_list()
         version = self._client.store.write(log_path(self.name), data, work.version)

@@ -103,4 +103,9 @@ def set_properties(client: LogClient, name: str, **changes: Any) -> LedgerList:
     unknown = sorted(set(changes) - known)
     if unknown:
         raise InvalidArgumentError(f"a log has no properties {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    return update_ledger_list(client, name, lambda listed: listed.set_properties(replace(listed.properties, **changes)))
+    at_ms = store_now_ms(client)  # marks that are too old by now go at once: a full list has no room for one more (JAN-6)
+
+    def change(listed: LedgerList) -> LedgerList:
+        return listed.set_properties(replace(listed.properties, **changes)).forget_old_marks(at_ms)
+
+    return update_ledger_list(client, name, change)

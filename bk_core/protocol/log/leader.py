@@ -192,7 +192,7 @@ class LogLeader(LogMachine):
             return
         missing = self._to_recover[0]
         if self._is_data_loss(missing, event.ledgers):
-            message = f"log {self.name!r} lists ledger {missing} among its last two, but it does not exist"
+            message = f"log {self.name!r} lists ledger {missing} among its last two, but it does not exist; bk log repair writes it off"
             self._fail(LogDataLossError(message, log=self.name, ledger=missing), "")
         elif missing in event.ledgers[-2:]:
             self._to_recover.popleft()

@@ -167,8 +167,13 @@ class LedgerList:
         """Mark a batch, and forget marks that are too old: those of one-shot writes after a day, others as the properties say."""
         if self.is_committed(query_id, batch_id):
             return self
-        kept = {name: mark for name, mark in self.committed.items() if not self._outdated(name, mark, now_ms)}
+        kept = self.forget_old_marks(now_ms).committed
         return replace(self, committed=MappingProxyType({**kept, query_id: Mark(batch_id, now_ms)}))
+
+    def forget_old_marks(self, now_ms: int) -> LedgerList:
+        """JAN-6: without marks that have not moved for longer than the properties say, and one-shot writes for a day."""
+        kept = {name: mark for name, mark in self.committed.items() if not self._outdated(name, mark, now_ms)}
+        return self if len(kept) == len(self.committed) else replace(self, committed=MappingProxyType(kept))
 
     def _outdated(self, query_id: str, mark: Mark, now_ms: int) -> bool:
         bounds = [self.properties.committed_retention_ms, ONE_SHOT_RETENTION_MS if query_id.startswith(ONE_SHOT) else None]

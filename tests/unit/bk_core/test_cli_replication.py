@@ -44,7 +44,7 @@ class Client:
         self.decommission = DecommissionReport("c:1", registered=True)
         self.options: dict[str, Any] = {}
         self.writable: tuple[str, ...] = ()
-        self.store = SimpleNamespace(underreplication=NoUnderreplication, read_cookie=self._no_cookie)
+        self.store = SimpleNamespace(underreplication=NoUnderreplication, read_cookie=self._no_cookie, children=lambda _: [])
 
     def _no_cookie(self, bookie: str) -> None:
         raise NoNodeError("no cookie")

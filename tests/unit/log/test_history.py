@@ -227,15 +227,15 @@ def test_a_crash_after_the_list_names_it_loses_nothing_to_gc(client: Any, monkey
 def test_a_rival_that_was_faster_wins_and_the_slower_cleans_up(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     data = grow(client, 5)
     limits = SealLimits(4, 2, 2)
-    write = history._write_chunk
+    write = history.write_chunk
 
     def overtaken(*arguments: Any) -> int:
         written = write(*arguments)
-        monkeypatch.setattr(history, "_write_chunk", write)
+        monkeypatch.setattr(history, "write_chunk", write)
         assert seal_log(client, "a", limits=limits) == 1
         return written
 
-    monkeypatch.setattr(history, "_write_chunk", overtaken)
+    monkeypatch.setattr(history, "write_chunk", overtaken)
     assert seal_log(client, "a", limits=limits) == 0
     assert len(client.ledgers) == len(data) + 1 and intents_of(client, "a") == {}
     assert [segment.ledger_id for segment in read_log(client, "a").segments()] == data
@@ -263,7 +263,7 @@ def test_a_lost_answer_to_the_sealing_is_told_from_a_lost_race(client: Any, appl
 
 def test_a_log_recreated_while_its_history_was_written_is_left_alone(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(client, 5)
-    write = history._write_chunk
+    write = history.write_chunk
 
     def meanwhile(*arguments: Any) -> int:
         written = write(*arguments)
@@ -271,7 +271,7 @@ def test_a_log_recreated_while_its_history_was_written_is_left_alone(client: Any
         create_log(client, "a", RAW)
         return written
 
-    monkeypatch.setattr(history, "_write_chunk", meanwhile)
+    monkeypatch.setattr(history, "write_chunk", meanwhile)
     assert seal_log(client, "a", limits=SealLimits(4, 2, 2)) == 0
     assert read_ledger_list(client, "a").next_seq == 0 and client.ledgers == {}
 
@@ -294,14 +294,14 @@ def test_a_history_ledger_whose_bookies_fail_is_abandoned_and_deleted(client: An
 def test_a_history_ledger_that_a_janitor_took_away_is_not_listed(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process looked dead or too old; condemned, deleted and absolved again before it is listed."""
     data = grow(client, 5)
-    write = history._write_chunk
+    write = history.write_chunk
 
     def meanwhile(*arguments: Any) -> int:
         written = write(*arguments)
         assert gc_log(client, "a", min_age_s=0).deleted == (written,)
         return written
 
-    monkeypatch.setattr(history, "_write_chunk", meanwhile)
+    monkeypatch.setattr(history, "write_chunk", meanwhile)
     assert seal_log(client, "a", limits=SealLimits(4, 2, 2)) == 0
     assert [segment.ledger_id for segment in read_log(client, "a").segments()] == data and set(client.ledgers) == set(data)
 

@@ -1,0 +1,143 @@
+"""``bk log check``, ``repair``, ``release`` and ``marks``: what a log lists and what has become of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
+from bk_core.cli.units import Duration
+from bk_core.errors import NoSuchLogError
+
+if TYPE_CHECKING:
+    from bk_core.client.log_check import LogProblem
+
+_PROBLEM_COLUMNS = ["log", "problem", "#ledger", "#first seq", "#last seq", "#rows", "#bytes", "what"]
+
+
+def _problem_json(name: str, problem: LogProblem) -> dict[str, Any]:
+    span = {"firstSeq": problem.first_seq, "lastSeq": problem.last_seq, "rows": problem.rows, "bytes": problem.bytes}
+    return {"log": name, "problem": problem.kind, "ledger": problem.ledger_id, **span, "what": problem.what}
+
+
+def _problem_row(name: str, problem: LogProblem) -> list[object]:
+    span = (str(problem.first_seq), str(problem.last_seq), problem.rows, problem.bytes)
+    return [name, problem.kind, str(problem.ledger_id), *span, problem.what]
+
+
+@click.command("check")
+@click.argument("name", required=False)
+@click.option("--all", "everything", is_flag=True, help="Every log of the cluster.")
+@password_option
+@cluster_options
+def check(name: str | None, everything: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
+    """Is everything there that a log lists, history included? Reads only; never fences. Exit status 1 if not.
+
+    Each ledger that the log names must exist, carry its name, reach as far as the log says, and give its first and last listed entry.
+    """
+    from bk_core.client.log_check import check_log
+    from bk_core.client.logs import list_logs
+
+    if (name is None) is not everything:
+        raise click.UsageError("give the name of one log, or --all")
+    checks = []
+    with connected(uri, protocol) as client:
+        for one in with_progress(list_logs(client) if name is None else [name], "checking logs"):
+            try:
+                checks.append(check_log(client, one, password=password.encode()))
+            except NoSuchLogError:  # deleted since it was listed
+                if name is not None:
+                    raise
+    bad = [found for found in checks if not found.is_good]
+    if as_json:
+        for found in checks:
+            problems = [_problem_json(found.log, problem) for problem in found.problems]
+            say_json({"log": found.log, "segments": found.segments, "ledgers": found.ledgers, "good": found.is_good, "problems": problems})
+        return 1 if bad else 0
+    if bad:
+        say_table(_PROBLEM_COLUMNS, [_problem_row(found.log, problem) for found in bad for problem in found.problems])
+    ledgers = sum(found.ledgers for found in checks)
+    click.echo(f"{len(checks):,} logs with {ledgers:,} ledgers checked: {len(bad):,} with problems")
+    return 1 if bad else 0
+
+
+@click.command("repair")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@password_option
+@cluster_options
+def repair(name: str, yes: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """Write off ledgers that a log lists and that do not exist any more, so that it can be written and read again.
+
+    Says what is lost and asks. Their segments become empty; everything else stays. What exists and cannot be read now is left alone.
+    """
+    from bk_core.client.log_check import check_log, repair_log
+
+    with connected(uri, protocol) as client:
+        lost = [one for one in check_log(client, name, read=False).problems if one.kind == "missing"]
+        if lost and not yes:
+            say_table(_PROBLEM_COLUMNS, [_problem_row(name, problem) for problem in lost])
+            rows, size = sum(problem.rows for problem in lost), sum(problem.bytes for problem in lost)
+            question = f"write off {len(lost):,} ledgers of log {name} with {rows:,} listed rows, {size:,} bytes, for good?"
+            click.confirm(question, abort=True, err=True)
+        done = repair_log(client, name, password=password.encode()) if lost else ()
+    if as_json:
+        say_json({"log": name, "lost": [_problem_json(name, problem) for problem in done]})
+        return
+    for problem in done:
+        click.echo(f"segments {problem.first_seq}..{problem.last_seq}: {problem.rows:,} rows, {problem.bytes:,} bytes lost: {problem.what}")
+    click.echo(f"log {name} repaired" if done else f"log {name}: every ledger that it names exists; nothing to repair")
+
+
+@click.command("release")
+@click.argument("name")
+@click.option("--even-if-alive", is_flag=True, help="Fence the writer although it is seen running on this host.")
+@password_option
+@cluster_options
+def release(name: str, even_if_alive: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """Recover and close what an exclusive writer that died has left open, so that queries can write the log again."""
+    from bk_core.client.log_check import release_log
+
+    with connected(uri, protocol) as client:
+        closed = release_log(client, name, password=password.encode(), even_if_alive=even_if_alive)
+    if as_json:
+        say_json({"log": name, "closed": list(closed)})
+    elif closed:
+        click.echo(f"log {name} released: closed ledgers {', '.join(map(str, closed))}")
+    else:
+        click.echo(f"log {name} has no live segment")
+
+
+@click.command("marks")
+@click.argument("name")
+@click.option("--forget", "ids", multiple=True, metavar="ID", help="Drop the mark of a query or transaction that is gone; may be repeated.")
+@click.option("--forget-older-than", "age_ms", type=Duration(), help="Drop marks of what has not committed for so long, such as 30d.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def marks(name: str, ids: tuple[str, ...], age_ms: int | None, yes: bool, uri: str, protocol: str, as_json: bool) -> None:
+    """The last batch of every query and transaction that committed to a log. Drops some: what such a one commits again is written twice."""
+    from bk_core.client.log_check import forget_marks
+    from bk_core.client.logs import read_ledger_list
+
+    with connected(uri, protocol) as client:
+        committed = read_ledger_list(client, name).committed
+        if ids or age_ms is not None:
+            unknown = sorted(set(ids) - set(committed))
+            if unknown:
+                raise click.BadParameter(f"log {name} has no mark of {', '.join(unknown)}", param_hint="--forget")
+            if not yes:
+                click.confirm("a query that is forgotten and runs its last batch again writes it twice; forget?", abort=True, err=True)
+            gone = forget_marks(client, name, ids, older_than_ms=age_ms)
+            if as_json:
+                say_json({"log": name, "forgotten": list(gone)})
+            else:
+                click.echo(f"log {name}: {len(gone):,} marks forgotten, {len(committed) - len(gone):,} left")
+            return
+    if as_json:
+        for query, mark in sorted(committed.items()):
+            say_json({"query": query, "batch": mark.batch_id, "committedAtMs": mark.at_ms or None})
+        return
+    rows = [(query, str(mark.batch_id), when(mark.at_ms) if mark.at_ms else None) for query, mark in sorted(committed.items())]
+    say_table(["query", "#last batch", "committed (UTC)"], rows)
+    click.echo(f"{len(committed):,} marks")

@@ -1,0 +1,28 @@
+"""How large a list may become: it is one value of the metadata store, and marks of queries are the part that nothing seals. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from bk_core.errors import LogListFullError
+from bk_core.protocol.log.ledger_list import LedgerList
+
+
+def check_size(name: str, listed: LedgerList, size: int, size_max: int) -> None:
+    """JAN-7: LogListFullError, with the way out, for a list of ``size`` bytes that the store would not take."""
+    if size > size_max:
+        raise LogListFullError(f"the list of log {name!r} would have {told(listed, size, size_max)}. Nothing was changed", log=name)
+
+
+def is_large(size: int, size_max: int) -> bool:
+    """JAN-7: to be warned about, while there is still time."""
+    return size > size_max // 2
+
+
+def told(listed: LedgerList, size: int, size_max: int) -> str:
+    marks = len(json.dumps({name: [mark.batch_id, mark.at_ms] for name, mark in listed.committed.items()}))
+    return (
+        f"{size:,} bytes of at most {size_max:,}, {marks:,} of them for the marks of {len(listed.committed):,} queries and transactions. "
+        "Drop marks of those that are gone, by id (bk log marks NAME --forget ID), by age (--forget-older-than 30d), or by "
+        "themselves (bk log set NAME --committed-retention 30d)"
+    )
