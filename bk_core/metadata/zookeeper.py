@@ -10,18 +10,19 @@ Watches and registrations are looked after by one thread per store (zookeeper_wa
 
 from __future__ import annotations
 
+import atexit
 import logging
 import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from threading import Condition, Lock
+from threading import Lock
 from typing import Any
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, KazooState
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 
 from bk_core.errors import (
     ClientClosedError,
@@ -45,6 +46,7 @@ from bk_core.metadata.zookeeper_watches import ANY_VERSION, PAUSE_S, Arms, Booki
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.metadata_codec import is_bookie_id
 from bk_core.protocol.session.outage import Connection
+from bk_core.threads import Home, Monitor, SafeFuture, WorkerPool, is_ending, mark_own, wait_done
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ _LOST = (
 )
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
 _HOB_NODES_MAX = 3
+_STOP_S = 15.0
 CLOCK_KEPT_S = 5.0
 _KNOWN_ADDRESS_S = 1.0  # so long the store is waited for about a bookie whose address was known
 
@@ -318,11 +321,9 @@ class ZooKeeperStore:
         return self._link.connected
 
     def close(self) -> None:
-        """Ends the session, and with it the registrations. Repeating it does nothing."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        """Ends the session, and with it the registrations. Repeating it does nothing, nor does it in a forked child."""
+        if not self._link.home.is_here or is_ending():
+            return
         self._keeper.close()
         self._link.close()
         self._keeper.join()
@@ -409,7 +410,7 @@ class ZooKeeperStore:
                 if directory == self._root:
                     raise
                 self._ensure(directory)
-        self._link.client.delete_async(made)  # nobody waits for it: the node goes with the session at the latest
+        self._link.aside(lambda: self._link.client.delete_async(made))  # nobody waits for it: the node goes with the session at the latest
         return paths.sequence_number(made.rpartition("/")[2])
 
     # paths -----------------------------------------------------------------------------------------------------------
@@ -583,13 +584,36 @@ class ZooKeeperStore:
                 del self._registered[registration.bookie_id]
 
 
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's threads, which are threads of ours, and end with the process, after everything that the program has given to ``atexit``."""
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def run() -> None:
+            mark_own()
+            func(*args, **kwargs)
+
+        return super().spawn(run)
+
+    def start(self) -> None:
+        super().start()
+        atexit.unregister(self.stop)
+
+
 class _Link:
-    """The kazoo client with deadlines and with this project's errors."""
+    """The kazoo client with deadlines and with this project's errors.
+
+    A thread of its own speaks to kazoo. Whoever calls waits where an interrupt does no harm: struck in the middle of one of its functions,
+    kazoo would send every later request one request late, or keep a lock that its own thread needs.
+    """
 
     def __init__(self, hosts: str, session_timeout_s: float, on_connection: Callable[[bool], None]) -> None:
         logger = quiet_logger()
-        self.client = KazooClient(hosts=hosts, timeout=session_timeout_s, connection_retry=dict(_RECONNECT), logger=logger)
-        self._condition = Condition()
+        self.home = Home()
+        self.client = KazooClient(
+            hosts=hosts, timeout=session_timeout_s, connection_retry=dict(_RECONNECT), logger=logger, handler=_Handler()
+        )
+        self._condition = Monitor()
+        self._speaker = WorkerPool("bk-zookeeper")
         self.connected = False
         self._news = Connection(f"ZooKeeper at {hosts}")
         self._closed = False
@@ -598,24 +622,41 @@ class _Link:
         self.client.add_listener(self._on_state)
 
     def start(self, timeout_s: float) -> None:
-        self.client.start_async()
+        self._speaker.call(self.client.start_async).result(timeout_s)
         self._await_connection(timeout_s)
 
     def call(self, send: Callable[[], Any], timeout_s: float, path: str = "") -> Any:
         """Result of the asynchronous kazoo call that ``send`` makes."""
+        self.home.check("metadata store")
         deadline = time.monotonic() + timeout_s
         self._await_connection(timeout_s)
+        answer: SafeFuture[Any] = SafeFuture()
         try:
-            return send().get(timeout=max(deadline - time.monotonic(), 0.001))
+            self._speaker.submit(lambda: _ask(send, answer))
+            return answer.result(max(deadline - time.monotonic(), 0.001))
+        except TimeoutError:
+            raise _translated(KazooTimeoutError(), path) from None
         except Exception as error:
             if self._closed:
                 raise ClientClosedError("this metadata store was closed") from None
             raise _translated(error, path) from error
 
+    def aside(self, send: Callable[[], Any]) -> None:
+        """Send what nobody waits for."""
+        self._speaker.submit(lambda: _ask(send, SafeFuture()))
+
     def close(self) -> None:
+        """May be called again. Waits for kazoo no longer than that may take to say good-bye."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+        with suppress(ClientClosedError):
+            stopped = self._speaker.call(self._stop)
+            if not wait_done(stopped, _STOP_S):
+                _LOG.warning("ZooKeeper client did not stop within %g s", _STOP_S)
+        self._speaker.close(0.0)
+
+    def _stop(self) -> None:
         try:
             self.client.stop()
             self.client.close()
@@ -638,6 +679,21 @@ class _Link:
         if news is not None:
             _LOG.warning("%s", news)
         self._on_connection(state == KazooState.CONNECTED)
+
+
+def _ask(send: Callable[[], Any], answer: SafeFuture[Any]) -> None:
+    """On the thread that speaks to kazoo; the answer comes on one of kazoo's."""
+
+    def settle(asked: Any) -> None:
+        if asked.successful():
+            answer.set_result(asked.value)
+        else:
+            answer.set_exception(asked.exception)
+
+    try:
+        send().rawlink(settle)
+    except Exception as error:
+        answer.set_exception(error)
 
 
 def _translated(error: Exception, path: str) -> Exception:

@@ -25,6 +25,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.store import BookieView
 from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.threads import Home, mark_own
 
 if TYPE_CHECKING:
     from bk_core.metadata.zookeeper import ZooKeeperStore
@@ -50,6 +51,7 @@ class Keeper:
     """One thread that looks at charges when something may have changed."""
 
     def __init__(self) -> None:
+        self.home = Home()
         self._queue: SimpleQueue[Charge | None] = SimpleQueue()
         self._charges: list[Charge] = []
         self._lock = Lock()
@@ -89,6 +91,7 @@ class Keeper:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        mark_own()
         again: list[Charge] = []
         while True:
             try:
@@ -162,7 +165,8 @@ class _KeptWatch(ABC):
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._keeper.remove(self)
+        if self._keeper.home.is_here:
+            self._keeper.remove(self)
 
     def _on_event(self, _event: Any) -> None:
         if not self._cancelled:
@@ -196,7 +200,8 @@ class NodeWatch(_KeptWatch):
 
     def cancel(self) -> None:
         super().cancel()
-        self._arms.leave(self._path, self)
+        if self._keeper.home.is_here:
+            self._arms.leave(self._path, self)
         self._callback = None  # the keeper may hold this for a while, and must not hold who watched
 
 
