@@ -33,6 +33,7 @@ from bk_core.bookie.private import DIRECTORY_MODE, make_directory
 from bk_core.errors import InvalidArgumentError, MetadataError, OperationTimeoutError
 from bk_core.metadata import open_store
 from bk_core.metadata.store import MetadataStore
+from bk_core.threads import Home
 
 BOOKIES_MAX = 64
 _EMBEDDED = "embedded"
@@ -133,6 +134,7 @@ class LocalCluster:
         self._say: _Progress = progress or (lambda _message: None)
         self._bookies: list[_Bookie] = []
         self._closed = False
+        self._home = Home()
         self._libraries = apache_releases.resolve(apache, self._say) if apache else None
         self._settings = apache_settings or ApacheSettings()
         self._resources = ExitStack()
@@ -162,6 +164,7 @@ class LocalCluster:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InvalidArgumentError(f"a local cluster is already running in {directory}") from None
+        self._resources.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # a forked child may have the file open for longer
         return directory
 
     def _load_state(self, kind: str) -> dict[str, Any]:
@@ -247,8 +250,8 @@ class LocalCluster:
                 bookie.stop()
 
     def close(self) -> None:
-        """Stop everything. The data stays, unless no directory was given."""
-        if not self._closed:
+        """Stop everything. The data stays, unless no directory was given. Does nothing in a forked child, whose cluster it is not."""
+        if not self._closed and self._home.is_here:
             self._closed = True
             self._resources.close()
 
@@ -319,6 +322,7 @@ class LocalCluster:
 
     def add_bookie(self) -> int:
         """One more bookie; its index."""
+        self._home.check("local cluster")
         if len(self._bookies) >= BOOKIES_MAX:
             raise InvalidArgumentError(f"there are {BOOKIES_MAX} bookies already")
         bookie = self._make_bookie(len(self._bookies))
@@ -337,6 +341,7 @@ class LocalCluster:
             time.sleep(0.1)
 
     def _bookie(self, index: int) -> _Bookie:
+        self._home.check("local cluster")
         if self._closed:
             raise InvalidArgumentError("the local cluster is closed")
         if not 0 <= index < len(self._bookies):
