@@ -185,7 +185,7 @@ class LogWriter:
             self._hand_over(lambda now_ns: self._machine.open(call, now_ns))
             wait(call.future, self._timeout_s, what)
         except BaseException as error:
-            if call.future.done():
+            if call.future.done() and call.future.exception() is not None:
                 self._worker.wait_ended(TIDY_S)  # a ledger that is not wanted any more is being deleted
                 raise
             problem = self._works.problem

@@ -27,7 +27,6 @@ from bk_core.metadata import open_store
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
 
-CALLBACKS = ("weakref.py", "_weakrefset.py")  # run where something goes: there Python prints what is raised and drops it
 POINTS_MAX = 20_000  # of one call; more than there can be
 
 
@@ -53,35 +52,37 @@ def client(uri: str) -> Iterator[bk_core.BookKeeper]:
         yield bk
 
 
-def in_callback(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(CALLBACKS):
-            return True
-        frame = frame.f_back
-    return False
-
-
 def struck(point: int, call: Callable[[], object]) -> bool:
-    """``call`` with an interrupt at its ``point``-th point; False if it ended before."""
-    left = point
+    """``call`` with an interrupt at its ``point``-th point; False if it ended before.
+
+    Where something goes (in a destructor, in the callback of a weak reference) Python prints what is raised and drops it.
+    """
+    left, struck_ = point, False
 
     def look(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal left
-        if event not in ("call", "c_return") or in_callback(frame):
+        nonlocal left, struck_
+        if event not in ("call", "c_return") or struck_:
             return
         if not left:
+            struck_ = True
             raise Struck
         left -= 1
 
-    before = sys.getprofile()
+    def dropped(what: Any) -> None:
+        if not isinstance(what.exc_value, Struck):
+            told(what)
+
+    before, told = sys.getprofile(), sys.unraisablehook
+    sys.unraisablehook = dropped
     sys.setprofile(look)
     try:
         call()
     except Struck:
-        return True
+        pass
     finally:
         sys.setprofile(before)
-    return False
+        sys.unraisablehook = told
+    return struck_
 
 
 def everywhere(call: Callable[[int], object], after: Callable[[int], object] = lambda point: None, step: int = 1) -> int:
