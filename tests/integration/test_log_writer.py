@@ -30,7 +30,7 @@ from bk_core.protocol.log.leader_state import Health
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties
 from tests.integration.embedded import eventually
-from tests.soak.proxy import IN, OUT, Proxy
+from tests.network.proxy import IN, OUT, Proxy
 
 LIMITS = Limits(explicit_lac_ns=50_000_000)
 RAW = LogProperties(entry_format="raw")

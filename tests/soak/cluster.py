@@ -17,7 +17,7 @@ from bk_core.client import BookKeeper, connect
 from bk_core.errors import OperationTimeoutError
 from bk_core.metadata import open_store
 from bk_core.metadata.store import MetadataStore
-from tests.soak.proxy import Link, Proxy
+from tests.network.proxy import Link, Proxy
 
 SESSION_S = 4.0  # the longest session that the server grants, to bookies and clients alike
 ZOOKEEPER = "zookeeper"

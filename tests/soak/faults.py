@@ -20,9 +20,9 @@ from pathlib import Path
 from bk_core.bookie.children import Child
 from bk_core.client import BookKeeper
 from bk_core.errors import BkError, BookieUnavailableError
+from tests.network.proxy import IN, OUT, Link
 from tests.soak.cluster import SESSION_S, ZOOKEEPER, SoakCluster
 from tests.soak.history import Follower, Op, Recorder
-from tests.soak.proxy import IN, OUT, Link
 from tests.soak.workload import Board
 
 PROCESS_FAULTS = ("bookie_kill", "bookie_pause", "bookie_expiry", "zookeeper_kill", "writer_kill")

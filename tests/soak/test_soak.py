@@ -22,10 +22,10 @@ from bk_core.bookie import apache
 from bk_core.errors import BookieUnavailableError, LedgerFencedError
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerState
+from tests.network.proxy import IN, OUT, Link, Proxy
 from tests.soak.cluster import ThroughProxy
 from tests.soak.faults import FAULTS, LINK_FAULTS
 from tests.soak.history import Follower, Recorder, digest, digests, load, split
-from tests.soak.proxy import IN, OUT, Link, Proxy
 from tests.soak.run import Plan, Report, missing_faults, soak
 from tests.soak.workload import payload
 
