@@ -29,8 +29,8 @@ from bk_core.client.log_reader import LogReader
 from bk_core.client.logs import LogProperties, LogWriter, create_log
 from bk_core.errors import BkError, BookieUnavailableError, MetadataUnavailableError, ReadError
 from bk_core.metadata import open_store
+from tests.network.proxy import Proxy
 from tests.soak.cluster import ThroughProxy
-from tests.soak.proxy import Proxy
 
 PATIENCE_S = 60.0
 T = TypeVar("T")

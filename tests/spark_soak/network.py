@@ -15,7 +15,7 @@ from kazoo.exceptions import KazooException
 
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.metadata.service_info import address_of, bookie_service_info, encode_service_info
-from tests.soak.proxy import IN, OUT, Link, Proxy
+from tests.network.proxy import IN, OUT, Link, Proxy
 
 ZOOKEEPER = "zookeeper"
 AVAILABLE = ("/ledgers/available", "/ledgers/available/readonly")

@@ -12,7 +12,7 @@ import pytest
 from bk_core.errors import BkError, NoSuchEntryError, NoSuchLedgerError, ReadError
 from bk_core.protocol.effects import SendRead
 from bk_core.protocol.entry import layout
-from bk_core.protocol.events import BookieLost, LedgerRead, Outcome, ReadReply, TimerFired
+from bk_core.protocol.events import BookieLost, LedgerRead, Outcome, ReadReply, ReadsMoving, TimerFired
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import DigestType, LedgerState
 from bk_core.protocol.ledger.read_chunks import LANE_ENTRIES, EntrySizes
@@ -115,6 +115,18 @@ def test_speculation_asks_one_more_replica_at_a_time_and_doubles_its_delay() -> 
     assert world.ends == [None]
     world.fire(SPECULATE)
     assert world.timers == {}
+
+
+def test_no_speculation_while_an_answer_waits_behind_others_that_come() -> None:
+    """RD-4, LINK-1: what the link says counts as of that moment; the next look is twice as far away."""
+    world = reader(4, 4)
+    (first,) = world.asks
+    world.perform(world.machine.handle(ReadsMoving(frozenset({first.request})), 0))
+    world.fire(SPECULATE)
+    assert world.bookies == ["a"] and world.timers[SPECULATE] == 4 * S
+    world.perform(world.machine.handle(ReadsMoving(frozenset()), 0))
+    world.fire(SPECULATE)
+    assert world.bookies == ["a", "b"]
 
 
 def test_no_speculation_against_a_bookie_that_answered_well_in_this_operation() -> None:

@@ -12,7 +12,7 @@ import pytest
 from bk_core.errors import MetadataError, MetadataUnavailableError, NoSuchLedgerError, ReplicationError
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendRead, SetTimer, WriteLedger
 from bk_core.protocol.entry import digests
-from bk_core.protocol.events import AddReply, BookiesChanged, Event, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
+from bk_core.protocol.events import AddReply, BookiesChanged, BytesDrained, Event, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata
 from bk_core.protocol.ledger.replication import EntryRanges, FragmentCheck, FragmentRepair, FragmentReport, MetadataChange, RepairState
 from bk_core.protocol.ledger.replication import eligible_fragments as fragments_of
@@ -225,6 +225,21 @@ def test_rr8_a_copy_that_waits_to_be_sent_again_fails_only_once() -> None:
     assert machine.state is RepairState.COPYING and machine.failed_bookies == {}
     log, fail = machine.handle(AddReply("x", 0, 1, Status.TOO_MANY_REQUESTS), limits.add_timeout_ns + limits.replication_retry_ns + 1)
     assert isinstance(log, Log) and isinstance(fail, Fail) and machine.failed_bookies == {"x": "too many requests"}
+
+
+def test_rr8_a_target_that_takes_copies_slowly_is_not_late() -> None:
+    """RR-8, LINK-1: neither while it confirms others, nor while bytes for it go on."""
+    world = closed(last=1)
+    limits = Limits()
+    machine = repair(world, targets={0: "x"}, batch=False)
+    for read in machine.start():
+        machine.handle(read_reply(read), 0)
+    second = limits.add_timeout_ns // 5
+    machine.handle(AddReply("x", 0, 1, Status.OK), 4 * second)
+    assert SetTimer("again", limits.replication_retry_ns) not in machine.handle(TimerFired("tick"), 6 * second)
+    machine.handle(BytesDrained("x", 8 * second), 8 * second)
+    assert SetTimer("again", limits.replication_retry_ns) not in machine.handle(TimerFired("tick"), 12 * second)
+    assert SetTimer("again", limits.replication_retry_ns) in machine.handle(TimerFired("tick"), 13 * second)
 
 
 def test_rr8_a_confirmation_that_comes_during_the_back_off_counts() -> None:

@@ -9,7 +9,7 @@ import pytest
 from bk_core.errors import LedgerClosedError, LedgerFencedError, MetadataError, NoSuchLedgerError, NotEnoughBookiesError, WriteFailedError
 from bk_core.protocol.effects import ReadLedger, SendAdds, WriteLedger
 from bk_core.protocol.entry import layout
-from bk_core.protocol.events import LedgerRead, LedgerWritten, MetadataChanged, Outcome
+from bk_core.protocol.events import BytesDrained, LedgerRead, LedgerWritten, MetadataChanged, Outcome
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.writer import ChangeWindow, EnsembleChangeMode, WriterOptions, WriterState
 from bk_core.protocol.wire.messages import Status
@@ -472,3 +472,28 @@ def test_a_dead_bookie_that_stays_does_not_fill_the_window(mode: EnsembleChangeM
         script.append(entry).lose("c").ack("ab", entry)
     assert script.writer.last_add_confirmed == 19
     assert (script.writer.unretired_entries, script.writer.unretired_bytes) == (0, 0)
+
+
+def test_a_bookie_that_answers_a_long_run_bit_by_bit_is_not_late() -> None:
+    """LINK-1, WR-6: each answer starts the time of what is behind it anew; LINK-2: what it passed over has no more time."""
+    script = WriterScript(add_timeout_ns=SECOND).append("t", *[b"x"] * 6)
+    for entry in range(5):
+        script.ack("ab", entry).tick(SECOND * 3 // 4)
+        assert script.ack("c", entry).writes == [] and not script.logs
+    script.ack("ab", 5).tick(SECOND * 3 // 4)
+    assert not script.logs
+    script = WriterScript(add_timeout_ns=SECOND).append("t").append("u")
+    script.ack("ab", 0, 2).ack("c", 1).tick(SECOND)
+    assert any("bookie c failed (TIMEOUT)" in line for line in script.logs)
+
+
+def test_a_bookie_behind_a_full_link_is_not_late() -> None:
+    """LINK-1: bytes for it went on a moment ago, so it cannot have them all."""
+    script = WriterScript(add_timeout_ns=SECOND).append("t")
+    script.ack("ab", 0)
+    for _ in range(5):
+        script.tick(SECOND // 2)
+        script.feed(BytesDrained("c", script.now))
+    assert not script.logs
+    script.tick(SECOND)
+    assert any("bookie c failed (TIMEOUT)" in line for line in script.logs)
