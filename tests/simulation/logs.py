@@ -210,6 +210,8 @@ class LogClient(Client):
     def _load_chunk(self, request: int, ref: HistoryRef) -> None:
         def serve() -> Answer:
             chunk = self.log.chunks.get(ref.ledger_id)
+            if self.role == "reader":
+                self.world.probes["a reader of a log loaded a chunk of its history"] += 1
             return Answer(Outcome.NO_SUCH_LEDGER) if chunk is None else Answer(Outcome.OK, 0, chunk)
 
         self.cluster.store.call(

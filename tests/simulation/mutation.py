@@ -35,7 +35,12 @@ NEAR = {
     "RR-5": 7,
     "LOG-1": 7,
     "LOG-6": 3,
-    "LOG-11": 18,
+    "LOG-11": 1,
+    "LOG-11 (order)": 3,
+    "LOG-11 (bounds)": 5,
+    "LOG-12": 3,
+    "LOG-13": 106,
+    "LOG-18": 254,
 }
 
 Patch = tuple[Any, str, Any]  # class or module, name, replacement

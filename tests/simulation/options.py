@@ -38,6 +38,7 @@ class SwarmOptions:
     recover_at_ms: int = 100
     readers: int = 0
     tailing: bool = True
+    late_readers: int = 0  # they begin when the storm is nearly over, and read everything at once
     replicators: int = 0
     crash: float = 0.0
     wipes: int = 0  # so many bookies may lose their disk; less than an ack quorum, or I-2 would be void
@@ -102,7 +103,7 @@ def draw(seed: int, forced: dict[str, Any] | None = None) -> SwarmOptions:
 def _with_rarities(drawn: SwarmOptions, seed: int) -> SwarmOptions:
     """What few seeds have, out of chance of its own: all others stay what they were. Deferred sync excludes guaranteed write quorum."""
     rare = random.Random(f"rarities of {seed}")
-    chances = [rare.random() for _ in range(6)]
+    chances = [rare.random() for _ in range(7)]
     writer, domains = drawn.writer, 0
     if chances[0] < 0.08 and not drawn.gwq:
         writer = replace(writer, deferred_sync=True)
@@ -114,7 +115,14 @@ def _with_rarities(drawn: SwarmOptions, seed: int) -> SwarmOptions:
     if chances[3] < 0.04:
         writer = replace(writer, quorum_timeout_ns=40 * MS)
     every_ms = (5, 20, 60)[int(chances[5] * 3)]
-    return replace(drawn, writer=writer, domains=domains, busy=0.1 if chances[4] < 0.1 else 0.0, force_every_ms=every_ms)
+    drawn = replace(drawn, writer=writer, domains=domains, busy=0.1 if chances[4] < 0.1 else 0.0, force_every_ms=every_ms)
+    return _with_bad_copies(drawn) if chances[6] < 0.02 and drawn.quorums[2] > 1 else drawn
+
+
+def _with_bad_copies(drawn: SwarmOptions) -> SwarmOptions:
+    """Many copies are damaged, and readers come late and take long answers: so that a bad entry comes in the middle of one."""
+    entries, every_ms = max(20, drawn.entries), min(4, drawn.append_every_ms)
+    return replace(drawn, damage=0.5, wipes=0, late_readers=4, entries=entries, append_every_ms=every_ms)
 
 
 def domains_for(quorums: tuple[int, int, int]) -> int:

@@ -69,6 +69,10 @@ class Run:
             reader = self.cluster.poller(name, self.truth) if polls else self.cluster.reader(name, self.truth, tailing=options.tailing)
             self.readers.append(reader)
             world.at(int(world.random() * 50 * MS), self.readers[-1].start)
+        for index in range(options.late_readers):
+            late = self.cluster.reader(f"late{index}", self.truth, tailing=False)
+            self.readers.append(late)
+            world.at(int(options.storm_ms * MS * (0.6 + 0.4 * world.random())), late.start)
         for index in range(options.replicators):
             self.replicators.append(self.cluster.replicator(f"rr{index}", self.truth, move=0.2))
             world.at(int(world.random() * 100 * MS), self.replicators[-1].start)
