@@ -35,6 +35,7 @@ DOORS = {*get_args(ledger_effects.Effect), *get_args(log_effects.LogEffect), *ge
 OUTSIDE = {"time", "datetime", "random", "_random", "posix", "os", "io", "_io", "socket", "_socket", "_thread", "threading", "uuid"}
 MACHINES = {
     "LedgerWriter", "LedgerRecovery", "RangeReader", "LacReader", "Tail", "LedgerCheck", "FragmentRepair", "LogLeader", "LogTruncation",
+    "LogReaderOrder",
     "BookieMachine",
 }  # fmt: skip
 
