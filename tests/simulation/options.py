@@ -116,13 +116,14 @@ def _with_rarities(drawn: SwarmOptions, seed: int) -> SwarmOptions:
         writer = replace(writer, quorum_timeout_ns=40 * MS)
     every_ms = (5, 20, 60)[int(chances[5] * 3)]
     drawn = replace(drawn, writer=writer, domains=domains, busy=0.1 if chances[4] < 0.1 else 0.0, force_every_ms=every_ms)
-    return _with_bad_copies(drawn) if chances[6] < 0.02 and drawn.quorums[2] > 1 else drawn
+    return _with_bad_copies(drawn) if chances[6] < 0.03 and not drawn.gwq and not domains else drawn
 
 
 def _with_bad_copies(drawn: SwarmOptions) -> SwarmOptions:
     """Many copies are damaged, and readers come late and take long answers: so that a bad entry comes in the middle of one."""
-    entries, every_ms = max(20, drawn.entries), min(4, drawn.append_every_ms)
-    return replace(drawn, damage=0.5, wipes=0, late_readers=4, entries=entries, append_every_ms=every_ms)
+    entries, every_ms, bookies = max(20, drawn.entries), min(4, drawn.append_every_ms), max(4, drawn.bookies)
+    whole = replace(drawn, quorums=(3, 3, 2), bookies=bookies)  # every bookie has every entry, so answers may be long
+    return replace(whole, damage=0.8, wipes=0, late_readers=4, entries=entries, append_every_ms=every_ms)
 
 
 def domains_for(quorums: tuple[int, int, int]) -> int:

@@ -45,10 +45,14 @@ class TrimBounds:
 
 
 def _at_byte(view: LogView, beyond: int) -> int:
-    """The segment with that byte behind the start, so that at least the bytes to keep are kept. One row is always admitted: step back."""
+    """The segment with that byte behind the start, so that at least the bytes to keep are kept.
+
+    One row is always admitted: step back over it, and over segments without entries behind it.
+    """
     found = view.position_at_rows(view.first_position, None, beyond).seq
-    over = view.counts_before(Position(found))[1] - view.listed.trimmed_bytes > beyond
-    return found - 1 if over else found
+    while found > view.listed.trimmed_seq and view.counts_before(Position(found))[1] - view.listed.trimmed_bytes > beyond:
+        found -= 1
+    return found
 
 
 class LogTruncation(ListClearing):

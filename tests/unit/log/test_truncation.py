@@ -200,6 +200,14 @@ def test_bounds(bounds: TrimBounds, cut: int) -> None:
     assert machine_of(begin(LogTruncation("a", bounds), listed)).cut == cut
 
 
+def test_bytes_are_kept_whatever_empty_segments_lie_behind_them() -> None:
+    """LOG-11: retention by bytes keeps the only segment that has any."""
+    listed = EMPTY.append_segments([SegmentRange(5, 0, 0, 1, 100)], 1)
+    for ledger_id in (3, 8):
+        listed = listed.add_live_segment(ledger_id, 1).close_live(ledger_id, -1, 0, 1)
+    assert machine_of(begin(LogTruncation("a", TrimBounds(max_bytes=30)), listed)).cut == 0
+
+
 def test_what_cannot_be_done_is_an_error() -> None:
     for outcome, error in ((Outcome.NO_SUCH_LEDGER, NoSuchLogError), (Outcome.REFUSED, BkError)):
         talk = Talk(LogTruncation("a", TrimBounds(before=Position(1))))
