@@ -47,13 +47,19 @@ def last_transaction(port: int) -> int:
 
 def catch_up(zookeeper: ZooKeeperProcess, transaction: int) -> None:
     """Clients stay away from a server that is behind what they have seen. Time heals that, here at once."""
-    client = KazooClient(zookeeper.connect_string)
-    client.start(30)
-    try:
+    with _zookeeper(zookeeper) as client:
         while last_transaction(zookeeper.port) <= transaction:
             made = [client.create_async("/elsewhere", makepath=True, sequence=True) for _ in range(50)]
             for one in made:
                 one.get(30)
+
+
+@contextmanager
+def _zookeeper(zookeeper: ZooKeeperProcess) -> Iterator[KazooClient]:
+    client = KazooClient(zookeeper.connect_string)
+    client.start(30)
+    try:
+        yield client
     finally:
         client.stop()
         client.close()
@@ -122,6 +128,11 @@ def test_bke_1_nothing_is_dropped_when_zookeeper_comes_back_empty(
         _require_all_there(bookies, ledger_id)
         with bk_core.connect(uri) as bk, bk.open_ledger(ledger_id) as reader:
             assert reader.read(0, 19) == [b"%d" % number for number in range(20)]
+        with _zookeeper(zookeeper) as client:  # a root from which LAYOUT is gone as well is no cluster either
+            client.delete("/ledgers/LAYOUT")
+            client.delete("/ledgers/00", recursive=True)
+        assert eventually(lambda: "LAYOUT" in caplog.text, PATIENCE_S)
+        _require_all_there(bookies, ledger_id)
 
 
 @contextmanager
