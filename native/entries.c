@@ -168,8 +168,7 @@ bk_entries_status bk_unpack_part(const bk_entries *entries, const bk_columns *co
     if (status != BK_ENTRIES_OK) {
         return status;
     }
-    if (columns->count > 0 &&
-        columns->count - 1 > (uint64_t)((INT64_MAX - entries->first_entry_id) / entries->step)) {
+    if (columns->count > 0 && columns->count - 1 > (uint64_t)((INT64_MAX - entries->first_entry_id) / entries->step)) {
         result->count = columns->count;
         return BK_ENTRIES_ENTRY_OVERFLOW;
     }
