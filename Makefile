@@ -18,7 +18,7 @@ C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c tests/benchmarks/standin/*.[ch])
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
 SAY    := printf '\033[1m== %s\033[0m\n'
 
-.PHONY: setup test lint coverage simulate mutations option-mutations fuzz check-tools sanitize sanitize-suite demo kill-test soak faults soak-spark \
+.PHONY: setup test lint coverage simulate mutations option-mutations fuzz check-tools sanitize sanitize-suite demo kill-test soak interrupts faults soak-spark \
         deployments kafka bench bench-quick bench-commit lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
@@ -136,6 +136,11 @@ BOOKIES ?= 4
 soak: setup
 	@$(ENV) $(BIN)/python -m tests.soak --minutes $(MINUTES) --bookies $(BOOKIES) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(EMBEDDED),--embedded) $(if $(APACHE),--apache $(APACHE)) $(if $(PROTOCOL),--protocol $(PROTOCOL))
+
+# SIGINT at random moments of every blocking call, INTERRUPTS times on a quick cluster and on a slow one. SEED
+INTERRUPTS ?= 1000
+interrupts: setup
+	@$(ENV) BK_INTERRUPTS=$(INTERRUPTS) $(if $(SEED),BK_SEED=$(SEED)) $(BIN)/python -m pytest -q -s tests/integration/test_interrupts.py
 
 # Spark as local-cluster, with dynamic allocation, over Connect, without worker reuse; processes of it are killed
 deployments: setup
