@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bk_core import exit_hook as _exit_hook  # noqa: F401 - registers what ends clients before the program registers anything
+
 if TYPE_CHECKING:
     from bk_core.bookie.local_cluster import LocalCluster as LocalCluster
     from bk_core.bookie.local_cluster import local_cluster as local_cluster

@@ -49,6 +49,7 @@ class Layer:
 # The most specific layer that holds a module decides.
 LAYERS = [
     Layer("bk_core.errors", (), frozenset()),
+    Layer("bk_core.exit_hook", (), ANY_STDLIB),
     Layer("bk_core.threads", ("bk_core.errors",), ANY_STDLIB),
     Layer("bk_core.kernels", ("bk_core.errors",), KERNEL_STDLIB),
     Layer("bk_core.protocol", ("bk_core.errors", "bk_core.kernels"), frozenset({*PURE, "google"})),
@@ -62,8 +63,8 @@ LAYERS = [
     Layer("bk_core.bookie", ("bk_core.errors", "bk_core.threads", "bk_core.protocol", "bk_core.net", "bk_core.metadata"),
           ANY_STDLIB | {"lmdb"}),
     Layer("bk_core.config", ("bk_core.errors", "bk_core.protocol"), frozenset(PURE)),
-    Layer("bk_core.client", ("bk_core.errors", "bk_core.threads", "bk_core.config", "bk_core.protocol", "bk_core.net", "bk_core.metadata"),
-          ANY_STDLIB),
+    Layer("bk_core.client", ("bk_core.errors", "bk_core.exit_hook", "bk_core.threads", "bk_core.config", "bk_core.protocol", "bk_core.net",
+                             "bk_core.metadata"), ANY_STDLIB),
     Layer("bk_core.cli", ("bk_core",), ANY_STDLIB | {"click", "rich"}),
     Layer("bk_core", ("bk_core",), ANY_STDLIB),
     Layer("bk_spark", ("bk_core",), None),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import random
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -32,6 +30,7 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
+from bk_core.exit_hook import end_with_process, forget
 from bk_core.metadata import open_store
 from bk_core.metadata.store import BookieView, MetadataStore, Version
 from bk_core.protocol.ledger import metadata_codec
@@ -46,8 +45,6 @@ if TYPE_CHECKING:  # at run time when it is wanted: half of what this module cos
 
 T = TypeVar("T")
 LEDGER_ID_END = 1 << 63
-
-_living: weakref.WeakSet[BookKeeper] = weakref.WeakSet()  # clients that were not closed
 
 
 def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = None, **settings: Any) -> BookKeeper:
@@ -82,7 +79,7 @@ class BookKeeper:
         self._shared = Session(config, store)
         self._home = self._shared.home
         self._closed = False
-        _living.add(self)
+        end_with_process(self)
 
     @property
     def store(self) -> MetadataStore:
@@ -368,7 +365,7 @@ class BookKeeper:
         self._shared.close()
         self._store.close()
         self._closed = True
-        _living.discard(self)
+        forget(self)
 
     def __enter__(self) -> Self:
         return self
@@ -378,16 +375,6 @@ class BookKeeper:
 
     def __repr__(self) -> str:
         return f"<BookKeeper {self.config.uri} {self.config.protocol}>"
-
-
-def _end_clients() -> None:
-    """At the end of the process, after its threads and after what the program has given to ``atexit``: no thread of ours speaks or holds a
-    lock while the interpreter is taken down, and nobody waits for one any more."""
-    for client in tuple(_living):
-        client.end()
-
-
-atexit.register(_end_clients)
 
 
 def _digest_type(value: DigestType | str) -> DigestType:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from bk_core.client.history import history_of
 from bk_core.client.intents import forget_intent
-from bk_core.client.list_store import LogClient, back_off, log_path, read_versioned, until_definite
+from bk_core.client.list_store import LogClient, back_off, encoded, log_path, read_versioned, until_definite
 from bk_core.errors import (
     BkError,
     LogDataLossError,
@@ -23,7 +23,6 @@ from bk_core.protocol.effects import Complete, Fail, SetTimer
 from bk_core.protocol.events import Outcome, TimerFired
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.clearing import ListClearing
-from bk_core.protocol.log.codec import encode
 from bk_core.protocol.log.effects import (
     ChangeList,
     ChunkLoaded,
@@ -128,7 +127,7 @@ class ListWorks:
     def _change_list(self, effect: ChangeList) -> ListWritten:
         deadline = self._deadline = self._deadline or time.monotonic() + self._timeout_s
         try:
-            version = self._client.store.write(log_path(self._name), encode(effect.listed), effect.version)
+            version = self._client.store.write(log_path(self._name), encoded(self._name, effect.listed), effect.version)
         except VersionConflictError:
             self._pause = back_off(self._pause, deadline, f"changing log {self._name!r}")
             return ListWritten(effect.request, Outcome.CONFLICT)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from bk_core.client.history import ChunkCache, history_of, update_ledger_list, write_chunk
+from bk_core.client.identity import recover_own
 from bk_core.client.intents import HISTORY, create_intended, forget_intent, lives_here
 from bk_core.client.list_store import LogClient, change_ledger_list, read_ledger_list, store_now_ms
 from bk_core.client.writers import writer_of, writer_told
@@ -202,9 +202,11 @@ def release_log(client: LogClient, name: str, *, password: bytes = b"", even_if_
     """Close what an exclusive writer that died has left live, so that others may append (GRD-4); returns the ledgers, () if none is.
 
     LogWriterAliveError if the writer is seen running on this host, unless ``even_if_alive``, which fences it. A writer of another host
-    cannot be seen: ``bk log show`` tells which. LogDataLossError for a ledger that does not exist (``repair_log`` writes it off).
+    cannot be seen: ``bk log show`` tells which. LogDataLossError for a ledger that does not exist (``repair_log`` writes it off);
+    ForeignLedgerError for one that does not carry the log's name, which is not fenced (OWN-6).
     """
-    live = [segment.ledger_id for segment in read_ledger_list(client, name).live_segments]
+    listed = read_ledger_list(client, name)
+    live = [segment.ledger_id for segment in listed.live_segments]
     for ledger_id in live if not even_if_alive else ():
         writer = writer_of(client, ledger_id)
         if writer is not None and lives_here(writer):
@@ -212,7 +214,7 @@ def release_log(client: LogClient, name: str, *, password: bytes = b"", even_if_
             message = f"log {name!r} is being written ({told}; ledger {ledger_id}); stop that process, or fence it: even_if_alive=True"
             raise LogWriterAliveError(f"{message} (--even-if-alive)", log=name, ledger=ledger_id)
     for ledger_id in live:
-        last, size = _ended(client, name, ledger_id, password)
+        last, size = _ended(client, listed, name, ledger_id, password)
         at_ms = store_now_ms(client)
 
         def change(current: LedgerList, ended: tuple[int, int, int, int] = (ledger_id, last, size, at_ms)) -> LedgerList:
@@ -222,11 +224,10 @@ def release_log(client: LogClient, name: str, *, password: bytes = b"", even_if_
     return tuple(live)
 
 
-def _ended(client: LogClient, name: str, ledger_id: int, password: bytes) -> tuple[int, int]:
+def _ended(client: LogClient, listed: LedgerList, name: str, ledger_id: int, password: bytes) -> tuple[int, int]:
     try:
-        with client.recover_ledger(ledger_id, password=password) as ended:
-            handle: Any = ended
-            return int(handle.last_add_confirmed), int(handle.length)
+        with recover_own(client, name, listed.log_id, ledger_id, password) as ended:
+            return int(ended.last_add_confirmed), int(ended.length)
     except NoSuchLedgerError:
         message = f"log {name!r} lists ledger {ledger_id}, which does not exist; bk log repair writes it off"
         raise LogDataLossError(message, log=name, ledger=ledger_id) from None

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from bk_core.errors import BkError, InvalidArgumentError
 from bk_core.protocol.log.position import Position
-from bk_core.threads import Monitor, SafeFuture, mark_own
+from bk_core.threads import Home, Monitor, SafeFuture, mark_own
 
 log = logging.getLogger("bk_core.client")
 
@@ -189,6 +189,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._home = Home()
         self._lock = Monitor()
         self._tasks: deque[Callable[[], None]] = deque()
         self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
@@ -214,7 +215,10 @@ class Worker:
             self._lock.notify_all()
 
     def close(self) -> None:
-        """End the thread when what was submitted is done; timers are not waited for."""
+        """End the thread when what was submitted is done; timers are not waited for. In a forked child it does nothing: a thread that is
+        not there may hold the lock."""
+        if not self._home.is_here:
+            return
         with self._lock:
             self._closed = True
             self._lock.notify_all()

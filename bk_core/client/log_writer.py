@@ -347,8 +347,10 @@ class LogWriter:
         with self._lock:
             if self._closing is None and self._machine.error is None:
                 self._closing = call
-        self._own_thread(self._begin_close)  # again if an interrupt was faster
+        is_ended = not self._own_thread(self._begin_close)  # again if an interrupt was faster
         if self._closing is not None:
+            if is_ended and not self._close_begun and self._machine.error is not None:
+                raise again(self._machine.error)  # the writer failed before the close could begin: nobody would answer
             wait(self._closing.future, self._timeout_s, what)
             self._await_told(deadline, what)
 

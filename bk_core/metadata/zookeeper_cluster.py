@@ -119,6 +119,7 @@ class LogRoot:
         self._own = own
         self._old = old
         self._decided = chosen
+        self._old_was_used = False
         self._lock = Lock()
 
     def find(self, *, writing: bool = False) -> str:
@@ -130,7 +131,9 @@ class LogRoot:
     def _find(self, writing: bool) -> str:
         said = self._said()
         if said is None:
-            found = self._old if self._old_is_used() else self._own
+            if not (self._old_was_used and not writing):  # who only reads looks at the old logs once, not at every read
+                self._old_was_used = self._old_is_used()
+            found = self._old if self._old_was_used else self._own
             if not writing:
                 return found
             try:

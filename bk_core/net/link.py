@@ -7,6 +7,7 @@ in order (5.4). An answer that nothing waits for is dropped.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import selectors
@@ -47,6 +48,7 @@ RECEIVE_SLACK_BYTES = 4096
 TURN_BYTES = 4 << 20  # received from one bookie before others have their turn
 ADD_TIMEOUT_NS = 5_000_000_000
 HUNG_UP_MAX = 2
+_UNDER_WAY = frozenset({0, errno.EINPROGRESS, errno.EINTR})
 
 Resolve = Callable[[BookieId, Callable[[tuple[str, int] | None, str], None]], None]
 
@@ -266,7 +268,9 @@ class BookieLink:
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(made)
-        made.connect_ex(target)
+        code = made.connect_ex(target)
+        if code not in _UNDER_WAY:  # told here and nowhere else: the socket itself keeps no error that ``on_io`` could find
+            raise OSError(code, os.strerror(code))
         self._reactor.register(made, selectors.EVENT_READ | selectors.EVENT_WRITE, self)
         self._writing = True
 

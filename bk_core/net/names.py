@@ -42,7 +42,10 @@ class Names:
             waiting.append(then)
             if len(waiting) > 1:
                 return
-        threading.Thread(target=self._ask, args=(host, port), name=f"bookkeeper-name-{host}", daemon=True).start()
+        try:
+            threading.Thread(target=self._ask, args=(host, port), name=f"bookkeeper-name-{host}", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._tell(host, port, [], f"the name {host} cannot be resolved: {error}")
 
     def _ask(self, host: str, port: int) -> None:
         found: list[Address] = []
@@ -50,8 +53,11 @@ class Names:
         try:
             answers = (self._getaddrinfo or socket.getaddrinfo)(host, port, type=socket.SOCK_STREAM)
             found = list(dict.fromkeys((family, kind, number, target) for family, kind, number, _, target in answers))
-        except (OSError, UnicodeError) as error:
-            problem = f"the name {host} cannot be resolved: {error}"
+        except Exception as error:  # a name of a registration may be anything; whoever waits for it must be told
+            problem = f"the name {host!r} cannot be resolved: {error}"
+        self._tell(host, port, found, problem)
+
+    def _tell(self, host: str, port: int, found: list[Address], problem: str) -> None:
         with self._lock:
             waiting = self._under_way.pop((host, port))
 

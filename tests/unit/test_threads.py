@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import concurrent.futures.thread
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +24,28 @@ def test_tasks_run_at_the_same_time_up_to_the_bound() -> None:
     assert len(pool._threads) == 3
     pool.close()
     assert not any(thread.is_alive() for thread in pool._threads)
+
+
+ENDING = """
+import atexit, sys, bk_core
+atexit.register(lambda: tidy())
+from bk_core.bookie.server import EmbeddedBookie
+from bk_core.metadata import open_store
+store = open_store("memory://ending")
+store.initialize_cluster()
+bookie = EmbeddedBookie(sys.argv[1], "127.0.0.1", 0, store).start()
+bk = bk_core.connect("memory://ending")
+ledger = bk.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+ledger.append(b"x")
+def tidy():
+    print(ledger.close().state.name, flush=True)
+"""
+
+
+def test_what_a_program_gives_to_atexit_before_it_connects_still_has_its_client(tmp_path: Path) -> None:
+    """Functions run last in, first out: the client's own must have been given when the package was imported."""
+    done = subprocess.run([sys.executable, "-c", ENDING, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("CLOSED\n", "", 0)
 
 
 def test_a_pool_goes_on_after_a_task_that_fails(caplog: pytest.LogCaptureFixture) -> None:

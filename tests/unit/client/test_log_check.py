@@ -25,7 +25,7 @@ from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log, gc_log, read_ledger_list, read_log, set_properties, trim_log, update_ledger_list
 from bk_core.client.writers import WRITER
-from bk_core.errors import LogDataLossError, LogListFullError, LogWriterAliveError
+from bk_core.errors import ForeignLedgerError, LogDataLossError, LogListFullError, LogWriterAliveError
 from bk_core.metadata import open_store
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.list_size import check_size, is_large
@@ -218,6 +218,17 @@ def test_a_live_segment_whose_ledger_is_gone_is_for_the_repair(client: bk_core.B
         release_log(client, "a")
     assert [p.ledger_id for p in repair_log(client, "a")] == [ledger_id]
     LogWriter.open(client, "a").close()
+
+
+def test_a_ledger_of_others_is_not_fenced_for_a_release(client: bk_core.BookKeeper) -> None:
+    """OWN-6: whatever the list says."""
+    create_log(client, "a", RAW)
+    with client.create_ledger(custom={"log": b"another"}) as stranger:
+        at_ms = client.store.clock_ms()
+        update_ledger_list(client, "a", lambda listed: listed.add_live_segment(stranger.ledger_id, at_ms))
+        with pytest.raises(ForeignLedgerError, match="left alone"):
+            release_log(client, "a", even_if_alive=True)
+        stranger.append(b"goes on")
 
 
 # --- marks -----------------------------------------------------------------------------------------------------------------------

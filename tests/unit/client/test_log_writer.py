@@ -18,7 +18,7 @@ import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.intents import intents_of
 from bk_core.client.log_driver import LeaderWorks, append_outcome
-from bk_core.client.log_parts import PayloadRun, Worker
+from bk_core.client.log_parts import Call, PayloadRun, Worker
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogSpan, LogWriter
 from bk_core.client.logs import create_log, delete_log, read_ledger_list, read_log, update_ledger_list
@@ -177,6 +177,18 @@ def test_a_closed_writer_takes_nothing_more(client: bk_core.BookKeeper) -> None:
     with pytest.raises(ZeroDivisionError), LogWriter.open(client, "a") as writer:
         raise ZeroDivisionError
     assert not read_ledger_list(client, "a").live_segments
+
+
+def test_a_close_that_comes_after_the_end_says_why(client: bk_core.BookKeeper) -> None:
+    """It was interrupted before it could begin, then others took the log: nobody would answer it any more."""
+    writer = LogWriter.open(client, "a")
+    writer._closing = Call()
+    with LogWriter.open(client, "a") as other:
+        other.append(b"x")
+        writer._hand_over(lambda now_ns: writer._machine.abandon(LogTakenOverError("taken over"), now_ns))
+        writer._worker.wait_ended(30)
+        with pytest.raises(LogTakenOverError, match="taken over"):
+            writer.close()
 
 
 def test_a_writer_may_be_abandoned(client: bk_core.BookKeeper) -> None:

@@ -270,6 +270,35 @@ def test_all_addresses_of_a_name_are_tried_in_turn(world: World) -> None:
     assert world.next() == ("read", Status.OK) and asked == ["bookie.example"]
 
 
+def test_an_address_that_is_refused_at_once_is_followed_by_the_next(world: World) -> None:
+    """LINK-8: no route to one of a name's addresses is told by the call itself; the socket keeps no error."""
+    unreachable = ("255.255.255.255", 1)  # TCP goes nowhere by broadcast
+    addresses = [unreachable, world.listener.getsockname()]
+    names = Names(world.reactor.post, lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", one) for one in addresses])
+    broke: list[str] = []
+    link = world.link(("bookie.example", 3181), names=names, broke=lambda: broke.append("broke"))
+    world.ask(link, "read", ReadRequest(0, 1, 0))
+    world.serve(world.accept())
+    assert world.next() == ("read", Status.OK) and not broke
+
+
+def test_a_name_that_is_no_name_keeps_nobody_waiting(world: World) -> None:
+    """LINK-8: whatever the system says of it; the next look-up of the name is a new one."""
+    failures = [ValueError("embedded null byte"), OverflowError("too large")]
+
+    def found(host: str, port: int, **_: Any) -> list[Any]:
+        if failures:
+            raise failures.pop(0)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", world.listener.getsockname())]
+
+    names, told = Names(world.reactor.post, found), queue.SimpleQueue[Any]()
+    for _ in range(3):
+        names.lookup("bad.example", 3181, lambda addresses, problem: told.put((len(addresses), problem)))
+        count, problem = told.get(timeout=PATIENCE_S)
+        assert bool(problem) is (count == 0)
+    assert count == 1 and not failures
+
+
 def test_a_name_that_is_looked_up_for_long_keeps_nobody(world: World) -> None:
     """LINK-8: neither other links nor the end of the client; the same name is asked for once."""
     hang, asked = threading.Event(), queue.SimpleQueue[str]()
