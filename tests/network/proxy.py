@@ -20,6 +20,7 @@ IN = "in"
 CHUNK_BYTES = 64 * 1024
 THIN_CHUNK_BYTES = 8 * 1024  # so that the connections of a thin link take turns
 CHUNKS_MAX = 64  # of one direction of one connection, while they are delayed
+LATE_S = 0.05  # a loop that wakes this late makes up for it, or a busy machine would thin the link further
 QUEUED_S = 0.1  # a thin link holds no more than this much of its bandwidth, and its delay's
 SOCKET_BYTES = 128 * 1024  # kernels' buffers would hide how thin a link is
 _STOP_TIMEOUT_S = 5.0
@@ -49,7 +50,7 @@ class Link:
         """When the last of so many bytes is through."""
         if not self.bytes_per_s:
             return 0.0
-        self.free_at[direction] = max(self.free_at[direction], time.monotonic()) + size / self.bytes_per_s
+        self.free_at[direction] = max(self.free_at[direction], time.monotonic() - LATE_S) + size / self.bytes_per_s
         return self.free_at[direction]
 
     @property
