@@ -128,7 +128,7 @@ class Monitor(RLock):  # type: ignore[misc]  # typeshed calls it final, CPython 
             self.drop(ticket)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Whether it holds now."""
+        """True if it holds now."""
         end = None if timeout is None else time.monotonic() + timeout
         while not (found := condition()):
             left = None if end is None else end - time.monotonic()

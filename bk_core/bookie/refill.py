@@ -112,7 +112,7 @@ class Refill:
         return loss_file(self._directory).exists()
 
     def run(self) -> bool:
-        """Whether nothing is left to do. CollectionRefusedError in front of an empty or foreign metadata store (BKE-1)."""
+        """True if nothing is left to do. CollectionRefusedError in front of an empty or foreign metadata store (BKE-1)."""
         if not self.wanted:
             return True
         self._guard.require_home()

@@ -404,7 +404,7 @@ def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, pas
 
 
 def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_json: bool) -> bool:
-    """Whether something failed."""
+    """True if something failed."""
     from bk_core.client.logs import gc_log
 
     try:
@@ -425,7 +425,7 @@ def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_j
 
 
 def _collect_orphans(client: BookKeeper, wanted: str | None, password: str, as_json: bool) -> bool:
-    """Whether something failed."""
+    """True if something failed."""
     from bk_core.client.logs import delete_orphan, find_orphans
 
     failed = False

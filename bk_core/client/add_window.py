@@ -38,7 +38,7 @@ class AddWindow:
         self._ledgers = 0  # shares with entries
 
     def has_room(self, share: Share, count: int) -> bool:
-        """Whether ``share`` may hand in ``count`` more. A quarter of what is its due it always has, whatever the others hold: they may be
+        """True if ``share`` may hand in ``count`` more. A quarter of what is its due it always has, whatever the others hold: they may be
         stuck. One that has all of its due leaves a quarter of the window to those that have not."""
         with self._lock:
             own, ledgers = share.entries, max(1, self._ledgers)

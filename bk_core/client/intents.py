@@ -34,9 +34,10 @@ HISTORY = "history"
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Who opened a ledger, and where: ``started`` is the start time of process ``pid`` in clock ticks since boot, ``boot`` the boot of the
+    """The process that opened a ledger, and its host.
 
-    host and the process namespace in which ``pid`` means something. 0 and "": not known, so that only age tells.
+    ``started`` is the start time of process ``pid`` in clock ticks since boot; ``boot`` names the boot of the host and the process
+    namespace in which ``pid`` means something. 0 and "": not known, so that only age tells.
 
     ``log_id`` is the log's, and ``cluster`` the identity of the cluster that issued the ledger id (OWN-5); "" where an earlier program
     did not note them.
@@ -133,7 +134,7 @@ def create_intended(
 
 
 def _never_was(client: LogClient, ledger_id: int) -> bool:
-    """Whether the ledger does not exist, for certain. Whatever failed, it may have failed after the ledger was created."""
+    """True if the ledger does not exist, for certain. Whatever failed, it may have failed after the ledger was created."""
     try:
         client.ledger_metadata(ledger_id)
     except NoSuchLedgerError:

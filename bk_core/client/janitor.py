@@ -108,7 +108,7 @@ class _Pass:
             self.failed.update((ledger_id, str(error)) for ledger_id, error in machine.failed.items() if ledger_id not in self.failed)
 
     def close_ledger(self, ledger_id: int) -> bool | None:
-        """Whether the ledger existed, as one of this log; None if it failed. A ledger of another log is as good as gone (OWN-6)."""
+        """True if the ledger existed, as one of this log; None if it failed. A ledger of another log is as good as gone (OWN-6)."""
         return self._try(ledger_id, close_own, self._intended_for(ledger_id)) if ledger_id not in self.foreign else False
 
     def delete_ledger(self, ledger_id: int) -> bool | None:
@@ -146,7 +146,7 @@ class _Pass:
         return gone
 
     def _try(self, ledger_id: int, action: Callable[[LogClient, str, str, int, bytes], bool], log_id: str) -> bool | None:
-        """Whether the ledger existed, as one of this log; None if it failed."""
+        """True if the ledger existed, as one of this log; None if it failed."""
         try:
             return action(self.client, self.log, log_id, ledger_id, self.password)
         except ForeignLedgerError as error:

@@ -145,9 +145,9 @@ def _exists(client: LogClient, ledger_id: int) -> bool:
 
 
 def check_log(client: LogClient, name: str, *, password: bytes = b"", read: bool = True) -> LogCheck:
-    """Do all ledgers that the log names exist, are they this log's, long enough, and with ``read`` also readable at both ends of what is
+    """Look whether all ledgers that the log names, history included, exist, are this log's and are long enough.
 
-    listed? History included. Fences nobody, changes nothing. NoSuchLogError, WrongClusterError.
+    With ``read`` both ends of what is listed of each are read too. Fences nobody, changes nothing. NoSuchLogError, WrongClusterError.
     """
     for _ in range(_TRIES):
         listed = read_ledger_list(client, name)
@@ -237,9 +237,9 @@ def _ended(client: LogClient, listed: LedgerList, name: str, ledger_id: int, pas
 
 
 def forget_marks(client: LogClient, name: str, query_ids: Iterable[str] = (), *, older_than_ms: int | None = None) -> tuple[str, ...]:
-    """Drop marks of queries and transactions by id, or by age in milliseconds; returns the ids. A batch that such a query commits again
+    """Drop marks of queries and transactions by id, or by age in milliseconds; returns the ids.
 
-    is published again. Marks without a time are dropped by id only. NoSuchLogError.
+    A batch that such a query commits again is published again. Marks without a time are dropped by id only. NoSuchLogError.
     """
     wanted = frozenset(query_ids)
     now_ms = store_now_ms(client)

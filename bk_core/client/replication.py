@@ -117,7 +117,7 @@ def _drain_round(
     on_ledger: Callable[[int, int, int], None] | None,
     deadline: float | None,
 ) -> bool:
-    """Whether a repair changed anything. No repair is begun after ``deadline``."""
+    """True if a repair changed anything. No repair is begun after ``deadline``."""
     changed = False
     named = report.named_by
     for number, ledger_id in enumerate(named, 1):

@@ -154,7 +154,7 @@ class LogRoot:
             raise MetadataFormatError(f"{self._own} does not tell where the logs of {self._nodes._root} lie: {error}") from None
 
     def _old_is_used(self) -> bool:
-        """Whether an older program has kept logs of this very cluster at the old place, which clusters shared."""
+        """True if an older program has kept logs of this very cluster at the old place, which clusters shared."""
         names = self._nodes._children(f"{self._old}/logs")
         here = self._nodes.cluster_id() if names else ""
         return any(self._claim(name, here) is not Claim.FOREIGN for name in names)

@@ -24,7 +24,7 @@ def is_repeatable(message: Request) -> bool:
 
 
 def _is_bulk(message: Request) -> bool:
-    """Whether the answer carries entries. A long poll and the question for the last entry wait for nothing."""
+    """True if the answer carries entries. A long poll and the question for the last entry wait for nothing."""
     if isinstance(message, ReadRequest):
         return message.entry_id >= 0 and message.previous_lac is None
     return isinstance(message, m.BatchReadRequest | ReadRunRequest)
@@ -43,7 +43,7 @@ class Asking:
         self._turns: Turns[Waiting] = Turns()
 
     def __bool__(self) -> bool:
-        """Whether something waits to be sent."""
+        """True if something waits to be sent."""
         return bool(self._at_once) or len(self._turns) > 0
 
     def hold(self, waiting: Waiting) -> None:

@@ -58,7 +58,7 @@ class Signals:
             os.kill(os.getpid(), signal.SIGINT)
 
     def during(self, call: Callable[[], object]) -> bool:
-        """Whether the call was struck before it ended; the interrupt has come when this returns."""
+        """True if the call was struck before it ended; the interrupt has come when this returns."""
         ended = False
         self.sent += 1
         try:
