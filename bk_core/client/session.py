@@ -90,6 +90,7 @@ class Session:
         self._closed = False
         self._view = BookieView((), ())
         self._emptied: tuple[BookieId, ...] = ()
+        self._emptied_lock = threading.Lock()
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
         self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
         self._resolver = Resolver(self.reactor, store, self.metadata_call)
@@ -126,13 +127,15 @@ class Session:
     @contextmanager
     def without(self, bookie: BookieId) -> Iterator[None]:
         """Nothing is placed on ``bookie`` by this client meanwhile (RR-14). Any thread; calls may overlap."""
-        self._emptied = (*self._emptied, bookie)
+        with self._emptied_lock:
+            self._emptied = (*self._emptied, bookie)
         try:
             yield
         finally:
-            left = list(self._emptied)
-            left.remove(bookie)
-            self._emptied = tuple(left)
+            with self._emptied_lock:
+                left = list(self._emptied)
+                left.remove(bookie)
+                self._emptied = tuple(left)
 
     def writer_options(self) -> WriterOptions:
         """What the client's settings say about every writer."""

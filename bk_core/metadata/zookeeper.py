@@ -714,5 +714,5 @@ def _translated(error: Exception, path: str) -> Exception:
 
 
 def _since_boot_s() -> float:
-    """Goes on while the machine sleeps, unlike the monotonic clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    """Goes on while the machine sleeps, unlike Linux's monotonic clock; other systems have only that one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

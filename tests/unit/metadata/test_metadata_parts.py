@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess, ZooKeeperProcessError, find_java
 from bk_core.errors import BookieUnavailableError, InvalidArgumentError, MetadataFormatError
-from bk_core.metadata import open_store, paths
+from bk_core.metadata import open_store, paths, zookeeper
 from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
 from bk_core.metadata.service_info import Endpoint, ServiceInfo, address_of, bookie_service_info, decode_service_info, encode_service_info
 
@@ -16,6 +18,12 @@ from bk_core.metadata.service_info import Endpoint, ServiceInfo, address_of, boo
 @given(st.integers(0, 2**63 - 1), st.sampled_from(("flat", "hierarchical", "longhierarchical")))
 def test_every_id_has_a_path_that_names_it(ledger_id: int, manager: str) -> None:
     assert paths.ledger_id_of(paths.ledger_path(manager, ledger_id)) == ledger_id
+
+
+def test_systems_without_a_clock_since_boot_have_one_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME", raising=False)
+    first = zookeeper._since_boot_s()
+    assert zookeeper._since_boot_s() >= first
 
 
 def test_the_legacy_layout_refuses_ids_that_it_would_cut_off() -> None:
