@@ -149,6 +149,30 @@ class Monitor(RLock):  # type: ignore[misc]  # typeshed calls it final, CPython 
                 return
 
 
+class Flag:
+    """An Event whose lock an interrupt cannot keep."""
+
+    def __init__(self) -> None:
+        self._monitor = Monitor()
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        with self._monitor:
+            self._monitor.notify_all()
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether it is set now; False when the time is up."""
+        with self._monitor:
+            return self._monitor.wait_for(self.is_set, timeout)
+
+
 def _seconds(timeout: float | None) -> float:
     return -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
 

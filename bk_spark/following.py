@@ -23,6 +23,7 @@ from bk_core.protocol.log import reading
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
+from bk_core.threads import Flag
 from bk_spark.grammar import matching
 from bk_spark.measuring import EntryLengths, Measured
 from bk_spark.offsets import LogOffset
@@ -95,7 +96,7 @@ class LiveTail:
     def __init__(self, client: Any, ledger_id: int, password: bytes) -> None:
         self.ledger_id = ledger_id
         self._handle = client.open_ledger(ledger_id, password=password)
-        self._stopped = threading.Event()
+        self._stopped = Flag()
         threading.Thread(target=self._follow, name=f"bk-tail-{ledger_id}", daemon=True).start()
 
     def _follow(self) -> None:
@@ -129,7 +130,7 @@ class FollowedLog:
         self._options = options
         self._wake = wake
         self._lock = threading.RLock()
-        self._stale = threading.Event()
+        self._stale = Flag()
         self._stale.set()
         self._read_at = 0.0
         self._view: LogView | None = None
@@ -247,7 +248,7 @@ class SourceLogs:
         self._names: tuple[str, ...] = ()
         self._named_at: float | None = None
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._wake = Flag()
         self._closed = False
         threading.Thread(target=self._refresh, name="bk-lists", daemon=True).start()
 

@@ -39,6 +39,7 @@ from bk_core.protocol.log.reader_order import LogReaderOrder
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
 from bk_core.protocol.session.outage import Outage
+from bk_core.threads import Flag
 
 OUTAGE_LOOK_S = 0.1
 STOP_LOOK_S = 0.5  # how often ``follow`` looks at its stop event while nothing comes
@@ -80,7 +81,7 @@ class LogReader:
         self._handle: Any = None  # of the ledger at the position; the one that saw something new is the one to read (LC-2)
         self._view: LogView | None = None
         self._rest: Rest | None = None  # what the machine waits for
-        self._changed = threading.Event()
+        self._changed = Flag()
         self._watching = False
         self._following = False
         config = getattr(client, "config", None)

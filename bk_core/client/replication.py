@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -49,6 +48,7 @@ from bk_core.protocol.ledger.replication import (
     open_tail_without,
     span_now,
 )
+from bk_core.threads import Flag
 
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
@@ -270,7 +270,7 @@ class _Job:
 
     def _after_grace(self) -> tuple[BookieId, ...]:
         """What is still lost when the grace period is over, or nothing as soon as the writer has helped itself."""
-        changed = threading.Event()
+        changed = Flag()
         watch = self._session.store.watch_ledger(self.ledger_id, changed.set)
         try:
             deadline = time.monotonic() + self._options.grace_s

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.errors import ClientClosedError
-from bk_core.threads import Monitor, SafeFuture, WorkerPool, wait_done
+from bk_core.threads import Flag, Monitor, SafeFuture, WorkerPool, wait_done
 
 
 def test_tasks_run_at_the_same_time_up_to_the_bound() -> None:
@@ -150,3 +150,14 @@ def test_who_waits_in_a_monitor_lets_others_in() -> None:
         assert monitor.wait_for(lambda: bool(said), 30)
         assert not monitor.wait_for(lambda: False, 0.01)
     thread.join(30)
+
+
+def test_a_flag_is_an_event() -> None:
+    flag = Flag()
+    assert not flag.is_set() and not flag.wait(0.01)
+    timer = threading.Timer(0.05, flag.set)
+    timer.start()
+    assert flag.wait(30) and flag.is_set() and flag.wait(0)
+    flag.clear()
+    assert not flag.is_set()
+    timer.join()
