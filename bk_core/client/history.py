@@ -16,7 +16,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from bk_core.client.intents import HISTORY, create_intended, forget_intent, intended_ledgers
-from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, change_ledger_list, read_ledger_list, read_versioned, store_now_ms
+from bk_core.client.list_store import (
+    UPDATE_TIMEOUT_S,
+    LogClient,
+    change_ledger_list,
+    ledger_exists,
+    read_ledger_list,
+    read_versioned,
+    store_now_ms,
+)
 from bk_core.errors import BkError, LogDataLossError, LogHistoryError, MetadataFormatError, NoSuchLedgerError
 from bk_core.protocol.log.codec import decode_chunk, encode_chunk
 from bk_core.protocol.log.history import Chunk, Load
@@ -187,21 +195,13 @@ def _list_steps(client: LogClient, name: str, log_id: str, steps: list[tuple[Chu
         nonlocal done
         done = current.log_id == log_id and steps[-1][1] in current.history  # META-14: the answer to our own write was lost
         sealed = None if done or current.log_id != log_id else seal(current, steps)
-        if sealed is not None and not all(_exists(client, ref.ledger_id) for _, ref in steps):
+        if sealed is not None and not all(ledger_exists(client, ref.ledger_id) for _, ref in steps):
             sealed = None  # deleted by a janitor, as in a commit: condemning changes the list, so this is airtight
         done = done or sealed is not None
         return current if sealed is None else sealed
 
     change_ledger_list(client, name, change, timeout_s=UPDATE_TIMEOUT_S)
     return done
-
-
-def _exists(client: LogClient, ledger_id: int) -> bool:
-    try:
-        client.ledger_metadata(ledger_id)
-    except NoSuchLedgerError:
-        return False
-    return True
 
 
 def _discard(client: LogClient, name: str, log_id: str, ledger_ids: list[int]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, now_ms, until_definite
+from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, now_ms, until_definite
 from bk_core.client.processes import look_at, place_here, start_of_this
 from bk_core.errors import (
     BkError,
@@ -20,7 +20,6 @@ from bk_core.errors import (
     MetadataOutcomeUnknownError,
     NodeExistsError,
     NoNodeError,
-    NoSuchLedgerError,
     OperationTimeoutError,
 )
 from bk_core.protocol.ledger.metadata import DigestType
@@ -136,12 +135,9 @@ def create_intended(
 def _never_was(client: LogClient, ledger_id: int) -> bool:
     """True if the ledger does not exist, for certain. Whatever failed, it may have failed after the ledger was created."""
     try:
-        client.ledger_metadata(ledger_id)
-    except NoSuchLedgerError:
-        return True
+        return not ledger_exists(client, ledger_id)
     except BkError:  # nobody can tell now: the janitor looks after it
-        pass
-    return False
+        return False
 
 
 def intents_of(client: LogClient, log: str) -> dict[int, Intent]:

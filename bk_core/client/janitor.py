@@ -29,6 +29,7 @@ from bk_core.client.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
     delete_list,
+    ledger_exists,
     read_ledger_list,
     read_versioned,
     store_now_ms,
@@ -413,7 +414,7 @@ def _delete_all(work: _Pass, listed: LedgerList) -> bool:
         try:
             chunk = load(ref)
         except BkError as error:
-            if _exists(work.client, ref.ledger_id):
+            if ledger_exists(work.client, ref.ledger_id):
                 work.failed[ref.ledger_id] = str(error)
                 return False
             return True  # deleted by an earlier pass, after everything that it told of
@@ -425,11 +426,3 @@ def _delete_all(work: _Pass, listed: LedgerList) -> bool:
     done = clear(listed.condemned, "") and done  # what a janitor has found may be of an earlier log of this name
     rest = (*listed.released, *(ref.ledger_id for ref in listed.opened), *(segment.ledger_id for segment in listed.segments))
     return clear(rest) and done
-
-
-def _exists(client: LogClient, ledger_id: int) -> bool:
-    try:
-        client.ledger_metadata(ledger_id)
-    except NoSuchLedgerError:
-        return False
-    return True

@@ -15,6 +15,7 @@ from bk_core.errors import (
     MetadataOutcomeUnknownError,
     MetadataUnavailableError,
     NoNodeError,
+    NoSuchLedgerError,
     NoSuchLogError,
     OperationTimeoutError,
     VersionConflictError,
@@ -60,6 +61,15 @@ class LogClient(Protocol):
     def recover_ledger(self, ledger_id: int, *, password: bytes = ...) -> Any: ...
     def delete_ledger(self, ledger_id: int, *, even_if_listed: bool = ...) -> None: ...
     def ledger_metadata(self, ledger_id: int) -> Any: ...
+
+
+def ledger_exists(client: LogClient, ledger_id: int) -> bool:
+    """False only if the metadata store says so; whatever else it says is raised."""
+    try:
+        client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        return False
+    return True
 
 
 def log_path(name: str) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from bk_core.client.history import ChunkCache, history_of, update_ledger_list, write_chunk
 from bk_core.client.identity import recover_own
 from bk_core.client.intents import HISTORY, create_intended, forget_intent, lives_here
-from bk_core.client.list_store import LogClient, change_ledger_list, read_ledger_list, store_now_ms
+from bk_core.client.list_store import LogClient, change_ledger_list, ledger_exists, read_ledger_list, store_now_ms
 from bk_core.client.writers import writer_of, writer_told
 from bk_core.errors import BkError, LogDataLossError, LogError, LogWriterAliveError, NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -103,7 +102,7 @@ class _Look:
         try:
             chunk = self._load(ref)
         except BkError as error:
-            kind = "history" if _exists(self._client, ref.ledger_id) else "missing"
+            kind = "history" if ledger_exists(self._client, ref.ledger_id) else "missing"
             place = (ref.ledger_id, ref.first_seq, ref.after_seq - 1, ref.rows, ref.bytes)
             self.problems.append(LogProblem(kind, *place, f"history: {error}"))
         else:
@@ -135,13 +134,6 @@ class _Look:
         except BkError as error:
             return "unreadable", str(error)
         return None
-
-
-def _exists(client: LogClient, ledger_id: int) -> bool:
-    with suppress(NoSuchLedgerError):
-        client.ledger_metadata(ledger_id)
-        return True
-    return False
 
 
 def check_log(client: LogClient, name: str, *, password: bytes = b"", read: bool = True) -> LogCheck:

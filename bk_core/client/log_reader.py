@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from bk_core.client.history import read_log
-from bk_core.client.list_store import LogClient, log_path
+from bk_core.client.list_store import LogClient, ledger_exists, log_path
 from bk_core.client.resuming import Following
 from bk_core.errors import LogDataLossError, MetadataUnavailableError, NoSuchEntryError, NoSuchLedgerError
 from bk_core.protocol.effects import Fail, SetTimer
@@ -134,19 +134,12 @@ class LogReader:
             if not (self._handle.is_closed and self._handle.last_add_confirmed < last):
                 raise
         except NoSuchLedgerError:
-            if self._exists(segment.ledger_id):
+            if ledger_exists(self._client, segment.ledger_id):
                 raise
             self.close()
         else:
             return Delivered(effect.request, Outcome.OK)
         return Delivered(effect.request, Outcome.CONFLICT, self.position.entry)
-
-    def _exists(self, ledger_id: int) -> bool:
-        try:
-            self._client.ledger_metadata(ledger_id)
-        except NoSuchLedgerError:
-            return False
-        return True
 
     # --- the machine ---------------------------------------------------------------------------------------------------
 

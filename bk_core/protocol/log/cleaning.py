@@ -1,7 +1,7 @@
 """Cleaning up after vanished writers: which of their ledgers are deleted, which are only closed, and in which order. Pure.
 
 Who has vanished is decided before, by the age of intents and by what is known of their processes. ``gc_log`` (client/janitor.py) drives the
-machine in production, ``cleaning`` (tests/simulation/logs.py) in the simulator.
+machine in production, ``cleaning`` (tests/simulation/log_keepers.py) in the simulator.
 """
 
 from __future__ import annotations

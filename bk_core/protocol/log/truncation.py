@@ -1,6 +1,7 @@
 """Cutting the front off a log (replication-protocol.md 10.3). It needs no leadership: its compare-and-set only removes a prefix.
 
-``trim_log`` and the retention (client/janitor.py) drive it in production, ``truncation`` (tests/simulation/logs.py) in the simulator.
+``trim_log`` and the retention (client/janitor.py) drive it in production, ``truncation`` (tests/simulation/log_keepers.py) in the
+simulator.
 """
 
 from __future__ import annotations
