@@ -310,7 +310,7 @@ class WorkerPool:
         while (task := self._next()) is not None:
             try:
                 task()
-            except Exception:
+            except BaseException:  # callbacks of users may raise SystemExit
                 log.exception("%s: a task failed", self._name)
             del task  # nothing of it stays while there is nothing to do
         self._tasks.put(None)  # for the next one

@@ -232,7 +232,7 @@ class Worker:
         while (task := self._next()) is not None:
             try:
                 task()
-            except Exception:
+            except BaseException:  # callbacks of users may raise SystemExit
                 log.exception("%s: a step failed", self._name)
             del task  # nothing of it stays while there is nothing to do
 

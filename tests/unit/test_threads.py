@@ -51,6 +51,7 @@ def test_what_a_program_gives_to_atexit_before_it_connects_still_has_its_client(
 def test_a_pool_goes_on_after_a_task_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     pool = WorkerPool("test")
     pool.submit(lambda: {}["missing"])
+    pool.submit(sys.exit)
     with pytest.raises(ZeroDivisionError):
         pool.call(lambda: 1 // 0).result(30)
     assert "test: a task failed" in caplog.text

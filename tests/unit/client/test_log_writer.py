@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 from array import array
@@ -330,6 +331,7 @@ def test_a_writer_has_two_threads_until_it_ends(client: bk_core.BookKeeper, how:
 def test_a_task_that_fails_does_not_end_the_worker(caplog: pytest.LogCaptureFixture) -> None:
     worker, done = Worker("w"), threading.Event()
     worker.submit(lambda: [][0])
+    worker.submit(sys.exit)
     worker.later("timer", 0.0, done.set)
     assert done.wait(30) and "a step failed" in caplog.text
     worker.close()
