@@ -73,6 +73,8 @@ class Closable(Protocol):
 class Session:
     """Reactor thread and metadata threads of one client. ``close`` ends both."""
 
+    link_type: type[BookieLink] = BookieLink
+
     def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
         self.config = config
         self.store = store
@@ -219,7 +221,7 @@ class Session:
             v3 = kind == "control" or self.config.protocol == "v3"
             broke = partial(self._suspects.broke, bookie, kind)
             frame_bytes_max = self.config.limits.frame_bytes_max
-            found = BookieLink(
+            found = self.link_type(
                 self.reactor,
                 bookie,
                 "v3" if v3 else "v2",

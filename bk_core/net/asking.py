@@ -84,6 +84,7 @@ class Asking:
             self._turns.pop()
             self._window.sent(size)
             waiting.reserved, waiting.piece_ns, waiting.piece_entries = size, now_ns, entries
+            waiting.under_way = self._window.in_flight
             yield self._encode(waiting, now_ns)
 
     def _piece(self, waiting: Waiting) -> tuple[int, int]:
@@ -155,7 +156,7 @@ class Asking:
 
     def _took(self, waiting: Waiting, now_ns: int) -> None:
         self._window.released(waiting.reserved)
-        self._window.took(waiting.piece_ns, now_ns)
+        self._window.took(waiting.piece_ns, now_ns, waiting.under_way)
         self._health.answered(waiting.piece_ns)
         waiting.reserved = 0
 

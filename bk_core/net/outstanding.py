@@ -41,8 +41,9 @@ class Waiting:
     """One request. ``key``: a v2 single read is known by its ledger and entry; ``run``: many single reads by theirs; ``batch``: of a batch
     read, whose answer may be taken in parts.
 
-    ``reserved`` bytes of the connection's window are its own since ``piece_ns``; a run is sent in pieces, ``piece_last`` is the last entry
-    of the one under way. ``cuts``: so many connections were lost under it, ``hung_up`` of them before any byte came.
+    ``reserved`` bytes of the connection's window are its own since ``piece_ns``, when ``under_way`` bytes of it were used; a run is sent
+    in pieces, ``piece_last`` is the last entry of the one under way. ``cuts``: so many connections were lost under it, ``hung_up`` of
+    them before any byte came.
     """
 
     number: int
@@ -57,6 +58,7 @@ class Waiting:
     numbers: range = range(0)  # of a run's single reads, with v3; v2 has none
     reserved: int = 0
     piece_ns: int = 0
+    under_way: int = 0
     piece_last: int = -1
     piece_entries: int = 0
     cuts: int = 0

@@ -42,14 +42,21 @@ class SentBytes:
 
     def look(self, connection: socket.socket, now_ns: int) -> bool:
         """True if some went on since the last look while others, sent more than WAITING_NS ago, still wait."""
-        queued = array.array("i", [0])
-        try:
-            fcntl.ioctl(connection, termios.TIOCOUTQ, queued)
-        except OSError:
+        queued = self._queued(connection)
+        if queued is None:
             return False
-        before, self._acknowledged = self._acknowledged, self._sent - queued[0]
+        before, self._acknowledged = self._acknowledged, self._sent - queued
         self._history.append((now_ns, self._sent))
         while len(self._history) > 1 and self._history[1][0] <= now_ns - WAITING_NS:
             self._history.popleft()
         when, sent = self._history[0]
         return when <= now_ns - WAITING_NS and sent > self._acknowledged > before
+
+    def _queued(self, connection: socket.socket) -> int | None:
+        """Bytes that the other side's kernel has not acknowledged, None where nobody can tell."""
+        queued = array.array("i", [0])
+        try:
+            fcntl.ioctl(connection, termios.TIOCOUTQ, queued)
+        except OSError:
+            return None
+        return queued[0]

@@ -75,6 +75,7 @@ from tests.simulation.broken import (
     unverified_lac,
     uses_before_commit,
 )
+from tests.simulation.link_mutations import LINK_MUTATIONS
 from tests.simulation.mutation import Mutation, applied
 from tests.simulation.pressure import AMBIGUOUS, CHANGES, DEFERRED, DOMAINS, GWQ, RECOVERIES, STRAGGLERS, WIPES
 
@@ -552,4 +553,5 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("I-L9",),
         {"log": True, "append_every_ms": 4, "storm_ms": 300},
     ),
+    *LINK_MUTATIONS,
 )

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.mutate import hunt
 from tests.simulation.mutations import MUTATIONS, Mutation, applied
-from tests.simulation.swarm import Run
+from tests.simulation.runs import run_of
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.rule.replace(" ", "-"))
@@ -27,4 +27,4 @@ def test_a_mutation_leaves_nothing_behind() -> None:
 def test_what_mutations_force_harms_nobody_without_the_mutation() -> None:
     for mutation in MUTATIONS:
         if not mutation.forced.get("log"):
-            Run(mutation.near, mutation.forced).play()
+            run_of(mutation.near, mutation.forced).play()

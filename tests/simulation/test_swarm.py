@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.invariants import INVARIANTS
+from tests.simulation.link_invariants import LINK_INVARIANTS
 from tests.simulation.liveness import LIVENESS
 from tests.simulation.log_invariants import LOG_INVARIANTS
 from tests.simulation.runs import run_of
@@ -19,6 +20,7 @@ from tests.simulation.twins import different
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS, SEEDS_A_BLOCK = 8, 150
 SAFETY = [*(f"I-{i}" for i in range(1, 21)), "I-G1", "I-G2", "I-G3", *(f"I-L{i}" for i in range(1, 10)), "I-R1", "RC-5", "WR-7"]
+LINKS = [f"I-K{i}" for i in range(1, 12)]
 LIVE = [f"L-{i}" for i in range(1, 12)]
 EVALUATED: Counter[str] = Counter()
 
@@ -34,9 +36,10 @@ def test_no_seed_breaks_an_invariant(block: int) -> None:
 def test_every_rule_of_13_1_and_13_2_has_a_function_and_is_evaluated() -> None:
     assert sorted({i.rule for i in (*INVARIANTS, *LOG_INVARIANTS)}) == sorted(SAFETY)
     assert sorted({i.rule for i in LIVENESS}) == sorted(LIVE)
+    assert sorted({i.rule for i in LINK_INVARIANTS}) == sorted(LINKS)
     seen = Counter(EVALUATED)
     seed = 0
-    while missing := [rule for rule in (*SAFETY, *LIVE) if not seen[rule]]:
+    while missing := [rule for rule in (*SAFETY, *LIVE, *LINKS) if not seen[rule]]:
         assert seed < 600, missing
         run = run_of(seed)
         run.play()

@@ -2,7 +2,8 @@
 
 The window is as much as comes within ``HOLD_NS``: a fast link has many large answers under way, a thin one a few small ones, so that
 nobody waits long behind them and little is lost with a connection. Elapsed times tell the rate: an answer takes as long as what was
-asked for before it. The window doubles at most once in a round, which is the time until what was sent after the last change is answered.
+asked for before it, and bytes that were not under way tell nothing: a small answer that came alone is no reason for a larger window. The
+window doubles at most once in a round, which is the time until what was sent after the last change is answered.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class FlowWindow:
         """It was answered, or will not be."""
         self.in_flight = max(0, self.in_flight - size)
 
-    def took(self, sent_ns: int, now_ns: int) -> None:
-        """An answer is complete that was asked for at ``sent_ns``."""
+    def took(self, sent_ns: int, now_ns: int, under_way: int | None = None) -> None:
+        """An answer is complete that was asked for at ``sent_ns``, when with it ``under_way`` bytes were: by default the whole window."""
         took_ns = max(1, now_ns - sent_ns)
         self._least_ns = took_ns if self._least_ns is None else min(self._least_ns, took_ns)
         if sent_ns < self._round_ns:
@@ -62,7 +63,8 @@ class FlowWindow:
         if took_ns > 2 * aim_ns:
             self.window = max(PIECE_BYTES_MIN, self.window // 4, self.window * aim_ns // took_ns)
         elif self._limited and took_ns < aim_ns:
-            self.window = min(WINDOW_BYTES_MAX, 2 * self.window, self.window * aim_ns // took_ns)
+            came = self.window if under_way is None else under_way
+            self.window = min(WINDOW_BYTES_MAX, 2 * self.window, max(self.window, came * aim_ns // took_ns))
         else:
             return
         self._round_ns, self._limited = now_ns, False

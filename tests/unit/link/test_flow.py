@@ -72,6 +72,19 @@ def test_who_asks_for_little_does_not_widen_the_window() -> None:
     assert flow.window == FIRST_WINDOW_BYTES
 
 
+def test_a_small_answer_that_comes_alone_does_not_widen_the_window() -> None:
+    """LINK-5: a quarter of a window in two thirds of a second is a thin link, however soon it came."""
+    flow, now = FlowWindow(), 0
+    for _ in range(20):
+        size = flow.piece(CHUNK, 1)
+        flow.sent(size)
+        under_way = flow.in_flight
+        flow.released(size)
+        flow.took(now, now + size * S // 100_000, under_way)
+        now += size * S // 100_000
+    assert flow.window <= 2 * FIRST_WINDOW_BYTES
+
+
 def test_something_always_may_be_under_way() -> None:
     """LINK-5: an entry larger than the window is read all the same."""
     flow = FlowWindow()

@@ -1,0 +1,82 @@
+"""The production session, its suspicion and its address book, on simulated links and a simulated metadata store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bk_core.client.peers import Resolver, Suspects
+from bk_core.client.session import Session
+from bk_core.config import ClientConfig
+from bk_core.errors import MetadataUnavailableError, NoNodeError
+from bk_core.metadata.store import BookieView
+from bk_core.protocol.ledger.placement import Quarantine
+from bk_core.protocol.ledger.replica_order import ReadHistory
+from tests.simulation.links import Network, SimLink, SimNames, SimReactor
+
+QUARANTINE_S = 5.0
+STORE_GIVES_UP_NS = 10_000_000_000
+
+
+class SimStore:
+    """What is registered where. During an outage nobody is answered."""
+
+    def __init__(self, network: Network) -> None:
+        self.world = network.world
+        self.registered: dict[str, tuple[str, int]] = {}
+        self.out_until_ns = 0
+
+    def resolve(self, bookie: str) -> tuple[str, int]:
+        if bookie not in self.registered:
+            raise NoNodeError(f"no bookie {bookie}")
+        return self.registered[bookie]
+
+
+class SimSession(Session):
+    """Made without threads; everything that it decides is decided by the product."""
+
+    link_type = SimLink
+
+    def __init__(self, name: str, network: Network, store: SimStore) -> None:
+        self.name, self.world, self.sim_store = name, network.world, store
+        self.config = ClientConfig("memory://simulated", quarantine_s=QUARANTINE_S)
+        self.store = store  # type: ignore[assignment]
+        self.reactor = SimReactor(network)
+        self._racks = None
+        self._links = {}
+        self._emptied = ()
+        self._view = BookieView((), ())
+        self._on_bookies = {}
+        self._reads = ReadHistory(self.config.limits.speculative_read_ns)
+        quarantine_ns = int(QUARANTINE_S * 1e9)
+        self._quarantine = Quarantine(self.reactor.now_ns, quarantine_ns, self.config.quarantine_errors)
+        self._suspects = Suspects(self, quarantine_ns, self.config.limits.read_timeout_ns)
+        self._resolver = Resolver(self.reactor, self.store, self.metadata_call)
+        self._names = SimNames(network)
+        self.rng = network.world.rng
+        self.placement = self._new_placement(None)
+
+    def see(self) -> None:
+        """The registry has changed."""
+        self._bookies_changed(BookieView(tuple(sorted(self.sim_store.registered)), ()))
+
+    @property
+    def suspects(self) -> frozenset[str]:
+        return self._suspects.members()
+
+    def metadata_call(self, function: Callable[[], Any], then: Callable[[Any, Exception | None], None]) -> None:
+        def call() -> None:
+            if self.world.now < self.sim_store.out_until_ns:
+                error = MetadataUnavailableError("nobody answers")
+                wait_ns = min(STORE_GIVES_UP_NS, self.sim_store.out_until_ns - self.world.now + 1_000_000)
+                self.world.at(wait_ns, lambda: then(None, error))
+                return
+            try:
+                found = function()
+            except NoNodeError as error:
+                missing = error
+                self.reactor.post(lambda: then(None, missing))
+            else:
+                self.reactor.post(lambda: then(found, None))
+
+        self.world.at(self.world.delay(), call)
