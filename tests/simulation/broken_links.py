@@ -93,3 +93,14 @@ def suspects_nobody(self: Suspicion, bookie: str, kind: str, now_ns: int) -> Non
 
 def stays_where_it_was(self: BookieLink, address: tuple[str, int]) -> None:
     """The registry is not listened to."""
+
+
+# --- clocks ----------------------------------------------------------------------------------------------------------
+
+
+def asks_its_host(client: Any, **_: Any) -> int:
+    return int(client.host_ms())
+
+
+def as_the_clock_says(now_ms: int, before_ms: int, after_ms: int | None = None) -> int:
+    return now_ms

@@ -12,7 +12,7 @@
 | I-8 | metadata_shape | | I-G1 | gwq_earlier_fragments_are_full |
 | I-9 | metadata_transitions | | I-G2 | gwq_sealed_ledgers_are_full |
 | I-10 | window_soundness | | I-G3 | gwq_fully_replicated_prefix |
-| I-11 | fence_is_sticky | | I-L1..5 | in log_invariants.py |
+| I-11 | fence_is_sticky | | I-L1..10, I-K1..11 | in log_, link_invariants.py |
 | I-12 | negative_is_for_ever | | I-R1 | replication_never_loses_copies |
 | I-13 | bounded_stragglers | | L-1..11 | in liveness.py |
 | RC-5 | fences_cover_before_reading | | WR-7 | acked_entries_span_domains |

@@ -1,16 +1,20 @@
-"""Rules of links and sessions broken on purpose; see mutations.py."""
+"""Rules of links, sessions and clocks broken on purpose; see mutations.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from bk_core.client import list_store
 from bk_core.net.link import BookieLink
 from bk_core.protocol.link import Attempts, FlowWindow, LinkHealth, Turns
+from bk_core.protocol.log import ledger_list
 from bk_core.protocol.session.suspicion import Suspicion
 from tests.simulation.broken import always
 from tests.simulation.broken_links import (
     admits_everything,
     all_for_the_first,
+    as_the_clock_says,
+    asks_its_host,
     asks_nobody,
     behind_its_own,
     counts_from_sending,
@@ -30,6 +34,8 @@ from tests.simulation.mutation import Mutation
 
 LINKS: dict[str, Any] = {"links": True}
 THIN = {**LINKS, "rate": 100_000}
+
+LOGS: dict[str, Any] = {"log": True, "append_every_ms": 4, "storm_ms": 300}
 
 LINK_MUTATIONS: tuple[Mutation, ...] = (
     Mutation("LINK-1", "a request times out although bytes come", ((LinkHealth, "is_silent", counts_from_sending),), ("I-K1",), THIN),
@@ -81,7 +87,7 @@ LINK_MUTATIONS: tuple[Mutation, ...] = (
         "the window grows by answers that came alone",
         ((FlowWindow, "took", grows_by_what_was_alone),),
         ("I-K5",),
-        {**THIN, "pullers": 1, "depth": 4, "entries": 120, "entry_bytes": 20_000},
+        {**THIN, "depth": 4},
     ),
     Mutation(
         "LINK-6",
@@ -134,4 +140,6 @@ LINK_MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation("SES-2", "answers of a suspect do not end the suspicion", ((Suspicion, "noted", hears_nothing),), ("I-K9",), LINKS),
     Mutation("SES-3", "a suspect is never asked whether it is back", ((Suspicion, "due", asks_nobody),), ("I-K9",), LINKS),
+    Mutation("JAN-1", "the clock of a host tells how old a commit is", ((list_store, "store_now_ms", asks_its_host),), ("I-L10",), LOGS),
+    Mutation("JAN-2", "commit times may go back", ((ledger_list, "commit_time", as_the_clock_says),), ("I-L10",), LOGS),
 )

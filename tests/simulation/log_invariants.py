@@ -11,6 +11,7 @@
 | I-L7 | what_is_deleted_is_nobodys |
 | I-L8 | a_trim_keeps_what_it_was_told_to_keep |
 | I-L9 | readers_fence_nobody |
+| I-L10 | times_are_the_stores |
 """
 
 from __future__ import annotations
@@ -119,3 +120,9 @@ def a_trim_keeps_what_it_was_told_to_keep(cluster: Cluster, log: LogTruth) -> Fi
 def readers_fence_nobody(cluster: Cluster, log: LogTruth) -> Finding:
     """LOG-17."""
     return log.fenced_by_readers[0] if log.fenced_by_readers else None
+
+
+@log_invariant("I-L10")
+def times_are_the_stores(cluster: Cluster, log: LogTruth) -> Finding:
+    """JAN-1, JAN-2: commit times never go back, and retention by age takes nothing that is younger on the metadata store's clock."""
+    return log.untimely[0] if log.untimely else None

@@ -36,6 +36,7 @@ class Keeper(LogClient):
     def __init__(self, cluster: Cluster, name: str, log: LogTruth, machine: ListClearing, bounds: TrimBounds | None = None) -> None:
         super().__init__(cluster, name, log, (1, 1, 1), machine)
         self.bounds = bounds
+        self.retention: tuple[int, int] | None = None  # (now on the store's clock, milliseconds to keep)
 
     def _one(self, effect: Any) -> None:
         match effect:
@@ -62,12 +63,24 @@ class Keeper(LogClient):
 
         self.cluster.store.set_item(self.name, LIST, value, version, lambda found: self._list_written(request, found, value), changed)
 
+    def _check_age(self, segment: Segment) -> None:
+        """I-L10."""
+        if self.retention is None or not segment.entries:
+            return
+        judged_ms, kept_ms = self.retention
+        if self.name in self.log.hosts_ms:
+            self.world.probes["a janitor whose clock is hours wrong trimmed by age"] += 1
+        age_ms = judged_ms - self.log.made(segment.ledger_id)
+        if age_ms < kept_ms:
+            self.log.untimely.append(f"{self.name} cut off {segment}, {age_ms} ms old, of which {kept_ms} ms were to be kept")
+
     def _check_bounds(self, before: LedgerList, after: LedgerList) -> None:
         """I-L8: what goes lies before the position, was committed before the time, or is beyond the newest bytes."""
         if self.bounds is None or after.trimmed_seq == before.trimmed_seq:
             return
         view = LogView(before, self.log.load)
         for segment in view.segments(before.trimmed_seq, after.trimmed_seq - 1):
+            self._check_age(segment)
             if not self._is_beyond(view, segment):
                 self.log.overdone.append(f"{self.name} with {self.bounds} cut off {segment}")
 
@@ -118,6 +131,15 @@ class Keeper(LogClient):
 def trim(cluster: Cluster, name: str, log: LogTruth, bounds: TrimBounds, on_done: Callable[[Any], None]) -> Keeper:
     """LOG-11."""
     return _run(Keeper(cluster, name, log, LogTruncation(LIST, bounds, retry_ns=30 * MS), bounds), on_done)
+
+
+def retain(cluster: Cluster, name: str, log: LogTruth, kept_ms: int) -> None:
+    """As client/janitor.py does it: what is older than ``kept_ms`` goes, and who tells how old it is (JAN-1)."""
+    keeper = Keeper(cluster, name, log, ListClearing(LIST))
+    keeper.retention = cluster.store.clock_ms(), kept_ms
+    keeper.bounds = TrimBounds(before_ms=keeper.now_ms() - kept_ms)
+    keeper.machine = LogTruncation(LIST, keeper.bounds, retry_ns=30 * MS)
+    _run(keeper, lambda value: None)
 
 
 def truncation(cluster: Cluster, name: str, log: LogTruth, keep_from: int, on_done: Callable[[Any], None]) -> Keeper:

@@ -14,11 +14,13 @@ from bk_core.protocol.log.reader_order import OnTruncated
 from bk_core.protocol.log.truncation import TrimBounds
 from tests.simulation.clients import Recoverer, Writer
 from tests.simulation.cluster import Cluster
-from tests.simulation.log_keepers import cleaning, seal_some, trim
+from tests.simulation.log_keepers import cleaning, retain, seal_some, trim
 from tests.simulation.logs import LIST, Leader, LogTail, LogTruth
 from tests.simulation.options import draw, election_lost
 from tests.simulation.swarm import Run
 from tests.simulation.world import MS
+
+HOUR_MS = 3_600_000
 
 
 class LogRun(Run):
@@ -52,8 +54,30 @@ class LogRun(Run):
         if self._janitor.random() < 0.5:
             world.at(MS, self._seal)
         world.at(MS, self._weather)
+        self._clocks = Random(f"clocks of {seed}")
+        self.wrong_clocks = self._clocks.random() < 0.4
+        if self.wrong_clocks:
+            world.at(MS, self._retain)
+
+    def _host(self, name: str) -> None:
+        """JAN-1: half of the hosts are hours off."""
+        if self.wrong_clocks and self._clocks.random() < 0.5:
+            self.log.hosts_ms[name] = int((self._clocks.random() * 14 - 7) * HOUR_MS)
+
+    def _retain(self) -> None:
+        """Janitors that keep what is young, in front of a store whose clock is another server's now and then."""
+        if self.calm:
+            return
+        chance = self._clocks.random
+        if chance() < 0.3:
+            self.cluster.store.ahead_ms = int(chance() * 80)
+        name = f"old{len(self.cluster.clients)}"
+        self._host(name)
+        retain(self.cluster, name, self.log, int(chance() * 200))
+        self.world.at(int(60 * MS * chance()) + 1, self._retain)
 
     def lead(self, name: str) -> Leader:
+        self._host(name)
         leader = Leader(self.cluster, name, self.log, self.options.quorums)
         self.leaders.append(leader)
         leader.open()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bk_core.client import list_store
 from bk_core.errors import (
     LedgerClosedError,
     LedgerFencedError,
@@ -58,7 +60,10 @@ class LogTruth:
         self.fenced_by_readers: list[str] = []
         self.wronged: list[str] = []  # ledgers that were deleted and must not be (LOG-11, LOG-12)
         self.overdone: list[str] = []  # what a trim cut off beyond its bounds
+        self.untimely: list[str] = []  # commit times that go back, and young commits that retention took
         self.ghosts: list[int] = []  # ledgers that were gone, or condemned, when they were listed
+        self.hosts_ms: dict[str, int] = {}  # how far the clocks of hosts are ahead; those that are not here are right
+        self.made_ms: dict[int, int] = {}  # when the end of a ledger was first to be listed, on the store's clock
         self.chunks: dict[int, Chunk] = {}
         self.sealed = 0
         self._closed: dict[int, None] = {}
@@ -73,6 +78,7 @@ class LogTruth:
         return self.chunks[ref.ledger_id]
 
     def listed(self, value: LedgerList) -> None:
+        self.check_times(value)
         ledgers = tuple(segment.ledger_id for segment in LogView(value, self.load).segments())
         if ledgers == self.ledgers:
             return
@@ -83,6 +89,19 @@ class LogTruth:
             self.ever[ledger_id] = None
         self.changed = True
         self.cluster.world.note(f"the log lists {', '.join(map(str, ledgers)) or 'nothing'}")
+
+    def check_times(self, value: LedgerList) -> None:
+        """I-L10: commit times never go back (JAN-2)."""
+        committed = [segment for segment in LogView(value, self.load).segments() if not segment.live]
+        for before, after in itertools.pairwise(committed):
+            if after.committed_at_ms < before.committed_at_ms:
+                self.untimely.append(f"segment {after.seq} was committed at {after.committed_at_ms}, before its predecessor")
+
+    def made(self, ledger_id: int) -> int:
+        """When it was committed at the earliest: before whatever follows it was."""
+        order = list(self.ever)
+        following = order[order.index(ledger_id) :] if ledger_id in order else [ledger_id]
+        return min((self.made_ms[one] for one in following if one in self.made_ms), default=0)
 
     def closed(self, ledger_id: int) -> bool:
         """CLOSED, or gone after having been CLOSED (LOG-12). CLOSED is final."""
@@ -112,6 +131,7 @@ class LogClient(Client):
         self.recoveries = 0
         self.lists: dict[int, LedgerList] = {}
         self.ends: dict[int, int] = {}
+        self.store = cluster.store
         self.attempt: tuple[log_effects.WriteList, LedgerList] | None = None
         self.on_done = self.results.__setitem__
 
@@ -162,6 +182,20 @@ class LogClient(Client):
         """What the election says."""
         return True
 
+    def host_ms(self) -> int:
+        """What the clock of its host shows."""
+        return self.store.clock_ms() + self.log.hosts_ms.get(self.name, 0)
+
+    def now_ms(self) -> int:
+        """As the product takes the time of a commit (JAN-1)."""
+        return list_store.store_now_ms(self)  # type: ignore[arg-type]
+
+    def _close_live(self, value: LedgerList, ledger_id: int, at_ms: int) -> LedgerList:
+        if self.name in self.log.hosts_ms:
+            self.world.probes["a commit was recorded on a host whose clock is hours wrong"] += 1
+        self.log.made_ms.setdefault(ledger_id, self.store.clock_ms())
+        return value.close_live(ledger_id, self.ends[ledger_id], size_up_to(self.ends[ledger_id]), at_ms)
+
     def deliver(self, effect: log_effects.Deliver) -> None:
         """Only readers are told what comes next."""
         raise AssertionError(effect)
@@ -194,11 +228,10 @@ class LogClient(Client):
     def _value_of(self, effect: log_effects.WriteList) -> LedgerList:
         """As client/log_driver.py makes it: the last ledger behind the list of that version, with the ends known by now filled in."""
         if self.attempt is None or (self.attempt[0].ledgers, self.attempt[0].version) != (effect.ledgers, effect.version):
-            value, now_ms = self.lists[effect.version], self.now // MS
+            value, now_ms = self.lists[effect.version], self.now_ms()
             for segment in value.live_segments:
-                end = self.ends.get(segment.ledger_id)
-                if end is not None:
-                    value = value.close_live(segment.ledger_id, end, size_up_to(end), now_ms)
+                if segment.ledger_id in self.ends:
+                    value = self._close_live(value, segment.ledger_id, now_ms)
             self.attempt = (effect, value.add_live_segment(effect.ledgers[-1], now_ms))
         return self.attempt[1]
 
@@ -287,7 +320,7 @@ class LogClient(Client):
 
         def heard(found: Answer) -> None:
             if found.outcome is Outcome.OK:
-                told = found.value.close_live(ledger_id, self.ends[ledger_id], size_up_to(self.ends[ledger_id]), self.now // MS)
+                told = self._close_live(found.value, ledger_id, self.now_ms())
                 if told is not found.value:
                     self.cluster.store.set_item(self.name, LIST, told, found.version, written, self.log.listed)
 

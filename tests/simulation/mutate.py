@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from tests.simulation.invariants import InvariantViolated
 from tests.simulation.mutations import MUTATIONS, Mutation, applied
 from tests.simulation.runs import run_of
+from tests.simulation.unit_mutations import hunt_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--seconds", type=float, default=600.0, help="for each mutation")
     options = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # production links say what they meet; here that is the weather
     missed = 0
     for mutation in MUTATIONS:
         if options.rules and not any(mutation.rule.startswith(rule) for rule in options.rules):
@@ -68,6 +71,7 @@ def main() -> int:
         if catch.detail:
             print(f"{'':18} {catch.detail.splitlines()[0][:150]}")
         sys.stdout.flush()
+    missed += hunt_all(options.rules)
     return 1 if missed else 0
 
 

@@ -41,6 +41,7 @@ NEAR = {
     "LOG-12": 3,
     "LOG-13": 106,
     "LOG-18": 254,
+    "LINK-5 (growth)": 200,
 }
 
 Patch = tuple[Any, str, Any]  # class or module, name, replacement

@@ -35,7 +35,12 @@ class SimStore:
         self.world: World = cluster.world
         self.items: dict[str, list[Any]] = {}
         self.down = False
+        self.ahead_ms = 0  # another server leads, and its clock tells
         self._watches: dict[int, list[Callable[[LedgerMetadata, int], None]]] = {}
+
+    def clock_ms(self) -> int:
+        """What nodes are stamped with (JAN-1)."""
+        return self.world.now // MS + self.ahead_ms
 
     # --- transport -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,248 @@
+"""Rules that live where the simulator does not look, broken on purpose: each until a unit test of its own fails.
+
+``python -m tests.simulation.unit_mutations [rule ...]``; ``mutate`` plays these after those of the simulator. A test that cannot even be
+collected tells nothing, so its mutant counts as not caught; and each test is run once with nothing broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+VARIABLE = "BK_MUTANT"
+LIMIT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class UnitMutation:
+    """``sound`` occurs once in the source of ``module``; ``broken`` stands there instead."""
+
+    rule: str
+    module: str
+    sound: str
+    broken: str
+    test: str
+
+
+_SUSPICION = "bk_core.protocol.session.suspicion", "tests/unit/session/test_suspicion.py"
+_ADDRESSES = "bk_core.protocol.session.addresses", "tests/unit/session/test_addresses.py"
+_OUTAGE = "bk_core.protocol.session.outage", "tests/unit/session/test_outage.py"
+_TIMES = "bk_core.protocol.log.times", "tests/unit/log/test_times.py"
+_GONE = "bk_core.protocol.bookie.suspicion", "tests/unit/bookie/test_suspicion.py"
+_RULES = "bk_core.protocol.bookie.rules", "tests/unit/bookie/test_admission.py"
+_ADMISSION = "bk_core.protocol.bookie.admission", "tests/unit/bookie/test_admission.py"
+_GUARDS, _CHECK = "tests/unit/client/test_log_guards.py", "tests/unit/client/test_log_check.py"
+_IDENTITY = "bk_core.protocol.log.identity", "tests/unit/log/test_identity.py"
+
+
+def _of(where: tuple[str, str], rule: str, sound: str, broken: str, test: str) -> UnitMutation:
+    return UnitMutation(rule, where[0], sound, broken, f"{where[1]}::{test}")
+
+
+UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
+    _of(
+        _SUSPICION,
+        "SES-1 (batch)",
+        " and kind not in _OPTIONAL_KINDS",
+        "",
+        "test_a_broken_connection_makes_a_suspect_but_that_of_batch_reads_does_not",
+    ),
+    _of(_SUSPICION, "SES-2 (silence)", " and status not in _SILENCE", "", "test_silence_does_not_end_it"),
+    _of(
+        _SUSPICION,
+        "SES-3 (one)",
+        "if not suspect.asked and suspect.probe_at_ns <=",
+        "if suspect.probe_at_ns <=",
+        "test_a_suspect_is_asked_after_the_time_and_again_while_it_is_silent",
+    ),
+    _of(_SUSPICION, "SES-4", " and bookie not in self._suspects", "", "test_further_breaks_do_not_prolong_it"),
+    _of(
+        _ADDRESSES,
+        "SES-5",
+        "Lookup(self._known.get(bookie), ask)",
+        "Lookup(None, ask)",
+        "test_the_last_known_address_is_taken_while_the_store_is_silent",
+    ),
+    _of(_ADDRESSES, "SES-6", "ask = bookie not in self._asked", "ask = True", "test_one_look_up_at_a_time"),
+    _of(_ADDRESSES, "SES-6 (known)", "if not unreachable:", "if False:", "test_what_the_store_does_not_know_is_forgotten"),
+    _of(_OUTAGE, "SES-7", "if self._since_ns is None:", "if True:", "test_an_outage_is_borne_for_the_whole_patience_and_the_next_one_anew"),
+    _of(
+        _OUTAGE,
+        "SES-8",
+        "if not self._was_there or self._lost_at_ns is not None:",
+        "if not self._was_there:",
+        "test_each_loss_and_each_return_is_said_once",
+    ),
+    UnitMutation(
+        "JAN-1 (intents)",
+        "bk_core.client.intents",
+        '(stored.created_ms or int(value["createdMs"]))',
+        'int(value["createdMs"])',
+        "tests/unit/log/test_times.py::test_no_clock_of_a_host_makes_an_intent_old",
+    ),
+    _of(_TIMES, "JAN-3", "if ms > now_ms + SKEW_MS:", "if False:", "test_a_bound_beyond_the_clock_is_refused"),
+    _of(
+        _TIMES,
+        "JAN-3 (handed on)",
+        "low = before_ms if before_ms <= now_ms + SKEW_MS else 0",
+        "low = before_ms",
+        "test_the_time_of_a_commit",
+    ),
+    _of(
+        _TIMES,
+        "JAN-3 (said)",
+        "return committed_at_ms > now_ms + SKEW_MS",
+        "return False",
+        "test_a_commit_time_that_cannot_be_is_said_and_not_handed_on",
+    ),
+    _of(_TIMES, "JAN-4", "return abs(host_ms - now_ms) > SKEW_MS", "return False", "test_a_host_with_a_wrong_clock_is_warned_about"),
+    UnitMutation(
+        "JAN-5",
+        "bk_core.protocol.log.vanished",
+        "in (Presence.ABSENT, Presence.ENDED)",
+        "is not Presence.RUNNING",
+        "tests/unit/log/test_vanished.py::test_what_is_certain",
+    ),
+    UnitMutation(
+        "JAN-5 (place)",
+        "bk_core.protocol.log.vanished",
+        "bool(place.boot and started) and place == here",
+        "bool(place.boot and started)",
+        "tests/unit/log/test_vanished.py::test_what_is_certain",
+    ),
+    UnitMutation(
+        "JAN-6",
+        "bk_core.protocol.log.ledger_list",
+        "return mark.at_ms > 0 and any(",
+        "return False and any(",
+        "tests/unit/log/test_times.py::test_marks_of_queries_are_as_old_as_the_store_says",
+    ),
+    UnitMutation(
+        "JAN-7", "bk_core.protocol.log.list_size", "if size > size_max:", "if False:", f"{_CHECK}::test_a_list_full_of_marks_has_a_way_out"
+    ),
+    _of(_GONE, "BKE-1", "return all(sight is Sight.HOME", "return any(sight is Sight.HOME", "test_bke_1_every_look_counts"),
+    _of(_GONE, "BKE-1 (foreign)", "if found is not None and found != signed:", "if False:", "test_bke_1_the_cluster_that_was_signed"),
+    _of(
+        _GONE, "BKE-2", "return count <= max(floor, share * held, told)", "return True", "test_bke_2_a_round_that_drops_much_has_to_be_told"
+    ),
+    _of(_RULES, "BKE-3", "return self.fence_unknown", "return True", "test_bke_3_fences_on_the_last_of_the_disk"),
+    _of(_RULES, "BKE-4", "return waiting < self.polls_max", "return True", "test_bke_4_polls_wait_in_bounds"),
+    _of(_RULES, "BKE-4 (time)", "return min(wanted_ms, self.poll_ms_max)", "return wanted_ms", "test_bke_4_polls_wait_in_bounds"),
+    _of(_ADMISSION, "BKE-5", "if quiet.half_frame:", "if False:", "test_bke_5_what_ends_a_connection"),
+    _of(_ADMISSION, "BKE-6", " if not quiet.waits and not quiet.unsent]", "]", "test_bke_6_who_makes_room"),
+    UnitMutation(
+        "GRD-1",
+        "bk_core.protocol.log.exclusive",
+        'if listed.properties.entry_format == "arrow" and not insisted.arrow_entries:',
+        "if False:",
+        f"{_GUARDS}::test_other_bytes_do_not_get_into_a_log_of_arrow_entries",
+    ),
+    UnitMutation(
+        "GRD-1 (queries)",
+        "bk_core.protocol.log.exclusive",
+        "return tuple(sorted(marked | {query for query in writing if query}))",
+        "return ()",
+        f"{_GUARDS}::test_a_log_of_queries_is_not_taken_over_by_the_way",
+    ),
+    UnitMutation(
+        "GRD-2",
+        "bk_core.client.guards",
+        "    if listed:\n",
+        "    if False:\n",
+        f"{_GUARDS}::test_a_listed_ledger_is_not_deleted_by_the_way",
+    ),
+    UnitMutation(
+        "GRD-3",
+        "bk_core.client.log_driver",
+        "custom = {**tags, WRITER: self._tag}",
+        "custom = {**tags}",
+        f"{_GUARDS}::test_the_ledger_of_a_live_segment_says_who_writes_it",
+    ),
+    UnitMutation(
+        "GRD-4",
+        "bk_core.client.log_check",
+        "if writer is not None and lives_here(writer):",
+        "if False:",
+        f"{_CHECK}::test_a_log_whose_writer_lives_here_is_not_released",
+    ),
+    UnitMutation(
+        "GRD-5", "bk_core.client.log_check", 'if problem.kind == "missing")', ")", f"{_CHECK}::test_what_exists_is_never_written_off"
+    ),
+    UnitMutation(
+        "GRD-5 (numbers)",
+        "bk_core.protocol.log.writing_off",
+        "return emptied(item, stand_in) if item.ledger_id in missing else item",
+        "return item",
+        f"{_CHECK}::test_lost_ledgers_are_found_and_written_off",
+    ),
+    _of(
+        _IDENTITY,
+        "OWN-3",
+        "return Claim.OURS if listed.cluster == here else Claim.FOREIGN",
+        "return Claim.OURS",
+        "test_the_list_of_another_cluster_is_left_alone",
+    ),
+    _of(
+        _IDENTITY,
+        "OWN-4",
+        "    if evidence.other:\n        return Claim.FOREIGN\n",
+        "",
+        "test_what_ledgers_say_of_a_list_that_says_nothing",
+    ),
+    _of(_IDENTITY, "OWN-6", "is_named = custom.get(LOG_KEY) == name.encode()", "is_named = True", "test_how_a_ledger_stands_to_a_log"),
+    _of(_IDENTITY, "OWN-9", "traces.intended or ", "", "test_when_a_ledger_is_an_orphan"),
+    UnitMutation(
+        "LINK-7 (drop)",
+        "bk_core.net.link",
+        "if outcome[0] is not Status.OK and may_repeat and self._is_again(one, status):",
+        "if False:",
+        "tests/unit/net/test_link_health.py::test_a_silent_connection_is_dropped_and_the_others_of_its_bookie_are_in_doubt",
+    ),
+)
+
+
+def run(test: str, number: int | None) -> tuple[bool, bool, str]:
+    """(it failed, it passed, its last lines) with that mutant, or with none."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    plugin: list[str] = []
+    if number is not None:
+        environment[VARIABLE], plugin = str(number), ["-p", "tests.simulation.mutant"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider", *plugin, test]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    return done.returncode == 1 and " failed" in done.stdout, done.returncode == 0, (done.stdout + done.stderr)[-1500:]
+
+
+def hunt_all(rules: list[str]) -> int:
+    """How many were not caught. Prints a line for each."""
+    missed = 0
+    sound: dict[str, bool] = {}
+    for number, one in enumerate(UNIT_MUTATIONS):
+        if rules and not any(one.rule.startswith(rule) for rule in rules):
+            continue
+        begun = time.perf_counter()
+        if one.test not in sound:
+            sound[one.test] = run(one.test, None)[1]
+        failed, _, told = run(one.test, number)
+        caught = failed and sound[one.test]
+        missed += not caught
+        by = one.test.split("/")[-1] if caught else "NOT CAUGHT"
+        print(f"{one.rule:18} {by}, {time.perf_counter() - begun:.1f} s", flush=True)
+        if not caught:
+            print(told)
+    return missed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.unit_mutations")
+    parser.add_argument("rules", nargs="*", help="rules, or the beginning of their names; all if none")
+    return 1 if hunt_all(parser.parse_args().rules) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
