@@ -121,7 +121,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "bk_core.protocol.log.ledger_list",
         "return mark.at_ms > 0 and any(",
         "return False and any(",
-        "tests/unit/log/test_times.py::test_marks_of_queries_are_as_old_as_the_store_says",
+        "tests/unit/log/test_ledger_list.py::test_marks_of_queries_are_forgotten_if_the_log_says_so",
     ),
     UnitMutation(
         "JAN-7", "bk_core.protocol.log.list_size", "if size > size_max:", "if False:", f"{_CHECK}::test_a_list_full_of_marks_has_a_way_out"
