@@ -19,18 +19,30 @@ _lock = threading.Lock()
 
 
 def client_for(uri: str, protocol: str = "v2") -> BookKeeper:
-    """The process's client. Never closed: Spark kills workers without a goodbye, and a client needs none.
+    """The process's client. Not closed at the end: Spark kills workers without a goodbye, and a client needs none.
 
+    One that has met another cluster at its root is closed at the next call and a new one made (OWN-2): the batch that met it has failed
+    with ClusterChangedError, and the process need not be started again.
     A client inherited through a fork has no threads of its own in the child, so it is left alone and a new one made.
     """
     from bk_core.client import connect
 
+    key = (os.getpid(), uri, protocol)
+    _close_outlived(key)
     with _lock:
-        key = (os.getpid(), uri, protocol)
         client = _clients.get(key)
         if client is None:
             client = _clients[key] = connect(uri, protocol="v3" if protocol == "v3" else "v2", limits=LIMITS)
         return client
+
+
+def _close_outlived(key: tuple[int, str, str]) -> None:
+    with _lock:
+        client = _clients.get(key)
+        if client is None or not client.store.cluster_has_changed:
+            return
+        del _clients[key]
+    client.close()  # it may wait for threads of its own, so others are not kept out meanwhile
 
 
 def _new_lock() -> None:

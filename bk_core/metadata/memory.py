@@ -47,12 +47,13 @@ _WORLDS_LOCK = Lock()
 class MemoryStore:
     """All that is opened under one name sees the same nodes. Callbacks run on the thread that made the change, after it."""
 
-    __slots__ = ("_closed", "_cluster", "_mine", "_name", "_underreplication", "_world")
+    __slots__ = ("_closed", "_cluster", "_mine", "_name", "_underreplication", "_world", "cluster_has_changed")
     log_root = "/logs"
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._cluster: str | None = None
+        self.cluster_has_changed = False
         with _WORLDS_LOCK:
             self._world = _WORLDS.setdefault(name, _World())
         self._underreplication = MemoryUnderreplication(self._world.underreplication)
@@ -169,6 +170,7 @@ class MemoryStore:
             raise NoClusterError(f"there is no cluster at memory://{self._name}; initialize_cluster() makes one")
         self._cluster = self._cluster or found
         if found != self._cluster:
+            self.cluster_has_changed = True
             raise ClusterChangedError(changed_cluster(f"memory://{self._name}", self._cluster, found))
         return found
 

@@ -130,6 +130,10 @@ class MetadataStore(Protocol):
         """As ``cluster_id``, and NoClusterError too when the cluster has lost its LAYOUT (OWN-2). Before "does not exist" is believed."""
 
     @property
+    def cluster_has_changed(self) -> bool:
+        """True once a call has raised ClusterChangedError (OWN-2): a store opened anew serves the cluster there."""
+
+    @property
     def log_root(self) -> str:
         """Where this cluster's logs lie (OWN-8); absolute, without the chroot."""
 

@@ -274,6 +274,10 @@ class ZooKeeperStore:
         self._cluster.check()
 
     @property
+    def cluster_has_changed(self) -> bool:
+        return self._cluster.has_changed
+
+    @property
     def log_root(self) -> str:
         return self._log_root.find().removeprefix(self._prefix)
 

@@ -43,6 +43,7 @@ class ClusterAtRoot:
         self._nodes = nodes
         self._root = nodes._root
         self._hosts = hosts
+        self.has_changed = False
         self._first: str | None = None
         self._had_layout = False
 
@@ -52,6 +53,7 @@ class ClusterAtRoot:
             raise NoClusterError(self._what_is_there())
         self._first = self._first or found
         if found != self._first:
+            self.has_changed = True
             raise ClusterChangedError(changed_cluster(self._root, self._first, found))
         return found
 

@@ -171,6 +171,9 @@ def test_an_old_cluster_without_instance_id_is_one(world: World) -> None:
         world.kazoo.create(f"{world.parent}/ledgers/LAYOUT", b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1", makepath=True)
         with pytest.raises(ClusterChangedError, match=f"it was cluster {before} when this client connected"):
             store.cluster_id()
+        assert store.cluster_has_changed
+    with open_opened(world, "ledgers") as store:
+        assert store.cluster_id() != before and not store.cluster_has_changed
 
 
 def open_opened(world: World, name: str) -> Any:
