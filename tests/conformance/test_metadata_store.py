@@ -24,6 +24,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata import BookieView, open_store
 from bk_core.metadata.zookeeper import ZooKeeperStore
+from tests.network.stopping import stop_process
 
 _NUMBERS = itertools.count()
 
@@ -259,7 +260,7 @@ def test_a_frozen_server_leaves_a_write_open(tmp_path: Path) -> None:
         store.initialize_cluster()
         store.create_ledger(1, b"0")
         assert process.pid is not None
-        os.kill(process.pid, signal.SIGSTOP)
+        stop_process(process.pid)
         try:
             with pytest.raises(MetadataOutcomeUnknownError):
                 store.write_ledger(1, b"1", 0)

@@ -21,6 +21,7 @@ from bk_core.protocol.wire import codec_v2
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.connection import decode_response, encode_request
 from bk_core.protocol.wire.messages import Status
+from tests.network.stopping import stop_process
 
 K2 = "e793cbc379107648537183605cd361d3bb789a39"
 H = "0000000000001234 0000000000000007 0000000000000006 00000000000003ed"
@@ -458,7 +459,7 @@ def test_a_frozen_bookie_goes_on(tmp_path: Path) -> None:
     child, port = spawn(tmp_path)
     peer = Peer(port)
     assert peer.request(m.AddRequest(1, 1, 0, KEY, body(1, 0))).status is Status.OK
-    os.kill(child.pid, signal.SIGSTOP)
+    stop_process(child.pid)
     frames = [encode_request(m.AddRequest(2, 1, 1, KEY, body(1, 1)), "v3")]
     frames.append(encode_request(m.ReadRequest(3, 1, -1, fence=True, master_key=KEY), "v3"))
     peer.sock.sendall(b"".join(frames))

@@ -24,6 +24,7 @@ from bk_core.errors import BkError, BookieUnavailableError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.limits import Limits
 from tests.integration.replicas import missing_replicas
+from tests.network.stopping import stop_process
 
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
 LEDGERS = int(os.environ.get("BK_LEDGERS", "2"))
@@ -79,7 +80,7 @@ class Trouble:
         pid = self.cluster.pid(index)
         if pid is not None:
             self.counts["stopped"] += 1
-            os.kill(pid, signal.SIGSTOP)
+            stop_process(pid)
             threading.Event().wait(seconds)
             os.kill(pid, signal.SIGCONT)
 
@@ -159,7 +160,7 @@ def test_a_plain_client_recovers_a_guaranteed_ledger_and_repair_seals_it(bookies
         lagging = bookies.bookie_ids.index(ledger.metadata.last_fragment.ensemble[2])
         pid = bookies.pid(lagging)
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+        stop_process(pid)
         try:
             assert ledger.append_many([payload(e) for e in range(200, 300)]).result(timeout=30) == 299
             assert ledger.last_add_fully_replicated < 299

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.bookie.local_cluster import LocalCluster
+from tests.network.stopping import stop_process
 
 COUNT = int(os.environ.get("BK_INTERRUPTS", "0"))
 SHORT = {"quick": 150, "slow": 60}
@@ -40,7 +41,7 @@ def test_after_every_interrupt_handles_work_on(running_clusters: Callable[[str],
         try:
             while process.poll() is None and time.monotonic() < limit_s:
                 if kind == "slow":
-                    os.kill(stopped, signal.SIGSTOP)
+                    stop_process(stopped)
                     with_timeout(process, STOPPED_S)
                     os.kill(stopped, signal.SIGCONT)
                 with_timeout(process, GOES_S)

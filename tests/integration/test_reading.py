@@ -19,6 +19,7 @@ from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
 from bk_core.protocol.limits import Limits
 from tests.integration.patience import PATIENT
 from tests.integration.test_corrupt import PAYLOAD, add
+from tests.network.stopping import stop_process
 
 pytestmark = pytest.mark.apache
 
@@ -31,7 +32,7 @@ def stopped(cluster: LocalCluster, bookie: str) -> Iterator[None]:
     """The bookie's process hangs: connections stay open and nothing is answered."""
     pid = cluster.pid(cluster.bookie_ids.index(bookie))
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     try:
         yield
     finally:

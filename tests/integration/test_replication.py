@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,6 +24,7 @@ from bk_core.protocol.ledger.replication import eligible_fragments
 from bk_core.protocol.wire.messages import AddRequest, Status
 from tests.integration.patience import PATIENT
 from tests.integration.replicas import Direct
+from tests.network.stopping import stop_process
 
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
 BOOKIES = 4
@@ -159,7 +159,7 @@ def test_check_finds_a_replica_that_was_never_written(bookies: LocalCluster, cap
         frozen = bookies.bookie_ids.index(ledger.metadata.fragments[0].ensemble[1])
         pid = bookies.pid(frozen)
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+        stop_process(pid)
         ledger.append_many([payload(n) for n in range(1, ENTRIES)]).result(timeout=30)
         metadata = ledger.close()
         assert len(metadata.fragments) == 1

@@ -30,6 +30,7 @@ from bk_core.client.logs import LogProperties, LogWriter, create_log
 from bk_core.errors import BkError, BookieUnavailableError, MetadataUnavailableError, ReadError
 from bk_core.metadata import open_store
 from tests.network.proxy import Proxy
+from tests.network.stopping import stop_process
 from tests.soak.cluster import ThroughProxy
 
 PATIENCE_S = 60.0
@@ -132,7 +133,7 @@ def embedded(zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFacto
 def stopped(zookeeper: ZooKeeperProcess) -> Iterator[None]:
     """Connections stay and nothing is answered."""
     assert zookeeper.pid is not None
-    os.kill(zookeeper.pid, signal.SIGSTOP)
+    stop_process(zookeeper.pid)
     try:
         yield
     finally:

@@ -25,6 +25,7 @@ from bk_core.errors import (
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
 from tests.integration.patience import PATIENT
+from tests.network.stopping import stop_process
 
 QUICK = Limits(add_timeout_ns=1_500_000_000, read_timeout_ns=2_000_000_000)  # a busy machine must stay below it
 
@@ -34,7 +35,7 @@ def stopped(cluster: LocalCluster, index: int) -> Iterator[None]:
     """The bookie is there and says nothing (SIGSTOP)."""
     pid = cluster.pid(index)
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+    stop_process(pid)
     try:
         yield
     finally:
