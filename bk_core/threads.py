@@ -21,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from bk_core.errors import ClientClosedError, ForkedClientError
@@ -240,6 +240,22 @@ def made_aside(make: Callable[[], T], dispose: Callable[[T], object]) -> T:
 # --- working ----------------------------------------------------------------------------------------------------------
 
 
+class _Call(Generic[T]):
+    """A task with a future."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self.future: SafeFuture[T] = SafeFuture()
+        self._function = function
+
+    def __call__(self) -> None:
+        try:
+            result = self._function()
+        except BaseException as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
 class WorkerPool:
     """Up to ``threads_max`` daemon threads that do what is put in. They go on after the main thread, until ``close`` or the process ends.
 
@@ -272,19 +288,10 @@ class WorkerPool:
         return threading.current_thread() in self._threads
 
     def call(self, function: Callable[[], T]) -> SafeFuture[T]:
-        """The future of what ``function`` returns or raises."""
-        future: SafeFuture[T] = SafeFuture()
-
-        def task() -> None:
-            try:
-                result = function()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.submit(task)
-        return future
+        """The future of what ``function`` returns or raises; ClientClosedError if the pool was closed before it was begun."""
+        called = _Call(function)
+        self.submit(called)
+        return called.future
 
     def close(self, timeout_s: float = JOIN_S, *, finish: bool = False) -> None:
         """End the threads, with ``finish`` when everything put in is done; else what was not begun is dropped. Waits for those that are at
@@ -295,10 +302,28 @@ class WorkerPool:
             self._closed = True
             self._dropping = self._dropping or not finish
             self._tasks.put(None)
-        if is_ending() or self.is_current:
+        if is_ending():
+            return
+        if self._dropping:
+            self._drop_all()
+        if self.is_current:
             return
         for thread in tuple(self._threads):
             thread.join(timeout_s)
+
+    def _drop_all(self) -> None:
+        """Nothing is put in any more. Whoever waits for a future is told at once, also while the threads are at work for long."""
+        try:
+            while True:
+                self._drop(self._tasks.get_nowait())
+        except Empty:
+            pass
+        finally:
+            self._tasks.put(None)  # it was taken out as well
+
+    def _drop(self, task: Callable[[], None] | None) -> None:
+        if isinstance(task, _Call):
+            task.future.set_exception(ClientClosedError(f"the threads {self._name} have been ended before this was begun"))
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
@@ -324,7 +349,10 @@ class WorkerPool:
             short = not self._idle and not self._closed and len(self._threads) < self._threads_max
             if short:
                 self._grow()
-        return None if self._dropping else task
+        if self._dropping:
+            self._drop(task)
+            return None
+        return task
 
     def _grow(self) -> None:
         """Under the lock: there is always one that waits for work, as long as there may be more."""

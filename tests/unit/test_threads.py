@@ -67,6 +67,30 @@ def test_a_closed_pool_says_so_and_may_be_closed_by_its_own_task() -> None:
     assert not any(thread.is_alive() for thread in pool._threads)
 
 
+def test_a_pool_that_is_closed_tells_who_waits_for_what_was_not_begun() -> None:
+    pool = WorkerPool("test")
+    begun, go_on = Flag(), Flag()
+    at_work = pool.call(lambda: begun.set() or go_on.wait(30))
+    dropped = [pool.call(int) for _ in range(3)]
+    assert begun.wait(30)
+    pool.close(0.0)  # does not wait for the thread, which is at work still
+    for future in dropped:
+        assert isinstance(future.exception(30), ClientClosedError) and not go_on.is_set()
+    go_on.set()
+    assert at_work.result(30) is True
+    pool.close()
+    assert not any(thread.is_alive() for thread in pool._threads)
+
+
+def test_a_pool_that_finishes_drops_nothing() -> None:
+    pool, go_on = WorkerPool("test", 2), Flag()
+    done = [pool.call(lambda: go_on.wait(30)) for _ in range(5)]
+    pool.close(0.0, finish=True)
+    go_on.set()
+    assert [future.result(30) for future in done] == [True] * 5
+    pool.close()
+
+
 def test_pools_work_where_executors_do_not() -> None:
     """``concurrent.futures`` closes its executors at the end of the main thread: a flag that this sets for a moment."""
     module = concurrent.futures.thread
