@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,21 +142,22 @@ def _never_was(client: LogClient, ledger_id: int) -> bool:
 
 def intents_of(client: LogClient, log: str) -> dict[int, Intent]:
     """All intents of a log, by ledger. Those of another cluster are left out (OWN-5): their ledger ids mean nothing here."""
-    found: dict[int, Intent] = {}
-    children = client.store.children(f"intents/{log}")
+    return {intent.ledger_id: intent for intent in _read(client, log)}
+
+
+def _read(client: LogClient, log: str, purpose: str | None = None) -> Iterator[Intent]:
+    """Those for ``purpose``, None for any. The cluster is looked at after the children were listed, and before any of them is read."""
+    children = [child for child in client.store.children(f"intents/{log}") if purpose in (None, _named(child)[1])]
     here = client.store.cluster_id()
     for child in children:
         intent = read_intent(client, log, child)
         if intent is not None and intent.cluster in ("", here):
-            found[intent.ledger_id] = intent
-    return found
+            yield intent
 
 
 def intended_ledgers(client: LogClient, log: str, purpose: str, since_ms: int = 0) -> list[int]:
-    """Ledgers that somebody has intended for ``purpose`` since then."""
-    children = [child for child in client.store.children(f"intents/{log}") if _named(child)[1] == purpose]
-    found = [intent for child in children if (intent := read_intent(client, log, child))]
-    return [intent.ledger_id for intent in found if intent.created_ms >= since_ms]
+    """Ledgers that somebody has intended for ``purpose`` since then, in this cluster (OWN-5)."""
+    return [intent.ledger_id for intent in _read(client, log, purpose) if intent.created_ms >= since_ms]
 
 
 def _named(child: str) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import pytest
 
 from bk_core.client import history
 from bk_core.client.history import ChunkCache, history_of, seal_log, update_ledger_list
-from bk_core.client.intents import HISTORY, create_intended, intents_of
+from bk_core.client.intents import HISTORY, create_intended, intended_ledgers, intent_here, intents_of, record_intent
 from bk_core.client.list_store import change_ledger_list
 from bk_core.client.logs import create_log, delete_log, gc_log, read_ledger_list, read_log, set_properties, trim_log
 from bk_core.errors import (
@@ -222,6 +222,17 @@ def test_a_crash_after_the_list_names_it_loses_nothing_to_gc(client: Any, monkey
     assert report.deleted == () and report.failed == () and set(client.ledgers) == before
     assert client.store.children("intents/a") == []
     assert [segment.ledger_id for segment in read_log(client, "a").segments()] == data
+
+
+@pytest.mark.parametrize(("cluster", "waits"), [("", True), ("here", True), ("another", False)])
+def test_only_who_seals_in_this_cluster_is_waited_for(client: Any, cluster: str, waits: bool) -> None:
+    """OWN-5: an intent of another cluster says nothing about this log, whose root both have used."""
+    grow(client, 5)
+    whose = client.store.cluster_id() if cluster == "here" else cluster
+    record_intent(client, "a", intent_here(7_000_000, "q", HISTORY, cluster=whose))
+    assert intended_ledgers(client, "a", HISTORY) == ([7_000_000] if waits else [])
+    commit(client, 5)
+    assert bool(read_ledger_list(client, "a").history) is not waits
 
 
 def test_a_rival_that_was_faster_wins_and_the_slower_cleans_up(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
