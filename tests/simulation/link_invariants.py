@@ -92,7 +92,7 @@ def what_is_silent_or_elsewhere_is_dropped(run: LinkRun) -> Finding:
             return (
                 f"the connection to {link.bookie} is kept though it has been silent for {quiet_ns / MS:.0f} ms with something outstanding"
             )
-        told_ns = run.told_ns.get(link.bookie, now)
+        told_ns = run.told_ns[link.bookie] if link.bookie in run.store.registered else now
         if sock.port != run.hosts[link.bookie].port and now - max(told_ns, run.store.out_until_ns) > 2 * SLACK_NS:
             return f"the connection to {link.bookie} leads to where it was"
     return run.found("I-K4")
