@@ -645,7 +645,7 @@ class BookieLink:
 
     def _give_up(self, silent: Sequence[Waiting]) -> None:
         """LINK-3: silent for a timeout with something outstanding. LINK-4: its other connections are in doubt."""
-        since_ns = min([one.patience.sent_ns for one in silent if one.patience.sent_ns is not None], default=self._health.silent_since_ns)
+        since_ns = self._health.silence_of(one.patience for one in silent)
         log.warning("bookie %s: nothing came for a whole timeout; closing the connection", self.bookie)
         self._drop(Status.TIMEOUT, "silent", silent=silent)
         if self._on_silent is not None:

@@ -330,9 +330,9 @@ class SimLink(BookieLink):
         return self.latest if self._connected else None
 
     def doubt(self, since_ns: int) -> None:
-        before = self.connection
+        before, owes = self.connection, bool(self._health.adds_unanswered)
         super().doubt(since_ns)
-        self.network.doubts(self, before, since_ns)
+        self.network.doubts(self, before, since_ns, owes)
 
 
 class Turns:
@@ -411,8 +411,8 @@ class Network:
             self.world.probes["a link was dropped because it was silent"] += 1
         self.on_drop(link, status, why, backoff)
 
-    def doubts(self, link: SimLink, before: SimSocket | None, since_ns: int) -> None:
-        """LINK-4: those that heard nothing since then, and no others."""
+    def doubts(self, link: SimLink, before: SimSocket | None, since_ns: int, owes: bool) -> None:
+        """LINK-4: those that heard nothing since then, and no others; not one with adds under way."""
         if before is None:
             return
         dropped = before.closed
@@ -420,5 +420,7 @@ class Network:
             self.world.probes["a link was dropped because another one to its bookie was silent"] += 1
         if dropped and before.heard_ns >= since_ns and not before.inbox:
             self.fail("I-K4", f"a connection to {link.bookie} was dropped as doubtful; it had heard something since")
-        if not dropped and before.heard_ns < since_ns - MS:
+        if dropped and owes:
+            self.fail("I-K4", f"a connection to {link.bookie} was dropped as doubtful; adds under way have their own timeout")
+        if not dropped and not owes and before.heard_ns < since_ns - MS:
             self.fail("I-K4", f"a connection to {link.bookie} was kept; it has heard nothing since another one fell silent")

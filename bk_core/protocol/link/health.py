@@ -8,6 +8,7 @@ nothing against the bookie: what counts is silence (LINK-1). A request that is p
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 MARK_NS = 250_000_000  # between two marks in a stream of adds
@@ -101,9 +102,15 @@ class LinkHealth:
         """Adds have been waiting since then for anything."""
         return max(self._adds_since_ns, self.moved_ns)
 
+    def silence_of(self, waiting: Iterable[Patience]) -> int:
+        """LINK-4: since when those have waited and nothing has moved; without any of them, since when the adds have."""
+        sent = [one.sent_ns for one in waiting if one.sent_ns is not None]
+        return max(min(sent), self.moved_ns) if sent else self.silent_since_ns
+
     def is_doubtful(self, since_ns: int) -> bool:
-        """LINK-4: another connection to this bookie has been silent since then; this one has heard nothing since either."""
-        return self.heard_ns < since_ns
+        """LINK-4: another connection to this bookie has been silent since then; this one has heard nothing since either. With adds under
+        way it has its own timeout: the bookie may be about to answer, and adds that are lost cost a change of the ensemble."""
+        return self.heard_ns < since_ns and not self.adds_unanswered
 
 
 @dataclass(slots=True)

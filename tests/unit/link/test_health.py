@@ -121,6 +121,28 @@ def test_other_connections_are_in_doubt() -> None:
     assert health.is_doubtful(11 * S) and not health.is_doubtful(10 * S) and not health.is_doubtful(9 * S)
 
 
+def test_a_silence_begins_when_something_moved_last() -> None:
+    """LINK-4: a request that was sent long before that does not make the silence older."""
+    health = link()
+    health.connected(0)
+    health.adds_sent(1, 12 * S)
+    assert health.silence_of([Patience(5 * S, 3 * S), Patience(5 * S, 2 * S), Patience(5 * S)]) == 2 * S
+    health.heard(10 * S)
+    assert health.silence_of([Patience(5 * S, 3 * S)]) == 10 * S == health.silence_of([Patience(5 * S, 11 * S), Patience(5 * S, 9 * S)])
+    assert health.silence_of([]) == 12 * S
+
+
+def test_adds_under_way_have_a_timeout_of_their_own() -> None:
+    """LINK-4: another connection says nothing about them; LINK-3 does when their time is over."""
+    health = link()
+    health.connected(0)
+    health.adds_sent(2, 9 * S)
+    health.adds_answered(1)
+    assert not health.is_doubtful(4 * S)
+    health.adds_answered(1)
+    assert health.is_doubtful(4 * S)
+
+
 def test_each_address_gets_its_share_of_the_time() -> None:
     """LINK-8."""
     attempts = Attempts(3, 6 * S)

@@ -137,6 +137,23 @@ def test_a_silent_connection_is_dropped_and_the_others_of_its_bookie_are_in_doub
     assert world.next() == ("kept", Status.OK)
 
 
+def test_a_young_add_is_not_lost_with_another_connection(world: World) -> None:
+    """LINK-4: a link with nothing under way is dropped, one with an add is not, until its own time is over."""
+    silent, busy, idle = world.link(), world.link(), world.link()
+    living, sleeping = world.warm(busy), world.warm(idle)
+    world.warm(silent)
+    world.on_reactor(lambda: (busy.listen(LEDGER, world), idle.listen(LEDGER + 1, world)))
+    world.ask(silent, "silent", ReadRequest(0, 1, 1), 0.2)
+    assert world.next() == ("silent", Status.TIMEOUT)
+    _, since_ns = world.silent.get(timeout=PATIENCE_S)
+    world.on_reactor(lambda: busy.send_adds(run_of(0, 1), 0, 0, 1, 1))
+    assert len(world.requests(living)) == 1
+    world.on_reactor(lambda: [link.doubt(since_ns) for link in (busy, idle)])
+    assert sleeping.recv(1) == b"" and world.next() == ("lost", Status.TIMEOUT)  # of the idle one
+    living.sendall(frame(AddResponse(0, Status.OK, LEDGER, 0)))
+    assert world.next() == ("added", 0, 1)
+
+
 def test_unanswered_adds_make_a_silence(world: World) -> None:
     """LINK-3: nobody but adds waits on this connection."""
     link = world.link(add_timeout_ns=S // 3)
