@@ -152,5 +152,6 @@ class ListWorks:
         try:
             metadata = self._client.ledger_metadata(effect.ledger_id)
         except NoSuchLedgerError:
+            self._client.store.check_cluster()  # believed only of a cluster that is still there and the same (OWN-2)
             return LedgerOpened(effect.request, Outcome.NO_SUCH_LEDGER)
         return LedgerOpened(effect.request, Outcome.OK, metadata.state is LedgerState.CLOSED)

@@ -121,8 +121,8 @@ class LeaderWorks:
         """``needed``: nothing can be written before this ledger is there, so too few bookies are waited for, within the patience."""
         try:
             return self._perform(work)
-        except Exception as error:
-            self.problem = error
+        except Exception as first:
+            error = self.problem = self._made_sure(work, first)
             return _DONE[type(work)](work.request, self._outcome(work, error, needed), error=as_bk_error(error))
 
     def _perform(self, work: Work) -> WorkDone:
@@ -145,6 +145,15 @@ class LeaderWorks:
             case CheckLedger(request, ledger_id):
                 self._client.ledger_metadata(ledger_id)
                 return LedgerChecked(request, Outcome.OK)
+
+    def _made_sure(self, work: Work, error: Exception) -> Exception:
+        """OWN-2: that a ledger is gone is believed only of a cluster that is still there and the same; else what the store says of it."""
+        if isinstance(error, (NoSuchLedgerError, NoNodeError)) and isinstance(work, (RecoverLedger, CheckLedger, CloseLedger)):
+            try:
+                self._client.store.check_cluster()
+            except Exception as changed:
+                return changed
+        return error
 
     def _outcome(self, work: Work, error: Exception, needed: bool) -> Outcome:
         match work:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from bk_core.errors import (
     BkError,
     BlockingCallError,
     ClientClosedError,
+    ClusterChangedError,
     InvalidArgumentError,
     LedgerFencedError,
     LogDataLossError,
@@ -34,6 +36,7 @@ from bk_core.errors import (
     MetadataConflictError,
     MetadataOutcomeUnknownError,
     MetadataUnavailableError,
+    NoClusterError,
     NoNodeError,
     NoSuchLedgerError,
     NoSuchLogError,
@@ -47,7 +50,7 @@ from bk_core.errors import (
 from bk_core.metadata import open_store
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.limits import Limits
-from bk_core.protocol.log.effects import CloseLedger, CreateLedger, DeleteLedger, ReadList, RecoverLedger, WriteList
+from bk_core.protocol.log.effects import CheckLedger, CloseLedger, CreateLedger, DeleteLedger, ReadList, RecoverLedger, WriteList
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties
@@ -595,7 +598,7 @@ WORKS: list[tuple[Any, BaseException, Outcome]] = [
 @pytest.mark.parametrize(("work", "error", "outcome"), WORKS)
 def test_outcomes_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch, work: Any, error: BaseException, outcome: Outcome) -> None:
     """The table at the top of protocol/log/effects.py."""
-    client: Any = object()
+    client: Any = SimpleNamespace(store=SimpleNamespace(check_cluster=lambda: None))
     works = LeaderWorks(client, "a", b"", 60.0)
 
     def fail(_work: Any) -> Any:
@@ -604,6 +607,26 @@ def test_outcomes_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch, work: 
     monkeypatch.setattr(works, "_perform", fail)
     answer = works.answer(work)
     assert (answer.request, answer.outcome, answer.error, works.problem) == (1, outcome, error, error)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(ClusterChangedError("x"), Outcome.REFUSED), (NoClusterError("x"), Outcome.REFUSED), (MetadataUnavailableError("x"), Outcome.UNKNOWN)],
+)
+@pytest.mark.parametrize("work", [RecoverLedger(1, 2), CheckLedger(1, 2)])
+def test_a_missing_ledger_is_believed_only_of_the_same_cluster(work: Any, error: BkError, outcome: Outcome) -> None:
+    """OWN-2: a cluster that was made anew knows none of the ledgers, and none of them is gone."""
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    def missing(*_: Any) -> Any:
+        raise NoSuchLedgerError("ledger 2 does not exist")
+
+    client: Any = SimpleNamespace(store=SimpleNamespace(check_cluster=fail), ledger_metadata=missing)
+    works = LeaderWorks(client, "a", b"", 60.0)
+    answer = works.answer(work)
+    assert (answer.outcome, answer.error, works.problem) == (outcome, error, error)
 
 
 def test_bookies_are_waited_for_only_where_nothing_else_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log, set_properties
 from bk_core.errors import (
     BkError,
+    ClusterChangedError,
     InvalidArgumentError,
     LogError,
     MetadataFormatError,
@@ -41,6 +42,7 @@ from bk_core.protocol.log.identity import (
     standing,
 )
 from bk_core.protocol.log.ledger_list import LedgerList, LogProperties, SegmentRange
+from bk_core.protocol.log.position import Position
 
 RAW = LogProperties(entry_format="raw")
 
@@ -289,6 +291,23 @@ def test_what_is_created_for_a_log_carries_its_name_and_id(client: Any) -> None:
     assert {key: custom[key] for key in ("log", "logId", "logRoot")} == {"log": b"a", "logId": log_id.encode(), "logRoot": b"/logs"}
     handle = create_intended(client, "a", RAW, log_id=log_id)
     assert intents_of(client, "a")[handle.ledger_id].log_id == log_id
+
+
+def test_a_cluster_made_anew_in_the_middle_of_a_trim_loses_no_segment(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OWN-2: that its ledgers are not there is no reason to cut segments off."""
+    create_log(client, "a", RAW)
+    ids = [client.create_ledger().ledger_id for _ in range(3)]
+    wanted = [SegmentRange(ledger_id, 0, 9, 10, 100) for ledger_id in ids]
+    before = update_ledger_list(client, "a", lambda listed: listed.append_segments(wanted, 1000))
+
+    def gone(ledger_id: int) -> Any:
+        client.store._world.instance_id = "made anew"
+        raise NoSuchLedgerError(f"ledger {ledger_id} does not exist")
+
+    monkeypatch.setattr(client, "ledger_metadata", gone)
+    with pytest.raises(ClusterChangedError):
+        trim_log(client, "a", before=Position(2))
+    assert decode(client.store.read("logs/a").data).segments == before.segments
 
 
 # --- a log created again under its name ---------------------------------------------------------------------------------
