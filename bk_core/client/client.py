@@ -257,6 +257,7 @@ class BookKeeper:
         metadata, version = self._retry(lambda: self._load(ledger_id))
         metadata = self._granted(ledger_id, metadata, password, digest_type)
         if metadata.state is not LedgerState.CLOSED:
+            self._retry(self.store.check_cluster)  # before anything is fenced: one IN_RECOVERY already is fenced without a write (OWN-10)
             options = self._session.recovery_options()
             machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.limits, options=options)
             kind = f"recovery-{random.getrandbits(32)}"

@@ -266,6 +266,9 @@ def trim_log(
     """
     if before is None and before_ms is None and max_bytes is None:
         raise InvalidArgumentError("say where to trim: before, before_ms or max_bytes")
+    for bound, value in (("before_ms", before_ms), ("max_bytes", max_bytes)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise InvalidArgumentError(f"{bound}={value!r} is not a number from 0; leave it out for no such bound")
     if before_ms is not None:
         check_not_ahead("before_ms", before_ms, store_now_ms(client))
     work = _Pass(client, log, password)

@@ -70,15 +70,18 @@ class MemoryStore:
         return ledger_id
 
     def create_ledger(self, ledger_id: int, data: bytes) -> Version:
+        self._check_unchanged()
         return self._create(_ledger(ledger_id), data)
 
     def read_ledger(self, ledger_id: int) -> Versioned:
         return self._read(_ledger(ledger_id))
 
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
+        self._check_unchanged()
         return self._write(_ledger(ledger_id), data, version)
 
     def delete_ledger(self, ledger_id: int) -> None:
+        self._check_unchanged()
         self._delete(_ledger(ledger_id), None)
 
     def list_ledgers(self) -> Iterator[int]:
@@ -176,6 +179,11 @@ class MemoryStore:
 
     def check_cluster(self) -> None:
         self.cluster_id()
+
+    def _check_unchanged(self) -> None:
+        """OWN-10"""
+        if self._cluster is not None:
+            self.cluster_id()
 
     def cluster_near(self, cluster_id: str) -> str | None:
         return None

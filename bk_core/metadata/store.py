@@ -55,7 +55,8 @@ class Registration(Protocol):
 
 
 class MetadataStore(Protocol):
-    # ledgers ---------------------------------------------------------------------------------------------------
+    # ledgers: none is made, changed or deleted in another cluster than the one that this client began with (OWN-10) ----------
+    # ClusterChangedError, NoClusterError, with nothing changed
     def new_ledger_id(self) -> int:
         """An id never issued before (CR-3, metadata.md 2.5)."""
 

@@ -126,16 +126,19 @@ class ZooKeeperStore:
         return ledger_id
 
     def create_ledger(self, ledger_id: int, data: bytes) -> Version:
+        self._cluster.check_unchanged()
         return self._create_with_parents(self._ledger(ledger_id), data)
 
     def read_ledger(self, ledger_id: int) -> Versioned:
         return self._get(self._ledger(ledger_id))
 
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
+        self._cluster.check_unchanged()
         return self._set(self._ledger(ledger_id), data, version)
 
     def delete_ledger(self, ledger_id: int) -> None:
         path = self._ledger(ledger_id)
+        self._cluster.check_unchanged()
         self._remove(path, ANY_VERSION)
         if paths.prunes_parents(self._manager()):
             self._prune(path)

@@ -57,6 +57,12 @@ class ClusterAtRoot:
             raise ClusterChangedError(changed_cluster(self._root, self._first, found))
         return found
 
+    def check_unchanged(self) -> None:
+        """OWN-10: before a ledger is made, changed or deleted. Ids and versions begin anew in another cluster, so those that this client
+        knows from before may be somebody else's there. One read; none before this client first asked which cluster this is."""
+        if self._first is not None:
+            self.cluster_id()
+
     def check(self) -> None:
         self.cluster_id()
         if self._nodes._exists(f"{self._root}/LAYOUT"):

@@ -316,6 +316,35 @@ def test_a_running_client_notices_a_cluster_initialised_anew(world: World) -> No
             action(client)
 
 
+def test_handles_of_a_cluster_that_was_replaced_leave_the_new_ledgers_alone(world: World) -> None:
+    """OWN-10: ids and versions begin anew. An old close, deletion or recovery by id would hit the ledgers of others."""
+    world.cluster("ledgers")
+    old = world.connect("ledgers")
+    begun = [old.create_ledger(**ONE) for _ in range(3)]
+    for writer in begun:
+        writer.append(b"old")
+    world.wipe("ledgers")
+    world.cluster("ledgers")
+    new = world.connect("ledgers")
+    theirs = [new.create_ledger(**ONE) for _ in range(4)]
+    assert {writer.ledger_id for writer in begun} <= {writer.ledger_id for writer in theirs}
+    for writer in theirs:
+        writer.append_many([b"precious"] * 10).result(30)
+    theirs[3].close()
+    before = [new.ledger_metadata(writer.ledger_id) for writer in theirs]
+    actions = [begun[0].close, begun[1].close, lambda: old.delete_ledger(theirs[3].ledger_id)]
+    actions += [lambda: old.recover_ledger(theirs[2].ledger_id), lambda: old.create_ledger(**ONE)]
+    for action in actions:
+        with pytest.raises(BkError, match="BK-CLUSTER-CHANGED"):
+            action()
+    assert [new.ledger_metadata(writer.ledger_id) for writer in theirs] == before
+    for writer in theirs[:3]:
+        writer.append(b"goes on")
+        writer.close()
+        with new.open_ledger(writer.ledger_id) as reader:
+            assert reader.read(0, 10) == [b"precious"] * 10 + [b"goes on"]
+
+
 # --- ledgers whose log is gone -----------------------------------------------------------------------------------------
 
 

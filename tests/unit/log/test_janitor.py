@@ -509,3 +509,11 @@ def test_history_that_cannot_be_read_keeps_the_tombstone(client: Any, monkeypatc
     client.ledgers[ref.ledger_id].entries[:] = entries
     gc_log(client, "a")
     assert client.ledgers == {} and client.store.children("deleted/a") == []
+
+
+@pytest.mark.parametrize("bound", [{"max_bytes": -1}, {"max_bytes": False}, {"before_ms": -1}, {"max_bytes": "5"}])
+def test_a_bound_that_is_none_trims_nothing(client: Any, bound: dict[str, Any]) -> None:
+    """-1 means "no limit" elsewhere; here it would cut off the whole log."""
+    create_log(client, "bounds")
+    with pytest.raises(InvalidArgumentError, match="is not a number from 0"):
+        trim_log(client, "bounds", **bound)
