@@ -17,20 +17,22 @@ import threading
 import time
 from _thread import RLock, start_new_thread  # the type, which threading.RLock hides behind a function
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from bk_core.errors import ClientClosedError, ForkedClientError
+from bk_core.errors import BlockingCallError, ClientClosedError, ForkedClientError
 
 log = logging.getLogger("bk_core.threads")
 
 T = TypeVar("T")
 JOIN_S = 10.0
 _RUNNING = "RUNNING"  # a state of concurrent.futures
+
+_INSTEAD = "give it a callback, or hand it to a thread of your own"
 
 _own = threading.local()
 
@@ -45,6 +47,17 @@ def mark_own() -> None:
 
 def is_own() -> bool:
     return getattr(_own, "mark", False)
+
+
+@contextmanager
+def calling_back() -> Iterator[None]:
+    """Around what may run completion callbacks of users on a thread that others need: a ``SafeFuture`` waits for nothing there."""
+    before = getattr(_own, "calls_back", False)
+    _own.calls_back = True
+    try:
+        yield
+    finally:
+        _own.calls_back = before
 
 
 def is_ending() -> bool:
@@ -179,7 +192,10 @@ def _seconds(timeout: float | None) -> float:
 
 class SafeFuture(Future[T], Generic[T]):
     """A Future that an interrupt of a waiting thread cannot wedge. It runs from the start, so that nobody can cancel it: what was handed
-    in goes its way, and its outcome must find the future waiting."""
+    in goes its way, and its outcome must find the future waiting.
+
+    In a completion callback ``result`` and ``exception`` raise BlockingCallError if it is not done: who would wait there brings outcomes.
+    """
 
     def __init__(self) -> None:
         # What Future.__init__ sets, in a third of its time: one is made for each append.
@@ -203,6 +219,10 @@ class SafeFuture(Future[T], Generic[T]):
         with self._condition:
             if self._state != _RUNNING:
                 return
+            if (timeout is None or timeout > 0) and getattr(_own, "calls_back", False):
+                raise BlockingCallError(
+                    "a future that is not done has no result yet, and a completion callback cannot wait for it: " + _INSTEAD
+                )
             ticket = self._condition.ticket()
         try:
             ticket.acquire(True, _seconds(timeout))
@@ -366,6 +386,6 @@ def wait_done(future: Future[Any], timeout_s: float) -> bool:
     """Wait for the end of what nobody wants the outcome of; False when the time is up."""
     try:
         future.exception(timeout_s)
-    except FutureTimeoutError:
-        return False
+    except (FutureTimeoutError, BlockingCallError):
+        return future.done()
     return True

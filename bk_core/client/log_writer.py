@@ -53,7 +53,7 @@ from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.leader import LogLeader
 from bk_core.protocol.log.leader_state import Health, LeaderOptions, LeaderState, Roll, Span
 from bk_core.protocol.log.position import Position
-from bk_core.threads import Home, Monitor, WorkerPool, is_own, made_aside
+from bk_core.threads import Home, Monitor, WorkerPool, calling_back, is_own, made_aside
 
 __all__ = ["LogSpan", "LogWriter"]
 
@@ -545,11 +545,12 @@ class LogWriter:
                 spans = tuple(self._span(span) for span in outcome.value)
                 self._acknowledged = spans[-1]
             self._lock.notify_all()
-        if isinstance(outcome, Complete):
-            token.future.set_result(spans[0].first_position if token.single else spans)
-        else:
-            uncertain = "entries that were not acknowledged before may or may not be in the log"
-            token.future.set_exception(again(outcome.error, uncertain))
+        with calling_back():
+            if isinstance(outcome, Complete):
+                token.future.set_result(spans[0].first_position if token.single else spans)
+            else:
+                uncertain = "entries that were not acknowledged before may or may not be in the log"
+                token.future.set_exception(again(outcome.error, uncertain))
 
     def _span(self, span: Span) -> LogSpan:
         return LogSpan(self._works.seqs[span.ledger_id], span.ledger_id, span.first_entry_id, span.last_entry_id)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from bk_core.threads import mark_own
+from bk_core.threads import calling_back, mark_own
 
 log = logging.getLogger("bk_core.net")
 
@@ -155,6 +155,12 @@ class Reactor:
     def _run(self) -> None:
         mark_own()
         _here.reactor = True
+        with calling_back():
+            self._serve()
+        self._selector.close()
+        self._waker.close()
+
+    def _serve(self) -> None:
         wait_s: float | None = 0
         while not self._stopping:
             ready = self._selector.select(wait_s)
@@ -171,8 +177,6 @@ class Reactor:
                 self._guard(self._at_turn_end.popleft())
             self._waker.awake = False  # first this, then a look at what was posted: one of the two sees it
             wait_s = self._wait_s()
-        self._selector.close()
-        self._waker.close()
 
     def _io(self, target: Pollable, mask: int) -> None:
         self._guard(lambda: target.on_io(bool(mask & selectors.EVENT_READ), bool(mask & selectors.EVENT_WRITE)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.add_window import PIECE_ENTRIES_MAX
-from bk_core.errors import BkError, ClientClosedError, DuplicateEntryIdError, InvalidArgumentError
+from bk_core.errors import BkError, BlockingCallError, ClientClosedError, DuplicateEntryIdError, InvalidArgumentError
 from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
 
@@ -87,6 +88,29 @@ def test_a_future_cannot_be_cancelled_under_the_writer(uri: str) -> None:
         pending = [ledger.append_future(b"x") for _ in range(20)]
         assert not any(future.cancel() for future in pending)
         assert [future.result(30) for future in pending] == list(range(20))
+
+
+def test_a_completion_callback_cannot_wait_for_a_future(uri: str) -> None:
+    """It runs on the thread that takes in the answers, which would stand still for good."""
+    seen: Future[list[type[BaseException]]] = Future()
+
+    def callback(_done: Future[int]) -> None:
+        pending, errors = other.append_future(b"audit"), []
+        for wait in (lambda: pending.result(60), lambda: pending.exception(60), lambda: pending.result(0)):
+            try:
+                wait()
+            except (BlockingCallError, FutureTimeoutError) as error:
+                errors.append(type(error))
+        seen.set_result(errors)
+
+    with bk_core.connect(uri) as bk, bk.create_ledger() as ledger, bk.create_ledger() as other:
+        release = threading.Event()
+        bk._session.reactor.post(lambda: release.wait(30))  # the answer comes when the callback is there
+        future = ledger.append_future(b"x")
+        future.add_done_callback(callback)
+        release.set()
+        assert seen.result(30) == [BlockingCallError, BlockingCallError, FutureTimeoutError]
+        assert other.append(b"y") == 1
 
 
 def test_a_long_run_is_not_acknowledged_when_a_piece_of_it_was_refused(uri: str) -> None:

@@ -225,6 +225,24 @@ def test_callbacks_may_append_but_not_wait(client: bk_core.BookKeeper) -> None:
     assert contents(client) == [b"first", b"second"]
 
 
+def test_callbacks_cannot_wait_for_a_future(client: bk_core.BookKeeper) -> None:
+    """Whichever thread brings the outcome: the next one would come by the same."""
+    seen: Future[type[BaseException]] = Future()
+
+    def callback(_done: Future[Position]) -> None:
+        try:
+            writer.append_future(b"second").result(60)
+        except BaseException as error:
+            seen.set_result(type(error))
+
+    with LogWriter.open(client, "a") as writer:
+        with writer._lock:  # no outcome before the callback is there
+            first = writer.append_future(b"first")
+            first.add_done_callback(callback)
+        assert seen.result(30) is BlockingCallError
+    assert contents(client) == [b"first", b"second"]
+
+
 def test_threads_may_share_a_writer(client: bk_core.BookKeeper) -> None:
     """Each thread's entries are in its own order, and every one is where its future says, across rolls."""
     with LogWriter.open(client, "a", roll_max_entries=40) as writer, ThreadPoolExecutor(4) as threads:
