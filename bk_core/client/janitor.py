@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from bk_core.client.history import history_of
 from bk_core.client.identity import close_own, delete_own, log_id_of_reader, of_this_cluster
@@ -187,23 +188,26 @@ def _clean(work: _Pass, old: list[Intent]) -> None:
     work.run(LogCleaning(work.log, [intent.ledger_id for intent in old], work.intents))
 
 
-_cleaned_at: dict[str, float] = {}  # by log id: when this process last cleaned up
+# When a client last cleaned up, by the name of the log: a key that needs no read of the store.
+_cleaned_at: MutableMapping[LogClient, dict[str, float]] = WeakKeyDictionary()
 
 
 def gc_quietly(
     client: LogClient, log: str, password: bytes = b"", budget_s: float = 2.0, *, query_id: str | None = None
 ) -> GcReport | None:
-    """What a committer does after its commit: clean up within about ``budget_s``, every ten seconds at most; None if it was not yet time.
+    """What a committer does after its commit: clean up within about ``budget_s``, every ten seconds at most per client and log; None if it
+    was not yet time, which is found out without asking the store.
 
     It never fails the commit. Ledgers that dead workers of ``query_id``, whose batch is just committed, have left unlisted are garbage
     for certain. Those of other queries may belong to a batch that is still to be committed, however long that takes (Spark ends idle
     workers after a minute), so they are left alone until they are ``INTENT_AGE_S`` old; ``gc_log`` does not wait.
     """
     try:
-        log_id = read_ledger_list(client, log).log_id
-        if time.monotonic() - _cleaned_at.get(log_id, -GC_PERIOD_S) < GC_PERIOD_S:
+        cleaned_at, now = _cleaned_at.setdefault(client, {}), time.monotonic()
+        if log in cleaned_at and now - cleaned_at[log] < GC_PERIOD_S:
             return None
-        _cleaned_at[log_id] = time.monotonic()
+        cleaned_at[log] = now
+        read_ledger_list(client, log)  # whose it is, and that there is one
         work = _Pass(client, log, password, budget_s)
         old_ms = store_now_ms(client) - int(INTENT_AGE_S * 1000)
         _clean(work, [intent for intent in work.intents.values() if _is_garbage(intent, query_id, old_ms)])

@@ -208,6 +208,23 @@ def test_a_committer_cleans_up_after_its_own_query_at_once_and_after_others_late
     assert report is not None and report.deleted == (old,)
 
 
+def test_a_committer_asks_the_store_nothing_before_it_is_time(client: Any) -> None:
+    """A micro-batch a second would else pay for the list and the cluster's identity each time."""
+    create_log(client, "a", RAW)
+    create_log(client, "b", RAW)
+    assert gc_quietly(client, "a") == GcReport()
+    honest, asked = client.store, list[str]()
+
+    class Asked:
+        def __getattr__(self, name: str) -> Any:
+            asked.append(name)
+            return getattr(honest, name)
+
+    client.store = Asked()
+    assert gc_quietly(client, "a") is None and asked == []
+    assert gc_quietly(client, "b") == GcReport() and asked
+
+
 def test_a_committer_is_not_bothered_by_a_janitor_that_fails(
     client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
