@@ -197,6 +197,9 @@ class SafeFuture(Future[T], Generic[T]):
     In a completion callback ``result`` and ``exception`` raise BlockingCallError if it is not done: who would wait there brings outcomes.
     """
 
+    when_told: Callable[[], None] | None = None
+    """Called when somebody asks for the outcome, and it is an error."""
+
     def __init__(self) -> None:
         # What Future.__init__ sets, in a third of its time: one is made for each append.
         self._condition: Any = Monitor()
@@ -208,11 +211,17 @@ class SafeFuture(Future[T], Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         self._await(timeout)
+        self._tell()
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._await(timeout)
+        self._tell()
         return super().exception(0)
+
+    def _tell(self) -> None:
+        if self.when_told is not None and self._exception is not None:
+            self.when_told()
 
     def _await(self, timeout: float | None) -> None:
         """Waits without the lock: who brings the outcome needs that."""

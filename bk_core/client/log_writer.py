@@ -27,6 +27,7 @@ from typing import Any, Self
 from bk_core.client.list_store import LogClient, log_path
 from bk_core.client.log_driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log_parts import Append, Buffer, Call, Filling, Lane, LogSpan, PayloadRun, RollLimits, Worker, again, bytes_of
+from bk_core.client.losses import Losses
 from bk_core.client.operations import LeftOpen, must_not_block, wait
 from bk_core.errors import BkError, BlockingCallError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
 from bk_core.protocol.effects import Complete, Fail, SetTimer
@@ -118,6 +119,8 @@ class LogWriter:
         self._outcomes: Lane[Complete | Fail] = Lane(self._lock, self._deliver)
         self._broken: set[int] = set()  # ledgers that refused a run: what follows must not take its entry ids
         self._outstanding_bytes = 0
+        self._undecided = 0  # appends handed in whose outcome the machine has not told
+        self._losses = Losses()
         self._acknowledged: LogSpan | None = None
         self._filling = Filling(rolls)
         self._untold: dict[int, BkError | None] = {}  # CLOSED ledgers whose end is not yet in the list, and why not
@@ -247,6 +250,7 @@ class LogWriter:
                 self._wait_for_room(size)
                 # Nothing strikes between these two (bk_core/threads.py): counted and handed in, or neither.
                 self._outstanding_bytes += size
+                self._undecided += 1
                 self._arrived.append(token)
         finally:
             self._own_thread(self._take_in)
@@ -291,6 +295,7 @@ class LogWriter:
 
     def _check(self) -> None:
         if self._machine.error is not None:
+            self._losses.told(self._machine.error)
             raise again(self._machine.error, "nothing was written")
         if self._closing is not None:
             raise ClientClosedError(f"the writer of log {self.name!r} was closed by this program", log=self.name)
@@ -368,6 +373,7 @@ class LogWriter:
         if not self._home.is_here:
             return
         error = ClientClosedError(f"the writer of log {self.name!r} was abandoned by this program", log=self.name)
+        self._losses.told(error)
         self._give_up(error)
         if not is_own():
             with self._lock:
@@ -385,11 +391,23 @@ class LogWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Leaving without an error closes the writer, and raises that of appends that failed if nobody was told it."""
         if kind is None:
             self.close()
+            self._raise_untold()
             return
         with suppress(BkError):  # the error on its way out is the one to see
             self.close()
+
+    def _raise_untold(self) -> None:
+        """After ``close``: all that was handed in has its outcome, or gets it now from a machine that has ended."""
+        if not self._home.is_here:
+            return
+        with self._lock:
+            self._lock.wait_for(lambda: not self._undecided, self._timeout_s)
+        lost = self._losses.take()
+        if lost is not None:
+            raise again(lost, "entries that were not acknowledged before may or may not be in the log")
 
     def _await_told(self, deadline: float, what: str) -> None:
         with self._lock:
@@ -416,6 +434,7 @@ class LogWriter:
         for effect in effects:
             match effect:
                 case Complete() | Fail():
+                    self._decide(effect)
                     self._outcomes.items.append(effect)
                 case AppendTo():
                     self._sends.items.append(effect)
@@ -436,6 +455,16 @@ class LogWriter:
             self._worker.submit(self._works.abandon_all)
             self._worker.submit(self._end)
         self._lock.notify_all()
+
+    def _decide(self, outcome: Complete | Fail) -> None:
+        """Under the lock."""
+        token = outcome.token
+        if isinstance(token, Append):
+            self._undecided -= 1
+            if isinstance(outcome, Fail):
+                self._losses.lost(token.future, self._machine.error or outcome.error)
+        elif isinstance(token, Call) and isinstance(outcome, Fail):
+            token.future.when_told = partial(self._losses.told, self._machine.error or outcome.error)
 
     def _pause_s(self) -> float:
         """Bookies that are gone but still registered make one new ledger after the other fail; the list should not fill with them."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bk_core.client.add_window import Share
+from bk_core.client.losses import Losses
 from bk_core.client.operations import LeftOpen, must_not_block, wait
 from bk_core.client.session import Driver, Session
 from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
@@ -52,6 +53,7 @@ class WriteHandle:
         self._lock = Monitor()
         self._adds = session.adds
         self._share = Share()
+        self._losses = Losses()
         self._handed_over = self._given_back = 0  # entries the reactor has taken, and those of them that left the window again
         self._highest_entry_id = -1  # handed in with ids of the caller's
         self._driver.on_step = self._stepped
@@ -291,6 +293,7 @@ class WriteHandle:
         future, size, _ = token
         self._release(size)
         if not future.done():
+            self._losses.lost(future, self._machine.error or error)
             future.set_exception(error)
 
     def _release(self, size: int) -> None:
@@ -311,6 +314,7 @@ class WriteHandle:
                     raise OperationTimeoutError(self._unacknowledged())
                 self._lock.wait(left)
         if self._machine.error is not None:
+            self._losses.told(self._machine.error)
             raise self._machine.error
 
     def force(self) -> int:
@@ -344,7 +348,10 @@ class WriteHandle:
             self.flush()
             if self._options.deferred_sync:
                 self.force()
-        return self._close(forced)
+        metadata = self._close(forced)
+        if forced:
+            self._losses.forgive()
+        return metadata
 
     def _close(self, forced: bool = False) -> LedgerMetadata:
         self._session.check()
@@ -382,8 +389,12 @@ class WriteHandle:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leaving without an error closes the ledger, and raises that of appends that failed if nobody was told it."""
         if kind is None:
             self.close()
+            lost = self._losses.take()
+            if lost is not None:
+                raise lost
             return
         if not self._session.home.is_here:
             return

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,27 @@ import pytest
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.add_window import PIECE_ENTRIES_MAX
-from bk_core.errors import BkError, BlockingCallError, ClientClosedError, DuplicateEntryIdError, InvalidArgumentError
+from bk_core.client.write_handle import WriteHandle
+from bk_core.errors import BkError, BlockingCallError, ClientClosedError, DuplicateEntryIdError, InvalidArgumentError, NotEnoughBookiesError
 from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
 
 
 @pytest.fixture
-def uri(tmp_path: Path) -> Iterator[str]:
+def cluster(tmp_path: Path) -> Iterator[tuple[str, list[EmbeddedBookie]]]:
     address = f"memory://{tmp_path.name}"
     store = open_store(address)
     store.initialize_cluster()
     bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
-    yield address
+    yield address, list(bookies)
     for bookie in bookies:
         bookie.close()
     store.close()
+
+
+@pytest.fixture
+def uri(cluster: tuple[str, list[EmbeddedBookie]]) -> str:
+    return cluster[0]
 
 
 def test_flush_waits_for_empty_payloads_too(uri: str) -> None:
@@ -111,6 +118,40 @@ def test_a_completion_callback_cannot_wait_for_a_future(uri: str) -> None:
         release.set()
         assert seen.result(30) == [BlockingCallError, BlockingCallError, FutureTimeoutError]
         assert other.append(b"y") == 1
+
+
+@contextmanager
+def without_bookies(cluster: tuple[str, list[EmbeddedBookie]]) -> Iterator[WriteHandle]:
+    """A writer whose next append fails: two of its three bookies are gone."""
+    address, bookies = cluster
+    with bk_core.connect(address) as bk, bk.create_ledger() as ledger:
+        ledger.append(b"x")
+        for bookie in bookies[:2]:
+            bookie.close()
+        yield ledger
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_leaving_the_block_tells_that_an_append_failed(cluster: tuple[str, list[EmbeddedBookie]], known: bool) -> None:
+    """Whether it fails before the end of the block or while the ledger is being closed."""
+    failed = threading.Event()
+    with pytest.raises(NotEnoughBookiesError), without_bookies(cluster) as ledger:
+        ledger.append_future(b"lost").add_done_callback(lambda _: failed.set())
+        assert not known or failed.wait(30)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        lambda ledger: ledger.append(b"lost"),
+        lambda ledger: ledger.append_future(b"lost").result(30),
+        lambda ledger: [ledger.append_future(b"lost") for _ in range(9)][4].result(30),
+        lambda ledger: (ledger.append_future(b"lost"), ledger.flush()),
+    ],
+)
+def test_leaving_the_block_tells_nothing_twice(cluster: tuple[str, list[EmbeddedBookie]], told: Callable[[WriteHandle], object]) -> None:
+    with without_bookies(cluster) as ledger, pytest.raises(NotEnoughBookiesError):
+        told(ledger)
 
 
 def test_a_long_run_is_not_acknowledged_when_a_piece_of_it_was_refused(uri: str) -> None:

@@ -378,6 +378,38 @@ def test_a_writer_that_was_taken_over_says_so_on_every_call(client: bk_core.Book
     assert contents(client) == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_leaving_the_block_tells_that_an_append_failed(client: bk_core.BookKeeper, known: bool) -> None:
+    """Whether it fails before the end of the block or while the writer is being closed."""
+    failed = threading.Event()
+    with pytest.raises(LogTakenOverError), LogWriter.open(client, "a") as first:
+        first.append(b"one")
+        second = LogWriter.open(client, "a")
+        second.append(b"two")
+        first.append_future(b"lost").add_done_callback(lambda _: failed.set())
+        assert not known or failed.wait(30)
+    second.close()
+    assert contents(client) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(
+    "told", [lambda writer: writer.append(b"lost"), lambda writer: [writer.append_future(b"lost") for _ in range(9)][4].result(30)]
+)
+def test_leaving_the_block_tells_nothing_twice(client: bk_core.BookKeeper, told: Callable[[LogWriter], object]) -> None:
+    with LogWriter.open(client, "a") as first:
+        first.append(b"one")
+        with LogWriter.open(client, "a") as second:
+            second.append(b"two")
+        with pytest.raises(LogTakenOverError):
+            told(first)
+
+
+def test_what_is_abandoned_on_purpose_is_no_loss(client: bk_core.BookKeeper) -> None:
+    with LogWriter.open(client, "a") as writer:
+        writer.append_future(b"x")
+        writer.abandon()
+
+
 def test_a_take_over_shows_when_an_idle_writer_rolls(client: bk_core.BookKeeper) -> None:
     """LOG-6: by the conflict of the list."""
     first = LogWriter.open(client, "a")
