@@ -8,7 +8,7 @@ import click
 
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
 from bk_core.cli.units import Duration
-from bk_core.errors import NoSuchLogError
+from bk_core.errors import MetadataFormatError, NoSuchLogError, WrongClusterError
 
 if TYPE_CHECKING:
     from bk_core.client.log_check import LogProblem
@@ -41,7 +41,7 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
 
     if (name is None) is not everything:
         raise click.UsageError("give the name of one log, or --all")
-    checks = []
+    checks, unreadable = [], 0
     with connected(uri, protocol) as client:
         for one in with_progress(list_logs(client) if name is None else [name], "checking logs"):
             try:
@@ -49,17 +49,22 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
             except NoSuchLogError:  # deleted since it was listed
                 if name is not None:
                     raise
+            except (WrongClusterError, MetadataFormatError) as error:  # one bad list among them hides no other
+                if name is not None:
+                    raise
+                unreadable += 1
+                click.echo(str(error), err=True)
     bad = [found for found in checks if not found.is_good]
     if as_json:
         for found in checks:
             problems = [_problem_json(found.log, problem) for problem in found.problems]
             say_json({"log": found.log, "segments": found.segments, "ledgers": found.ledgers, "good": found.is_good, "problems": problems})
-        return 1 if bad else 0
+        return 1 if bad or unreadable else 0
     if bad:
         say_table(_PROBLEM_COLUMNS, [_problem_row(found.log, problem) for found in bad for problem in found.problems])
     ledgers = sum(found.ledgers for found in checks)
-    click.echo(f"{len(checks):,} logs with {ledgers:,} ledgers checked: {len(bad):,} with problems")
-    return 1 if bad else 0
+    click.echo(f"{len(checks):,} logs with {ledgers:,} ledgers checked: {len(bad) + unreadable:,} with problems")
+    return 1 if bad or unreadable else 0
 
 
 @click.command("repair")

@@ -11,7 +11,7 @@ from bk_core.cli.log_entries import append, tail
 from bk_core.cli.log_upkeep import check, marks, release, repair
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
 from bk_core.cli.units import Duration, Size
-from bk_core.errors import BkError, NoSuchLogError, WrongClusterError
+from bk_core.errors import BkError, MetadataFormatError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.segments import ENTRY_FORMATS, LogProperties, Segment
 from bk_core.protocol.log.view import LogView
 
@@ -93,7 +93,7 @@ def show_logs(uri: str, protocol: str, as_json: bool) -> None:
                 summaries.append(_summary(name, read_log(client, name)))
             except NoSuchLogError:  # deleted since it was listed
                 continue
-            except WrongClusterError as error:  # it stands among this cluster's logs, but is none
+            except (WrongClusterError, MetadataFormatError) as error:  # one bad list among them hides no other
                 click.echo(str(error), err=True)
     if as_json:
         for summary in summaries:
@@ -409,7 +409,7 @@ def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_j
 
     try:
         report = gc_log(client, name, min_age_s=age_ms / 1000, password=password.encode())
-    except WrongClusterError as error:
+    except (WrongClusterError, MetadataFormatError) as error:
         click.echo(str(error), err=True)
         return True
     if as_json:

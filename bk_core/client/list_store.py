@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from bk_core.client.identity import of_this_cluster
 from bk_core.errors import (
     InvalidArgumentError,
+    MetadataFormatError,
     MetadataOutcomeUnknownError,
     MetadataUnavailableError,
     NoNodeError,
@@ -113,7 +114,10 @@ def read_unlooked(client: LogClient, name: str) -> tuple[LedgerList, int]:
         stored = client.store.read(log_path(name))
     except NoNodeError:
         raise no_such_log(client, name) from None
-    return decode(stored.data), stored.version
+    try:
+        return decode(stored.data), stored.version
+    except MetadataFormatError as error:
+        raise MetadataFormatError(f"log {name!r}: {error.args[0]}", log=name) from None
 
 
 def no_such_log(client: LogClient, name: str) -> NoSuchLogError:

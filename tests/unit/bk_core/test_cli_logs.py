@@ -306,3 +306,12 @@ def test_what_is_neither(text: str) -> None:
         with pytest.raises(Exception, match=r"no duration|no size"):
             kind.convert(text, None, None)
     assert Duration(optional=True).convert("none", None, None) == -1 == Size(optional=True).convert("Never", None, None)
+
+
+def test_one_bad_list_hides_no_other_log(bk: Bk) -> None:
+    bk("create", "good", "--entry-format", "raw")
+    store = open_store(bk.uri)
+    store.create("logs/odd", b'{"format":9}')
+    assert [one["log"] for one in bk.json("ls")] == ["good"] and "log 'odd': ledger list of format 9" in bk.err
+    assert [one["log"] for one in bk.json("check", "--all", status=1)] == ["good"] and "log 'odd'" in bk.err
+    assert "good: deleted nothing" in bk("gc", status=1) and "log 'odd'" in bk.err
