@@ -17,7 +17,6 @@ from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, Watch
 from bk_core.net.reactor import Reactor
 
-
 TRIES = 20  # each left a thread or two descriptors; what other tests left behind in this process may come and go meanwhile
 
 

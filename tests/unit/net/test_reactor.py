@@ -108,9 +108,12 @@ def test_what_fails_at_the_end_of_a_turn_stops_nothing(reactor: Reactor, caplog:
 
 
 def test_closing_leaves_no_file_open(waker_kind: str) -> None:
+    """Of many reactors, because what other tests left behind in this process may come and go meanwhile."""
+    tries = 20
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    reactor = Reactor()
-    reactor.close()
-    reactor.close()
-    reactor.post(lambda: None)
-    assert len(os.listdir("/proc/self/fd")) <= before if before else True
+    for _ in range(tries):
+        reactor = Reactor()
+        reactor.close()
+        reactor.close()
+        reactor.post(lambda: None)
+    assert len(os.listdir("/proc/self/fd")) < before + tries if before else True
