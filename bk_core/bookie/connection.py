@@ -55,7 +55,7 @@ class Connection:
         self.received_at = self.sent_at = time.monotonic()
 
     def note_progress(self, now: float) -> None:
-        """What the kernel still sends counts too: with a slow peer it takes nothing from here for long."""
+        """Bytes that the kernel still sends count too: with a slow peer it takes nothing from here for long."""
         if self.outbox and sys.platform == "linux":
             with suppress(OSError):
                 queued = int.from_bytes(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)

@@ -1,4 +1,4 @@
-"""What a bookie keeps is its owner's alone: directories 0700, files 0600. Its records hold the keys with which ledgers are written."""
+"""Files of a bookie are for its owner alone: directories 0700, files 0600. Its records hold the keys with which ledgers are written."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ class LmdbBookieStorage:
         return tables.merged(runs, first_entry_id, stop), stop if stop < ID_END else None
 
     def _waiting_runs(self, ledger_id: int, first_entry_id: int) -> tuple[list[tuple[int, int]], bool]:
-        """What is not in the database yet, ascending but not merged, and whether all that is in there is to go."""
+        """Returns what is not in the database yet, ascending but not merged, and True if all that is in there is to go."""
         runs: list[tuple[int, int]] = []
         dropped = False
         for layer in self._layers():

@@ -140,7 +140,7 @@ def check(
 
 
 def _listed_and_gone(client: BookKeeper) -> list[str]:
-    """What no check of the ledgers that are there can find: those that logs list and that are not."""
+    """Ledgers that logs list and that do not exist: a check of those that exist cannot find them."""
     from bk_core.client.log_check import check_log
     from bk_core.client.logs import list_logs
 

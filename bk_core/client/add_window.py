@@ -16,7 +16,7 @@ PIECE_ENTRIES_MIN = 64
 
 
 class Share:
-    """What one ledger has under way. ``inbox``: what was handed in and the reactor has not taken yet; ``runs`` and ``bytes`` are not
+    """One ledger's part of the window. ``inbox``: what was handed in and the reactor has not taken yet; ``runs`` and ``bytes`` are not
     answered yet; ``entries`` some bookie still has to take. Its window changes it, and the reactor empties the inbox."""
 
     __slots__ = ("bytes", "entries", "inbox", "runs")

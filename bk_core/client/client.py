@@ -362,7 +362,7 @@ class BookKeeper:
         self._close()
 
     def _close(self) -> None:
-        """What an interrupt has left undone is done by the next call."""
+        """The next call does what an interrupted one has left undone."""
         self._shared.close()
         self._store.close()
         self._closed = True
