@@ -39,6 +39,10 @@ _RULES = "bk_core.protocol.bookie.rules", "tests/unit/bookie/test_admission.py"
 _ADMISSION = "bk_core.protocol.bookie.admission", "tests/unit/bookie/test_admission.py"
 _GUARDS, _CHECK = "tests/unit/client/test_log_guards.py", "tests/unit/client/test_log_check.py"
 _IDENTITY = "bk_core.protocol.log.identity", "tests/unit/log/test_identity.py"
+_LISTS = "bk_core.client.list_store", "tests/unit/log/test_identity.py"
+_ROOT = "bk_core.metadata.zookeeper_cluster", "tests/unit/metadata/test_cluster_at_root.py"
+_LISTING = "bk_core.protocol.bookie.reads", "tests/unit/bookie/test_listing.py"
+_GONE_LEDGER = "        if record is None:\n            return EntryListResponse(request.request_id, Status.NO_LEDGER, request.ledger_id)\n"
 
 
 def _of(where: tuple[str, str], rule: str, sound: str, broken: str, test: str) -> UnitMutation:
@@ -136,6 +140,21 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     _of(_RULES, "BKE-4 (time)", "return min(wanted_ms, self.poll_ms_max)", "return wanted_ms", "test_bke_4_polls_wait_in_bounds"),
     _of(_ADMISSION, "BKE-5", "if quiet.half_frame:", "if False:", "test_bke_5_what_ends_a_connection"),
     _of(_ADMISSION, "BKE-6", " if not quiet.waits and not quiet.unsent]", "]", "test_bke_6_who_makes_room"),
+    _of(
+        _LISTING,
+        "BKE-7",
+        "            listing.next_id = next_id\n            return None\n",
+        "            listing.next_id = next_id\n            return self._list_piece(listing)\n",
+        "test_bke_7_others_are_served_between_the_pieces",
+    ),
+    _of(
+        _LISTING,
+        "BKE-7 (gone)",
+        _GONE_LEDGER,
+        "        if record is None and listing.next_id:\n"
+        "            return EntryListResponse(request.request_id, Status.OK, request.ledger_id, listing.encoder.blob())\n" + _GONE_LEDGER,
+        "test_bke_7_a_ledger_that_is_gone_by_the_end_has_no_list",
+    ),
     UnitMutation(
         "GRD-1",
         "bk_core.protocol.log.exclusive",
@@ -180,6 +199,86 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "return emptied(item, stand_in) if item.ledger_id in missing else item",
         "return item",
         f"{_CHECK}::test_lost_ledgers_are_found_and_written_off",
+    ),
+    UnitMutation(
+        "META-15",
+        "bk_core.protocol.ledger.metadata",
+        "digest = None if self.has_digest else access.digest_type",
+        "digest = access.digest_type",
+        "tests/unit/metadata/test_metadata_codec.py::test_what_is_stored_is_not_replaced_by_what_a_caller_names",
+    ),
+    UnitMutation(
+        "META-15 (later)",
+        "bk_core.protocol.ledger.metadata",
+        "        if digest is None and password is None:\n",
+        "        if True:\n",
+        "tests/unit/metadata/test_metadata_codec.py::test_what_a_caller_names_is_used_and_never_stored",
+    ),
+    UnitMutation(
+        "RR-14",
+        "bk_core.protocol.ledger.replication.draining",
+        "if not named or (rounds and left_s <= 0):",
+        "if not named:",
+        "tests/unit/ledger/test_ledger_check.py::test_rr14_what_follows_a_look",
+    ),
+    UnitMutation(
+        "RR-14 (one)",
+        "bk_core.protocol.ledger.replication.draining",
+        "(rounds and left_s <= 0)",
+        "left_s <= 0",
+        "tests/unit/ledger/test_ledger_check.py::test_rr14_what_follows_a_look",
+    ),
+    UnitMutation(
+        "RR-15",
+        "bk_core.protocol.ledger.replication.group",
+        "len(self.exchanges) > self.fragments // GROUPS_PER_LEDGER",
+        "len(self.exchanges) > 0",
+        "tests/unit/ledger/test_ledger_check.py::test_rr15_a_group_is_due_by_number_and_by_bytes",
+    ),
+    _of(
+        _ROOT,
+        "OWN-1",
+        "raise NoClusterError(self._what_is_there())",
+        'found = ""',
+        "test_without_both_there_is_no_cluster",
+    ),
+    _of(
+        _ROOT,
+        "OWN-1 (old)",
+        'f"root-{created:x}"',
+        '"root"',
+        "test_a_cluster_is_its_instance_id_or_when_its_root_was_made",
+    ),
+    _of(_ROOT, "OWN-2", "elif self._had_layout:", "elif False:", "test_a_cluster_that_lost_its_layout_is_not_believed"),
+    _of(_ROOT, "OWN-8", "said = self._said() or self._own", "said = found", "test_two_first_writers_decide_once_where_logs_lie"),
+    _of(_ROOT, "OWN-10", "if self._first is not None:", "if False:", "test_the_cluster_of_the_first_look_is_the_only_one"),
+    UnitMutation(
+        "OWN-5",
+        "bk_core.client.intents",
+        'intent.cluster in ("", here)',
+        "True",
+        "tests/unit/log/test_history.py::test_only_who_seals_in_this_cluster_is_waited_for",
+    ),
+    UnitMutation(
+        "OWN-5 (log)",
+        "bk_core.client.janitor",
+        "if i.log_id == log_id or (",
+        "if True or (",
+        "tests/unit/log/test_identity.py::test_a_deletion_spares_the_log_that_was_created_again",
+    ),
+    _of(
+        _LISTS,
+        "OWN-7",
+        "if (again.log_id, now) != (listed.log_id, version):",
+        "if False:",
+        "test_a_change_is_not_repeated_on_a_log_created_again",
+    ),
+    _of(
+        _LISTS,
+        "OWN-7 (deletion)",
+        "        if again.log_id != log_id:\n            return\n",
+        "",
+        "test_a_deletion_spares_the_log_that_was_created_again",
     ),
     _of(
         _IDENTITY,
