@@ -15,7 +15,7 @@ from typing import Any
 from bk_core.client.history import history_of
 from bk_core.client.identity import recover_own
 from bk_core.client.intents import DATA, forget_intent, intents_of
-from bk_core.client.janitor import check_ledgers_exist
+from bk_core.client.janitor import check_listable
 from bk_core.client.list_store import store_now_ms
 from bk_core.client.logs import create_log, update_ledger_list
 from bk_core.errors import BkError, LogDataLossError, LogError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
@@ -123,7 +123,7 @@ class _LogCommit:
             for ledger_id in {i for part in self._parts for i in part.closed} & listed:
                 forget_intent(self._client, self.log, ledger_id)  # closed and listed: nobody needs to look after it
             condemned = [i for i in self._freed if i in self._listed.condemned]  # by the change that came through, not one that lost
-            delete_condemned(self._client, self.log, condemned, self._options.password)
+            delete_condemned(self._client, self.log, condemned, self._options.password, self._listed.adopted)
             sweep(self._client, self._options, self.log, self._batch.owner)
         except BkError as error:
             _log.warning("BK-SINK-TIDY left for the next janitor: %s", error, extra={"context": {"log": self.log}})
@@ -144,7 +144,7 @@ class _LogCommit:
             changed = self._appended(changed, part)
         if self._batch.mark is not None:
             changed = _without_old_one_shots(changed.mark_committed(*self._batch.mark, self._at_ms), self._at_ms)
-        check_ledgers_exist(self._client, sorted({r.ledger_id for r in self._ranges}))
+        check_listable(self._client, self.log, listed.log_id, sorted({r.ledger_id for r in self._ranges}))
         return changed
 
     def _is_done(self, listed: LedgerList) -> bool:
@@ -164,9 +164,10 @@ class _LogCommit:
 
     def _closed_live(self, listed: LedgerList) -> LedgerList:
         """``takeOver``: fence and recover the ledgers of an exclusive writer, and list what they hold (LOG-1 (2))."""
+        password = self._options.password
         for segment in listed.live_segments:
             try:
-                with recover_own(self._client, self.log, listed.log_id, segment.ledger_id, self._options.password) as ended:
+                with recover_own(self._client, self.log, listed.log_id, segment.ledger_id, password, listed.adopted) as ended:
                     last, size = ended.last_add_confirmed, ended.length
             except NoSuchLedgerError:
                 raise LogDataLossError(f"log {self.log!r} lists ledger {segment.ledger_id}, which does not exist", log=self.log) from None

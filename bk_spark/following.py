@@ -199,7 +199,7 @@ class FollowedLog:
             return self._closed_end(ledger_id, fresh)
         if self._options.open_ledgers == "recover":
             if ledger_id not in self._recovered:
-                with retried(lambda: recover_own(self._client, self.name, "", ledger_id, self._options.password)) as ended:
+                with retried(lambda: self._recover(ledger_id)) as ended:
                     self._recovered[ledger_id] = LiveEnd(ended.last_add_confirmed, True)
                 _log.warning("ledger %d of log %s was fenced and recovered, as openLedgers=recover asks", ledger_id, self.name)
             return self._recovered[ledger_id]
@@ -207,6 +207,12 @@ class FollowedLog:
         if tail is None:
             tail = self._tails[ledger_id] = retried(lambda: LiveTail(self._client, ledger_id, self._options.password))
         return tail.look(fresh)
+
+    def _recover(self, ledger_id: int) -> Any:
+        """Its reader. ForeignLedgerError for a ledger that is not of this log, before it is fenced (OWN-6)."""
+        assert self._view is not None
+        listed = self._view.listed
+        return recover_own(self._client, self.name, listed.log_id, ledger_id, self._options.password, listed.adopted)
 
     def _closed_end(self, ledger_id: int, fresh: bool) -> LiveEnd | None:
         """A ledger that is CLOSED though the list calls it live: its writer died, and somebody recovered it. Seldom, so seldom asked."""

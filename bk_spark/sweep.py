@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
-from bk_core.client.identity import delete_own
+from bk_core.client.identity import NOBODY_ADOPTED, delete_own
 from bk_core.client.intents import forget_intent
 from bk_core.client.janitor import gc_quietly
 from bk_core.client.logs import update_ledger_list
@@ -27,11 +27,11 @@ def sweep(client: Any, options: Options, log: str, owner: str) -> None:
         gc_quietly(client, log, password=options.password, query_id=owner)
 
 
-def delete_condemned(client: Any, log: str, ledger_ids: Sequence[int], password: bytes) -> None:
-    """Close, delete and forget ledgers that are condemned in the list, then take them off it."""
+def delete_condemned(client: Any, log: str, ledger_ids: Sequence[int], password: bytes, adopted: Collection[int] = NOBODY_ADOPTED) -> None:
+    """Close, delete and forget ledgers that are condemned in the list, then take them off it. ``adopted``: as the list says (OWN-11)."""
     for ledger_id in ledger_ids:
         with suppress(ForeignLedgerError):  # it is not of this log, so there is nothing to delete (OWN-6)
-            delete_own(client, log, "", ledger_id, password)  # LOG-12: fence its writer, or bookies go on taking entries
+            delete_own(client, log, "", ledger_id, password, adopted)  # LOG-12: fence its writer, or bookies go on taking entries
         forget_intent(client, log, ledger_id)
     if ledger_ids:
         with suppress(NoSuchLogError):

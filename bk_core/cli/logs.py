@@ -253,22 +253,66 @@ def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol:
 
 
 @log.command("adopt")
-@click.argument("name")
+@click.argument("names", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every log whose list names the cluster of --from.")
 @click.option("--from", "from_cluster", metavar="CLUSTER", help="The cluster that the list names, if it names one.")
+@click.option("--unnamed", is_flag=True, help="Ledgers that are listed and carry no log's name are the log's too: they go when it goes.")
+@click.option("--yes", is_flag=True, help="With --unnamed: do not ask.")
 @cluster_options
-def adopt(name: str, from_cluster: str | None, uri: str, protocol: str, as_json: bool) -> None:
-    """Say that a log is this cluster's: one of an earlier version that cannot be told, or of a cluster restored under a new id.
+def adopt(
+    names: tuple[str, ...],
+    everything: bool,
+    from_cluster: str | None,
+    unnamed: bool,
+    yes: bool,
+    uri: str,
+    protocol: str,
+    as_json: bool,
+) -> None:
+    """Say that logs are this cluster's: of an earlier version that cannot be told, or of a cluster that has another identity since.
 
-    Ledgers that do not carry the log's name are never fenced or deleted for it.
+    A cluster has another identity after it was restored without its INSTANCEID, or when one was added to a cluster that had none.
+    Ledgers that carry no log's name can be read, but are not fenced or deleted for the log unless --unnamed says that they are its own;
+    those that carry another log's name never are.
     """
-    from bk_core.client.logs import adopt_log
+    from bk_core.client.logs import adopt_log, unnamed_ledgers
 
+    if bool(names) is everything or (everything and from_cluster is None):
+        raise click.UsageError("give names, or --all with --from")
     with connected(uri, protocol) as client:
-        listed = adopt_log(client, name, from_cluster=from_cluster)
-    if as_json:
-        say_json({"log": name, "logId": listed.log_id, "cluster": listed.cluster})
-    else:
-        click.echo(f"log {name} is of cluster {listed.cluster} from now on")
+        for name in names or _logs_of(client, from_cluster or ""):
+            listed = adopt_log(client, name, from_cluster=from_cluster)
+            nameless = unnamed_ledgers(client, name)
+            if nameless and unnamed:
+                if not yes:
+                    question = f"log {name} lists {_ids(nameless)} without a log's name: are they its own, to be deleted with it?"
+                    click.confirm(question, abort=True, err=True)
+                listed = adopt_log(client, name, unnamed=True)
+            if as_json:
+                left = [] if unnamed else list(nameless)
+                place = {"log": name, "logId": listed.log_id, "cluster": listed.cluster}
+                say_json({**place, "adopted": len(listed.adopted), "unnamed": left})
+                continue
+            click.echo(f"log {name} is of cluster {listed.cluster} from now on")
+            if nameless and not unnamed:
+                click.echo(f"log {name}: {_ids(nameless)} carry no log's name; they are read, and left alone otherwise. --unnamed: its own")
+
+
+def _logs_of(client: BookKeeper, cluster: str) -> list[str]:
+    """Logs whose list names that cluster."""
+    from bk_core.client.list_store import read_unlooked
+    from bk_core.client.logs import list_logs
+
+    found = []
+    for name in list_logs(client):
+        try:
+            if read_unlooked(client, name)[0].cluster == cluster:
+                found.append(name)
+        except NoSuchLogError:  # deleted since it was listed
+            continue
+        except MetadataFormatError as error:
+            click.echo(str(error), err=True)
+    return found
 
 
 @log.command("forget")

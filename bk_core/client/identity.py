@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import ForeignLedgerError, NoSuchLedgerError, WrongClusterError
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.log.identity import Claim, Evidence, Standing, claim, ledgers_to_look_at, standing
+from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, Claim, Evidence, Standing, claim, is_unnamed, ledgers_to_look_at, standing
 from bk_core.protocol.log.ledger_list import LedgerList
 
 if TYPE_CHECKING:
@@ -68,8 +68,9 @@ def _why(client: LogClient, name: str, listed: LedgerList, here: str, evidence: 
     if listed.cluster:
         return (
             f"{where} belongs to cluster {listed.cluster}; this client is connected to cluster {here}. Nothing was read or changed. "
-            "Connect to the log's own cluster, or use another log root or name here; if that cluster is gone for good, "
-            f"`bk log forget {name} --cluster {listed.cluster}` removes the list, and no ledger"
+            "Connect to the log's own cluster, or use another log root or name here. If this is that cluster under another identity (it "
+            f"was restored, or got an INSTANCEID since), `bk log adopt {name} --from {listed.cluster}` says so, with --all of all its logs"
+            f". If that cluster is gone for good, `bk log forget {name} --cluster {listed.cluster}` removes the list, and no ledger"
         )
     total = evidence.named + evidence.other + evidence.missing
     found = f"of {total} ledgers, {evidence.named} carry its name here, {evidence.other} do not, {evidence.missing} do not exist"
@@ -93,30 +94,44 @@ def log_id_of_reader(data: bytes, name: str) -> str | None:
 # --- ledgers --------------------------------------------------------------------------------------------------------
 
 
-def check_ledger(name: str, log_id: str, ledger_id: int, metadata: Any) -> None:
-    """ForeignLedgerError unless the ledger carries the log's name and, if both are known, its id (OWN-6)."""
-    if standing(metadata.custom, name, log_id) is not Standing.NAMED:
-        told = {key: value.decode(errors="replace") for key, value in sorted(metadata.custom.items()) if key in ("log", "logId")}
-        carries = " and ".join(f"{key}={value}" for key, value in told.items()) or "no log's name"
+NOBODY_ADOPTED: frozenset[int] = frozenset()
+
+
+def check_ledger(name: str, log_id: str, ledger_id: int, metadata: Any, adopted: Collection[int] = NOBODY_ADOPTED) -> None:
+    """ForeignLedgerError unless the ledger carries the log's name and, if both are known, its id (OWN-6), or carries no log's name and is
+    one of those that the list has ``adopted`` (OWN-11)."""
+    if standing(metadata.custom, name, log_id, adopted=ledger_id in adopted) is Standing.OTHER:
         raise ForeignLedgerError(
-            f"ledger {ledger_id} is not of log {name!r} (id {log_id or 'not known'}): it carries {carries}. It was left alone",
+            f"ledger {ledger_id} is not of log {name!r} (id {log_id or 'not known'}): {carried(name, metadata.custom)}. It was left alone",
             log=name,
             ledger_id=ledger_id,
         )
 
 
-def recover_own(client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes) -> Any:
+def carried(name: str, custom: Mapping[str, bytes]) -> str:
+    """In words: which log's name a ledger carries that does not count as one of log ``name``, and what to do about one without any."""
+    if is_unnamed(custom):
+        return f"it carries no log's name. If it is this log's all the same, `bk log adopt {name} --unnamed` says so"
+    told = {key: value.decode(errors="replace") for key, value in sorted(custom.items()) if key in (LOG_KEY, LOG_ID_KEY)}
+    return "it carries " + " and ".join(f"{key}={value}" for key, value in told.items())
+
+
+def recover_own(
+    client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes, adopted: Collection[int] = NOBODY_ADOPTED
+) -> Any:
     """Fence, recover and close a ledger of the log; returns its reader. ForeignLedgerError before anything is done to another's (OWN-6)."""
-    check_ledger(name, log_id, ledger_id, client.ledger_metadata(ledger_id))
+    check_ledger(name, log_id, ledger_id, client.ledger_metadata(ledger_id), adopted)
     return client.recover_ledger(ledger_id, password=password)
 
 
-def close_own(client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes) -> bool:
+def close_own(
+    client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes, adopted: Collection[int] = NOBODY_ADOPTED
+) -> bool:
     """Fence, recover and close unless it is CLOSED. False if it does not exist, which is believed only of a cluster that is still there
     and the same (OWN-2)."""
     try:
         metadata = client.ledger_metadata(ledger_id)
-        check_ledger(name, log_id, ledger_id, metadata)
+        check_ledger(name, log_id, ledger_id, metadata, adopted)
         if metadata.state is not LedgerState.CLOSED:
             client.recover_ledger(ledger_id, password=password).close()
     except NoSuchLedgerError:
@@ -125,9 +140,11 @@ def close_own(client: LogClient, name: str, log_id: str, ledger_id: int, passwor
     return True
 
 
-def delete_own(client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes) -> bool:
+def delete_own(
+    client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes, adopted: Collection[int] = NOBODY_ADOPTED
+) -> bool:
     """Close as ``close_own`` does, then delete (LOG-12). False if there was none."""
-    if not close_own(client, name, log_id, ledger_id, password):
+    if not close_own(client, name, log_id, ledger_id, password, adopted):
         return False
     client.store.check_cluster()
     try:

@@ -18,7 +18,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from bk_core.client.history import history_of
-from bk_core.client.identity import close_own, delete_own, log_id_of_reader, of_this_cluster
+from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, close_own, delete_own, log_id_of_reader, of_this_cluster
 from bk_core.client.intents import (
     HISTORY,
     Intent,
@@ -69,7 +69,7 @@ _log = logging.getLogger("bk_core.client.janitor")
 @dataclass(frozen=True, slots=True)
 class GcReport:
     """What one pass did: ledgers deleted, listed ledgers of vanished writers that were closed, what failed (ledger id, why), and ledgers
-    that it left alone for good because they do not carry the log's name and id (OWN-6)."""
+    that it left alone for good because they do not carry the log's name and id, and were not adopted (OWN-6, OWN-11)."""
 
     deleted: tuple[int, ...] = ()
     closed: tuple[int, ...] = ()
@@ -92,6 +92,7 @@ class _Pass:
         self.closed: list[int] = []
         self.failed: dict[int, str] = {}
         self.foreign: dict[int, str] = {}
+        self.adopted: Collection[int] = NOBODY_ADOPTED  # as the list said that was read last
 
     @property
     def over(self) -> bool:
@@ -131,7 +132,7 @@ class _Pass:
 
     def delete(self, ledger_ids: Iterable[int], log_id: str = "") -> list[int]:
         """Fence, recover, delete, forget (LOG-12). Returns those that are gone now; others are left for another pass. A ledger goes only
-        if it carries the log's name and, where both are known, ``log_id`` or that of its intent (OWN-6)."""
+        if it carries the log's name and, where both are known, ``log_id`` or that of its intent, or was adopted (OWN-6, OWN-11)."""
         gone: list[int] = []
         for ledger_id in ledger_ids:
             if self.over:
@@ -147,10 +148,10 @@ class _Pass:
             gone.append(ledger_id)
         return gone
 
-    def _try(self, ledger_id: int, action: Callable[[LogClient, str, str, int, bytes], bool], log_id: str) -> bool | None:
+    def _try(self, ledger_id: int, action: Callable[[LogClient, str, str, int, bytes, Collection[int]], bool], log_id: str) -> bool | None:
         """True if the ledger existed, as one of this log; None if it failed."""
         try:
-            return action(self.client, self.log, log_id, ledger_id, self.password)
+            return action(self.client, self.log, log_id, ledger_id, self.password, self.adopted)
         except ForeignLedgerError as error:
             self.foreign[ledger_id] = str(error)
             _log.warning("log %s: %s", self.log, error)
@@ -238,14 +239,15 @@ def _is_garbage(intent: Intent, query_id: str | None, old_ms: int) -> bool:
     return nobodys and abandoned(intent)
 
 
-def check_ledgers_exist(client: LogClient, ledger_ids: Iterable[int]) -> None:
-    """Before a commit's compare-and-set: a ledger a janitor deleted must not be listed. LogError names it.
+def check_listable(client: LogClient, log: str, log_id: str, ledger_ids: Iterable[int]) -> None:
+    """Before a commit's compare-and-set: a ledger that a janitor deleted must not be listed (LogError), nor one that does not carry the
+    log's name and, where it carries one, its id (ForeignLedgerError, OWN-6). Also for the first commit of a log, whose ledgers carry none.
 
     Together with ``condemned`` this is airtight: condemning changes the list, so a commit based on an older list conflicts.
     """
     for ledger_id in ledger_ids:
         try:
-            client.ledger_metadata(ledger_id)
+            check_ledger(log, log_id, ledger_id, client.ledger_metadata(ledger_id))
         except NoSuchLedgerError:
             raise LogError(f"ledger {ledger_id} was deleted by a janitor; write the rows again", ledger_id=ledger_id) from None
 
@@ -408,6 +410,7 @@ def _clear_tombstones(work: _Pass) -> None:
 def _delete_all(work: _Pass, listed: LedgerList) -> bool:
     """Data ledgers chunk by chunk, each history ledger after what it tells of."""
     load = history_of(work.client, work.log, listed.log_id)
+    work.adopted = listed.adopted
     done = True
     gone = set(work.deleted)
 

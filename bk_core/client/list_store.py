@@ -73,6 +73,12 @@ def ledger_exists(client: LogClient, ledger_id: int) -> bool:
     return True
 
 
+def check_flag(name: str, value: object) -> None:
+    """InvalidArgumentError for anything but True and False: "no" is true to Python."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} is True or False, not {value!r}")
+
+
 def log_path(name: str) -> str:
     """InvalidArgumentError for a name that cannot be one path element in every store."""
     if not _NAME.fullmatch(name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Collection
 from typing import Protocol
 
 from bk_core.client.history import history_of
@@ -46,6 +47,7 @@ class Ledgers(Protocol):
     """How a pass closes and deletes ledgers: whether they existed, None for what failed (``failed`` says why)."""
 
     failed: dict[int, str]
+    adopted: Collection[int]  # ledgers without a log's name that the list says are the log's (OWN-11)
 
     @property
     def over(self) -> bool: ...
@@ -121,7 +123,7 @@ class ListWorks:
             listed, version = until_definite(lambda: read_versioned(self._client, self._name), deadline)
         except NoSuchLogError as error:
             return ListRead(effect.request, Outcome.NO_SUCH_LEDGER, error=error)
-        self._log_id = listed.log_id
+        self._log_id, self._ledgers.adopted = listed.log_id, listed.adopted
         return ListRead(effect.request, Outcome.OK, version=version, listed=listed)
 
     def _change_list(self, effect: ChangeList) -> ListWritten:

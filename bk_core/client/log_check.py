@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from bk_core.client.history import ChunkCache, history_of, update_ledger_list, write_chunk
-from bk_core.client.identity import recover_own
+from bk_core.client.identity import carried, recover_own
 from bk_core.client.intents import HISTORY, create_intended, forget_intent, lives_here
 from bk_core.client.list_store import LogClient, change_ledger_list, ledger_exists, read_ledger_list, store_now_ms
 from bk_core.client.writers import writer_of, writer_told
@@ -23,7 +23,8 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class LogProblem:
-    """``kind``: missing, short (closed before the last listed entry), unreadable, foreign (of another log), history (a chunk of it).
+    """``kind``: missing, short (closed before the last listed entry), unreadable, foreign (of another log, or of none, and not adopted),
+    history (a chunk of it).
 
     ``first_seq .. last_seq`` are the segments concerned, both inclusive; ``rows`` and ``bytes`` what the list says is in them.
     """
@@ -99,13 +100,16 @@ class _Look:
 
     def _chunk(self, ref: HistoryRef) -> None:
         self.chunks += 1
+        place = (ref.ledger_id, ref.first_seq, ref.after_seq - 1, ref.rows, ref.bytes)
         try:
             chunk = self._load(ref)
+            foreign = self._foreign(ref.ledger_id, self._client.ledger_metadata(ref.ledger_id).custom)
         except BkError as error:
             kind = "history" if ledger_exists(self._client, ref.ledger_id) else "missing"
-            place = (ref.ledger_id, ref.first_seq, ref.after_seq - 1, ref.rows, ref.bytes)
             self.problems.append(LogProblem(kind, *place, f"history: {error}"))
         else:
+            if foreign is not None:
+                self.problems.append(LogProblem(foreign[0], *place, foreign[1]))
             self._walk(chunk)
 
     def find(self, password: bytes, *, read: bool) -> None:
@@ -115,12 +119,19 @@ class _Look:
                 span = (ledger_id, named.first_seq, named.last_seq, named.rows, named.bytes)
                 self.problems.append(LogProblem(found[0], *span, found[1]))
 
+    def _foreign(self, ledger_id: int, custom: Mapping[str, bytes]) -> tuple[str, str] | None:
+        """OWN-6, OWN-11: what is read and listed, but neither taken over nor ever deleted for this log."""
+        adopted = ledger_id in self._listed.adopted
+        if standing(custom, self._name, self._listed.log_id, adopted=adopted) is not Standing.OTHER:
+            return None
+        return "foreign", f"ledger {ledger_id} is not fenced or deleted for log {self._name!r}: {carried(self._name, custom)}"
+
     def _problem(self, ledger_id: int, named: _Named, password: bytes, read: bool) -> tuple[str, str] | None:
         try:
             metadata = self._client.ledger_metadata(ledger_id)
-            custom = getattr(metadata, "custom", {})
-            if "log" in custom and standing(custom, self._name, self._listed.log_id) is Standing.OTHER:
-                return "foreign", f"ledger {ledger_id} carries the name of log {bytes(custom['log']).decode('utf-8', 'replace')!r}"
+            foreign = self._foreign(ledger_id, metadata.custom)
+            if foreign is not None:
+                return foreign
             closed, last = metadata.state is LedgerState.CLOSED, named.last_entry
             if closed and last is not None and metadata.last_entry_id < last:
                 return "short", f"ledger {ledger_id} was closed at entry {metadata.last_entry_id}, and entries up to {last} are listed"
@@ -218,7 +229,7 @@ def release_log(client: LogClient, name: str, *, password: bytes = b"", even_if_
 
 def _ended(client: LogClient, listed: LedgerList, name: str, ledger_id: int, password: bytes) -> tuple[int, int]:
     try:
-        with recover_own(client, name, listed.log_id, ledger_id, password) as ended:
+        with recover_own(client, name, listed.log_id, ledger_id, password, listed.adopted) as ended:
             return int(ended.last_add_confirmed), int(ended.length)
     except NoSuchLedgerError:
         message = f"log {name!r} lists ledger {ledger_id}, which does not exist; bk log repair writes it off"

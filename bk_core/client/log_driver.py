@@ -7,12 +7,12 @@ table in effects.py says: UNKNOWN repeats the identical request (META-12), CONFL
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
 from bk_core.client.guards import admit_writer
-from bk_core.client.identity import of_this_cluster, recover_own
+from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, of_this_cluster, recover_own
 from bk_core.client.intents import create_intended, intent_path
 from bk_core.client.list_store import LogClient, encoded, log_path, now_ms, store_now_ms
 from bk_core.client.logs import update_ledger_list
@@ -112,6 +112,7 @@ class LeaderWorks:
         self._patience_s = patience_s
         self._lists: dict[int, LedgerList] = {}
         self._intended: set[int] = set()  # own ledgers that a janitor may find by their intents
+        self._adopted: Collection[int] = NOBODY_ADOPTED
         self._attempt: tuple[WriteList, LedgerList, bytes] | None = None
         self._insisted: Insisted | None = insisted  # None once a ledger of ours is listed: queries commit nothing any more then
         self._tag = writer_tag(now_ms())
@@ -143,7 +144,7 @@ class LeaderWorks:
                 self._delete(ledger_id)
                 return LedgerDeleted(request, Outcome.OK)
             case CheckLedger(request, ledger_id):
-                self._client.ledger_metadata(ledger_id)
+                check_ledger(self.name, self.log_id, ledger_id, self._client.ledger_metadata(ledger_id))
                 return LedgerChecked(request, Outcome.OK)
 
     def _made_sure(self, work: Work, error: Exception) -> Exception:
@@ -184,7 +185,7 @@ class LeaderWorks:
         return listed, stored.version
 
     def _know(self, version: int, listed: LedgerList) -> None:
-        self.properties = listed.properties
+        self.properties, self._adopted = listed.properties, listed.adopted
         self.seqs.update((segment.ledger_id, segment.seq) for segment in listed.segments[-2:])
         for ledger_id in list(self.seqs)[:-SEQS_KEPT]:
             del self.seqs[ledger_id]
@@ -250,7 +251,7 @@ class LeaderWorks:
         return Outcome.UNKNOWN if now - self._short_since < self._patience_s else Outcome.REFUSED
 
     def _recover(self, ledger_id: int) -> int:
-        with recover_own(self._client, self.name, self.log_id, ledger_id, self._password) as ended:
+        with recover_own(self._client, self.name, self.log_id, ledger_id, self._password, self._adopted) as ended:
             last_entry_id, size = int(ended.last_add_confirmed), int(ended.length)
         if ledger_id in self.handles and last_entry_id < 0:
             self.empty_in_a_row += 1

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.client.history import read_log, seal_log, update_ledger_list
 from bk_core.client.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
-from bk_core.client.janitor import GcReport, apply_retention, check_ledgers_exist, delete_log, gc_log, gc_quietly, trim_log
+from bk_core.client.janitor import GcReport, apply_retention, check_listable, delete_log, gc_log, gc_quietly, trim_log
 from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, log_path, now_ms, read_ledger_list, store_now_ms, until_definite
-from bk_core.client.orphans import Orphan, adopt_log, delete_orphan, find_orphans, forget_log
+from bk_core.client.orphans import Orphan, adopt_log, delete_orphan, find_orphans, forget_log, unnamed_ledgers
 from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
 from bk_core.protocol.log.codec import encode
 from bk_core.protocol.log.ledger_list import LedgerList
@@ -36,7 +36,7 @@ __all__ = [
     "abandoned",
     "adopt_log",
     "apply_retention",
-    "check_ledgers_exist",
+    "check_listable",
     "create_intended",
     "create_log",
     "delete_log",
@@ -58,6 +58,7 @@ __all__ = [
     "set_properties",
     "store_now_ms",
     "trim_log",
+    "unnamed_ledgers",
     "update_ledger_list",
 ]
 

@@ -1,16 +1,20 @@
-"""Ledgers of logs whose list is gone (OWN-9), and lists that only a person can say the cluster of (OWN-4)."""
+"""Ledgers of logs whose list is gone (OWN-9), and what only a person can say: the cluster of a list (OWN-4), the log of a ledger that names
+none (OWN-11)."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from bk_core.client.history import ChunkCache, history_of
 from bk_core.client.identity import delete_own
 from bk_core.client.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
+    check_flag,
     compare_and_set_list,
     delete_list,
     log_path,
@@ -21,13 +25,16 @@ from bk_core.errors import (
     InvalidArgumentError,
     MetadataError,
     MetadataFormatError,
+    NoNodeError,
     NoSuchLedgerError,
     NoSuchLogError,
     VersionConflictError,
     WrongClusterError,
 )
-from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY, Traces, is_orphan
+from bk_core.protocol.log.history import Item, Load
+from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY, Traces, is_orphan, is_unnamed
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.segments import HistoryRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +100,83 @@ def _traces(client: Any, name: str, ledger_id: int, alive: dict[str, str]) -> Tr
 # --- lists whose cluster a person names --------------------------------------------------------------------------------
 
 
-def adopt_log(client: LogClient, name: str, *, from_cluster: str | None = None) -> LedgerList:
-    """Say that a log is this cluster's (OWN-4). Of a list that names another cluster, ``from_cluster`` must be that one.
+def adopt_log(client: LogClient, name: str, *, from_cluster: str | None = None, unnamed: bool = False) -> LedgerList:
+    """Say that a log is this cluster's (OWN-4). Of a list that names another cluster, ``from_cluster`` must be that one; of one that was
+    adopted before, one that it was adopted from. What else names that cluster for this log (intents, first offsets, tombstones) names
+    this one from then on.
 
-    No ledger is touched, and ledgers that do not carry the log's name are not touched later either (OWN-6). NoSuchLogError;
-    WrongClusterError if the list names a cluster and ``from_cluster`` is not it, or if that cluster lies in this metadata store.
+    No ledger is touched. One that the list names and that carries no log's name is read, but never taken over nor deleted, unless
+    ``unnamed`` says that all of these are the log's (OWN-11); ``unnamed_ledgers`` tells which they are. One that carries another log's name
+    or id is left alone whatever is said (OWN-6). NoSuchLogError; WrongClusterError if the list names a cluster and ``from_cluster`` is not
+    it, or if that cluster lies in this metadata store; with ``unnamed`` LogHistoryError if the list cannot be read to its beginning.
     """
+    check_flag("unnamed", unnamed)
     here = client.store.cluster_id()
     deadline = time.monotonic() + UPDATE_TIMEOUT_S
     while True:
         listed, version = read_unlooked(client, name)
-        if listed.cluster == here:
+        if listed.cluster != here:
+            _check_named(client, name, listed, from_cluster)
+        elif from_cluster is not None and from_cluster not in (here, *listed.adopted_from):
+            before = f"it was adopted from {' and '.join(listed.adopted_from)}" if listed.adopted_from else "it was never another's"
+            message = f"the list of log {name!r} names this cluster, {here}, and {before}, not {from_cluster}; nothing was changed"
+            raise WrongClusterError(message, log=name)
+        tied = listed.adopt(here, _unnamed(client, name, listed) if unnamed else ())
+        if tied is listed:
             return listed
-        _check_named(client, name, listed, from_cluster)
-        tied = replace(listed, cluster=here)
+        if listed.cluster not in ("", here):
+            _retie(client, name, listed.cluster, here)
         try:
             compare_and_set_list(client, name, tied, version, deadline)
             return tied
         except VersionConflictError:
             continue
+
+
+def unnamed_ledgers(client: LogClient, name: str) -> tuple[int, ...]:
+    """Ledgers that the log lists, its history included, that exist and carry no log's name, and that nobody has adopted yet, ascending."""
+    listed = read_ledger_list(client, name)
+    return tuple(sorted(_unnamed(client, name, listed) - listed.adopted))
+
+
+def _unnamed(client: LogClient, name: str, listed: LedgerList) -> set[int]:
+    load = history_of(client, name, listed.log_id, ChunkCache())
+    return {ledger_id for ledger_id in _listed_ledgers(listed, load) if _is_unnamed(client, ledger_id)}
+
+
+def _listed_ledgers(listed: LedgerList, load: Load) -> set[int]:
+    """Not what a janitor has condemned: that may never have been listed. What an opened reference stood for is among the others."""
+    found = {*listed.released, *(ref.ledger_id for ref in listed.opened)}
+    left: list[Item] = [*listed.dropped, *listed.items]
+    while left:
+        item = left.pop()
+        if item.ledger_id not in found and isinstance(item, HistoryRef):
+            left += load(item)
+        found.add(item.ledger_id)
+    return found
+
+
+def _is_unnamed(client: LogClient, ledger_id: int) -> bool:
+    try:
+        return is_unnamed(client.ledger_metadata(ledger_id).custom)
+    except NoSuchLedgerError:
+        return False
+
+
+def _retie(client: LogClient, name: str, before: str, here: str) -> None:
+    """What lies beside the list and names cluster ``before`` names ``here``. It comes before the list is changed: who is interrupted
+    adopts again."""
+    for place in ("intents", "readers", "deleted"):
+        for child in client.store.children(f"{place}/{name}"):
+            path = f"{place}/{name}/{child}"
+            try:
+                stored = client.store.read(path)
+                value = json.loads(stored.data)
+                if isinstance(value, dict) and value.get("cluster") == before:
+                    data = json.dumps({**value, "cluster": here}, separators=(",", ":")).encode()
+                    client.store.write(path, data, stored.version)
+            except (NoNodeError, VersionConflictError, ValueError):  # changed by one of this cluster meanwhile, or no such value
+                continue
 
 
 def forget_log(client: LogClient, name: str, *, cluster: str) -> None:

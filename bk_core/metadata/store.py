@@ -35,11 +35,16 @@ class BookieView:
     readonly: tuple[BookieId, ...]
 
 
+BY_ROOT = "root-"
+"""How the identity of a cluster without INSTANCEID begins: the transaction that made its root follows (OWN-1)."""
+
+
 def changed_cluster(root: str, before: str, now: str) -> str:
     """The text of ClusterChangedError."""
+    named = "It got an INSTANCEID since, " if before.startswith(BY_ROOT) and not now.startswith(BY_ROOT) else "It "
     return (
-        f"{root} holds cluster {now} now; it was cluster {before} when this client connected. It was initialised anew, or this is another "
-        "metadata store: connect again"
+        f"{root} holds cluster {now} now; it was cluster {before} when this client connected. {named}was initialised anew, or this is "
+        "another metadata store: connect again"
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bk_core.errors import ClusterChangedError, MetadataError, MetadataFormatError, NoClusterError, NodeExistsError, NoNodeError
 from bk_core.metadata import paths
-from bk_core.metadata.store import Versioned, changed_cluster
+from bk_core.metadata.store import BY_ROOT, Versioned, changed_cluster
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.log import codec
 from bk_core.protocol.log.identity import Claim, Evidence, claim, ledgers_to_look_at, standing
@@ -82,7 +82,7 @@ class ClusterAtRoot:
         if stored:
             return stored
         created = self._nodes._created(root) if self._nodes._exists(f"{root}/LAYOUT") else None
-        return None if created is None else f"root-{created:x}"
+        return None if created is None else f"{BY_ROOT}{created:x}"
 
     def _what_is_there(self) -> str:
         here = "exists, but has neither" if self._nodes._exists(self._root) else "does not exist, so there is no"

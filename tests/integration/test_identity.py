@@ -1,4 +1,4 @@
-"""Logs and their clusters: two clusters in one ZooKeeper, one initialised anew, an empty ZooKeeper, a mistyped root (OWN-1 .. OWN-9).
+"""Logs and their clusters: two clusters in one ZooKeeper, one initialised anew, an empty ZooKeeper, a mistyped root (OWN-1 .. OWN-12).
 
 ZooKeeper and the bookies are real; each cluster has one bookie, in this process.
 """
@@ -22,9 +22,22 @@ from bk_core.cli import run
 from bk_core.client.history import read_log
 from bk_core.client.intents import create_intended
 from bk_core.client.list_store import read_ledger_list
+from bk_core.client.log_check import check_log, release_log
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import adopt_log, create_log, delete_log, delete_orphan, find_orphans, forget_log, gc_log, list_logs
+from bk_core.client.logs import (
+    adopt_log,
+    create_log,
+    delete_log,
+    delete_orphan,
+    find_orphans,
+    forget_log,
+    gc_log,
+    list_logs,
+    trim_log,
+    unnamed_ledgers,
+    update_ledger_list,
+)
 from bk_core.errors import (
     BkError,
     ClusterChangedError,
@@ -36,7 +49,9 @@ from bk_core.errors import (
 )
 from bk_core.metadata import open_store
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.log.segments import LogProperties
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import LogProperties, SegmentRange
+from bk_spark.first_offset import durable
 from tests.integration.patience import PATIENT
 
 _NUMBERS = itertools.count()
@@ -412,6 +427,106 @@ def test_adopting_and_deleting_a_strange_log_touches_no_ledger_of_others(world: 
     delete_log(client, "web")
     assert list_logs(client) == []
     check_strangers(client, writers)
+
+
+def test_ledgers_without_a_name_are_a_logs_only_if_its_adoption_said_so(world: World) -> None:
+    """OWN-11: a log of ledgers that somebody put on its list by hand. The one that carries another log's name is never touched."""
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    create_log(client, "web", RAW)
+    other = client.create_ledger(custom={"log": b"other"}, **ONE)
+    unnamed = [client.create_ledger(**ONE) for _ in range(3)]
+    for writer in (other, *unnamed):
+        writer.append(b"x")
+    ranges = [SegmentRange(writer.ledger_id, 0, 0, 1, 1) for writer in (*unnamed[:1], other, *unnamed[1:2])]
+    update_ledger_list(client, "web", lambda listed: listed.append_segments(ranges, 1))
+    update_ledger_list(client, "web", lambda listed: listed.add_live_segment(unnamed[2].ledger_id, 2))
+    ids = [writer.ledger_id for writer in unnamed]
+    assert unnamed_ledgers(client, "web") == tuple(ids)
+
+    for action in (lambda: LogWriter.open(client, "web"), lambda: release_log(client, "web", even_if_alive=True)):
+        with pytest.raises(BkError, match="carries no log's name. If it is this log's all the same, `bk log adopt web --unnamed` says so"):
+            action()
+    adopt_log(client, "web")
+    assert [problem.kind for problem in check_log(client, "web").problems] == ["foreign"] * 4
+    check_strangers(client, [other, *unnamed])
+
+    assert adopt_log(client, "web", unnamed=True).adopted == set(ids) == read_ledger_list(client, "web").adopted
+    assert adopt_log(client, "web", unnamed=True).adopted == set(ids) and unnamed_ledgers(client, "web") == ()
+    (problem,) = check_log(client, "web").problems
+    assert (problem.kind, problem.ledger_id) == ("foreign", other.ledger_id) and "log=other" in problem.what
+    assert entries_of(client, "web")[:3] == [b"x", b"x", b"x"]
+    with LogWriter.open(client, "web") as taken:  # fences the live one, as its own
+        taken.append(b"next")
+    assert entries_of(client, "web")[-1] == b"next" and client.ledger_metadata(ids[2]).state is LedgerState.CLOSED
+    unnamed[0].close()
+    assert trim_log(client, "web", before=Position(1)) == (ids[0],) and read_ledger_list(client, "web").adopted == set(ids[1:])
+    delete_log(client, "web")
+    assert list(client.list_ledgers()) == [other.ledger_id]
+    check_strangers(client, [other])
+
+
+def test_what_lies_beside_a_list_is_adopted_with_it(world: World) -> None:
+    """OWN-12: intents, first offsets and tombstones name the cluster too; else ledgers stay for ever, and streams stop."""
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    written(client, "web")
+    before = client.store.cluster_id()
+    dead = create_intended(client, "web", RAW, log_id=read_ledger_list(client, "web").log_id)
+    durable(client.store, "r", ["web"], dict)
+    tombstone = json.loads(client.store.read("logs/web").data)
+    client.store.create("deleted/web/earlier", json.dumps({**tombstone, "logId": "earlier", "segments": []}).encode())
+    world.kazoo.set(f"{world.parent}/ledgers/INSTANCEID", b"restored")
+    client = world.connect("ledgers")
+    adopt_log(client, "web", from_cluster=before)
+    assert adopt_log(client, "web", from_cluster=before).adopted_from == (before,)
+    with pytest.raises(WrongClusterError, match=f"names this cluster, restored, and it was adopted from {before}, not another; nothing"):
+        adopt_log(client, "web", from_cluster="another")
+    assert durable(client.store, "r", ["web"], dict) == ({}, True)
+    assert gc_log(client, "web", min_age_s=0).deleted == (dead.ledger_id,) and client.store.children("deleted/web") == []
+
+
+def test_a_cluster_that_gets_an_instance_id_later_is_adopted_by_one_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """OWN-1, OWN-12: what was written before names the transaction that made the root. Nothing is touched before a person has spoken."""
+    bookie = world.cluster("ledgers")
+    world.wipe("ledgers/INSTANCEID")
+    old = world.connect("ledgers")
+    before = old.store.cluster_id()
+    assert before.startswith("root-")
+    ledgers = {name: written(old, name) for name in ("web", "shop")}
+    world.kazoo.create(f"{world.parent}/ledgers/INSTANCEID", b"at-last")
+    for action in ACTIONS.values():
+        with pytest.raises(BkError, match="BK-CLUSTER-CHANGED.*It got an INSTANCEID since, was initialised anew"):
+            action(old)
+    client = world.connect("ledgers")
+    for action in ACTIONS.values():
+        with pytest.raises(BkError, match=f"BK-WRONG-CLUSTER.*got an INSTANCEID since.*`bk log adopt web --from {before}` says so"):
+            action(client)
+    create_log(client, "new", RAW)
+    uri = world.uri("ledgers")
+    assert bk(capsys, uri, "log", "adopt", "--all")[0] == bk(capsys, uri, "log", "adopt")[0] == 2
+    status, out, _ = bk(capsys, uri, "log", "adopt", "--all", "--from", before)
+    assert status == 0 and out == "".join(f"log {name} is of cluster at-last from now on\n" for name in ("shop", "web"))
+    for name, there in ledgers.items():
+        assert set(there) < {*written(client, name)} and entries_of(client, name)[:3] == [b"0", b"1", b"2"]
+    bookie.close()
+
+
+def test_what_adopt_says_of_ledgers_without_a_name(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """OWN-11"""
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    create_log(client, "web", RAW)
+    (stranger,) = strangers(client, 1)
+    ranges = [SegmentRange(stranger.ledger_id, 0, 0, 1, 1)]
+    update_ledger_list(client, "web", lambda listed: listed.append_segments(ranges, 1))
+    uri = world.uri("ledgers")
+    assert f"ledgers {stranger.ledger_id} carry no log's name" in bk(capsys, uri, "log", "adopt", "web")[1]
+    assert json.loads(bk(capsys, uri, "log", "adopt", "web", "--json")[1])["unnamed"] == [stranger.ledger_id]
+    assert "--unnamed" in bk(capsys, uri, "log", "check", "web")[1]
+    assert bk(capsys, uri, "log", "adopt", "web", "--unnamed")[0] != 0 and not read_ledger_list(client, "web").adopted  # nobody answers
+    assert bk(capsys, uri, "log", "adopt", "web", "--unnamed", "--yes")[0] == 0
+    assert read_ledger_list(client, "web").adopted == {stranger.ledger_id} and bk(capsys, uri, "log", "check", "web")[0] == 0
 
 
 def test_a_log_of_a_cluster_that_is_gone_is_forgotten_and_its_name_free(world: World) -> None:

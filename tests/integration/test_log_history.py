@@ -17,7 +17,7 @@ from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client.intents import create_intended, intents_of
 from bk_core.client.log_reader import LogReader
 from bk_core.client.logs import (
-    check_ledgers_exist,
+    check_listable,
     create_log,
     delete_log,
     gc_log,
@@ -65,7 +65,7 @@ class Appender:
         payload = f"{self.query}:{batch}".encode()
         entry = self.handle.append_run(payload, array("q", [0, len(payload)])).result(30)
         wanted = [SegmentRange(self.handle.ledger_id, entry, entry, 5, len(payload), 5)]
-        check_ledgers_exist(self.client, [self.handle.ledger_id])
+        check_listable(self.client, self.log, "", [self.handle.ledger_id])
         for _ in range(2):  # every commit comes twice, as after a lost answer
             update_ledger_list(
                 self.client, self.log, lambda listed: listed.append_segments(wanted, now_ms(), self.query, batch), limits=LIMITS

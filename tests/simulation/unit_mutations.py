@@ -295,6 +295,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "test_what_ledgers_say_of_a_list_that_says_nothing",
     ),
     _of(_IDENTITY, "OWN-6", "is_named = custom.get(LOG_KEY) == name.encode()", "is_named = True", "test_how_a_ledger_stands_to_a_log"),
+    _of(_IDENTITY, "OWN-11", "if adopted and is_unnamed(custom):", "if adopted:", "test_how_a_ledger_stands_to_a_log"),
     _of(_IDENTITY, "OWN-9", "traces.intended or ", "", "test_when_a_ledger_is_an_orphan"),
     UnitMutation(
         "LINK-7 (drop)",

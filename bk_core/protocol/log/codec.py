@@ -7,14 +7,14 @@ has added. The same list always gives the same bytes (META-12 repeats byte-ident
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
 from bk_core.errors import MetadataFormatError
 from bk_core.protocol.log.history import Chunk
-from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.ledger_list import ADOPTED_MAX, LedgerList
 from bk_core.protocol.log.sealing import ref_to
 from bk_core.protocol.log.segments import HistoryRef, LogProperties, Mark, Segment
 
@@ -36,6 +36,7 @@ _FIELDS = (
     "released",
     "opened",
     "schemas",
+    "adopted",
 )
 _OPTIONAL_PROPERTIES = {
     "retentionMs": "retention_ms",
@@ -65,9 +66,17 @@ def encode(listed: LedgerList) -> bytes:
         "released": list(listed.released),
         "opened": [encode_ref(ref) for ref in listed.opened],
         "schemas": list(listed.schemas),
+        **_adoption(listed),
         **dict(sorted(listed.extra.items())),
     }
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _adoption(listed: LedgerList) -> dict[str, Any]:
+    """Only of a list that a person has adopted."""
+    if not (listed.adopted or listed.adopted_from):
+        return {}
+    return {"adopted": {"from": list(listed.adopted_from), "unnamed": encode_ids(listed.adopted)}}
 
 
 def _properties(p: LogProperties) -> dict[str, Any]:
@@ -102,6 +111,7 @@ def _decode_v2(value: Mapping[str, Any]) -> LedgerList:
     history = tuple(decode_ref(row) for row in value["history"])
     schemas = tuple(str(schema) for schema in value["schemas"])
     first_seq = history[-1].after_seq if history else trimmed_seq
+    adoption = value.get("adopted", {})
     return LedgerList(
         log_id=str(value["logId"]),
         properties=_decode_properties(value["properties"], schemas[-1] if schemas else ""),
@@ -120,6 +130,8 @@ def _decode_v2(value: Mapping[str, Any]) -> LedgerList:
         opened=tuple(decode_ref(row) for row in value["opened"]),
         schemas=schemas,
         cluster=str(value.get("cluster", "")),
+        adopted=decode_ids(adoption.get("unnamed", [])),
+        adopted_from=tuple(str(cluster) for cluster in adoption.get("from", [])),
     )
 
 
@@ -166,6 +178,25 @@ def _decode_properties(value: Mapping[str, Any], schema: str) -> LogProperties:
 
 def _unknown(value: Mapping[str, Any], known: tuple[str, ...]) -> Mapping[str, Any]:
     return MappingProxyType({name: item for name, item in value.items() if name not in known})
+
+
+def encode_ids(ids: Collection[int]) -> list[list[int]]:
+    """Spans ``[first, last]`` of consecutive ids, both inclusive, ascending."""
+    spans: list[list[int]] = []
+    for one in sorted(ids):
+        if spans and spans[-1][1] == one - 1:
+            spans[-1][1] = one
+        else:
+            spans.append([one, one])
+    return spans
+
+
+def decode_ids(spans: Any) -> frozenset[int]:
+    """ValueError for spans that are none, or that hold more ids than a list may have."""
+    pairs = [(int(first), int(last)) for first, last in spans]
+    if any(not 0 <= first <= last for first, last in pairs) or sum(last - first + 1 for first, last in pairs) > ADOPTED_MAX:
+        raise ValueError(f"spans of ledger ids are {pairs[:3]!r}")
+    return frozenset(i for first, last in pairs for i in range(first, last + 1))
 
 
 # --- rows of segments and references --------------------------------------------------------------------------------

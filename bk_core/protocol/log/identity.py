@@ -1,4 +1,4 @@
-"""Whose a log is, and whose a ledger is (OWN-3 .. OWN-6): ledger ids mean nothing without the cluster that issued them. Pure."""
+"""Whose a log is, and whose a ledger is (OWN-3 .. OWN-6, OWN-11): ledger ids mean nothing without the cluster that issued them. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Standing(Enum):
     """How a ledger of this cluster stands to a log."""
 
     NAMED = "carries the log's name"
+    ADOPTED = "carries no log's name, and a person has said that it is the log's"
     OTHER = "carries another name or none"
     MISSING = "does not exist"
 
@@ -39,7 +40,7 @@ class Evidence:
 
     def with_ledger(self, found: Standing) -> Evidence:
         match found:
-            case Standing.NAMED:
+            case Standing.NAMED | Standing.ADOPTED:
                 return replace(self, named=self.named + 1)
             case Standing.OTHER:
                 return replace(self, other=self.other + 1)
@@ -47,10 +48,19 @@ class Evidence:
                 return replace(self, missing=self.missing + 1)
 
 
-def standing(custom: Mapping[str, bytes] | None, name: str, log_id: str) -> Standing:
-    """Of a ledger with this custom metadata (None: there is no such ledger). One without a log id is of the log that it names (OWN-6)."""
+def is_unnamed(custom: Mapping[str, bytes]) -> bool:
+    """True of a ledger that says of no log that it is its own."""
+    return LOG_KEY not in custom and LOG_ID_KEY not in custom
+
+
+def standing(custom: Mapping[str, bytes] | None, name: str, log_id: str, *, adopted: bool = False) -> Standing:
+    """Of a ledger with this custom metadata (None: there is no such ledger). One without a log id is of the log that it names (OWN-6).
+
+    ``adopted``: the log's list says that a person has adopted it, which counts only for a ledger that names no log at all (OWN-11)."""
     if custom is None:
         return Standing.MISSING
+    if adopted and is_unnamed(custom):
+        return Standing.ADOPTED
     known_id = custom.get(LOG_ID_KEY)
     is_named = custom.get(LOG_KEY) == name.encode()
     return Standing.NAMED if is_named and (not log_id or known_id in (None, log_id.encode())) else Standing.OTHER

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from bk_core.errors import InvalidArgumentError, LogError, LogSchemaError, LogTakenOverError
+from bk_core.errors import InvalidArgumentError, LogError, LogListFullError, LogSchemaError, LogTakenOverError
 from bk_core.protocol.log.history import Item, Load, counts, named, no_history, segments_of
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import EMPTY, ENTRY_FORMATS, HistoryRef, LogProperties, Mark, Segment, SegmentRange
@@ -26,6 +26,7 @@ __all__ = ["ENTRY_FORMATS", "HistoryRef", "LedgerList", "LogProperties", "Mark",
 ONE_SHOT = "write:"
 ONE_SHOT_RETENTION_MS = 24 * 3600 * 1000
 SCHEMAS_MAX = 64
+ADOPTED_MAX = 1_000_000  # ledgers; they are stored as spans of ids
 _Refs: TypeAlias = "tuple[HistoryRef, ...]"
 
 
@@ -44,6 +45,8 @@ class LedgerList:
     somebody was still entitled to write them; a janitor condemns them when nobody is any more.
 
     ``cluster`` is the identity of the cluster whose ledgers these are (OWN-3); "" in a list of an earlier program, which did not say.
+    ``adopted`` ledgers carry no log's name, and a person has said that they are the log's (OWN-11). ``adopted_from`` are identities of
+    clusters that the list named before a person said that it is of this one, oldest first.
     """
 
     log_id: str
@@ -63,6 +66,8 @@ class LedgerList:
     opened: tuple[HistoryRef, ...] = ()
     schemas: tuple[str, ...] = ()
     cluster: str = ""
+    adopted: frozenset[int] = frozenset()
+    adopted_from: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """``head_*`` and ``schemas`` have one spelling, so that equal lists compare equal."""
@@ -285,7 +290,22 @@ class LedgerList:
         gone = set(ledger_ids)
         if not gone.intersection(self.condemned):
             return self
-        return replace(self, condemned=tuple(i for i in self.condemned if i not in gone))
+        return replace(self, condemned=tuple(i for i in self.condemned if i not in gone), adopted=self.adopted - gone)
+
+    # --- adoption -------------------------------------------------------------------------------------------------
+
+    def adopt(self, cluster: str, unnamed: Collection[int]) -> LedgerList:
+        """A person says that the log is of ``cluster``, and so are the ledgers ``unnamed``, which carry no log's name (OWN-4, OWN-11).
+
+        Unchanged if the list says so already. LogListFullError for more ledgers than a list can name.
+        """
+        former = () if self.cluster in ("", cluster, *self.adopted_from) else (self.cluster,)
+        adopted = self.adopted | frozenset(unnamed)
+        if len(adopted) > ADOPTED_MAX:
+            raise LogListFullError(f"{len(adopted)} ledgers without a log's name are too many for one list: at most {ADOPTED_MAX}")
+        if self.cluster == cluster and adopted == self.adopted:
+            return self
+        return replace(self, cluster=cluster, adopted=adopted, adopted_from=(*self.adopted_from, *former))
 
     # --- properties and schemas ----------------------------------------------------------------------------------
 

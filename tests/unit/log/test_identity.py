@@ -14,14 +14,17 @@ from bk_core.client.identity import log_id_of_reader
 from bk_core.client.intents import Intent, create_intended, intents_of, record_intent
 from bk_core.client.janitor import delete_log, gc_log, trim_log
 from bk_core.client.list_store import change_ledger_list, now_ms, read_ledger_list
+from bk_core.client.log_driver import LeaderWorks
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log, set_properties
+from bk_core.client.logs import check_listable, create_log, set_properties
 from bk_core.errors import (
     BkError,
     ClusterChangedError,
+    ForeignLedgerError,
     InvalidArgumentError,
     LogError,
+    LogListFullError,
     MetadataFormatError,
     MetadataOutcomeUnknownError,
     NoClusterError,
@@ -29,7 +32,9 @@ from bk_core.errors import (
     NoSuchLogError,
     WrongClusterError,
 )
+from bk_core.protocol.events import Outcome
 from bk_core.protocol.log.codec import decode, encode
+from bk_core.protocol.log.effects import CheckLedger, ReadList
 from bk_core.protocol.log.identity import (
     LOOKED_AT_MAX,
     Claim,
@@ -41,7 +46,7 @@ from bk_core.protocol.log.identity import (
     ledgers_to_look_at,
     standing,
 )
-from bk_core.protocol.log.ledger_list import LedgerList, LogProperties, SegmentRange
+from bk_core.protocol.log.ledger_list import ADOPTED_MAX, LedgerList, LogProperties, SegmentRange
 from bk_core.protocol.log.position import Position
 
 RAW = LogProperties(entry_format="raw")
@@ -94,11 +99,14 @@ def written(client: Any, name: str = "a", entries: int = 3) -> list[int]:
         ({"log": b"a", "logId": b"1"}, Standing.NAMED),
         ({"log": b"a", "logId": b"2"}, Standing.OTHER),
         ({"log": b"b", "logId": b"1"}, Standing.OTHER),
+        ({"logId": b"1"}, Standing.OTHER),
     ],
 )
 def test_how_a_ledger_stands_to_a_log(custom: dict[str, bytes] | None, expected: Standing) -> None:
     """OWN-6"""
     assert standing(custom, "a", "1") is expected
+    unnamed = custom is not None and not custom
+    assert standing(custom, "a", "1", adopted=True) is (Standing.ADOPTED if unnamed else expected)  # OWN-11
     if custom is not None and custom.get("log") == b"a":
         assert standing(custom, "a", "") is Standing.NAMED
 
@@ -130,6 +138,24 @@ def test_a_list_of_format_3_names_its_cluster() -> None:
     for wrong in ("", None, 3):
         with pytest.raises(MetadataFormatError, match="does not name its cluster"):
             decode(json.dumps({**value, "cluster": wrong}).encode())
+
+
+def test_what_a_person_adopts_is_in_the_list() -> None:
+    """OWN-11, OWN-12"""
+    listed = replace(LedgerList("1", RAW, cluster="before"), condemned=(6,))
+    adopted = listed.adopt("here", {5, 9, 6, 4})
+    assert (adopted.cluster, adopted.adopted, adopted.adopted_from) == ("here", {4, 5, 6, 9}, ("before",))
+    assert adopted.adopt("here", {5}) is adopted and decode(encode(adopted)) == adopted
+    assert json.loads(encode(adopted))["adopted"] == {"from": ["before"], "unnamed": [[4, 6], [9, 9]]}
+    assert "adopted" not in json.loads(encode(listed)) and replace(listed, cluster="").adopt("here", ()).adopted_from == ()
+    assert adopted.absolve([6]).adopted == {4, 5, 9} and adopted.absolve([4]) is adopted
+    assert adopted.adopt("there", ()).adopt("here", ()).adopted_from == ("before", "here", "there")
+    with pytest.raises(LogListFullError):
+        listed.adopt("here", range(ADOPTED_MAX + 1))
+    value = json.loads(encode(adopted))
+    for wrong in ([[5, 4]], [[-1, 3]], [[0, 1 << 62]], [[1]], [["x", 3]], 7):
+        with pytest.raises(MetadataFormatError):
+            decode(json.dumps({**value, "adopted": {"unnamed": wrong}}).encode())
 
 
 # --- lists -------------------------------------------------------------------------------------------------------------
@@ -279,6 +305,26 @@ def test_a_new_leader_does_not_fence_a_strangers_ledger(client: Any) -> None:
     with pytest.raises(LogError, match=f"ledger {stranger} is not of log 'a'"):
         LogWriter.open(client, "a")
     assert client.recovered == []
+
+
+def test_a_writer_looks_whose_the_ledger_is_that_it_lists(client: Any) -> None:
+    """OWN-6: not only if it exists."""
+    log_id = create_log(client, "a", RAW).log_id
+    works = LeaderWorks(client, "a", b"", 1.0)
+    works.answer(ReadList(1))
+    named = {"log": b"a", "logId": log_id.encode()}
+    for custom, outcome in ((named, Outcome.OK), ({}, Outcome.REFUSED), ({"log": b"a", "logId": b"other"}, Outcome.REFUSED)):
+        answer = works.answer(CheckLedger(2, client.create_ledger(custom=custom).ledger_id))
+        assert answer.outcome is outcome
+
+
+@pytest.mark.parametrize("custom", [{}, {"log": b"b"}, {"log": b"a", "logId": b"other"}])
+def test_a_commit_lists_no_ledger_of_others(client: Any, custom: dict[str, bytes]) -> None:
+    """OWN-6: the ledger exists, which is not enough; its log is new, so the ledgers of its first commit carry no id."""
+    log_id = create_log(client, "a", RAW).log_id
+    check_listable(client, "a", log_id, [client.create_ledger(custom={"log": b"a"}).ledger_id])
+    with pytest.raises(ForeignLedgerError, match="is not of log 'a'"):
+        check_listable(client, "a", log_id, [client.create_ledger(custom=custom).ledger_id])
 
 
 def test_what_is_created_for_a_log_carries_its_name_and_id(client: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from bk_core.client import janitor
 from bk_core.client.history import update_ledger_list
 from bk_core.client.intents import create_intended, intents_of
-from bk_core.client.janitor import check_ledgers_exist, gc_log, gc_quietly, trim_log
+from bk_core.client.janitor import check_listable, gc_log, gc_quietly, trim_log
 from bk_core.client.logs import create_log, delete_log, read_ledger_list, read_log
 from bk_core.errors import LogDataLossError, LogError
 from bk_core.protocol.log.ledger_list import LedgerList
@@ -44,7 +44,7 @@ def commit_batches(client: Any, query: str, seed: int) -> None:
             def change(current: LedgerList, ranges: list[SegmentRange] = ranges, batch: int = batch, used: list[int] = used) -> LedgerList:
                 changed = current.append_segments(ranges, batch, query, batch)
                 if changed is not current:
-                    check_ledgers_exist(client, used)
+                    check_listable(client, "a", "", used)
                 return changed
 
             try:

@@ -10,7 +10,7 @@ from bk_core.client.log_reader import LogReader
 from bk_core.client.logs import (
     Intent,
     LogWriter,
-    check_ledgers_exist,
+    check_listable,
     create_log,
     delete_log,
     gc_log,
@@ -172,7 +172,7 @@ def test_janitor_deletes_orphans_and_closes_listed_ones(client: Any) -> None:
     assert report.deleted == (orphan,) and report.closed == (listed_one,)
     assert set(client.ledgers) == {listed_one, young} and client.store.children("intents/a") == [str(young)]
     with pytest.raises(LogError, match="deleted by a janitor"):
-        check_ledgers_exist(client, [orphan])
+        check_listable(client, "a", "", [orphan])
 
 
 def test_a_commit_racing_with_the_janitor_fails(client: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import bk_core
 from bk_core.client.intents import intents_of
 from bk_core.client.logs import create_log, delete_log, gc_log, list_logs, read_ledger_list
 from bk_core.errors import (
+    ForeignLedgerError,
     InvalidArgumentError,
     LogDataLossError,
     LogError,
@@ -259,4 +261,20 @@ def test_the_dropped_message_of_a_twin_stays_invisible(world: Any) -> None:
     writer = world.writer(log="a")
     world.task(writer, [1, 2], attempt=0)
     writer.commit([world.task(writer, [1, 2], attempt=1)])
+    assert world.rows("a") == [1, 2]
+
+
+@pytest.mark.parametrize("custom", [None, {"log": b"b"}])
+def test_the_first_commit_of_a_log_lists_no_ledger_of_others(world: Any, custom: dict[str, bytes] | None) -> None:
+    """OWN-6: that a ledger of that id exists is not enough; the task may have written to another cluster."""
+    writer = world.writer(log="a")
+    message = world.task(writer, [1, 2])
+    with world.client.create_ledger(custom=custom) as stranger:
+        stranger.append(b"of a stranger")
+        (part,) = message.parts
+        ranges = tuple(replace(one, ledger_id=stranger.ledger_id) for one in part.ranges)
+        with pytest.raises(ForeignLedgerError, match=f"ledger {stranger.ledger_id} is not of log 'a'"):
+            writer.commit([replace(message, parts=(replace(part, ranges=ranges),))])
+        assert world.rows("a") == []
+    writer.commit([message])
     assert world.rows("a") == [1, 2]
