@@ -205,7 +205,7 @@ def test_without_a_server_nothing_hangs(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(MetadataUnavailableError):
         open_store("zk://127.0.0.1:1/ledgers", timeout_s=0.5)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
 
 
 def test_a_server_killed_during_writes(tmp_path: Path) -> None:
