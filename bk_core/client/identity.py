@@ -21,11 +21,10 @@ _known: dict[tuple[str, str, str], None] = {}  # cluster, log, log id: lists tha
 _lock = threading.Lock()
 
 
-def of_this_cluster(client: LogClient, name: str, listed: LedgerList) -> LedgerList:
+def of_this_cluster(client: LogClient, name: str, listed: LedgerList, here: str) -> LedgerList:
     """The list, which names its cluster from now on. WrongClusterError if it is another's, or may be (OWN-3, OWN-4); NoClusterError and
-    ClusterChangedError (OWN-2). Call it after the list was read: a cluster that is this one now was this one then.
+    ClusterChangedError (OWN-2). ``here``: the cluster as it was after the list was read (``read_here``): then it was it before, too.
     """
-    here = client.store.cluster_id()
     if listed.cluster == here:
         return listed
     key = (here, name, listed.log_id)

@@ -397,7 +397,8 @@ def _clear_tombstones(work: _Pass) -> None:
             pass
         path = f"{_tombstones(work.log)}/{log_id}"
         try:
-            listed = of_this_cluster(work.client, work.log, decode(work.client.store.read(path).data))
+            stored, here = work.client.store.read_here(path)
+            listed = of_this_cluster(work.client, work.log, decode(stored.data), here)
         except NoNodeError:  # another pass was faster
             continue
         except WrongClusterError as error:

@@ -110,8 +110,11 @@ def read_ledger_list(client: LogClient, name: str) -> LedgerList:
 
 def read_versioned(client: LogClient, name: str) -> tuple[LedgerList, int]:
     """The one way to a list: it is looked at whether it is this cluster's before anybody sees it (OWN-3). WrongClusterError."""
-    listed, version = read_unlooked(client, name)
-    return of_this_cluster(client, name, listed), version
+    try:
+        stored, here = client.store.read_here(log_path(name))
+    except NoNodeError:
+        raise no_such_log(client, name) from None
+    return of_this_cluster(client, name, _decoded(name, stored.data), here), stored.version
 
 
 def read_unlooked(client: LogClient, name: str) -> tuple[LedgerList, int]:
@@ -120,8 +123,12 @@ def read_unlooked(client: LogClient, name: str) -> tuple[LedgerList, int]:
         stored = client.store.read(log_path(name))
     except NoNodeError:
         raise no_such_log(client, name) from None
+    return _decoded(name, stored.data), stored.version
+
+
+def _decoded(name: str, data: bytes) -> LedgerList:
     try:
-        return decode(stored.data), stored.version
+        return decode(data)
     except MetadataFormatError as error:
         raise MetadataFormatError(f"log {name!r}: {error.args[0]}", log=name) from None
 

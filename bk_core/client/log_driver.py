@@ -174,8 +174,8 @@ class LeaderWorks:
 
         NoNodeError also for a log that was deleted and created again.
         """
-        stored = self._client.store.read(log_path(self.name))
-        listed = of_this_cluster(self._client, self.name, decode(stored.data))
+        stored, here = self._client.store.read_here(log_path(self.name))
+        listed = of_this_cluster(self._client, self.name, decode(stored.data), here)
         if self.log_id not in ("", listed.log_id):
             raise NoNodeError(f"log {self.name!r} was deleted and created again")
         self.log_id = listed.log_id

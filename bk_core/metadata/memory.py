@@ -101,6 +101,9 @@ class MemoryStore:
     def read(self, path: str) -> Versioned:
         return self._read(_log(path))
 
+    def read_here(self, path: str) -> tuple[Versioned, str]:
+        return self.read(path), self.cluster_id()
+
     def write(self, path: str, data: bytes, version: Version) -> Version:
         return self._write(_log(path), data, version)
 

@@ -90,6 +90,10 @@ class MetadataStore(Protocol):
     def read(self, path: str) -> Versioned:
         """NoNodeError."""
 
+    def read_here(self, path: str) -> tuple[Versioned, str]:
+        """``read``, and ``cluster_id`` of no earlier state than the value is of (OWN-3), both in one round trip. NoNodeError of the path
+        first; then what ``cluster_id`` raises."""
+
     def write(self, path: str, data: bytes, version: Version) -> Version:
         """Compare-and-set. VersionConflictError, NoNodeError, MetadataOutcomeUnknownError."""
 

@@ -15,8 +15,9 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -162,6 +163,15 @@ class ZooKeeperStore:
 
     def read(self, path: str) -> Versioned:
         return self._get(self._log(path))
+
+    def read_here(self, path: str) -> tuple[Versioned, str]:
+        """ZooKeeper answers the requests of a session in their order, from a state that never goes back."""
+        node = self._log(path)
+        found, *told = self._read_together([("get", node), *self._cluster.questions()])
+        if isinstance(found, Exception):
+            raise found
+        here = self._cluster.cluster_id_of(told)
+        return _versioned(found), here
 
     def write(self, path: str, data: bytes, version: Version) -> Version:
         return self._set(self._log(path), data, version)
@@ -445,8 +455,7 @@ class ZooKeeperStore:
     # nodes -----------------------------------------------------------------------------------------------------------
 
     def _get(self, path: str) -> Versioned:
-        data, stat = self._read("get", path)
-        return Versioned(data or b"", stat.version, stat.ctime, stat.mtime)
+        return _versioned(self._read("get", path))
 
     def _set(self, path: str, data: bytes, version: Version) -> Version:
         if version < 0:
@@ -533,6 +542,20 @@ class ZooKeeperStore:
                     raise MetadataUnavailableError(f"ZooKeeper did not answer about {path} within {timeout_s:g} s") from None
                 time.sleep(PAUSE_S)
 
+    def _read_together(self, asked: Sequence[tuple[str, str]]) -> list[Any]:
+        """Reads (operation, path) that go out together; answers in their order, or the MetadataError of one in its place. As ``_read``."""
+        deadline = time.monotonic() + self._timeout_s
+        client = self._link.client
+        sends = [(partial(getattr(client, f"{operation}_async"), path), path) for operation, path in asked]
+        while True:
+            remaining_s = max(deadline - time.monotonic(), 0.001)
+            answers = self._link.call_all(sends, remaining_s)
+            if not any(isinstance(answer, MetadataOutcomeUnknownError) for answer in answers):
+                return answers
+            if time.monotonic() + PAUSE_S >= deadline:
+                raise MetadataUnavailableError(f"ZooKeeper did not answer about {asked[0][1]} within {self._timeout_s:g} s")
+            time.sleep(PAUSE_S)
+
     # watches -----------------------------------------------------------------------------------------------------------
 
     def _on_connection(self, connected: bool) -> None:
@@ -591,6 +614,11 @@ class ZooKeeperStore:
                 del self._registered[registration.bookie_id]
 
 
+def _versioned(answer: Any) -> Versioned:
+    data, stat = answer
+    return Versioned(data or b"", stat.version, stat.ctime, stat.mtime)
+
+
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's threads, which are threads of ours, and end with the process, after everything that the program has given to ``atexit``."""
 
@@ -634,19 +662,32 @@ class _Link:
 
     def call(self, send: Callable[[], Any], timeout_s: float, path: str = "") -> Any:
         """Result of the asynchronous kazoo call that ``send`` makes."""
+        (answer,) = self.call_all([(send, path)], timeout_s)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def call_all(self, asked: Sequence[tuple[Callable[[], Any], str]], timeout_s: float) -> list[Any]:
+        """Results of asynchronous kazoo calls, each about a path, that go out together and in this order: one round trip. In place of a
+        result there is the error of its call. ClientClosedError; MetadataUnavailableError without a connection."""
         self.home.check("metadata store")
         deadline = time.monotonic() + timeout_s
         self._await_connection(timeout_s)
-        answer: SafeFuture[Any] = SafeFuture()
+        waiting: list[tuple[Callable[[], Any], SafeFuture[Any]]] = [(send, SafeFuture()) for send, _ in asked]
+        self._speaker.submit(lambda: _ask_all(waiting))
+        return [self._result(answer, deadline, path) for (_, answer), (_, path) in zip(waiting, asked, strict=True)]
+
+    def _result(self, answer: SafeFuture[Any], deadline: float, path: str) -> Any:
         try:
-            self._speaker.submit(lambda: _ask(send, answer))
             return answer.result(max(deadline - time.monotonic(), 0.001))
         except TimeoutError:
-            raise _translated(KazooTimeoutError(), path) from None
+            return _translated(KazooTimeoutError(), path)
         except Exception as error:
             if self._closed:
                 raise ClientClosedError("this metadata store was closed") from None
-            raise _translated(error, path) from error
+            told = _translated(error, path)
+            told.__cause__ = error if told is not error else None
+            return told
 
     def aside(self, send: Callable[[], Any]) -> None:
         """Send what nobody waits for."""
@@ -701,6 +742,11 @@ def _ask(send: Callable[[], Any], answer: SafeFuture[Any]) -> None:
         send().rawlink(settle)
     except Exception as error:
         answer.set_exception(error)
+
+
+def _ask_all(waiting: Sequence[tuple[Callable[[], Any], SafeFuture[Any]]]) -> None:
+    for send, answer in waiting:
+        _ask(send, answer)
 
 
 def _translated(error: Exception, path: str) -> Exception:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bk_core.errors import ClusterChangedError, MetadataError, MetadataFormatError, NoClusterError, NodeExistsError, NoNodeError
 from bk_core.metadata import paths
@@ -48,7 +48,27 @@ class ClusterAtRoot:
         self._had_layout = False
 
     def cluster_id(self) -> str:
-        found = self._identity(self._root)
+        return self._checked(self._identity(self._root))
+
+    def questions(self) -> list[tuple[str, str]]:
+        """What to ask in order to know which cluster this is: (operation, path), in one round trip unless an old cluster is new to us."""
+        by_root = self._first is not None and self._first.startswith(BY_ROOT)
+        more = [("exists", f"{self._root}/LAYOUT"), ("exists", self._root)] if by_root else []
+        return [("get", f"{self._root}/INSTANCEID"), *more]
+
+    def cluster_id_of(self, answers: Sequence[Any]) -> str:
+        """``cluster_id`` by the answers to ``questions``, each a value or an error."""
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, NoNodeError):
+                raise answer
+        named, *by_root = answers
+        stored = "" if isinstance(named, Exception) else _text(named[0])
+        if stored or not by_root:
+            return self._checked(stored) if stored else self.cluster_id()
+        layout, root = by_root
+        return self._checked(None if layout is None or root is None else f"{BY_ROOT}{root.czxid:x}")
+
+    def _checked(self, found: str | None) -> str:
         if found is None:
             raise NoClusterError(self._what_is_there())
         self._first = self._first or found
@@ -76,7 +96,7 @@ class ClusterAtRoot:
     def _identity(self, root: str) -> str | None:
         """INSTANCEID; where there is none but a LAYOUT, when the root was made: old clusters never got an INSTANCEID."""
         try:
-            stored = self._nodes._get(f"{root}/INSTANCEID").data.decode("ascii", "replace").strip()
+            stored = _text(self._nodes._get(f"{root}/INSTANCEID").data)
         except NoNodeError:
             stored = ""
         if stored:
@@ -94,6 +114,10 @@ class ClusterAtRoot:
             nearest = sorted(found, key=lambda root: -difflib.SequenceMatcher(None, root, self._root).ratio())[:_TOLD_MAX]
             return f"{text}{before}. There is one at {' and at '.join(nearest)}: look at the path of the URI"
         return f"{text}{before}. No other cluster was found there: look at the address, or make one with `bk local` or initnewcluster"
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode("ascii", "replace").strip()
 
 
 def clusters_near(nodes: Nodes, root: str) -> Iterator[str]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kazoo.client import KazooClient
+from pyspark.sql.types import LongType, StructField, StructType
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
@@ -47,11 +50,14 @@ from bk_core.errors import (
     NoSuchLogError,
     WrongClusterError,
 )
-from bk_core.metadata import open_store
+from bk_core.metadata import open_store, zookeeper
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties, SegmentRange
+from bk_spark import commit, data_ledgers, sink, sweep
 from bk_spark.first_offset import durable
+from bk_spark.options import parse_options
+from bk_spark.writer import BookKeeperStreamWriter
 from tests.integration.patience import PATIENT
 
 _NUMBERS = itertools.count()
@@ -103,8 +109,8 @@ class World:
         self.kazoo.close()
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+@pytest.fixture(scope="module", name="zookeeper")
+def a_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
     with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as process:
         yield process
 
@@ -203,6 +209,83 @@ def test_a_cluster_that_lost_its_layout_lists_no_ledgers(world: World) -> None:
     world.wipe("ledgers/LAYOUT")
     with pytest.raises(NoClusterError, match="has lost its LAYOUT"):
         list(client.list_ledgers())
+
+
+# --- what it costs -----------------------------------------------------------------------------------------------------
+
+
+class Trips:
+    """Round trips to ZooKeeper that this thread makes, and requests in them."""
+
+    def __init__(self, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.trips, self.requests = 0, 0
+        link: Any = client.store._link  # type: ignore[attr-defined]
+        call_all, me = link.call_all, threading.get_ident()
+
+        def counted(asked: Any, timeout_s: float) -> Any:
+            if threading.get_ident() == me:
+                self.trips, self.requests = self.trips + 1, self.requests + len(asked)
+            return call_all(asked, timeout_s)
+
+        monkeypatch.setattr(link, "call_all", counted)
+
+    def of(self, action: Callable[[], Any]) -> tuple[int, int]:
+        self.trips = self.requests = 0
+        action()
+        return self.trips, self.requests
+
+
+def test_a_list_and_its_cluster_are_read_in_one_round_trip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OWN-3: also where the identity takes several requests, because there is no INSTANCEID (OWN-1)."""
+    for requests in (2, 4):
+        world.cluster("ledgers")
+        if requests == 4:
+            world.wipe("ledgers/INSTANCEID")
+        client = world.connect("ledgers")
+        written(client, "web")
+        trips = Trips(client, monkeypatch)
+        assert trips.of(lambda client=client: read_log(client, "web")) == (1, requests)
+        with pytest.raises(NoSuchLogError):
+            read_log(client, "none")
+        world.wipe("ledgers/LAYOUT", *(["ledgers/INSTANCEID"] if requests == 2 else []))
+        with pytest.raises(NoClusterError):
+            read_log(client, "web")
+        world.stop()
+        world.wipe("ledgers", "ledgers-logs")
+
+
+def test_what_a_micro_batch_of_the_sink_asks_the_metadata_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the driver, once its log is there: the list with its cluster for plan and commit, whose the data ledger is, the change.
+
+    And the task, which goes on with its ledger: the intent.
+    """
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    for module in (sink, commit, data_ledgers):
+        monkeypatch.setattr(module, "client_for", lambda *_: client)
+    monkeypatch.setattr(sink, "task_identity", lambda: ("query", 0, 0))
+    monkeypatch.setattr(zookeeper, "CLOCK_KEPT_S", 1e9)
+    monkeypatch.setattr(sweep, "_last", {})
+    monkeypatch.setattr(sweep, "PAUSE_S", 1e9)
+    one = {"ensembleSize": "1", "writeQuorumSize": "1", "ackQuorumSize": "1"}
+    options = parse_options({"metadataServiceUri": world.uri("ledgers"), "log": "web", **one})
+    schema = StructType([StructField("id", LongType())])
+    trips = Trips(client, monkeypatch)
+    batches = []
+
+    def plan() -> None:
+        batches.append(BookKeeperStreamWriter(options, schema, False))
+
+    def task() -> None:
+        messages.append(batches[-1].write(iter([pa.RecordBatch.from_pydict({"id": [len(batches)]})])))
+
+    messages: list[Any] = []
+    for batch_id in range(4):
+        told = [trips.of(plan), trips.of(task), trips.of(lambda: batches[-1].commit(messages[-1:], len(batches) - 1))]
+        if batch_id >= 2:  # the first makes the log, the second its ledger under the log's id
+            assert told == [(1, 2), (1, 1), (3, 4)]
+    assert read_log(client, "web").listed.total_rows == 4
+    data_ledgers._kept.clear()
 
 
 # --- where logs lie ----------------------------------------------------------------------------------------------------

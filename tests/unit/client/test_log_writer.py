@@ -540,7 +540,7 @@ def test_a_take_over_that_gets_nowhere_says_why(uri: str, client: bk_core.BookKe
         def away(path: str) -> Any:
             raise MetadataUnavailableError("no connection")
 
-        monkeypatch.setattr(impatient, "store", Store(impatient.store, read=away))
+        monkeypatch.setattr(impatient, "store", Store(impatient.store, read_here=away))
         with pytest.raises(OperationTimeoutError, match=r"taking over log 'a' did not finish within 0.5 s: .*no connection"):
             LogWriter.open(impatient, "a")
 
