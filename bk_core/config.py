@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.placement import location
@@ -25,7 +25,8 @@ class ClientConfig:
     ``log_root``: where logs live in the metadata store, unless the cluster's own place (OWN-8); over ``log_root`` in the URI.
 
     ``operation_timeout_s`` bounds every blocking call, a recovery's while it makes no progress; ``metadata_timeout_s`` one try at the
-    metadata store.
+    metadata store. While no bookie that may have an entry can be reached, reads and recoveries ask again for ``limits.unreachable_ns``
+    (30 s), and for no longer than nine tenths of ``operation_timeout_s``.
 
     Choosing bookies (metadata.md 5): ``placement`` "random" takes any; "rack-aware" makes every write set span ``min_racks`` racks as far
     as it can, and with ``enforce_racks`` refuses an ensemble that does not. Racks come from ``racks`` (bookie id or host -> location such
@@ -78,6 +79,13 @@ class ClientConfig:
             raise InvalidArgumentError("a metadata service URI is needed, for example zk://127.0.0.1:2181/ledgers")
         self._check_general()
         self._check_writing()
+
+    @property
+    def machine_limits(self) -> Limits:
+        """``limits`` for whatever waits for bookies that cannot be reached (RD-13): a little less than the call that it is for may take, so
+        that the call ends with what each bookie said."""
+        bound_ns = int(0.9e9 * self.operation_timeout_s)
+        return self.limits if self.limits.unreachable_ns <= bound_ns else replace(self.limits, unreachable_ns=bound_ns)
 
     def _check_general(self) -> None:
         for name, kind in (("limits", Limits), ("reads", ReadOptions)):

@@ -259,7 +259,7 @@ class BookKeeper:
         if metadata.state is not LedgerState.CLOSED:
             self._retry(self.store.check_cluster)  # before anything is fenced: one IN_RECOVERY already is fenced without a write (OWN-10)
             options = self._session.recovery_options()
-            machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.limits, options=options)
+            machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.machine_limits, options=options)
             kind = f"recovery-{random.getrandbits(32)}"
             run_machine(self._session, ledger_id, machine, machine.start, add_kind=kind, quorums=metadata, what="recovering")
             closed, version = self._retry(lambda: self._load(ledger_id))

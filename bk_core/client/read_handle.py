@@ -40,6 +40,7 @@ class ReadHandle:
         self.ledger_id = ledger_id
         self._session = session
         self._options = options or session.config.reads
+        self._limits = session.config.machine_limits
         self._view = LedgerView(ledger_id, metadata, version, hold_back=self._options.hold_back_in_recovery)
         start = self._options.rotation
         if start is None:
@@ -174,7 +175,7 @@ class ReadHandle:
                 first,
                 last,
                 batch=self._batch,
-                limits=self._session.config.limits,
+                limits=self._limits,
                 order=self._order,
                 options=self._options,
                 version=self._view.version,
@@ -187,7 +188,9 @@ class ReadHandle:
             while (run := stream.next(self._session.config.operation_timeout_s)) is not None:
                 yield run
         except queue.Empty:
-            raise OperationTimeoutError(f"a read of ledger {self.ledger_id} did not finish in time") from None
+            trouble = f": {machine.trouble}" if machine.trouble else ""
+            message = f"a read of ledger {self.ledger_id} did not finish in time{trouble}"
+            raise OperationTimeoutError(message, ledger=self.ledger_id) from None
         finally:
             self._end(stream)
             self._batch = self._batch and not machine.batch_refused
@@ -220,7 +223,7 @@ class ReadHandle:
                 known=self._view.last_add_confirmed,
                 batch=self._batch,
                 deliver=deliver,
-                limits=self._session.config.limits,
+                limits=self._limits,
                 options=self._options,
                 order=self._order,
                 sizes=self._sizes,
@@ -250,7 +253,7 @@ class ReadHandle:
         """LC-1, once more when its bookies were replaced meanwhile (R29)."""
         while not self.is_closed:
             with self._lock:
-                machine = LacReader(self.ledger_id, self._view.metadata, None, version=self._view.version)
+                machine = LacReader(self.ledger_id, self._view.metadata, None, version=self._view.version, limits=self._limits)
             asked = machine.ensemble
             try:
                 self._heard(int(run_machine(self._session, self.ledger_id, machine, machine.start, quorums=self._view.metadata)))

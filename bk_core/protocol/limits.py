@@ -17,6 +17,11 @@ class Limits:
     read_timeout_ns: int = _limit(5_000_000_000, 1, 50_000_000)
     speculative_read_ns: int = _limit(2_000_000_000, 1)
     speculative_read_ns_max: int = _limit(60_000_000_000, 1)
+    # While no bookie that may have an entry can be reached: how long it is asked for again, the first pause, and what that is doubled up to
+    # (RD-13). A client's operation timeout bounds the first (ClientConfig.machine_limits).
+    unreachable_ns: int = _limit(30_000_000_000)
+    read_again_ns: int = _limit(100_000_000)
+    read_again_ns_max: int = _limit(2_000_000_000)
     # Tails (LC-5): how long a bookie may hold a poll, the least time between polls that bring nothing, and between looks at the metadata.
     long_poll_ns: int = _limit(2_000_000_000, 1_000_000)
     tail_pause_ns: int = _limit(200_000_000, 1)

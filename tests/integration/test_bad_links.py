@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.errors import BkError
+from bk_core.errors import BkError, ReadError
 from bk_core.protocol.entry import digests, layout
+from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire.messages import AddRequest, AddResponse, ReadRequest, Status
@@ -114,6 +115,65 @@ def test_a_reset_of_all_connections_fails_no_read(detour: Detour) -> None:
         assert at_once([lambda: reader.read(0, last // 3)] * 15) == []
         cut.join()
         assert reader._batch
+
+
+@pytest.fixture
+def nobody() -> Iterator[tuple[str, int]]:
+    """An address that refuses connections: a port that is taken and not listened on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()
+
+
+@pytest.mark.parametrize("protocol", ["v2", "v3"])
+@pytest.mark.parametrize("how", ["refused", "reset"])
+def test_reads_outlive_a_restart_of_all_bookies(detour: Detour, nobody: tuple[str, int], protocol: str, how: str) -> None:
+    """RD-13: whatever is asked while nobody can be reached is answered when somebody can: entries, batches, the LAC, a recovery, a tail."""
+    closed, unclosed = (measure.write(detour.cluster, 100_000, 3, close=close) for close in (True, False))
+    bk = detour.connect(protocol=protocol)
+    away: list[threading.Timer] = []
+
+    def all_away() -> None:
+        if how == "refused":
+            detour.elsewhere = nobody
+            detour.cut()
+        else:
+            for link in detour.links:
+                detour.proxy.cut(link, refuse=True)
+
+    def all_back() -> None:
+        detour.elsewhere = None
+        detour.proxy.heal_all()
+
+    with bk.open_ledger(closed) as reader, bk.open_ledger(unclosed) as open_reader:
+        expected = reader.read(0, reader.last_add_confirmed)
+        last = open_reader.read_last_add_confirmed()
+        got: dict[str, Any] = {}
+        jobs: dict[str, Callable[[], Any]] = {
+            "single": lambda: reader.read(0, 0) == expected[:1],
+            "all": lambda: reader.read(0, reader.last_add_confirmed) == expected,
+            "lac": lambda: open_reader.read_last_add_confirmed() == last,
+            "tail": lambda: next(iter(reader.tail(0))).first_entry_id == 0,
+        }
+        for batch in (jobs, {"recovery": lambda: bk.recover_ledger(unclosed).metadata.state is LedgerState.CLOSED}):
+            all_away()
+            away.append(threading.Timer(3.0, all_back))
+            away[-1].start()
+            failures = at_once([lambda name=name, job=job: got.update({name: job()}) for name, job in batch.items()])  # type: ignore[misc]
+            away[-1].join()
+            assert failures == []
+    assert got == dict.fromkeys(["single", "all", "lac", "tail", "recovery"], True)
+
+
+def test_a_read_that_nobody_can_be_asked_for_says_so_in_time(detour: Detour, nobody: tuple[str, int]) -> None:
+    """RD-13: the error comes before the operation's timeout, with what each replica said and for how long it was asked."""
+    ledger = measure.write(detour.cluster, 10_000, 3, close=True)
+    bk = detour.connect(operation_timeout_s=4.0)
+    detour.elsewhere = nobody
+    with bk.open_ledger(ledger) as reader, pytest.raises(ReadError, match="asked again for 3.6 s") as caught:
+        reader.read(0, 0)
+    for bookie in detour.cluster.bookie_ids:
+        assert f"{bookie}: unavailable" in str(caught.value)
 
 
 def test_a_cut_in_the_middle_of_an_answer_keeps_what_came(detour: Detour) -> None:

@@ -20,6 +20,7 @@ class Detour:
         self.proxy = Proxy()
         self.clients: list[BookKeeper] = []
         self.owner = "client"
+        self.elsewhere: tuple[str, int] | None = None  # where new connections are sent to instead
 
     def link(self, bookie: str) -> Link:
         host, port = bookie.rsplit(":", 1)
@@ -53,6 +54,8 @@ class Detour:
 
     def connect(self, **settings: Any) -> BookKeeper:
         def through(bookie: str, host: str, port: int) -> tuple[str, int]:
+            if self.elsewhere is not None:
+                return self.elsewhere
             return "127.0.0.1", self.proxy.link(self.owner, bookie, host, port).listen_port
 
         store: Any = ThroughProxy(open_store(self.cluster.uri), through)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bk_core.net.link import BookieLink
+from bk_core.protocol.ledger.unreachable import Unreachable
 from bk_core.protocol.link import Attempts, FlowWindow, LinkHealth, Patience, Turns
 from bk_core.protocol.session.suspicion import Suspicion
 
@@ -66,6 +67,10 @@ def gives_up_at_once(self: BookieLink, one: Any, status: Any) -> bool:
 
 def repeats_for_ever(self: BookieLink, one: Any, status: Any) -> bool:
     return not self._closed
+
+
+def never_again(self: Unreachable, now_ns: int) -> int | None:
+    return None
 
 
 def all_for_the_first(self: Attempts, now_ns: int) -> int | None:

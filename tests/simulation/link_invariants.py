@@ -13,6 +13,7 @@
 | I-K9 | suspects_that_are_well_are_chosen_again | SES-2, SES-3 |
 | I-K10 | little_is_moved_twice | LINK-1, LINK-5 |
 | I-K11 | everything_ends | LINK-1, LINK-3 |
+| I-K12 | who_cannot_be_reached_is_asked_again | RD-13 |
 
 What is only known at the moment when it happens is found there and told here.
 """
@@ -139,8 +140,9 @@ def suspects_that_are_well_are_chosen_again(run: LinkRun) -> Finding:
 
 @link_invariant("I-K10")
 def little_is_moved_twice(run: LinkRun) -> Finding:
-    """Where the network is thin and nothing else, and everything has ended."""
-    if not (run.over and run.is_mild and run.useful_bytes > 200_000):
+    """Where the network is thin and nothing else, and everything has ended. A machine may ask a second replica while the first one's
+    connection waits for a thin line that others use (RD-4)."""
+    if run.readers or not (run.over and run.is_mild and run.useful_bytes > 200_000):
         return None
     moved = sum(host.back.carried for host in run.hosts.values())
     if moved > run.useful_bytes * 1.1 + 50_000:
@@ -155,10 +157,16 @@ def everything_ends(run: LinkRun) -> Finding:
     unanswered = [asked for asked in run.asked if not asked.answers]
     if unanswered:
         return f"{len(unanswered)} requests were never answered, the first is {unanswered[0]}"
-    unread = [puller.name for puller in run.pullers if not puller.done]
+    unread = [one.name for one in [*run.pullers, *run.readers] if not one.done]
     if unread:
         return f"{unread} never read everything"
     for adder in run.adders:
         if any(adder.waits_since(link) is not None for link in run.network.links):
             return f"{adder.name} never heard of some of its adds"
     return None
+
+
+@link_invariant("I-K12")
+def who_cannot_be_reached_is_asked_again(run: LinkRun) -> Finding:
+    """RD-13: found where a read fails, by how long nothing had been read."""
+    return run.found("I-K12")

@@ -6,6 +6,7 @@ from typing import Any
 
 from bk_core.client import list_store
 from bk_core.net.link import BookieLink
+from bk_core.protocol.ledger.unreachable import Unreachable
 from bk_core.protocol.link import Attempts, FlowWindow, LinkHealth, Turns
 from bk_core.protocol.log import ledger_list
 from bk_core.protocol.session.suspicion import Suspicion
@@ -24,6 +25,7 @@ from tests.simulation.broken_links import (
     last_comes_first,
     late_only_in_silence,
     lets_through,
+    never_again,
     never_silent,
     peeks_at_last,
     repeats_for_ever,
@@ -130,6 +132,13 @@ LINK_MUTATIONS: tuple[Mutation, ...] = (
         ((BookieLink, "on_io", lets_through),),
         ("crash",),
         {**LINKS, "troubles": (0.0, 0.02, 0.0)},
+    ),
+    Mutation(
+        "RD-13",
+        "a read of which no replica can be reached fails at once",
+        ((Unreachable, "failed", never_again),),
+        ("I-K12",),
+        {**LINKS, "hosts": 3, "crash": 0.2, "readers": 2},
     ),
     Mutation(
         "SES-1",

@@ -9,9 +9,12 @@ from bk_core.client.peers import Resolver, Suspects
 from bk_core.client.session import Session
 from bk_core.config import ClientConfig
 from bk_core.errors import MetadataUnavailableError, NoNodeError
-from bk_core.metadata.store import BookieView
+from bk_core.metadata.store import BookieView, Versioned
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.placement import Quarantine
 from bk_core.protocol.ledger.replica_order import ReadHistory
+from bk_core.protocol.wire.messages import Status
 from tests.simulation.links import Network, SimLink, SimNames, SimReactor
 
 QUARANTINE_S = 5.0
@@ -24,12 +27,16 @@ class SimStore:
     def __init__(self, network: Network) -> None:
         self.world = network.world
         self.registered: dict[str, tuple[str, int]] = {}
+        self.ledgers: dict[int, LedgerMetadata] = {}
         self.out_until_ns = 0
 
     def resolve(self, bookie: str) -> tuple[str, int]:
         if bookie not in self.registered:
             raise NoNodeError(f"no bookie {bookie}")
         return self.registered[bookie]
+
+    def read_ledger(self, ledger_id: int) -> Versioned:
+        return Versioned(metadata_codec.encode(self.ledgers[ledger_id]), 0)
 
 
 class SimSession(Session):
@@ -55,10 +62,15 @@ class SimSession(Session):
         self._names = SimNames(network)
         self.rng = network.world.rng
         self.placement = self._new_placement(None)
+        self.on_read: Callable[[SimSession, str, Status], None] = lambda session, bookie, status: None
 
     def see(self) -> None:
         """The registry has changed."""
         self._bookies_changed(BookieView(tuple(sorted(self.sim_store.registered)), ()))
+
+    def note_read(self, bookie: str, status: Status, elapsed_ns: int) -> None:
+        super().note_read(bookie, status, elapsed_ns)
+        self.on_read(self, bookie, status)
 
     @property
     def suspects(self) -> frozenset[str]:

@@ -9,12 +9,16 @@ import struct
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
-from bk_core.errors import NotEnoughBookiesError
+from bk_core.client.session import Driver
+from bk_core.errors import BkError, NotEnoughBookiesError
 from bk_core.net.asking import is_repeatable
 from bk_core.net.outstanding import Waiting
+from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.reader import RangeReader
 from bk_core.protocol.ledger.run import AddRun
 from bk_core.protocol.link import CUTS_MAX
 from bk_core.protocol.wire import connection
@@ -40,7 +44,8 @@ from tests.simulation.world import MS, Weather, World
 S = 1_000 * MS
 LOOK_NS = 250 * MS
 SILENCE = frozenset({Status.UNAVAILABLE, Status.TIMEOUT, Status.PROTOCOL_ERROR})
-FIRST_LEDGER, ADDED_LEDGER = 7, 1000
+FIRST_LEDGER, READ_LEDGER, ADDED_LEDGER = 7, 500, 1000
+_HEADER_BYTES = 32
 _LENGTH = struct.Struct(">I")
 _IDS = struct.Struct(">qq")
 
@@ -68,6 +73,7 @@ class LinkOptions:
     two_addresses: bool = False
     troubles: tuple[float, float, float] = (0.0, 0.0, 0.0)  # forgets, garbage, cuts in an answer
     adds: bool = True
+    readers: int = 0
 
 
 def draw(seed: int, forced: dict[str, Any]) -> LinkOptions:
@@ -100,6 +106,8 @@ def draw(seed: int, forced: dict[str, Any]) -> LinkOptions:
         "outage": among(0.0, 0.0, 0.03),
         "troubles": (among(0.0, 0.0, 0.01), among(0.0, 0.0, 0.01), among(0.0, 0.0, 0.05)),
     }
+    seldom = Random(f"links of {seed}, readers")  # of its own: all else stays what it was
+    drawn["readers"] = 1 + int(seldom.random() * 2) if seldom.random() < 0.4 else 0
     return LinkOptions(**{**drawn, **({} if mild else rare), **forced})
 
 
@@ -198,6 +206,65 @@ class Puller:
             self.kind = "run"
         self.bookie += 1
         self.run.world.at(int(200 * MS * (1 + self.run.world.random())), self._ask)
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """Reads one ledger with the product's machine and driver; every host has all of it. What failed is read again from there."""
+
+    run: LinkRun
+    session: SimSession
+    ledger_id: int
+    batch: bool
+    next: int = 0
+    moved_ns: int = 0  # since then nothing was read
+    driver: Driver | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.session.name} reads {self.ledger_id} by machine"
+
+    @property
+    def done(self) -> bool:
+        return self.next == len(self.run.bodies[self.ledger_id])
+
+    def start(self) -> None:
+        metadata, last = self.run.store.ledgers[self.ledger_id], len(self.run.bodies[self.ledger_id]) - 1
+        limits = self.session.config.machine_limits
+        machine = RangeReader(self.ledger_id, metadata, self.next, last, start=0, batch=self.batch, limits=limits, version=0)
+        self.driver = driver = Driver(self.session, self.ledger_id)
+        driver.set_quorums(metadata)
+        driver.machine = machine
+        driver.on_complete, driver.on_fail = self._completed, self._failed
+        self.moved_ns = self.run.world.now
+        driver.perform(machine.start())
+
+    def _completed(self, token: Any, value: Any) -> None:
+        assert self.driver is not None
+        if token == "end":
+            self.driver.close()
+        elif token == "run":
+            bodies = self.run.bodies[self.ledger_id]
+            if value.first_entry_id != self.next or value.payloads() != [
+                body[_HEADER_BYTES:] for body in bodies[self.next : self.next + value.count]
+            ]:
+                self.run.network.fail("I-K3", f"{self.name} was given something else than entries {self.next} and so on")
+            self.next += value.count
+            self.moved_ns = self.run.world.now
+            self.run.useful_bytes += value.payload_bytes
+            driver, machine = self.driver, self.driver.machine
+            assert isinstance(machine, RangeReader)
+            self.run.world.at(1, lambda: driver.perform(machine.consumed()))
+
+    def _failed(self, token: Any, error: Exception) -> None:
+        """RD-13."""
+        assert self.driver is not None and isinstance(error, BkError)
+        self.driver.close()
+        self.run.world.note(f"{self.name}: {error}")
+        waited_ns = self.run.world.now - self.moved_ns
+        if error.context.get("status") == Status.UNAVAILABLE.name and waited_ns < self.session.config.machine_limits.unreachable_ns:
+            self.run.network.fail("I-K12", f"{self.name} was given up after {waited_ns / MS:.0f} ms: {error}")
+        self.run.world.at(int(S * (1 + self.run.world.random())), self.start)
 
 
 def _bodies_of(response: Response | None) -> list[bytes]:
@@ -336,8 +403,11 @@ class LinkRun:
         self._broken: dict[tuple[str, str], None] = {}  # by session and bookie: its connection broke and it has not answered since
         self.hosts = {name: self._host(name) for name in (f"b{i + 1}" for i in range(options.hosts))}
         self.sessions = [SimSession(f"c{i + 1}", self.network, self.store) for i in range(options.sessions)]
+        for session in self.sessions:
+            session.on_read = self.heard
         self.bodies: dict[int, list[bytes]] = {}
         self.pullers = [self._puller(index) for index in range(options.pullers)]
+        self.readers = [self._reader(index) for index in range(options.readers)]
         self.adders = [Adder(self, session, 100 * index) for index, session in enumerate(self.sessions) if options.adds]
         self.largest_bytes = max([options.entry_bytes, 200]) + 64
 
@@ -372,6 +442,21 @@ class LinkRun:
         first = 0 if random() < 0.7 else int(random() * o.hosts)
         return Puller(self, self.sessions[index % len(self.sessions)], ledger_id, kind, o.depth, first)
 
+    def _reader(self, index: int) -> Reader:
+        ledger_id = READ_LEDGER + index
+        bodies = [_body(ledger_id, entry_id, 100 + self.options.entry_bytes) for entry_id in range(self.options.entries)]
+        for host in self.hosts.values():
+            host.put(ledger_id, bodies)
+        self.bodies[ledger_id] = bodies
+        names, last = tuple(self.hosts), len(bodies) - 1
+        quorums = len(names), len(names), 1
+        fragments = (Fragment(0, names),)
+        length = sum(map(len, bodies)) - len(bodies) * _HEADER_BYTES
+        self.store.ledgers[ledger_id] = LedgerMetadata(
+            *quorums, LedgerState.CLOSED, fragments, last_entry_id=last, length=length, digest_type=DigestType.DUMMY
+        )
+        return Reader(self, self.sessions[index % len(self.sessions)], ledger_id, index % 2 == 0)
+
     # --- what is asked and answered --------------------------------------------------------------------------------------
 
     def ask(
@@ -399,7 +484,8 @@ class LinkRun:
     def _sent(self, link: SimLink, waiting: Waiting) -> None:
         asked = getattr(waiting.answer, "__self__", None)
         if not isinstance(asked, Asked):
-            self.world.probes["a suspect was asked whether it is back"] += 1
+            if isinstance(waiting.answer, partial):
+                self.world.probes["a suspect was asked whether it is back"] += 1
             return
         asked.waiting = waiting
         asked.sends += 1
@@ -484,6 +570,8 @@ class LinkRun:
             world.at(int(S * world.random()), puller.start)
         for adder in self.adders:
             world.at(int(S * world.random()), adder.go_on)
+        for reader in self.readers:
+            world.at(int(S * world.random()), reader.start)
         world.at(LOOK_NS, self._look)
         world.at(500 * MS, self._weather)
         self._run_until(int(o.storm_s * S), lambda: False)
@@ -500,7 +588,12 @@ class LinkRun:
     def _is_quiet(self) -> bool:
         suspects = any(session.suspects for session in self.sessions)
         adding = any(adder.waits_since(link) is not None for adder in self.adders for link in self.network.links)
-        return not suspects and not adding and all(p.done for p in self.pullers) and all(asked.answers for asked in self.asked[-400:])
+        return (
+            not suspects
+            and not adding
+            and all(p.done for p in [*self.pullers, *self.readers])
+            and all(asked.answers for asked in self.asked[-400:])
+        )
 
     def _run_until(self, at_ns: int, over: Callable[[], bool]) -> None:
         world = self.world
@@ -513,6 +606,10 @@ class LinkRun:
                     return
 
     def _look(self) -> None:
+        for reader in self.readers:
+            machine = None if reader.driver is None else reader.driver.machine
+            if isinstance(machine, RangeReader) and machine.trouble:
+                self.world.probes["a read waited for replicas of which none could be reached"] += 1
         for session in self.sessions:
             for bookie in self.hosts:
                 key = session.name, bookie

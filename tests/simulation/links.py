@@ -11,7 +11,7 @@ import errno
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from bk_core.net.asking import Asking, _is_bulk
@@ -283,6 +283,11 @@ class WatchedAsking(Asking):
             self.link.network.turns.gone(self.link, waiting)
         return everything
 
+    def drop(self, reader: Hashable) -> None:
+        for waiting in self.link.network.turns.of(self.link, reader):
+            self.link.network.turns.gone(self.link, waiting)
+        super().drop(reader)
+
     def done(self, waiting: Waiting, now_ns: int, answer_bytes: int = 0) -> None:
         super().done(waiting, now_ns, answer_bytes)
         self.link.network.on_answer(self.link)
@@ -369,6 +374,9 @@ class Turns:
                 self.overtakes += 1
                 if passed[waiting.reader] > 2:
                     self._fail("I-K6", f"reader {waiting.reader} had its third turn while {reader} waited for one")
+
+    def of(self, link: SimLink, reader: Any) -> list[Waiting]:
+        return list(self._waiting.get((id(link), reader), ()))
 
     def gone(self, link: SimLink, waiting: Waiting) -> None:
         self._of(link, waiting).pop(waiting, None)

@@ -22,6 +22,7 @@ PROBES = (
     "a link was dropped because its bookie had moved",
     "a log was truncated",
     "a metadata request never arrived",
+    "a read waited for replicas of which none could be reached",
     "a reader of a log loaded a chunk of its history",
     "a reader was told that entries were trimmed before it read them",
     "a reader went on behind entries that were trimmed",

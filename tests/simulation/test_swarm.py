@@ -20,7 +20,7 @@ from tests.simulation.twins import different
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS, SEEDS_A_BLOCK = 8, 150
 SAFETY = [*(f"I-{i}" for i in range(1, 21)), "I-G1", "I-G2", "I-G3", *(f"I-L{i}" for i in range(1, 11)), "I-R1", "RC-5", "WR-7"]
-LINKS = [f"I-K{i}" for i in range(1, 12)]
+LINKS = [f"I-K{i}" for i in range(1, 13)]
 LIVE = [f"L-{i}" for i in range(1, 12)]
 EVALUATED: Counter[str] = Counter()
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from bk_core.errors import BkError, ReadError, ReadTimeoutError, UnauthorizedError
-from bk_core.protocol.effects import Complete, Effect, Fail, SendRead
+from bk_core.errors import BkError, NoSuchLedgerError, ReadError, ReadTimeoutError, UnauthorizedError
+from bk_core.protocol.effects import Complete, Effect, Fail, ReadLedger, SendRead, SetTimer
 from bk_core.protocol.entry import digests
-from bk_core.protocol.events import MetadataChanged, ReadReply
+from bk_core.protocol.events import LedgerRead, MetadataChanged, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.answers import checked_lac
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.read_failures import DENIALS, decisive, failure_of
+from bk_core.protocol.ledger.unreachable import SILENT, Unreachable, only_unreachable
+from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import LAST_ENTRY, ReadLacRequest, ReadRequest, Status
+
+AGAIN = "lac-again"
 
 
 class LacReader:
@@ -19,18 +23,31 @@ class LacReader:
     ``explicit`` asks by READ_LAC, whose answers carry the explicit LAC too (v3); else by reading the last entry. Completes ``token`` with
     the LAC, floored at the entry before the last fragment (D5), as soon as the answers cover every write set (Q-4). Fails it with
     UnauthorizedError at once, else when all have answered and do not cover: ReadTimeoutError if the last answer that failed was a timeout,
-    ReadError otherwise.
+    ReadError otherwise. While those that are missing cannot be reached they are asked again, and the metadata is read (RD-13).
     ``MetadataChanged``: CLOSED completes with the last entry (LC-4); another last fragment is asked from the start.
     """
 
-    def __init__(self, ledger_id: int, metadata: LedgerMetadata, token: object, *, explicit: bool = True, version: int = -1) -> None:
+    def __init__(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        token: object,
+        *,
+        explicit: bool = True,
+        version: int = -1,
+        limits: Limits | None = None,
+    ) -> None:
         self.ledger_id = ledger_id
         self._metadata, self._version = metadata, version
         self._token = token
         self._explicit = explicit
         self._distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
         self._hmac_key = digests.hmac_key(metadata.password)
-        self._first_request = 0
+        self._next_request = 0
+        self._asked: dict[int, int] = {}  # positions by request
+        self._look: int | None = None
+        self._unreachable = Unreachable(limits or Limits())
+        self._now_ns = 0
         self._heard: dict[int, int] = {}
         self._failed: dict[int, Status] = {}
         self._finished = False
@@ -43,9 +60,12 @@ class LacReader:
     def start(self) -> list[Effect]:
         if self._metadata.state is LedgerState.CLOSED:
             return self._complete(self._metadata.last_entry_id)  # LC-4: bookies are never asked
-        ensemble = self.ensemble
-        requests = range(self._first_request, self._first_request + len(ensemble))
-        return [SendRead(r, bookie, self._message(r)) for r, bookie in zip(requests, ensemble, strict=True)]
+        return [self._ask(position) for position in range(len(self.ensemble))]
+
+    def _ask(self, position: int) -> SendRead:
+        request, self._next_request = self._next_request, self._next_request + 1
+        self._asked[request] = position
+        return SendRead(request, self.ensemble[position], self._message(request))
 
     def _message(self, request: int) -> ReadLacRequest | ReadRequest:
         if self._explicit:
@@ -55,18 +75,23 @@ class LacReader:
     def handle(self, event: object, now_ns: int) -> list[Effect]:
         if self._finished:  # R28: completes once
             return []
+        self._now_ns = now_ns
         match event:
             case ReadReply():
                 return self._on_answer(event)
             case MetadataChanged():
                 return self._on_metadata(event)
+            case TimerFired(key=key) if key == AGAIN:
+                return self._ask_again()
+            case LedgerRead(request=request) if request == self._look:
+                return self._on_look(event)
             case _:
                 return []
 
     def _on_answer(self, event: ReadReply) -> list[Effect]:
         """LC-1: a value, a denial (-1), or nothing that counts; of each position once."""
-        position = event.request - self._first_request
-        if position < 0 or position in self._heard or position in self._failed:
+        position = self._asked.pop(event.request, None)
+        if position is None:
             return []
         value = self._value(event)
         if value is None:
@@ -83,7 +108,7 @@ class LacReader:
         self._metadata, self._version = event.metadata, event.version
         if event.metadata.last_fragment == before and event.metadata.state is not LedgerState.CLOSED:
             return []
-        self._first_request += self._distribution.ensemble_size
+        self._asked.clear()
         self._heard.clear()
         self._failed.clear()
         return self.start()
@@ -103,8 +128,37 @@ class LacReader:
             return self._complete(self._result())
         if len(self._heard) + len(self._failed) < self._distribution.ensemble_size:
             return []
+        if self._may_come_back() and (pause_ns := self._unreachable.failed(self._now_ns)) is not None:
+            return self._wait(pause_ns)
         self._finished = True
         return [Fail(self._token, self._error())]
+
+    def _may_come_back(self) -> bool:
+        """RD-13. Those that answered well stay heard."""
+        return only_unreachable(self._failed.values(), denials_count=False)
+
+    def _wait(self, pause_ns: int) -> list[Effect]:
+        """RD-13. Beside it the metadata is read: the bookies may have been replaced (R29)."""
+        effects: list[Effect] = [SetTimer(AGAIN, pause_ns)]
+        if self._look is None:
+            self._look, self._next_request = self._next_request, self._next_request + 1
+            effects.append(ReadLedger(self._look))
+        return effects
+
+    def _ask_again(self) -> list[Effect]:
+        missing = sorted(position for position, status in self._failed.items() if status in SILENT)
+        for position in missing:
+            del self._failed[position]
+        return [self._ask(position) for position in missing]
+
+    def _on_look(self, read: LedgerRead) -> list[Effect]:
+        self._look = None
+        if read.outcome is Outcome.NO_SUCH_LEDGER:
+            self._finished = True
+            return [Fail(self._token, NoSuchLedgerError(f"ledger {self.ledger_id} was deleted", ledger=self.ledger_id))]
+        if read.outcome is not Outcome.OK or read.metadata is None:
+            return []
+        return self._on_metadata(MetadataChanged(read.metadata, read.version))
 
     def _enough(self) -> bool:
         """LC-1: round-robin coverage (Q-4), never a count over the ensemble."""
@@ -120,7 +174,7 @@ class LacReader:
     def _error(self) -> BkError:
         ensemble = self.ensemble
         answers = ", ".join(f"{ensemble[p]}: {_text(s)}" for p, s in sorted(self._failed.items()))
-        message = f"the LAC of ledger {self.ledger_id} is not known: too few of its bookies answered ({answers})"
+        message = f"the LAC of ledger {self.ledger_id} is not known: too few of its bookies answered ({answers}){self._unreachable}"
         if Status.OK in self._failed.values():
             message += self._metadata.access_note
         last = list(self._failed.values())[-1]

@@ -37,6 +37,7 @@ class Chunk:
     asked: dict[int, Attempt] = field(default_factory=dict)
     looked_again: bool = False
     parked: bool = False  # it waits for room in the read-ahead
+    waiting: bool = False  # for bookies that cannot be reached (RD-13)
     turn: int = 0  # which of the replicas is asked first (ReplicaOrder)
     runs: list[EntryRun] = field(default_factory=list)
 

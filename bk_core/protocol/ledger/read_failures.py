@@ -43,11 +43,18 @@ def decisive(failures: Iterable[Failure]) -> Failure:
 
 
 def read_error(
-    ledger_id: int, entry_id: int, ensemble: Sequence[BookieId], failures: Mapping[int, Failure], replicas: int, digest_note: str = ""
+    ledger_id: int,
+    entry_id: int,
+    ensemble: Sequence[BookieId],
+    failures: Mapping[int, Failure],
+    replicas: int,
+    digest_note: str = "",
+    tried: str = "",
 ) -> BkError:
     """RD-6: NoSuchEntryError only if all ``replicas`` denied; the message names each replica and what it said.
 
     ``context["status"]`` of a ReadError is the decisive status's name, "DIGEST" for a bad copy: then ``digest_note`` stands at the end.
+    ``tried`` stands behind the answers: for how long bookies were asked that could not be reached (RD-13).
     """
     answers = ", ".join(f"{ensemble[p]}: {failure.text}" for p, failure in sorted(failures.items()))
     if len(failures) == replicas and all(failure.denial for failure in failures.values()):
@@ -56,5 +63,5 @@ def read_error(
         )
     main = decisive(failures.values())
     status = "DIGEST" if main.status is None else main.status.name
-    message = f"entry {entry_id} of ledger {ledger_id} cannot be read: {main.text} ({answers})"
+    message = f"entry {entry_id} of ledger {ledger_id} cannot be read: {main.text} ({answers}){tried}"
     return ReadError(message + (digest_note if main.status is None else ""), ledger=ledger_id, entry=entry_id, status=status)

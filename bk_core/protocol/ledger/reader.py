@@ -30,6 +30,7 @@ from bk_core.protocol.ledger.read_failures import Failure, failure_of, read_erro
 from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
 from bk_core.protocol.ledger.replica_order import ReplicaOrder
 from bk_core.protocol.ledger.run import EntryRun
+from bk_core.protocol.ledger.unreachable import Unreachable, only_unreachable
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire import read_run
 from bk_core.protocol.wire.batch_parts import BatchParts, BodyCheck
@@ -47,6 +48,7 @@ from bk_core.protocol.wire.messages import (
 __all__ = ["SINGLE_READS_IN_FLIGHT", "LacReader", "RangeReader"]
 
 SPECULATE = "speculate"
+AGAIN = "read-again"
 # What a bookie that has no batch read makes of one; that an old one closes the connection (wire-protocol.md 8.5) a link says as BAD_REQUEST
 # (LINK-7). A connection that was lost says nothing about the bookie.
 _BATCH_REFUSALS = frozenset((Status.BAD_REQUEST, Status.PROTOCOL_ERROR))
@@ -83,6 +85,7 @@ class RangeReader:
     ) -> None:
         self.ledger_id = ledger_id
         self.batch_refused = False
+        self.trouble = ""  # what is in the way while bookies cannot be reached (RD-13); may be looked at from any thread
         self.next_request = first_request
         self._metadata, self._version = metadata, version
         self._limits = limits or Limits()
@@ -103,6 +106,10 @@ class RangeReader:
         self._ahead = ahead or ReadAhead(self._limits, self._lanes, sizes or EntrySizes(metadata))
         self._asked: dict[int, Attempt] = {}
         self._looking: dict[int, Chunk] = {}
+        self._glancing: dict[int, Chunk] = {}  # looks at the metadata beside the wait for bookies that cannot be reached
+        self._unreachable = Unreachable(self._limits)
+        self._again_armed = False
+        self._now_ns = 0
         self._answered: set[BookieId] = set()
         self._moving: frozenset[int] = frozenset()
         self._delay_ns = self._limits.speculative_read_ns
@@ -169,6 +176,7 @@ class RangeReader:
         """RD-12: after the end nothing touches the operation again."""
         if self._finished:
             return []
+        self._now_ns = now_ns
         match event:
             case ReadReply():
                 return self._on_reply(event)
@@ -177,6 +185,8 @@ class RangeReader:
                 return []
             case TimerFired(key=key) if key == SPECULATE:
                 return self._speculate()
+            case TimerFired(key=key) if key == AGAIN:
+                return self._ask_again()
             case LedgerRead():
                 return self._on_metadata_read(event)
             case MetadataChanged(metadata=metadata, version=version):
@@ -197,7 +207,7 @@ class RangeReader:
         return self._last if following is None else following - 1
 
     def _new_round(self, chunk: Chunk) -> list[Effect]:
-        chunk.parked = False
+        chunk.parked = chunk.waiting = False
         self._forget(chunk.asked)
         chunk.asked.clear()
         chunk.tried.clear()
@@ -305,7 +315,7 @@ class RangeReader:
         attempt.chunk.failures[attempt.position] = failure
         self._order.failed(attempt.position)
         line = f"ledger {self.ledger_id} entry {entry_id}: {failure.text} at {attempt.bookie}; asking another replica"
-        return [Log("warning", line)]
+        return [Log("debug" if self._unreachable.waits else "warning", line)]
 
     def _progress(self, attempt: Attempt, run: EntryRun, failure: Failure | None, reply: ReadReply) -> list[Effect]:
         """RD-10: a verified prefix is a valid answer. ``failure`` is what came behind it: that replica is not asked for the rest."""
@@ -313,6 +323,8 @@ class RangeReader:
         if attempt.probe:
             self._batch, self.batch_refused = False, True
         self._answered.add(attempt.bookie)
+        self._unreachable.answered()
+        self.trouble = ""
         self._delay_ns = self._limits.speculative_read_ns
         chunk.runs.append(run)
         self._ahead.arrived(run)
@@ -379,6 +391,8 @@ class RangeReader:
 
     def _exhausted(self, chunk: Chunk) -> list[Effect]:
         """RD-7: before an entry is given up, the metadata is read once more; its replicas may be others now."""
+        if self._may_come_back(chunk) and (pause_ns := self._unreachable.failed(self._now_ns)) is not None:
+            return self._wait(chunk, pause_ns)
         if chunk.looked_again:
             return self._fail(self._error(chunk), alarm=True)
         chunk.looked_again = True
@@ -386,8 +400,38 @@ class RangeReader:
         self._looking[request] = chunk
         return [ReadLedger(request)]
 
+    def _may_come_back(self, chunk: Chunk) -> bool:
+        """RD-13. A confirmed entry exists, so a replica that denies it cannot speak for those that cannot be reached."""
+        statuses = [failure.status for failure in chunk.failures.values()]
+        return only_unreachable(statuses, denials_count=not self._unconfirmed)
+
+    def _wait(self, chunk: Chunk, pause_ns: int) -> list[Effect]:
+        """RD-13. Beside it the metadata is read, which may name other replicas by now (RD-7)."""
+        effects: list[Effect] = []
+        self.trouble = str(self._error(chunk).args[0])
+        if not chunk.looked_again:
+            effects.append(Log("warning", f"{self.trouble}; asking again for up to {self._unreachable.patience_s:g} s"))
+        chunk.waiting = chunk.looked_again = True
+        if chunk not in self._glancing.values():
+            request, self.next_request = self.next_request, self.next_request + 1
+            self._glancing[request] = chunk
+            effects.append(ReadLedger(request))
+        if not self._again_armed:
+            self._again_armed = True
+            effects.append(SetTimer(AGAIN, pause_ns))
+        return effects
+
+    def _ask_again(self) -> list[Effect]:
+        self._again_armed = False
+        effects: list[Effect] = []
+        for chunk in self._chunks():
+            if chunk.waiting and not chunk.done:
+                effects += self._new_round(chunk)
+        return effects
+
     def _on_metadata_read(self, read: LedgerRead) -> list[Effect]:
-        chunk = self._looking.pop(read.request, None)
+        glance = read.request in self._glancing
+        chunk = (self._glancing if glance else self._looking).pop(read.request, None)
         if chunk is None:
             return []
         if read.outcome is Outcome.NO_SUCH_LEDGER:
@@ -398,7 +442,12 @@ class RangeReader:
             self._adopt(read.metadata, read.version)
         if chunk.done or chunk not in self._chunks():  # closed below it
             return effects + self._deliver()
-        if self._metadata.fragment_of(chunk.next).ensemble == chunk.ensemble:
+        same = self._metadata.fragment_of(chunk.next).ensemble == chunk.ensemble
+        if glance and (same or chunk.parked):
+            return effects
+        if chunk.asked and not glance:  # the other look has found other replicas meanwhile
+            return effects
+        if same:
             return effects + self._fail(self._error(chunk), alarm=True)
         return effects + self._new_round(chunk)
 
@@ -425,7 +474,7 @@ class RangeReader:
 
     def _error(self, chunk: Chunk) -> BkError:
         replicas, note = self._distribution.write_quorum_size, self._metadata.access_note
-        return read_error(self.ledger_id, chunk.next, chunk.ensemble, chunk.failures, replicas, note)
+        return read_error(self.ledger_id, chunk.next, chunk.ensemble, chunk.failures, replicas, note, tried=str(self._unreachable))
 
     def _fail(self, error: BkError, *, alarm: bool = False) -> list[Effect]:
         self._finished = True

@@ -46,6 +46,7 @@ from bk_core.protocol.ledger.recovery_questions import (
     LengthInquiry,
 )
 from bk_core.protocol.ledger.recovery_requests import RecoveryRequests
+from bk_core.protocol.ledger.unreachable import SILENT, Unreachable
 from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
 from bk_core.protocol.limits import Limits
@@ -122,6 +123,8 @@ class LedgerRecovery:
         self._limits = limits or Limits()
         self._requests = RecoveryRequests(ledger_id)
         self._begun_again = False
+        self._unreachable = Unreachable(self._limits)
+        self._now_ns = 0
         self._new_run()
 
     def _new_run(self) -> None:
@@ -155,6 +158,7 @@ class LedgerRecovery:
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         if self.state in (RecoveryState.DONE, RecoveryState.ABORTED):
             return []
+        self._now_ns = now_ns
         match event:
             case LedgerRead():
                 return self._metadata_read(event)
@@ -253,6 +257,8 @@ class LedgerRecovery:
             return []
         inquiry, position = found
         inquiry.answered(position)
+        if event.status not in SILENT:
+            self._unreachable.answered()
         match inquiry:
             case FenceInquiry():
                 return self._fence_answer(position, event)
@@ -263,6 +269,20 @@ class LedgerRecovery:
             case _:
                 assert isinstance(inquiry, LengthInquiry | BarrierInquiry)
                 return self._end_answer(inquiry, position, event)
+
+    def _wait(self, inquiry: Inquiry) -> list[Effect] | None:
+        """RD-13: who cannot be reached is asked again, beyond any number of repeats. None: nobody is like that, or the patience is over."""
+        pause_ns = self._unreachable.failed(self._now_ns) if inquiry.may_come_back else None
+        if pause_ns is None:
+            return None
+        inquiry.forgive()
+        if self._retry_set:
+            return []
+        self._retry_set = True
+        return [SetTimer("recovery-retry", pause_ns)]
+
+    def _undecided(self, why: str, inquiry: Inquiry, digest_note: str = "") -> list[Effect]:
+        return self._abort(undecided(self.ledger_id, why, inquiry, digest_note, str(self._unreachable)))
 
     def _arm_retry(self, inquiry: Inquiry) -> list[Effect]:
         if self._retry_set or not inquiry.repeatable():
@@ -316,7 +336,8 @@ class LedgerRecovery:
         if phase.covered:
             return self._wait_for_lafr() if phase.lafr.asked else self._fenced(phase)
         if phase.inquiry.exhausted:
-            return self._abort(undecided(self.ledger_id, "too few bookies of the last ensemble could be fenced", phase.inquiry))
+            waits = self._wait(phase.inquiry)
+            return self._undecided("too few bookies of the last ensemble could be fenced", phase.inquiry) if waits is None else waits
         return self._arm_retry(phase.inquiry)
 
     def _digest_note(self) -> str:
@@ -416,8 +437,12 @@ class LedgerRecovery:
             elif question.absent(self._denials_needed()):
                 effects += self._end_before(question)
             elif question.exhausted:
+                waits = self._wait(question)
+                if waits is not None:
+                    effects += waits
+                    break
                 why = f"entry {question.entry_id} can neither be read nor ruled out"
-                effects += self._abort(undecided(self.ledger_id, why, question, self._digest_note()))
+                effects += self._undecided(why, question, self._digest_note())
             else:
                 effects += self._arm_retry(question)
                 break
@@ -482,7 +507,8 @@ class LedgerRecovery:
         else:
             end.heard_barrier(position, event)
         if (hopeless := end.hopeless) is not None:
-            return self._abort(undecided(self.ledger_id, *hopeless, self._digest_note()))
+            waits = self._wait(hopeless[1])
+            return self._undecided(*hopeless, self._digest_note()) if waits is None else waits
         return self._maybe_close() if end.ready else self._arm_retry(inquiry)
 
     def _maybe_close(self) -> list[Effect]:

@@ -8,10 +8,11 @@ from bk_core.protocol.ledger.recovery_questions import Inquiry
 from bk_core.protocol.wire.messages import Status
 
 
-def undecided(ledger_id: int, why: str, inquiry: Inquiry, digest_note: str = "") -> BkError:
+def undecided(ledger_id: int, why: str, inquiry: Inquiry, digest_note: str = "", tried: str = "") -> BkError:
     """Nothing but silence is reported as a timeout, a refused key as a refused key, everything else as a failed recovery.
 
-    ``digest_note`` stands behind what was answered well, but with a body that does not fit its digest.
+    ``digest_note`` stands behind what was answered well, but with a body that does not fit its digest. ``tried``: for how long bookies were
+    asked that could not be reached (RD-13).
     """
     unknown = sorted(inquiry.unknown.items())
     for position, status in unknown:
@@ -19,7 +20,8 @@ def undecided(ledger_id: int, why: str, inquiry: Inquiry, digest_note: str = "")
             return key_refused(ledger_id, inquiry.ensemble[position])
     silent = bool(unknown) and all(status is Status.TIMEOUT for _, status in unknown)
     kind = RecoveryTimeoutError if silent else RecoveryFailedError
-    message = f"ledger {ledger_id} stays IN_RECOVERY: {why}; no good answer from {inquiry.unknown_text()}; try again when they are back"
+    answers = f"no good answer from {inquiry.unknown_text()}{tried}"
+    message = f"ledger {ledger_id} stays IN_RECOVERY: {why}; {answers}; try again when they are back"
     return kind(message + (digest_note if Status.OK in inquiry.unknown.values() else ""), ledger=ledger_id)
 
 

@@ -49,6 +49,17 @@ class Inquiry:
         return positions
 
     @property
+    def may_come_back(self) -> bool:
+        """RD-13: somebody who could not be reached may still decide it."""
+        return Status.UNAVAILABLE in self.unknown.values()
+
+    def forgive(self) -> None:
+        """RD-13: who could not be reached may be asked once more, whatever the budget."""
+        for position, status in self.unknown.items():
+            if status is Status.UNAVAILABLE:
+                self.repeats[position] = min(self.repeats.get(position, 0), self.repeats_max - 1)
+
+    @property
     def exhausted(self) -> bool:
         """True when no further answer can come."""
         return not self.asked and not self.left and not self.repeatable()

@@ -118,6 +118,7 @@ class World:
         self.looks: list[ReadLedger] = []
         self.timers: dict[str, int] = {}
         self.logs: list[Log] = []
+        self.now_ns = 0
 
     def start(self) -> World:
         self.perform(self.machine.start())
@@ -174,7 +175,7 @@ class World:
         else:
             response = answer(found) if callable(answer) else answer
             reply = ReadReply(found.request, found.bookie, response.status, response)
-        self.perform(self.machine.handle(reply, 0))
+        self.perform(self.machine.handle(reply, self.now_ns))
 
     def answer_all(self, answer: Response | Status | Callable[[SendRead], Response] = good) -> None:
         """Everything that is outstanding now."""
@@ -183,16 +184,16 @@ class World:
 
     def fire(self, key: str) -> None:
         del self.timers[key]
-        self.perform(self.machine.handle(TimerFired(key), 0))
+        self.perform(self.machine.handle(TimerFired(key), self.now_ns))
 
     def change(self, value: LedgerMetadata, version: int) -> None:
-        self.perform(self.machine.handle(MetadataChanged(value, version), 0))
+        self.perform(self.machine.handle(MetadataChanged(value, version), self.now_ns))
 
     def look(self, value: LedgerMetadata | None, version: int = -1, outcome: Outcome = Outcome.OK) -> None:
         """Answer the one outstanding look at the metadata."""
         (look,) = self.looks
         self.looks.clear()
-        self.perform(self.machine.handle(LedgerRead(look.request, outcome, value, version), 0))
+        self.perform(self.machine.handle(LedgerRead(look.request, outcome, value, version), self.now_ns))
 
     def consume(self) -> None:
         self.perform(self.machine.consumed())

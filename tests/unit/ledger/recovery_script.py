@@ -87,6 +87,7 @@ class Script:
         self.timers: dict[str, int] = {}
         self.logs: list[Log] = []
         self.results: list[Any] = []
+        self.now_ns = 0
         self.perform(self.machine.start())
         if marked:
             self.mark()
@@ -120,7 +121,7 @@ class Script:
         return layout.decode_body(raw, LEDGER, None, self.stored.digest_type, digests.hmac_key(PASSWORD))
 
     def feed(self, event: Any) -> list[Effect]:
-        return self.perform(self.machine.handle(event, 0))
+        return self.perform(self.machine.handle(event, self.now_ns))
 
     # --- the store -----------------------------------------------------------------------------------------------
 

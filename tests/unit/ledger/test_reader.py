@@ -228,7 +228,7 @@ def test_when_all_copies_are_bad_the_error_names_them() -> None:
 )
 def test_error_precedence(statuses: tuple[Status, ...]) -> None:
     """RD-6: absence needs every replica; any real error beats it; "not available" is displaced by any other real error."""
-    world = reader(4, 4)
+    world = reader(4, 4, limits=Limits(unreachable_ns=0))
     fail_all(world, *statuses)
     (error,) = world.ends
     if all(s in (Status.NO_ENTRY, Status.NO_LEDGER) for s in statuses):
@@ -258,14 +258,14 @@ def test_before_giving_up_the_metadata_is_read_again() -> None:
     """RD-7: the entry's replicas moved; the new ones are asked, once."""
     world = reader(4, 4)
     for _ in range(3):
-        world.answer(world.asks[0], Status.UNAVAILABLE)
+        world.answer(world.asks[0], Status.IO_ERROR)
     assert world.ends == [] and len(world.looks) == 1
     moved = closed(metadata((3, 3, 2), (0, "def")), 9)
     world.look(moved, 2)
     assert world.adopted == [(moved, 2)]
     assert world.all_asks[-1].bookie in "def"
     for _ in range(3):
-        world.answer(world.asks[0], Status.UNAVAILABLE)
+        world.answer(world.asks[0], Status.IO_ERROR)
     assert world.looks == [] and type(world.ends[0]) is ReadError
 
 
@@ -273,7 +273,7 @@ def test_metadata_that_moved_only_other_entries_is_no_reason_to_ask_again() -> N
     """RD-7: the ensemble of *that entry* must have changed."""
     world = reader(4, 4)
     for _ in range(3):
-        world.answer(world.asks[0], Status.UNAVAILABLE)
+        world.answer(world.asks[0], Status.IO_ERROR)
     world.look(closed(metadata((3, 3, 2), (0, "abc"), (5, "abd")), 9), 2)
     assert world.asks == [] and type(world.ends[0]) is ReadError
 
@@ -285,7 +285,7 @@ def test_a_look_that_fails(outcome: Outcome, kind: type[BkError]) -> None:
     """RD-7, LOG-13: a deleted ledger says so; else the error of the entry stands."""
     world = reader(4, 4)
     for _ in range(3):
-        world.answer(world.asks[0], Status.UNAVAILABLE)
+        world.answer(world.asks[0], Status.IO_ERROR)
     world.look(None, outcome=outcome)
     assert type(world.ends[0]) is kind
 

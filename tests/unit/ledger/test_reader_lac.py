@@ -94,7 +94,7 @@ def test_half_of_the_bookies_down() -> None:
     for down, works in (("ad", True), ("ac", False)):
         world = reader(metadata((6, 3, 2)))
         for ask in list(world.asks):
-            world.answer(ask, Status.UNAVAILABLE if ask.bookie in down else lac_answer(3, lac=2))
+            world.answer(ask, Status.IO_ERROR if ask.bookie in down else lac_answer(3, lac=2))
         (end,) = world.ends
         assert end == 2 if works else type(end) is ReadError
 

@@ -168,7 +168,7 @@ def test_reading_begins_exactly_when_every_write_set_is_covered(shape: tuple[int
 
 def test_two_bookies_of_six_may_be_down_but_not_two_neighbours() -> None:
     """Q-6, Q-5, Q-3, scenarios 31 and 32: 6/3/2 with 0 and 3 down is recovered although EC = E - Qa + 1 = 5 never answer."""
-    apart, near = Script(ledger(shape=(6, 3, 2))), Script(ledger(shape=(6, 3, 2)), recovery_retries_max=0)
+    apart, near = Script(ledger(shape=(6, 3, 2))), Script(ledger(shape=(6, 3, 2)), recovery_retries_max=0, unreachable_ns=0)
     apart.fence("bcef")
     assert apart.machine.state is RecoveryState.READING
     near.fence("ac", Status.UNAVAILABLE)
@@ -180,7 +180,7 @@ def test_two_bookies_of_six_may_be_down_but_not_two_neighbours() -> None:
 @pytest.mark.parametrize("status", UNKNOWN, ids=lambda s: s.name)
 def test_only_an_answer_about_the_entry_proves_a_fence(status: Status) -> None:
     """RC-4, RC-5, scenario 30: everything else is not heard; after the budget recovery stops and writes nothing more."""
-    script = Script(recovery_retries_max=0)
+    script = Script(recovery_retries_max=0, unreachable_ns=0)
     script.fence("ab", status)
     assert script.machine.state is RecoveryState.FENCING
     script.fence("c")
@@ -391,7 +391,7 @@ def test_the_verdict_on_an_entry(shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("status", [*UNKNOWN, Status.UNAUTHORIZED], ids=lambda s: s.name)
 def test_what_is_no_denial_never_ends_a_ledger(status: Status) -> None:
     """RC-11, RC-12, scenario 36: errors of any kind, after all patience, leave the ledger IN_RECOVERY."""
-    script = reading(recovery_retries_max=0)
+    script = reading(recovery_retries_max=0, unreachable_ns=0)
     script.answer("a", 0, NO)
     script.answer("bc", 0, status)
     assert not script.is_closing

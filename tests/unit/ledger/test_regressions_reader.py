@@ -190,7 +190,7 @@ def test_scenario_44_a_lac_needs_coverage(down: str) -> None:
     """Scenario 44."""
     world = World(LacReader(LEDGER, OPEN, "lac")).start()
     for ask in list(world.asks):
-        world.answer(ask, Status.UNAVAILABLE if ask.bookie in down else lac_answer(3, lac=2))
+        world.answer(ask, Status.IO_ERROR if ask.bookie in down else lac_answer(3, lac=2))
     assert (world.ends == [2]) == (len(down) < 2) and len(world.ends) == 1
 
 
