@@ -245,13 +245,27 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     _of(
         _ROOT,
         "OWN-1 (old)",
-        'f"root-{created:x}"',
+        'f"{BY_ROOT}{created:x}"',
         '"root"',
         "test_a_cluster_is_its_instance_id_or_when_its_root_was_made",
     ),
     _of(_ROOT, "OWN-2", "elif self._had_layout:", "elif False:", "test_a_cluster_that_lost_its_layout_is_not_believed"),
     _of(_ROOT, "OWN-8", "said = self._said() or self._own", "said = found", "test_two_first_writers_decide_once_where_logs_lie"),
     _of(_ROOT, "OWN-10", "if self._first is not None:", "if False:", "test_the_cluster_of_the_first_look_is_the_only_one"),
+    UnitMutation(
+        "OWN-12",
+        "bk_core.client.orphans",
+        'value.get("cluster") == before',
+        "False",
+        "tests/unit/log/test_identity.py::test_what_lies_beside_a_list_is_adopted_with_it",
+    ),
+    UnitMutation(
+        "OWN-12 (kept)",
+        "bk_core.protocol.log.ledger_list",
+        "adopted_from=(*self.adopted_from, *former)",
+        "adopted_from=former",
+        "tests/unit/log/test_identity.py::test_what_a_person_adopts_is_in_the_list",
+    ),
     UnitMutation(
         "OWN-5",
         "bk_core.client.intents",

@@ -17,7 +17,7 @@ from bk_core.client.list_store import change_ledger_list, now_ms, read_ledger_li
 from bk_core.client.log_driver import LeaderWorks
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import check_listable, create_log, set_properties
+from bk_core.client.logs import adopt_log, check_listable, create_log, set_properties
 from bk_core.errors import (
     BkError,
     ClusterChangedError,
@@ -235,6 +235,27 @@ def test_of_a_list_without_ledgers_the_open_ones_of_its_writers_tell(client: Any
         read_log(client, "a")
     create_intended(client, "a", RAW)
     assert read_log(client, "a").next_seq > 0
+
+
+def test_what_lies_beside_a_list_is_adopted_with_it(client: Any) -> None:
+    """OWN-12: intents and first offsets of that identity only; and a person who names another one is told."""
+    written(client)
+    foreign(client, "a", "before")
+    for ledger_id, cluster in ((70, "before"), (71, "elsewhere"), (72, "")):
+        record_intent(client, "a", Intent(ledger_id, "q", "host", 1, 0, cluster=cluster))
+    client.store.create("readers/a/r", json.dumps({"cluster": "before", "offsets": {}}).encode())
+    client.store.create("readers/a/other", b"no value")
+    with pytest.raises(WrongClusterError, match="names cluster before, not elsewhere"):
+        adopt_log(client, "a", from_cluster="elsewhere")
+    assert set(intents_of(client, "a")) == {72}
+    adopt_log(client, "a", from_cluster="before")
+    assert set(intents_of(client, "a")) == {70, 72} and json.loads(client.store.read("readers/a/r").data)["cluster"] != "before"
+    assert adopt_log(client, "a", from_cluster="before").adopted_from == ("before",)
+    with pytest.raises(WrongClusterError, match="it was adopted from before, not elsewhere"):
+        adopt_log(client, "a", from_cluster="elsewhere")
+    for wrong in ("yes", 1, None):
+        with pytest.raises(InvalidArgumentError, match="unnamed is True or False"):
+            adopt_log(client, "a", unnamed=wrong)  # type: ignore[arg-type]
 
 
 # --- the cluster -------------------------------------------------------------------------------------------------------
