@@ -24,7 +24,7 @@ from bk_spark.clients import client_for
 from bk_spark.intents import claim
 from bk_spark.messages import CommitMessage, LogPart, parts_by_log
 from bk_spark.options import Options
-from bk_spark.sink_plan import check_fixed, same_kind, wanted_properties
+from bk_spark.sink_plan import check_fixed, check_own_password, same_kind, wanted_properties
 from bk_spark.sink_schema import extends
 from bk_spark.sweep import delete_condemned, sweep
 
@@ -154,6 +154,7 @@ class _LogCommit:
         if self._log_ids - {listed.log_id}:
             raise LogDataLossError(f"log {self.log!r} was deleted and created again during the write; nothing was published", log=self.log)
         check_fixed(self._options, self.log, listed.properties)
+        check_own_password(self._client, self._options, self.log, listed)  # another first write may have come in between
         raw = listed.properties.entry_format == "raw"
         planned_new = any(part.ranges and not part.log_id for part in self._parts)
         if any(raw == bool(part.schema) for part in self._parts) or (planned_new and not same_kind(self._options, listed.properties)):

@@ -92,7 +92,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("writeQuorumSize", "write_quorum_size", parse_count, 3, "Copies of each entry (write that creates a log)."),
     Option("ackQuorumSize", "ack_quorum_size", parse_count, 2, "Copies that must be durable before an acknowledgement."),
     Option("digestType", "digest_type", one_of("CRC32C", "CRC32", "MAC", "DUMMY"), "CRC32C", "Digest of each entry."),
-    Option("password", "password", parse_secret, b"", "Password of the ledgers. Never shown.", shown_default="empty"),
+    Option(
+        "password",
+        "password",
+        parse_secret,
+        b"",
+        "Password of the ledgers; a log has one, and a write with another is refused. Never shown.",
+        shown_default="empty",
+    ),
     Option(
         "startingOffsets",
         "starting_offsets",

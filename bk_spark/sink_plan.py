@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql.types import StructType
 
+from bk_core.client.guards import check_password
 from bk_core.client.list_store import UPDATE_TIMEOUT_S, until_definite
 from bk_core.client.logs import log_path, read_ledger_list
 from bk_core.client.writers import writer_told
-from bk_core.errors import InvalidArgumentError, LogTakenOverError, NoSuchLogError
+from bk_core.errors import InvalidArgumentError, LogTakenOverError, NoSuchLogError, WrongPasswordError
 from bk_core.protocol.log.ledger_list import LedgerList, LogProperties
 from bk_spark.options import Options
 from bk_spark.sink_schema import check_raw, schema_to_write
@@ -64,6 +66,14 @@ def check_fixed(options: Options, log: str, properties: LogProperties) -> None:
             )
 
 
+def check_own_password(client: Any, options: Options, log: str, listed: LedgerList) -> None:
+    """InvalidArgumentError for another password than the log is written with (GRD-6)."""
+    try:
+        check_password(client, log, listed, options.password)
+    except WrongPasswordError as error:
+        raise InvalidArgumentError(f"option password does not fit: {error.args[0]}", **error.context) from None
+
+
 def same_kind(options: Options, properties: LogProperties) -> bool:
     """Whether a log is what this write would have created: its ledgers were made for such a one."""
     wanted = wanted_properties(options)
@@ -84,6 +94,7 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
     else:
         properties = listed.properties
         check_fixed(options, log, properties)
+        until_definite(partial(check_own_password, client, options, log, listed), time.monotonic() + UPDATE_TIMEOUT_S)
         if listed.live_segments and not options.take_over:
             live = [segment.ledger_id for segment in listed.live_segments]
             raise LogTakenOverError(

@@ -8,9 +8,10 @@ from bk_core.client.history import read_log
 from bk_core.client.intents import abandoned, intents_of
 from bk_core.client.list_store import LogClient
 from bk_core.client.writers import writer_told
-from bk_core.errors import InvalidArgumentError, LedgerListedError, LogError, NoSuchLogError
+from bk_core.errors import InvalidArgumentError, LedgerListedError, LogError, MetadataFormatError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.exclusive import Insisted, check_exclusive
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.password import TOLD_MAX, check_told, is_same, witnesses
 
 
 def admit_writer(client: LogClient, name: str, listed: LedgerList, insisted: Insisted, own: Collection[int] = ()) -> None:
@@ -23,6 +24,22 @@ def admit_writer(client: LogClient, name: str, listed: LedgerList, insisted: Ins
 
 def _writing(client: LogClient, name: str) -> set[str]:
     return {intent.query_id for intent in intents_of(client, name).values() if intent.query_id and not abandoned(intent)}
+
+
+def check_password(client: LogClient, name: str, listed: LedgerList, password: bytes) -> None:
+    """GRD-6: WrongPasswordError for a password that is not the log's, before anything is fenced or written. A list whose ledgers do not
+    tell one (there is none, or their metadata stores none) takes any."""
+    told: list[tuple[int, bytes]] = []
+    for ledger_id in witnesses(listed):
+        try:
+            metadata = client.ledger_metadata(ledger_id)
+        except (NoSuchLedgerError, MetadataFormatError):
+            continue
+        if metadata.has_password:
+            told.append((ledger_id, metadata.password))
+            if is_same(metadata.password, password) or len(told) == TOLD_MAX:
+                break
+    check_told(name, told, password)
 
 
 def refuse_listed(client: LogClient, ledger_id: int, custom: Mapping[str, bytes]) -> None:

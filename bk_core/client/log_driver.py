@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from bk_core.client.guards import admit_writer
+from bk_core.client.guards import admit_writer, check_password
 from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, of_this_cluster, recover_own
 from bk_core.client.intents import create_intended, intent_path
 from bk_core.client.list_store import LogClient, encoded, log_path, now_ms, store_now_ms
@@ -181,6 +181,7 @@ class LeaderWorks:
         self.log_id = listed.log_id
         if self._insisted is not None:
             admit_writer(self._client, self.name, listed, self._insisted, self.handles)
+            check_password(self._client, self.name, listed, self._password)
         self._know(stored.version, listed)
         return listed, stored.version
 

@@ -201,6 +201,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         f"{_CHECK}::test_lost_ledgers_are_found_and_written_off",
     ),
     UnitMutation(
+        "GRD-6",
+        "bk_core.protocol.log.password",
+        "if not told or any(is_same(stored, given) for _, stored in told):",
+        "if True:",
+        f"{_GUARDS}::test_a_log_has_one_password",
+    ),
+    UnitMutation(
         "META-15",
         "bk_core.protocol.ledger.metadata",
         "digest = None if self.has_digest else access.digest_type",

@@ -16,13 +16,14 @@ from bk_core.client.intents import DATA, Intent, intent_here, record_intent
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log, delete_log, read_ledger_list, trim_log, update_ledger_list
 from bk_core.client.writers import writer_of, writer_told
-from bk_core.errors import LedgerListedError, LogHistoryError, LogOfQueriesError, LogTakenOverError
+from bk_core.errors import LedgerListedError, LogHistoryError, LogOfQueriesError, LogTakenOverError, WrongPasswordError
 from bk_core.metadata import open_store
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.exclusive import Insisted, check_exclusive, queries_of
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.password import ASKED_MAX, check_told, witnesses
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.segments import LogProperties, Mark
+from bk_core.protocol.log.segments import LogProperties, Mark, Segment
 
 RAW = LogProperties(entry_format="raw")
 
@@ -184,3 +185,67 @@ def test_a_log_that_cannot_tell_what_it_lists_keeps_its_ledgers(client: bk_core.
     with monkeypatch.context() as patch, pytest.raises(LedgerListedError, match="does not tell"):
         patch.setattr("bk_core.client.guards.read_log", broken)
         client.delete_ledger(ledger.ledger_id)
+
+
+# --- GRD-6 -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_has_one_password(client: bk_core.BookKeeper) -> None:
+    """GRD-6: also where nothing has to be fenced, and of an older list, which says nothing about passwords."""
+    with LogWriter.open(client, "a", password=b"right") as writer:
+        writer.append(b"x")
+    before, ledgers = read_ledger_list(client, "a"), list(client.list_ledgers())
+    for given, told in ((b"wrong", "with a password .* another one was given"), (b"", "with a password .* none was given")):
+        with pytest.raises(WrongPasswordError, match=told) as refused:
+            LogWriter.open(client, "a", password=given)
+        assert "right" not in str(refused.value) and "wrong" not in str(refused.value)
+    assert read_ledger_list(client, "a") == before and list(client.list_ledgers()) == ledgers
+    LogWriter.open(client, "a", password=b"right").close()
+
+
+def test_a_log_without_a_password_takes_none(client: bk_core.BookKeeper) -> None:
+    """GRD-6: a live writer is not fenced by who cannot go on."""
+    with LogWriter.open(client, "a") as writer:
+        with pytest.raises(WrongPasswordError, match="without a password .* one was given"):
+            LogWriter.open(client, "a", password=b"new")
+        writer.append(b"x")
+
+
+def test_a_password_that_comes_in_between_is_seen(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GRD-6, META-14: of two first writers one is told, and nothing of it is listed."""
+    made = client.create_ledger
+
+    def create(**settings: Any) -> Any:
+        monkeypatch.undo()
+        with LogWriter.open(client, "a", password=b"first") as writer:
+            writer.append(b"x")
+        return made(**settings)
+
+    monkeypatch.setattr(client, "create_ledger", create)
+    with pytest.raises(WrongPasswordError):
+        LogWriter.open(client, "a", password=b"second")
+    (segment,) = [segment for segment in read_ledger_list(client, "a").segments if segment.entries]
+    client.open_ledger(segment.ledger_id, password=b"first").close()
+
+
+def test_who_is_asked_for_the_password() -> None:
+    """GRD-6: the oldest and the newest first, and a bounded number; ledgers of many segments once."""
+    ids = [7, 7, 3, 9, 11, 12, 5, 5]
+    listed = LedgerList("id", RAW, segments=tuple(Segment(i, ledger, i, i, 1, 1) for i, ledger in enumerate(ids)))
+    assert witnesses(listed) == (7, 5, 3, 9) and len(witnesses(listed)) == ASKED_MAX
+    assert witnesses(LedgerList("id", RAW)) == ()
+    check_told("a", [], b"any")
+    check_told("a", [(7, b"a"), (5, b"b")], b"b")  # damaged before anybody looked: neither of the two is locked out
+    with pytest.raises(WrongPasswordError):
+        check_told("a", [(7, b"a"), (5, b"b")], b"c")
+
+
+def test_ledgers_that_are_gone_tell_no_password(client: bk_core.BookKeeper) -> None:
+    """GRD-6."""
+    for payload in (b"x", b"y"):
+        with LogWriter.open(client, "a", password=b"right") as writer:
+            writer.append(payload)
+    first, *_ = [segment.ledger_id for segment in read_ledger_list(client, "a").segments]
+    client.delete_ledger(first, even_if_listed=True)
+    with pytest.raises(WrongPasswordError):
+        LogWriter.open(client, "a", password=b"wrong")

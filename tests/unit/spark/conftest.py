@@ -105,13 +105,16 @@ class World:
 
     def rows(self, log: str) -> list[Any]:
         """Every row in the order of the log; plain values if there is one column."""
+        return self.rows_of(log, b"")
+
+    def rows_of(self, log: str, password: bytes) -> list[Any]:
         view = read_log(self.client, log)
         found: list[Any] = []
         for segment in view.segments():
             raw = view.properties.entry_format == "raw"
             if not segment.entries:
                 continue
-            with self.client.open_ledger(segment.ledger_id) as ledger:
+            with self.client.open_ledger(segment.ledger_id, password=password) as ledger:
                 runs = list(ledger.read_runs(segment.first_entry, segment.last_entry, unchecked_bound=True))
             if raw:
                 found += [bytes(r.values[r.offsets[i] : r.offsets[i + 1]]) for r in runs for i in range(r.count)]

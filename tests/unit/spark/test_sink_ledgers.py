@@ -146,6 +146,32 @@ def test_the_password_is_the_ledgers(world: Any) -> None:
     world.client.open_ledger(ledger, password=b"secret").close()
 
 
+def test_another_password_is_refused_before_a_row_is_written(world: Any) -> None:
+    """GRD-6: as another digest is, for batches and streams, with takeOver, and for rows that go to several logs."""
+    world.write([1], log="a", password="secret")
+    ledgers = world.ledgers()
+    for given in ({}, {"password": "other"}, {"password": "other", "takeOver": "true"}):
+        for made in (world.writer, world.stream):
+            with pytest.raises(InvalidArgumentError, match="option password does not fit: log 'a'") as refused:
+                made(log="a", **given)
+            assert "secret" not in str(refused.value) and "other" not in str(refused.value).replace("another", "")
+    with pytest.raises(InvalidArgumentError, match="option password"):
+        world.task(world.writer("log string, id long", password="other"), {"log": ["a"], "id": [2]})
+    assert world.ledgers() == ledgers
+    world.write([2], log="a", password="secret")
+    assert world.rows_of("a", b"secret") == [1, 2]
+
+
+def test_of_two_first_writes_with_two_passwords_one_is_told(world: Any) -> None:
+    """GRD-6: both are planned before there is a ledger; the second commit publishes nothing."""
+    first, second = (world.writer(log="a", password=word) for word in ("one", "two"))
+    messages = [world.task(writer, [i]) for i, writer in enumerate((first, second))]
+    first.commit([messages[0]])
+    with pytest.raises(InvalidArgumentError, match="option password does not fit"):
+        second.commit([messages[1]])
+    assert world.rows_of("a", b"one") == [0]
+
+
 def test_quorums_are_judged_before_any_side_effect(world: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="ensembleSize >= writeQuorumSize >= ackQuorumSize"):
         world.writer(log="a", ensembleSize="2")
