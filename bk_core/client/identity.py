@@ -148,6 +148,7 @@ def delete_own(
     client.store.check_cluster()
     try:
         client.delete_ledger(ledger_id, even_if_listed=True)
-    except NoSuchLedgerError:  # another janitor was faster
+    except NoSuchLedgerError:  # another janitor was faster, unless the cluster went away since it was looked at
+        client.store.check_cluster()
         return False
     return True

@@ -75,15 +75,25 @@ def intent_path(log: str, ledger_id: int, purpose: str = DATA) -> str:
     return f"intents/{log}/{ledger_id}" + ("" if purpose == DATA else f".{purpose}")
 
 
-def record_intent(client: LogClient, log: str, intent: Intent) -> None:
+def record_intent(client: LogClient, log: str, intent: Intent) -> bool:
+    """False if there is an intent of that number already that is not this one: another cluster uses the log root, or used it (OWN-5)."""
     value = {"query": intent.query_id, "host": intent.host, "pid": intent.pid, "createdMs": intent.created_ms}
     whose = {key: text for key, text in (("logId", intent.log_id), ("cluster", intent.cluster)) if text}
     data = json.dumps({**value, "started": intent.started, "boot": intent.boot, **whose}).encode()
     path = intent_path(log, intent.ledger_id, intent.purpose)
     try:
         until_definite(lambda: client.store.create(path, data), time.monotonic() + UPDATE_TIMEOUT_S)
-    except NodeExistsError:  # ledger ids are never issued twice, so this is our own first try (META-12)
-        return
+    except NodeExistsError:
+        return _is_there(client, path, data)
+    return True
+
+
+def _is_there(client: LogClient, path: str, data: bytes) -> bool:
+    """A cluster never issues an id twice: what says the same is our own first try (META-12), so was what a janitor has forgotten since."""
+    try:
+        return until_definite(lambda: client.store.read(path), time.monotonic() + UPDATE_TIMEOUT_S).data == data
+    except NoNodeError:
+        return True
 
 
 def forget_intent(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
@@ -104,15 +114,18 @@ def create_intended(
 ) -> Any:
     """A new ledger with the log's settings, whose intent was recorded before it came to be. Returns its writer.
 
-    Intent and ledger both carry the log's id (OWN-5, OWN-6). Whatever creating a ledger raises; the intent is forgotten then, unless the
-    ledger may have come to be. InvalidArgumentError before anything is done for properties that no ledger can have.
+    Intent and ledger both carry the log's id (OWN-5, OWN-6). A number under which another cluster has an intent at this log root is left
+    out: that intent would be taken for this ledger's, and forgotten with it. Whatever creating a ledger raises; the intent is forgotten
+    then, unless the ledger may have come to be. InvalidArgumentError before anything is done for properties that no ledger can have.
     """
     properties.check()
     digest_type = DigestType[properties.digest_type]
     cluster = client.store.cluster_id()
-    ledger_id = client.store.new_ledger_id()
     whose = {LOG_KEY: log.encode(), LOG_ID_KEY: log_id.encode(), LOG_ROOT_KEY: client.store.log_root.encode()}  # LOG-9
-    record_intent(client, log, intent_here(ledger_id, query_id, purpose, log_id=log_id, cluster=cluster))
+    while True:
+        ledger_id = client.store.new_ledger_id()
+        if record_intent(client, log, intent_here(ledger_id, query_id, purpose, log_id=log_id, cluster=cluster)):
+            break
     try:
         return client.create_ledger(
             ledger_id=ledger_id,

@@ -29,6 +29,7 @@ from bk_core.client.intents import (
 from bk_core.client.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
+    back_off,
     delete_list,
     ledger_exists,
     read_ledger_list,
@@ -380,12 +381,19 @@ def _tombstones(name: str) -> str:
 
 
 def _store_tombstone(client: LogClient, name: str, listed: LedgerList) -> None:
-    path = f"{_tombstones(name)}/{listed.log_id}"
-    try:
-        until_definite(lambda: client.store.create(path, encode(listed)), _deadline())
-    except NodeExistsError:
-        version = client.store.read(path).version
-        until_definite(lambda: client.store.write(path, encode(listed), version), _deadline())
+    path, data = f"{_tombstones(name)}/{listed.log_id}", encode(listed)
+    deadline, pause = _deadline(), 0.01
+    while True:
+        try:
+            until_definite(lambda: client.store.create(path, data), deadline)
+            return
+        except NodeExistsError:
+            pass
+        with suppress(VersionConflictError, NoNodeError):  # somebody else who deletes the log changes it, or is done with it
+            version = client.store.read(path).version
+            until_definite(partial(client.store.write, path, data, version), deadline)
+            return
+        pause = back_off(pause, deadline, f"deleting log {name!r}")
 
 
 def _clear_tombstones(work: _Pass) -> None:

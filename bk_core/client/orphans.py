@@ -18,6 +18,7 @@ from bk_core.client.list_store import (
     compare_and_set_list,
     delete_list,
     log_path,
+    no_such_log,
     read_ledger_list,
     read_unlooked,
 )
@@ -131,6 +132,8 @@ def adopt_log(client: LogClient, name: str, *, from_cluster: str | None = None, 
             return tied
         except VersionConflictError:
             continue
+        except NoNodeError:
+            raise no_such_log(client, name) from None
 
 
 def unnamed_ledgers(client: LogClient, name: str) -> tuple[int, ...]:

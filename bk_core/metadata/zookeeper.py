@@ -112,7 +112,14 @@ class ZooKeeperStore:
     # ledgers -----------------------------------------------------------------------------------------------------
 
     def new_ledger_id(self) -> int:
-        """A lost answer only wastes a number, so this is repeated like a read (metadata.md 2.5)."""
+        """A lost answer only wastes a number, so this is repeated like a read (metadata.md 2.5). NoClusterError where the root is gone."""
+        try:
+            return self._next_id()
+        except NoNodeError:
+            self.check_cluster()
+            raise
+
+    def _next_id(self) -> int:
         manager = self._manager()
         if manager == "flat":
             ledger_id = self._sequence(self._root)

@@ -77,6 +77,7 @@ from tests.simulation.broken import (
 )
 from tests.simulation.link_mutations import LINK_MUTATIONS
 from tests.simulation.mutation import Mutation, applied
+from tests.simulation.owner_mutations import OWNER_MUTATIONS
 from tests.simulation.pressure import AMBIGUOUS, CHANGES, DEFERRED, DOMAINS, GWQ, RECOVERIES, STRAGGLERS, WIPES
 
 __all__ = ["MUTATIONS", "Mutation", "applied"]
@@ -554,4 +555,5 @@ MUTATIONS: tuple[Mutation, ...] = (
         {"log": True, "append_every_ms": 4, "storm_ms": 300},
     ),
     *LINK_MUTATIONS,
+    *OWNER_MUTATIONS,
 )

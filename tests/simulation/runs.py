@@ -7,22 +7,31 @@ from typing import Any
 
 from tests.simulation.link_swarm import LinkRun
 from tests.simulation.log_swarm import LogRun
+from tests.simulation.owner_swarm import OwnerRun
 from tests.simulation.swarm import Run
 
 LOG_EVERY = 8
 LINKS_SHARE = 0.06
-AnyRun = Run | LinkRun
+OWNERS_SHARE = 0.05
+AnyRun = Run | LinkRun | OwnerRun
 
 
 def run_of(seed: int, forced: dict[str, Any] | None = None, *, verbose: bool = False) -> AnyRun:
-    """Every eighth seed is about a log, some others about links; ``forced`` may say so with its keys "log" and "links"."""
-    rest = {name: value for name, value in (forced or {}).items() if name not in ("log", "links")}
+    """Every eighth seed is about a log, some others about links or about clusters that share a store; ``forced`` may say so with its keys
+    "log", "links" and "owners"."""
+    rest = {name: value for name, value in (forced or {}).items() if name not in ("log", "links", "owners")}
     is_log = (forced or {}).get("log", seed % LOG_EVERY == LOG_EVERY - 1 and not forced)
     if (forced or {}).get("links", not forced and not is_log and _is_about_links(seed)):
         return LinkRun(seed, rest, verbose=verbose)
+    if (forced or {}).get("owners", not forced and not is_log and _is_about_owners(seed)):
+        return OwnerRun(seed, rest, verbose=verbose)
     return (LogRun if is_log else Run)(seed, rest, verbose=verbose)
 
 
 def _is_about_links(seed: int) -> bool:
     """Out of chance of its own, so that all other seeds stay what they were."""
     return Random(f"links of {seed}").random() < LINKS_SHARE
+
+
+def _is_about_owners(seed: int) -> bool:
+    return Random(f"owners of {seed}").random() < OWNERS_SHARE

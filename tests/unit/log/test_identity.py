@@ -28,8 +28,10 @@ from bk_core.errors import (
     MetadataFormatError,
     MetadataOutcomeUnknownError,
     NoClusterError,
+    NoNodeError,
     NoSuchLedgerError,
     NoSuchLogError,
+    VersionConflictError,
     WrongClusterError,
 )
 from bk_core.protocol.events import Outcome
@@ -360,6 +362,50 @@ def test_what_is_created_for_a_log_carries_its_name_and_id(client: Any) -> None:
     assert intents_of(client, "a")[handle.ledger_id].log_id == log_id
 
 
+def test_a_number_that_another_cluster_has_an_intent_of_is_left_out(client: Any) -> None:
+    """OWN-5: clusters count from the same number. The other one's intent would have been taken for ours, and forgotten with our ledger."""
+    log_id = create_log(client, "a", RAW).log_id
+    taken = client.store.new_ledger_id() + 1
+    record_intent(client, "a", Intent(taken, "q", "elsewhere", 1, 5, cluster="another"))
+    before = client.store.read(f"intents/a/{taken}")
+    handle = create_intended(client, "a", RAW, log_id=log_id)
+    assert handle.ledger_id != taken and list(intents_of(client, "a")) == [handle.ledger_id]
+    gc_log(client, "a", min_age_s=0)
+    assert client.store.children("intents/a") == [str(taken)] and client.store.read(f"intents/a/{taken}") == before
+
+
+def test_an_intent_whose_first_answer_was_lost_is_ones_own(client: Any) -> None:
+    """META-12, OWN-5: the number is not left out, and nobody is left to look after an intent without a ledger."""
+    create_log(client, "a", RAW)
+    honest, lost = client.store, []
+
+    def create(path: str, data: bytes) -> int:
+        version = int(honest.create(path, data))
+        if not lost:
+            lost.append(path)
+            raise MetadataOutcomeUnknownError("the answer was lost")
+        return version
+
+    client.store = Store(honest, create=create)
+    handle = create_intended(client, "a", RAW)
+    assert lost == [f"intents/a/{handle.ledger_id}"] and client.store.children("intents/a") == [str(handle.ledger_id)]
+
+
+def test_a_deletion_that_meets_no_ledger_looks_at_the_cluster_afterwards(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OWN-2: the cluster was there before the deletion, and goes away in the middle of it; a backup may bring it back."""
+    create_log(client, "a", RAW)
+    dead = create_intended(client, "a", RAW).ledger_id
+
+    def delete_ledger(ledger_id: int, **_: Any) -> None:
+        client.store._world.instance_id = None
+        raise NoSuchLedgerError(f"no ledger {ledger_id}")
+
+    monkeypatch.setattr(client, "delete_ledger", delete_ledger)
+    with pytest.raises(NoClusterError):
+        gc_log(client, "a", min_age_s=0)
+    assert client.store.children("intents/a") == [str(dead)]
+
+
 def test_a_cluster_made_anew_in_the_middle_of_a_trim_loses_no_segment(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """OWN-2: that its ledgers are not there is no reason to cut segments off."""
     create_log(client, "a", RAW)
@@ -430,6 +476,42 @@ def test_a_deletion_that_was_applied_is_not_repeated_on_what_came_after(client: 
     client.store = Store(honest, delete=delete)
     delete_log(client, "a")
     assert client.ledgers == {} and read_ledger_list(client, "a").segments == ()
+
+
+@pytest.mark.parametrize("error", [VersionConflictError("changed"), NoNodeError("done with")])
+def test_two_that_delete_a_log_do_not_meet_at_its_tombstone(client: Any, error: BkError) -> None:
+    """OWN-7: what one of them does to the tombstone is no error of the other's, and all ledgers go."""
+    written(client)
+    log_id = read_ledger_list(client, "a").log_id
+    honest, path = client.store, f"deleted/a/{log_id}"
+    honest.create(path, encode(read_ledger_list(client, "a")))
+
+    def write(where: str, data: bytes, version: int) -> int:
+        if where == path:
+            client.store = honest
+            if isinstance(error, NoNodeError):
+                honest.delete(path)
+            raise error
+        return int(honest.write(where, data, version))
+
+    client.store = Store(honest, write=write)
+    delete_log(client, "a")
+    assert client.store is honest and client.ledgers == {} and client.store.children("deleted/a") == []
+
+
+def test_a_log_that_is_deleted_while_somebody_says_whose_it_is(client: Any) -> None:
+    """OWN-4: it is told as a log that is not there, not as a node of the store."""
+    create_log(client, "a", RAW)
+    untied(client, "a")
+    honest = client.store
+
+    def write(path: str, data: bytes, version: int) -> int:
+        honest.delete(path)
+        return int(honest.write(path, data, version))
+
+    client.store = Store(honest, write=write)
+    with pytest.raises(NoSuchLogError, match="there is no log 'a'"):
+        adopt_log(client, "a")
 
 
 def test_a_change_is_not_repeated_on_a_log_created_again(client: Any) -> None:
