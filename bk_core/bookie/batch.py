@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from bk_core.protocol.bookie import Change, LedgerRecord, PersistRun
 from bk_core.protocol.bookie.chunks import Run
+from bk_core.protocol.bookie.room import demand_of_change, demand_of_run
 from bk_core.protocol.wire.codec_v2 import split_bodies
 
 ID_END = 1 << 63
@@ -19,7 +20,7 @@ Single = tuple[int, bytes]  # an entry's id and body
 class Batch:
     """An entry is in ``entries`` or in one of ``runs``; if in both, the one in ``entries`` is newer. Runs of a ledger never overlap."""
 
-    __slots__ = ("bytes", "dropped", "entries", "position", "record", "records", "runs")
+    __slots__ = ("bytes", "demand", "dropped", "entries", "position", "record", "records", "runs")
 
     def __init__(self) -> None:
         self.records: dict[int, LedgerRecord | None] = {}  # None: forgotten
@@ -27,6 +28,7 @@ class Batch:
         self.runs: dict[int, list[Run]] = {}  # ascending
         self.dropped: set[int] = set()
         self.bytes = 0
+        self.demand = 0  # bytes that it may take on the disk (BKE-8)
         self.position = 0  # of the storage, 0 if nothing was added
         self.record = 0  # the number of the last journal record in it, 0 if there is none
 
@@ -36,7 +38,9 @@ class Batch:
             self.records[ledger_id] = change.record
             self._add_run(ledger_id, Run(change.first_entry_id, change.count, change.bodies))
             self.bytes += len(change.bodies) + _ENTRY_COST
+            self.demand += demand_of_run(len(change.bodies))
             return
+        self.demand += demand_of_change(len(change.body))
         self.records[ledger_id] = None if change.forget else change.record
         if change.drop_entries:
             self._drop(ledger_id)
@@ -55,8 +59,15 @@ class Batch:
         for ledger_id, entries in later.entries.items():
             self.entries.setdefault(ledger_id, {}).update(entries)
         self.bytes += later.bytes
+        self.demand += later.demand
         self.position = later.position or self.position
         self.record = later.record or self.record
+
+    def count_demand(self) -> None:
+        """Of a batch that was read back."""
+        self.demand = sum(demand_of_run(len(run.bodies)) for runs in self.runs.values() for run in runs)
+        self.demand += sum(demand_of_change(len(body)) for entries in self.entries.values() for body in entries.values())
+        self.demand += demand_of_change(0) * len(self.records)
 
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
         body = self.entries.get(ledger_id, _NOTHING).get(entry_id)

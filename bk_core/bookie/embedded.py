@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -80,8 +81,16 @@ class EmbeddedBookie:
     def start(self) -> EmbeddedBookie:
         """Bind, check the cookie, open the storage, mark what was lost, serve, register: in this order.
 
-        InvalidArgumentError if data was lost here and ``accept_data_loss`` is not set, or if the directory is another bookie's.
+        InvalidArgumentError if data was lost here and ``accept_data_loss`` is not set, or if the directory is another bookie's;
+        BookieIOError if the directory cannot be used, because it cannot be written, is full and new, or no more files can be opened.
         """
+        try:
+            self._start()
+        except OSError as error:
+            raise BookieIOError(f"the bookie on {self._directory} cannot start: {error}{_advice(error)}") from error
+        return self
+
+    def _start(self) -> None:
         make_private(self._directory)
         self._lock()
         try:
@@ -93,7 +102,6 @@ class EmbeddedBookie:
         except BaseException:
             self.close()
             raise
-        return self
 
     def _open(self, listener: socket.socket) -> BookieServer:
         """The server on its storage, nothing served yet, every loss marked durably (B-10)."""
@@ -175,7 +183,9 @@ class EmbeddedBookie:
         except OSError as error:
             os.close(self._lock_descriptor)
             self._lock_descriptor = -1
-            raise InvalidArgumentError(f"another bookie runs on {self._directory}") from error
+            if isinstance(error, BlockingIOError):
+                raise InvalidArgumentError(f"another bookie runs on {self._directory}") from error
+            raise
 
     def _bind(self) -> socket.socket:
         host, port = self._wanted
@@ -247,6 +257,18 @@ class EmbeddedBookie:
             except FutureTimeoutError:
                 continue
         raise BookieIOError("the bookie has stopped")
+
+
+def _advice(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return ". A new bookie needs some MiB of disk: make room, or name another directory"
+        case errno.EMFILE | errno.ENFILE:
+            return ". Allow more open files (ulimit -n)"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return ". It must be able to write there: name another directory, or change who may"
+        case _:
+            return ""
 
 
 @dataclass(slots=True)

@@ -101,10 +101,14 @@ def write_durably(path: Path, data: bytes) -> None:
     """Replace a file so that after a crash either the old or the new content is there."""
     make_directory(path.parent)
     draft = path.with_name(path.name + ".new")
-    with open(draft, "wb", opener=opener) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(draft, "wb", opener=opener) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
     draft.replace(path)
     sync_directory(path.parent)
 

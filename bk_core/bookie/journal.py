@@ -6,6 +6,9 @@
 Numbers go up by one from record to record, over both files. A file is written again from its start once the database has all of its
 records, so that most syncs overwrite blocks that the file has already: those cost a file system far less than new ones.
 
+KEPT_BYTES of each file are allocated before they are needed, so that a fence or a deletion finds its place on a full disk. Where room is
+scarce the files turn earlier and give back the rest, which the database may need more (BKE-9).
+
 A record is begun only after the one before it was synced. So after a crash the last one may be torn, and nothing can lie behind it: a sound
 record behind an unsound one means that what was acknowledged is damaged, which is an error and never a shorter journal (B-7).
 """
@@ -15,7 +18,9 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bk_core.bookie.private import opener
@@ -24,6 +29,8 @@ from bk_core.protocol import BytesLike
 from bk_core.protocol.bookie.chunks import checksum
 
 FILE_BYTES = 32 << 20  # then the other file's turn comes, unless the database is behind
+KEPT_BYTES = 4 << 20  # of each file, whatever else is on the disk
+LAST_BYTES = 1 << 20  # of each file, when the database found no room
 ID_BYTES = 16
 NAMES = ("journal-0", "journal-1")
 
@@ -50,7 +57,7 @@ class _File:
 
 
 class Journal:
-    """Appending from one thread, ``release`` from any. ``number`` is that of the last record."""
+    """Appending from one thread, the rest from any. ``number`` is that of the last record. A file's turn ends at ``file_bytes``."""
 
     def __init__(self, directory: Path, journal_id: bytes, after: int, replay: Replay) -> None:
         """Open both files. Number and content of each record behind number ``after`` go to ``replay``, in order; the content is a view.
@@ -60,6 +67,8 @@ class Journal:
         self._id = journal_id
         self._released = self.number = after
         self._again = False  # the last attempt to append failed
+        self._lock = threading.Lock()  # no file is cut while a record is written
+        self.file_bytes = FILE_BYTES
         self._files: list[_File] = []  # the one in use first
         try:
             self._open(directory, replay)
@@ -89,6 +98,10 @@ class Journal:
 
     def append(self, content: Sequence[BytesLike]) -> int:
         """Write one record and sync it. Returns its number. After an OSError the next call writes in the same place."""
+        with self._lock:
+            return self._append(content)
+
+    def _append(self, content: Sequence[BytesLike]) -> int:
         number = self.number + 1
         size = sum(map(len, content))
         crc = checksum((self._id, _NUMBERS.pack(number, size), *content))
@@ -104,6 +117,33 @@ class Journal:
         """The database has every record up to ``number``."""
         self._released = number
 
+    def keep_room(self) -> None:
+        """Have KEPT_BYTES of each file allocated, where the disk has them."""
+        with self._unless_writing() as files, suppress(OSError):
+            for file in files:
+                if os.fstat(file.descriptor).st_size < KEPT_BYTES:
+                    os.posix_fallocate(file.descriptor, 0, KEPT_BYTES)
+
+    def give_back(self, kept_bytes: int) -> None:
+        """Cut each file behind ``kept_bytes``, as far as no record is there that the database has not (BKE-9)."""
+        with self._unless_writing() as files, suppress(OSError):
+            for file in files:
+                needed = file is files[0] or file.last > self._released
+                end = max(kept_bytes, file.end if needed else _START)
+                if os.fstat(file.descriptor).st_size > end:
+                    os.ftruncate(file.descriptor, end)
+
+    @contextmanager
+    def _unless_writing(self) -> Iterator[Sequence[_File]]:
+        """The files; none of them while a record is being written, which may take as long as the disk likes."""
+        if not self._lock.acquire(blocking=False):
+            yield ()
+            return
+        try:
+            yield self._files
+        finally:
+            self._lock.release()
+
     def close(self) -> None:
         for file in self._files:
             os.close(file.descriptor)
@@ -112,7 +152,7 @@ class Journal:
     def _turn(self) -> None:
         """Go on with the other file if this one is full and nobody needs the other one any more."""
         current, other = self._files
-        if current.end >= FILE_BYTES and other.last <= self._released:
+        if current.end >= self.file_bytes and other.last <= self._released:
             other.end = _START
             self._files = [other, current]
 

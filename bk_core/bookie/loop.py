@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from bk_core.bookie.connection import RECEIVE_BYTES, Connection, Tag, make_room, rest_of_frame
-from bk_core.bookie.storage import LmdbBookieStorage
+from bk_core.bookie.storage import RESERVE_BYTES, LmdbBookieStorage
 from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
 from bk_core.protocol.bookie import BookieMachine, Effect, Persist, PersistRun, Reply, ReplyAfterSync, WakeLater, io_error
 from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
 from bk_core.protocol.bookie.listing import EntryListing
+from bk_core.protocol.bookie.room import DiskLook, free_bytes, judge_room
 from bk_core.protocol.bookie.runs import AddRun, AddRunAnswer, ReadRun
 from bk_core.protocol.bookie.stream import Answer
 from bk_core.protocol.wire.messages import BatchReadResponse, EntryListRequest, ReadResponse, Response
@@ -32,9 +33,7 @@ SEND_BUFFERS_MAX = 256  # below IOV_MAX
 UNSENT_BYTES_MAX = 8 << 20  # per connection: above, its requests wait until the peer reads
 UNSENT_ALL_BYTES_MAX = 256 << 20  # of all: above, the same for each that has not read all
 UNCOMMITTED_BYTES_MAX = 96 << 20  # above, all requests wait for the database
-# Below, the bookie is read-only; below half of it, it takes no recovery adds either (B-11); below a quarter, no fences of ledgers that it
-# has never heard of (BKE-3).
-DISK_RESERVE_BYTES = 64 << 20
+DISK_RESERVE_BYTES = RESERVE_BYTES  # see judge_room
 HOUSEKEEPING_S = 1.0
 STOP_TIMEOUT_S = 5.0
 ACCEPT_PAUSE_S = 1.0  # after the process or the machine has run out of descriptors
@@ -76,7 +75,10 @@ class BookieServer:
         self.storage = LmdbBookieStorage(directory, self._commit_completed)
         self.machine = BookieMachine(self.storage)
         self.on_read_only: Callable[[bool], None] = lambda read_only: None
-        self._disk_reserve_bytes = disk_reserve_bytes
+        self._disk_reserve_bytes = self.storage.reserve_bytes = disk_reserve_bytes
+        self._accept_until = 0  # of the storage's accepted bytes (BKE-8)
+        self._look_again = True  # something was written since the last look at the disk
+        self._scarce = False
         self._commit_failed = False
         self._foreign = False
         self._clock = _Clock()
@@ -208,14 +210,47 @@ class BookieServer:
             self._listen()
 
     def check_disk(self) -> None:
-        """B-11, BKE-3: read-only while the disk is nearly full or commits fail. On the loop, or before it runs."""
+        """B-11, BKE-3, BKE-8, BKE-9: what may be accepted until the next look. On the loop, or before it runs."""
+        self._look_again = False
+        accepted = self.storage.accepted_bytes
         try:
-            free = self.storage.disk_bytes()[1]
-        except BookieIOError:
-            free = 0
-        self.machine.accept_recovery_adds = free > self._disk_reserve_bytes // 2 and not self._commit_failed
-        self.machine.fence_unknown = free > self._disk_reserve_bytes // 4
-        self._set_read_only(self._commit_failed or self._foreign or free < self._disk_reserve_bytes)
+            look = self.storage.look()
+        except BookieIOError as error:
+            log.debug("%s", error)
+            look = DiskLook(0)
+        room = judge_room(look, self._disk_reserve_bytes)
+        self._accept_until = accepted + room.accept_bytes
+        self.machine.accept_recovery_adds = room.recovery_adds and not self._commit_failed
+        self.machine.fence_unknown = room.fence_unknown
+        if room.scarce or self._scarce:
+            self._scarce = room.scarce
+            self.storage.be_scarce(room.scarce)
+        self._set_read_only(self._reason(look) if self._commit_failed or self._foreign or room.read_only else None)
+
+    def _reason(self, look: DiskLook) -> str:
+        if self._commit_failed:
+            return f"what it accepted cannot be written, which is tried again every {HOUSEKEEPING_S:g} s"
+        if self._foreign:
+            return "the metadata store holds another cluster"
+        return (
+            f"{free_bytes(look, self._disk_reserve_bytes) >> 20} MiB are free on the disk of {self.storage.directory}, and "
+            f"{self._disk_reserve_bytes >> 20} MiB are kept for fences and recovery; delete ledgers or make room"
+        )
+
+    def _disk_has_room(self) -> bool:
+        """BKE-8: if not, connections wait until the database has more of what was accepted."""
+        if self.storage.accepted_bytes < self._accept_until:
+            return True
+        if self._look_again:
+            self.check_disk()
+        if self.storage.accepted_bytes < self._accept_until:
+            return True
+        self.storage.request_store()
+        return False
+
+    def takes_copies(self) -> bool:
+        """B-11, BKE-8: whether there is room for an entry that is restored. On the loop."""
+        return self.machine.accept_recovery_adds and self._disk_has_room()
 
     def see_foreign(self, foreign: bool) -> None:
         """BKE-1: nothing new is taken for another cluster, whose ledgers may have the ids of those that are here. On the loop."""
@@ -223,10 +258,11 @@ class BookieServer:
             self._foreign = foreign
             self.check_disk()
 
-    def _set_read_only(self, read_only: bool) -> None:
+    def _set_read_only(self, reason: str | None) -> None:
+        read_only = reason is not None
         if read_only != self.machine.read_only:
             self.machine.read_only = read_only
-            log.warning("bookie is %s", "read-only" if read_only else "writable again")
+            log.warning("bookie is %s", f"read-only: {reason}" if read_only else "writable again")
             self.on_read_only(read_only)
 
     # --- connections ----------------------------------------------------------------------------------------------
@@ -370,7 +406,9 @@ class BookieServer:
             return False
         if connection.waiting and len(self._waiting) >= self._limits.waits:
             return False
-        return self.machine.read_only or self.storage.uncommitted_bytes < UNCOMMITTED_BYTES_MAX
+        if self._commit_failed or (self.machine.read_only and not self.machine.accept_recovery_adds):
+            return True  # there is nothing to wait for: adds are refused
+        return self.storage.uncommitted_bytes < UNCOMMITTED_BYTES_MAX and self._disk_has_room()
 
     def _drop(self, connection: Connection, reason: str | None) -> None:
         """Close one connection; a ``reason`` is for the log."""
@@ -447,6 +485,7 @@ class BookieServer:
     def _finish_commits(self) -> None:
         while self._completions:
             position, error = self._completions.popleft()
+            self._look_again = True
             self._judge_disk(error or self.storage.failure)
             while self._waiting and self._waiting[0][0] <= position:
                 _, tag, response = self._waiting.popleft()
@@ -456,7 +495,7 @@ class BookieServer:
 
     def _judge_disk(self, failure: BaseException | None) -> None:
         if failure is not None and not self._commit_failed:
-            log.error("commit failed: %s", failure)
+            log.error("%s", failure)
         if self._commit_failed != (failure is not None):
             self._commit_failed = failure is not None
             self._housekeeping_at = 0.0

@@ -195,6 +195,8 @@ class Refill:
 
         def restore() -> None:
             for entry_id, body in sorted(bodies.items()):
+                if not server.takes_copies():
+                    raise BookieIOError("the disk has no room for what was lost", ledger_id=ledger_id, entry_id=entry_id)
                 server.change(server.machine.restore(ledger_id, entry_id, body, key))
 
         self._on_loop(restore)

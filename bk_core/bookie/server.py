@@ -43,6 +43,7 @@ _LIMITS = ConnectionLimits()
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _KEPT_BYTES = 32 << 20
+_STDOUT, _STDERR = 1, 2
 
 
 def die_with_parent() -> None:
@@ -63,6 +64,29 @@ def keep_freed_memory() -> None:
         return
     for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
         mallopt(option, _KEPT_BYTES)
+
+
+class _ErrorOutput(logging.Handler):
+    """Lines to standard error, which may be a file on the disk that is full: what cannot be written is counted, and told once it can."""
+
+    _lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record) + "\n"
+        if self._lost:
+            text = f"({self._lost} lines could not be written here)\n{text}"
+        self._lost = 0 if write_output(_STDERR, text) else self._lost + 1
+
+
+def write_output(descriptor: int, text: str) -> bool:
+    """Write to standard output or error without a buffer, which would be written once more at the end. Returns whether all was written."""
+    data = text.encode(errors="backslashreplace")
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        return False
+    return True
 
 
 def allow_descriptors() -> None:
@@ -111,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     die_with_parent()
     keep_freed_memory()
     allow_descriptors()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(handlers=[_ErrorOutput()], level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     return _run(options)
 
 
@@ -139,14 +163,15 @@ def _run(options: argparse.Namespace) -> int:
         store = open_store(options.uri)
         try:
             with EmbeddedBookie(options.directory, options.host, options.port, store, bookie_options(options)) as bookie:
-                print(f"READY {bookie.bookie_id}", flush=True)
+                if not write_output(_STDOUT, f"READY {bookie.bookie_id}\n"):
+                    logging.getLogger("bk_core.bookie").warning("%s is ready; standard output takes no line that says so", bookie.bookie_id)
                 while not stop.is_set() and not bookie.failed.is_set():
                     stop.wait(0.5)
                 return 0 if stop.is_set() else 1
         finally:
             store.close()
-    except BkError as error:
-        print(f"bookie cannot run: {error}", file=sys.stderr, flush=True)
+    except (BkError, OSError) as error:
+        write_output(_STDERR, f"bookie cannot run: {error}\n")
         return 1
 
 

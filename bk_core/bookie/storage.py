@@ -7,6 +7,8 @@ whatever has gathered since its last commit in one transaction, so the price of 
     runs      entries that came many at a time  (tables.py)
     ledgers   ledger id, u64 big-endian  ->  crc32 of the rest, format, flags, LAC, last entry, key, explicit LAC, deletion time
 
+A full disk stops commits and nothing else: what was acknowledged is in the journal, and waits there and in memory for room in the database.
+
 LMDB writes copy-on-write pages and syncs them before it switches to the new root, so a process killed at any moment leaves the last
 committed state. A checksum or id that does not fit raises BookieIOError: never "no such entry" (B-7).
 """
@@ -19,43 +21,50 @@ import shutil
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lmdb
 
 from bk_core.bookie import tables
 from bk_core.bookie.batch import ID_END, Batch, Single
 from bk_core.bookie.changes import decode_changes, encode_changes
-from bk_core.bookie.journal import ID_BYTES, NAMES, Journal, create
-from bk_core.bookie.private import FILE_MODE, make_directory
+from bk_core.bookie.journal import FILE_BYTES, ID_BYTES, KEPT_BYTES, LAST_BYTES, NAMES, Journal, create
+from bk_core.bookie.private import FILE_MODE, make_directory, opener
 from bk_core.bookie.records import decode_record, encode_record
 from bk_core.errors import BookieIOError
 from bk_core.protocol.bookie import Change, LedgerRecord, Persist
-from bk_core.protocol.bookie.chunks import Run
+from bk_core.protocol.bookie.chunks import PAGE_CHUNK_BYTES_MAX, Run
+from bk_core.protocol.bookie.room import PAGE_BYTES, DiskLook, free_bytes
 
 log = logging.getLogger("bk_core.bookie")
 
 STORE_BYTES = 16 << 20  # when so much is in the journal only, it goes to the database
 PIECE_BYTES = 8 << 20  # of a transaction: in one that falls out of the processor's caches a byte costs five times as much
+DROP_BYTES = 32 << 20  # of deleted entries in one transaction: the list of the pages it frees must find room itself
 STORE_AFTER_S = 1.0  # or after this long
 MAP_BYTES_START = 256 << 20  # sparse: costs address space, not disk
 RECORD_CACHE_MAX = 65_536
 
 COMPACT_BYTES_MIN = 64 << 20  # a smaller file is not worth it
-ROOM_OUTSIDE_BYTES = 16 << 20  # of the file system, without which nothing that is free inside of the database counts
+COMPACT_SPARE_BYTES = 1 << 20  # of the file system, beside what the new file takes
+LOCK_BYTES = 8192  # of lock.mdb, which LMDB writes through a map: a page of it without a place on the disk would kill the process
+RESERVE_BYTES = 64 << 20
 
 _DATABASES = 3
 _TABLES = (b"entries", b"runs", b"ledgers")
+_DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.IncompatibleError)
 _META_PAGES = 2
 _ROWS = 10_000
 _JOURNAL_KEY = b"journal"  # in the unnamed database, beside the names of the others
 _JOURNAL = struct.Struct(f">{ID_BYTES}sQ")  # id, number of the last record that is in the database
 _LEDGER_KEY = struct.Struct(">Q")
+
+_T = TypeVar("_T")
 
 Completion = Callable[[int, BaseException | None], None]
 
@@ -70,14 +79,17 @@ class Condition(Enum):
 
 
 def condition_of(directory: Path) -> Condition:
-    """Look at a storage without changing it. Damage inside of it shows only when it is read."""
+    """Look at a storage without changing it. Damage inside of it shows only when it is read.
+
+    BookieIOError if it cannot be looked at now, which is no damage: the disk fails, or no more files can be opened.
+    """
     path = directory / "data.mdb"
-    if not path.exists():
-        return Condition.ABSENT
+    if not path.exists() or not path.stat().st_size:
+        return Condition.ABSENT  # LMDB makes a database of an empty file as if there never was one
     try:
         with lmdb.open(str(directory), max_dbs=_DATABASES, readonly=True, create=False, lock=False) as env, env.begin() as txn:
             if txn.get(b"ledgers") is None:
-                return Condition.ABSENT  # LMDB makes a database of an empty file as if there never was one
+                return Condition.ABSENT
             state = txn.get(_JOURNAL_KEY)
             replayed: list[int] = []
             if state is not None:
@@ -85,8 +97,17 @@ def condition_of(directory: Path) -> Condition:
                 Journal(directory, journal_id, after, lambda number, content: replayed.append(number)).close()
             db = env.open_db(b"ledgers", txn, create=False)
             return Condition.USED if replayed or txn.stat(db)["entries"] else Condition.EMPTY
-    except (lmdb.Error, struct.error, BookieIOError):
-        return Condition.DAMAGED
+    except (lmdb.Error, struct.error, BookieIOError) as error:
+        if _is_damage(error):
+            return Condition.DAMAGED
+        raise BookieIOError(f"storage in {directory} cannot be looked at: {error}") from error
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Of the bytes, or of a file that is missing; anything else may pass."""
+    if isinstance(error, lmdb.Error):
+        return isinstance(error, _DAMAGE)
+    return not isinstance(error.__cause__, OSError) or isinstance(error.__cause__, FileNotFoundError)
 
 
 def move_aside(directory: Path) -> Path:
@@ -113,17 +134,39 @@ def _pages(env: Any) -> tuple[int, int]:
         return used * size, max(0, env.info()["last_pgno"] + 1 - used) * size
 
 
+def give_back_journal(directory: Path) -> None:
+    """Before the storage is opened: cut the files of its journal where the database has all of their records, which makes room for it."""
+    try:
+        with lmdb.open(str(directory), max_dbs=_DATABASES, readonly=True, create=False, lock=False) as env, env.begin() as txn:
+            journal_id, after = _JOURNAL.unpack(txn.get(_JOURNAL_KEY, b""))
+        journal = Journal(directory, journal_id, after, lambda number, content: None)
+    except (OSError, lmdb.Error, struct.error, BookieIOError):
+        return  # whoever opens it says what is wrong
+    journal.give_back(LAST_BYTES)
+    journal.close()
+
+
 def compact(directory: Path) -> bool:
     """Write the database anew without what is free in it, if that is most of a large file and there is room for the rest. Before it is
-    opened. Returns whether that was done; a crash in the middle leaves the old file."""
+    opened. Returns whether that was done; a crash in the middle, or an error of the disk, leaves the old file."""
     path, draft = directory / "data.mdb", directory / "compacted.new"
     shutil.rmtree(draft, ignore_errors=True)
     if not path.exists() or path.stat().st_size < COMPACT_BYTES_MIN:
         return False
+    try:
+        return _compact(directory, path, draft)
+    except (OSError, lmdb.Error) as error:
+        log.warning("the database in %s stays as large as it is: %s", directory, error)
+        return False
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _compact(directory: Path, path: Path, draft: Path) -> bool:
     with lmdb.open(str(directory), max_dbs=_DATABASES, readonly=True, create=False, lock=False) as env:
         used, free = _pages(env)
         stat = os.statvfs(directory)
-        if free < used or stat.f_bavail * stat.f_frsize < used + ROOM_OUTSIDE_BYTES:
+        if free < used or stat.f_bavail * stat.f_frsize < used + COMPACT_SPARE_BYTES:
             return False
         make_directory(draft)
         env.copy(str(draft), compact=True)
@@ -136,7 +179,6 @@ def compact(directory: Path) -> bool:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    shutil.rmtree(draft, ignore_errors=True)
     log.info("the database in %s was compacted from %d to %d MiB", directory, (used + free) >> 20, path.stat().st_size >> 20)
     return True
 
@@ -151,24 +193,16 @@ class LmdbBookieStorage:
 
     def __init__(self, directory: Path, completed: Completion | None = None, *, map_bytes: int = MAP_BYTES_START) -> None:
         make_directory(directory)
-        self._directory = directory
+        self.directory = directory
         self._completed = completed
+        self.reserve_bytes = RESERVE_BYTES
+        self._scarce = False
+        self._map_bytes = map_bytes
+        self._broken = False  # the database has to be opened anew
         try:
-            compact(directory)
-            self._env = lmdb.open(
-                str(directory),
-                map_size=map_bytes,
-                max_dbs=_DATABASES,
-                subdir=True,
-                readahead=False,
-                metasync=True,
-                sync=True,
-                mode=FILE_MODE,
-            )
-            self._entries = self._env.open_db(b"entries")
-            self._runs = self._env.open_db(b"runs")
-            self._ledgers = self._env.open_db(b"ledgers")
-        except lmdb.Error as error:
+            self._make_room()
+            self._open_database()
+        except (lmdb.Error, OSError) as error:
             raise BookieIOError(f"storage in {directory} cannot be opened: {error}") from error
         self._map_lock = threading.Lock()  # the map may only be resized while no transaction of this process is open
         self._cache: dict[int, LedgerRecord | None] = {}
@@ -179,11 +213,13 @@ class LmdbBookieStorage:
         self._storing: Batch | None = None  # on its way into the database
         self._wanted = 0  # commit at least up to this position
         self._closing = False
+        self._hurry = False  # the database is not to wait until there is more to put
         self._failure: BaseException | None = None
         self._store_failure: BaseException | None = None
         self._journal_done = False
         self.position = 0
         self.durable_position = 0
+        self.accepted_bytes = 0  # sum of the demands of all changes (BKE-8)
         try:
             self._journal = self._open_journal()
         except BaseException:
@@ -196,6 +232,29 @@ class LmdbBookieStorage:
         for thread in self._threads:
             thread.start()
 
+    def _make_room(self) -> None:
+        """What an earlier process has left of the disk may be nothing."""
+        with suppress(BookieIOError):
+            if _free_outside(self.directory) < self.reserve_bytes // 2:
+                give_back_journal(self.directory)
+        compact(self.directory)
+        _keep_lock_file(self.directory / "lock.mdb")
+
+    def _open_database(self) -> None:
+        self._env = lmdb.open(
+            str(self.directory),
+            map_size=self._map_bytes,
+            max_dbs=_DATABASES,
+            subdir=True,
+            readahead=False,
+            metasync=True,
+            sync=True,
+            mode=FILE_MODE,
+        )
+        self._entries = self._env.open_db(b"entries")
+        self._runs = self._env.open_db(b"runs")
+        self._ledgers = self._env.open_db(b"ledgers")
+
     def _open_journal(self) -> Journal:
         """What it has and the database has not is settled again."""
         try:
@@ -203,17 +262,20 @@ class LmdbBookieStorage:
                 state = txn.get(_JOURNAL_KEY)
             if state is None:
                 state = _JOURNAL.pack(os.urandom(ID_BYTES), 0)
-                create(self._directory, state[:ID_BYTES])
+                create(self.directory, state[:ID_BYTES])
                 with self._env.begin(write=True) as txn:
                     txn.put(_JOURNAL_KEY, state)
             self._journal_id, after = _JOURNAL.unpack(state)
-            return Journal(self._directory, self._journal_id, after, self._replay)
+            journal = Journal(self.directory, self._journal_id, after, self._replay)
+            journal.keep_room()
+            return journal
         except (lmdb.Error, struct.error, OSError) as error:
-            raise BookieIOError(f"journal in {self._directory} cannot be opened: {error}") from error
+            raise BookieIOError(f"journal in {self.directory} cannot be opened: {error}") from error
 
     def _replay(self, number: int, content: memoryview) -> None:
         batch = decode_changes(content)
         batch.record = number
+        batch.count_demand()
         self._settled.absorb(batch)
 
     def _layers(self) -> list[Batch]:
@@ -335,18 +397,25 @@ class LmdbBookieStorage:
         return known
 
     def disk_bytes(self) -> tuple[int, int]:
-        """Total bytes of the file system, and those that are free there or inside of the database, whose file does not shrink.
+        """Total bytes of the file system, and those that are free there or inside of the database. BookieIOError if it cannot be asked."""
+        look = self.look()
+        stat = _statvfs(self.directory)
+        return stat.f_blocks * stat.f_frsize, free_bytes(look, self.reserve_bytes)
 
-        What is free inside counts only while the file system has some room left itself: a long run that finds no long enough gap is put
-        at the end of the file. BookieIOError if either cannot be asked.
-        """
-        try:
-            stat = os.statvfs(self._directory)
-        except OSError as error:
-            raise BookieIOError(f"the file system cannot be asked for its size: {error}") from error
-        free = stat.f_bavail * stat.f_frsize
-        inside = self.free_inside_bytes() if free >= ROOM_OUTSIDE_BYTES else 0
-        return stat.f_blocks * stat.f_frsize, free + inside
+    def look(self) -> DiskLook:
+        """What is free now (BKE-8). BookieIOError if it cannot be asked."""
+        with self._condition:
+            pending = sum(layer.demand for layer in self._layers())
+        return DiskLook(_free_outside(self.directory), self.free_inside_bytes(), pending)
+
+    def be_scarce(self, scarce: bool) -> None:
+        """BKE-9: give back what of the journal is not needed, and put what comes where any gap will do; or no longer."""
+        self._scarce = scarce
+        self._journal.file_bytes = KEPT_BYTES if scarce else FILE_BYTES
+        if scarce:
+            self._journal.give_back(LAST_BYTES if self._store_failure is not None else KEPT_BYTES)
+        else:
+            self._journal.keep_room()
 
     def free_inside_bytes(self) -> int:
         """Of the database's file, what deleted entries have left for new ones. BookieIOError."""
@@ -362,7 +431,9 @@ class LmdbBookieStorage:
         """Visible at once; durable only after a commit, which ``request_sync`` starts."""
         with self._condition:
             self.position += 1
+            before = self._gathering.demand
             self._gathering.add(change)
+            self.accepted_bytes += self._gathering.demand - before
             self._gathering.position = self.position
         forget = isinstance(change, Persist) and change.forget
         self._remember(change.record.ledger_id, None if forget else change.record)
@@ -372,6 +443,13 @@ class LmdbBookieStorage:
         with self._condition:
             self._wanted = self.position
             self._condition.notify_all()
+
+    def request_store(self) -> None:
+        """Have what is in the journal put into the database now: somebody waits for the room that this measures (BKE-8)."""
+        if not self._hurry:
+            with self._condition:
+                self._hurry = True
+                self._condition.notify_all()
 
     def sync(self) -> int:
         """``request_sync`` and wait. BookieIOError if the commit fails. Returns the durable position."""
@@ -423,7 +501,7 @@ class LmdbBookieStorage:
     def _commit_loop(self) -> None:
         while (batch := self._next_batch()) is not None:
             position = batch.position
-            error = _error_of(self._commit, batch)
+            error = self._error_of("journal", self._commit, batch)
             with self._condition:
                 self._committing = None
                 self._failure = error
@@ -464,7 +542,7 @@ class LmdbBookieStorage:
 
     def _store_loop(self) -> None:
         while (batch := self._next_to_store()) is not None:
-            error = _error_of(self._put, batch)
+            error = self._error_of("database", self._put, batch)
             with self._condition:
                 self._storing = None
                 self._store_failure = error
@@ -484,41 +562,47 @@ class LmdbBookieStorage:
             while not self._settled.record and not self._journal_done:
                 self._condition.wait()
             deadline = time.monotonic() + STORE_AFTER_S
-            while not self._closing and (self._store_failure or self._settled.bytes < STORE_BYTES):
+            while not self._closing and (self._store_failure or not (self._hurry or self._settled.bytes >= STORE_BYTES)):
                 if (left := deadline - time.monotonic()) <= 0:
                     break
                 self._condition.wait(left)
             if not self._settled.record:
                 return None
             batch, self._settled = self._settled, Batch()
-            self._storing = batch
+            self._storing, self._hurry = batch, False
             return batch
 
     def _put(self, batch: Batch) -> None:
         """In transactions of PIECE_BYTES, each synced; only the last one says that the journal's records are not needed any more. Whatever
         ends this half-way, all of it is put again."""
-        self._transact(lambda txn: self._drop(txn, batch.dropped))
+        for ledger_id in batch.dropped:
+            while not self._transact(partial(self._drop, ledger_id)):
+                pass  # there is more of it
         for piece in batch.pieces(PIECE_BYTES):
             self._transact(partial(self._put_piece, piece))
         self._transact(lambda txn: self._put_records(txn, batch))
 
-    def _transact(self, action: Callable[[Any], None]) -> None:
+    def _transact(self, action: Callable[[Any], _T]) -> _T:
+        if self._broken:
+            self._reopen()
         while True:
             try:
-                with self._env.begin(write=True) as txn:
+                with self._env.begin(write=True, buffers=True) as txn:
                     return action(txn)
             except lmdb.MapFullError:
                 self._grow()
+            except lmdb.PanicError:  # its head could not be written; opened anew, it is as it was
+                self._broken = True
+                raise
 
-    def _drop(self, txn: Any, ledger_ids: Iterable[int]) -> None:
-        for ledger_id in ledger_ids:
-            tables.drop_ledger(txn.cursor(self._entries), ledger_id)
-            tables.drop_ledger(txn.cursor(self._runs), ledger_id)
+    def _drop(self, ledger_id: int, txn: Any) -> bool:
+        return all(tables.drop_ledger(txn.cursor(db), ledger_id, DROP_BYTES) for db in (self._entries, self._runs))
 
     def _put_piece(self, piece: list[tuple[int, Run | Single]], txn: Any) -> None:
         entries, runs = txn.cursor(self._entries), txn.cursor(self._runs)
+        chunk_bytes_max = PAGE_CHUNK_BYTES_MAX if self._scarce else None
         for ledger_id, item in piece:
-            tables.put_item(entries, runs, ledger_id, item)
+            tables.put_item(entries, runs, ledger_id, item, chunk_bytes_max)
 
     def _put_records(self, txn: Any, batch: Batch) -> None:
         for ledger_id, record in batch.records.items():
@@ -530,7 +614,30 @@ class LmdbBookieStorage:
 
     def _grow(self) -> None:
         with self._map_lock:
-            self._env.set_mapsize(int(self._env.info()["map_size"]) * 2)
+            self._map_bytes *= 2
+            self._env.set_mapsize(self._map_bytes)
+
+    def _reopen(self) -> None:
+        with self._map_lock:
+            self._env.close()
+            self._open_database()
+            self._broken = False
+
+    def _free_mib(self) -> int:
+        """For messages: to LMDB a disk that takes only half of a page is one that fails."""
+        try:
+            return _free_outside(self.directory) >> 20
+        except BookieIOError:
+            return 0
+
+    def _error_of(self, what: str, action: Callable[[Batch], None], batch: Batch) -> BaseException | None:
+        try:
+            action(batch)
+        except Exception as error:  # whatever it is: those who wait must hear of it
+            failure = BookieIOError(f"the {what} in {self.directory} cannot be written: {error} ({self._free_mib()} MiB are free there)")
+            failure.__cause__ = error
+            return failure
+        return None
 
     # --- reading LMDB ---------------------------------------------------------------------------------------------
 
@@ -578,9 +685,23 @@ def _decoded(ledger_id: int, value: bytes) -> LedgerRecord | None:
         return None
 
 
-def _error_of(action: Callable[[Batch], None], batch: Batch) -> BaseException | None:
+def _keep_lock_file(path: Path) -> None:
+    """OSError if its first page, with the places of many readers, has no place on the disk."""
+    with open(path, "ab", opener=opener) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, LOCK_BYTES)
+        except OSError:
+            if os.lseek(file.fileno(), 0, os.SEEK_HOLE) < PAGE_BYTES:
+                raise
+
+
+def _statvfs(directory: Path) -> os.statvfs_result:
     try:
-        action(batch)
-    except Exception as error:  # whatever it is: those who wait must hear of it
-        return error
-    return None
+        return os.statvfs(directory)
+    except OSError as error:
+        raise BookieIOError(f"the file system of {directory} cannot be asked for its size: {error}") from error
+
+
+def _free_outside(directory: Path) -> int:
+    stat = _statvfs(directory)
+    return stat.f_bavail * stat.f_frsize

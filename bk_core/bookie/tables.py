@@ -22,12 +22,13 @@ _KEY = struct.Struct(">QQ")
 _LEDGER = struct.Struct(">Q")
 _BODY_IDS = struct.Struct(">qq")
 _CRC = struct.Struct(">I")
+_ROW_COST = 64  # of a row beside its value
 _ROW_BYTES = 4096  # of a run, that are as much work as a row
 
 
-def put_item(entries: Any, runs: Any, ledger_id: int, item: Run | Single) -> None:
+def put_item(entries: Any, runs: Any, ledger_id: int, item: Run | Single, chunk_bytes_max: int | None = None) -> None:
     if isinstance(item, Run):
-        put_run(entries, runs, ledger_id, item)
+        put_run(entries, runs, ledger_id, item, chunk_bytes_max)
     else:
         put_entries(entries, ledger_id, (item,))
 
@@ -37,20 +38,24 @@ def put_entries(entries: Any, ledger_id: int, bodies: Iterable[Single]) -> None:
         entries.put(_KEY.pack(ledger_id, entry_id), _CRC.pack(zlib.crc32(body)) + body)
 
 
-def put_run(entries: Any, runs: Any, ledger_id: int, run: Run) -> None:
+def put_run(entries: Any, runs: Any, ledger_id: int, run: Run, chunk_bytes_max: int | None = None) -> None:
     single = first_single(entries, ledger_id, run.first)
     if (single is not None and single <= run.last) or _overlaps(runs, ledger_id, run):
         return put_entries(entries, ledger_id, singles(run))
-    for piece in run.pieces():
+    for piece in run.pieces(chunk_bytes_max):
         runs.put(_KEY.pack(ledger_id, piece.first), encode_chunk(piece))
 
 
-def drop_ledger(cursor: Any, ledger_id: int) -> None:
-    """Remove what either table has of a ledger."""
+def drop_ledger(cursor: Any, ledger_id: int, bytes_max: int) -> bool:
+    """Remove what a table has of a ledger, of more than about ``bytes_max`` bytes only the start. Returns True if nothing of it is left."""
     prefix = _LEDGER.pack(ledger_id)
     cursor.set_range(_KEY.pack(ledger_id, 0))
     while bytes(cursor.key())[: len(prefix)] == prefix:  # b"" behind the last key
+        if bytes_max <= 0:
+            return False
+        bytes_max -= len(cursor.value()) + _ROW_COST
         cursor.delete()  # moves on to the next key
+    return True
 
 
 def first_single(entries: Any, ledger_id: int, entry_id: int) -> int | None:

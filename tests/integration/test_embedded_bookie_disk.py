@@ -44,7 +44,6 @@ def _small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(storage_module.os, "statvfs", statvfs)
     monkeypatch.setattr("bk_core.bookie.loop.HOUSEKEEPING_S", 0.02)
-    monkeypatch.setattr(storage_module, "ROOM_OUTSIDE_BYTES", 0)  # the reserve of this test is so small that a busy machine runs past it
 
 
 def _fill_up(peer: Peer, ledger_id: int, entries_max: int) -> int:

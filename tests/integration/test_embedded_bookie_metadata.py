@@ -21,6 +21,7 @@ from bk_core.cli import cli
 from bk_core.errors import BookieIOError, InvalidArgumentError
 from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.bookie import LedgerRecord, Persist
+from bk_core.protocol.bookie.room import DiskLook
 from bk_core.protocol.ledger.metadata_codec import encode
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.messages import Status
@@ -324,7 +325,7 @@ def test_b12_closed_ledgers_that_moved_are_collected_under_the_replication_lock(
 def test_b11_a_nearly_full_disk_makes_it_read_only(store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B-11, B-3: registered as read-only from the start, fences and recovery go on until the reserve is half gone, and back again."""
     free = 10_000
-    monkeypatch.setattr(LmdbBookieStorage, "disk_bytes", lambda self: (1 << 20, free))
+    monkeypatch.setattr(LmdbBookieStorage, "look", lambda self: DiskLook(free))
     monkeypatch.setattr("bk_core.bookie.loop.HOUSEKEEPING_S", 0.02)
     with EmbeddedBookie(tmp_path, store=store, options=BookieOptions(disk_reserve_bytes=16_000)) as bookie, peer_of(bookie) as peer:
         view = store.bookies()

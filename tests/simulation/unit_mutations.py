@@ -37,6 +37,7 @@ _TIMES = "bk_core.protocol.log.times", "tests/unit/log/test_times.py"
 _GONE = "bk_core.protocol.bookie.suspicion", "tests/unit/bookie/test_suspicion.py"
 _RULES = "bk_core.protocol.bookie.rules", "tests/unit/bookie/test_admission.py"
 _ADMISSION = "bk_core.protocol.bookie.admission", "tests/unit/bookie/test_admission.py"
+_ROOM = "bk_core.protocol.bookie.room", "tests/unit/bookie/test_room.py"
 _GUARDS, _CHECK = "tests/unit/client/test_log_guards.py", "tests/unit/client/test_log_check.py"
 _IDENTITY = "bk_core.protocol.log.identity", "tests/unit/log/test_identity.py"
 _LISTS = "bk_core.client.list_store", "tests/unit/log/test_identity.py"
@@ -155,6 +156,9 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "            return EntryListResponse(request.request_id, Status.OK, request.ledger_id, listing.encoder.blob())\n" + _GONE_LEDGER,
         "test_bke_7_a_ledger_that_is_gone_by_the_end_has_no_list",
     ),
+    _of(_ROOM, "BKE-8", "reserve // _PARTS - look.pending", "reserve // _PARTS", "test_bke_8_what_is_pending_fits_outside"),
+    _of(_ROOM, "BKE-8 (pages)", "3 * size + 4 * PAGE_BYTES", "size", "test_bke_8_nothing_takes_more_than_was_counted"),
+    _of(_ROOM, "BKE-9", "scarce=look.outside < reserve // 2", "scarce=False", "test_b11_bke_3_bke_9_what_is_left_decides"),
     UnitMutation(
         "GRD-1",
         "bk_core.protocol.log.exclusive",

@@ -10,6 +10,7 @@ chunks.py     runs as they are kept
 stream.py     a connection's bytes as such units
 listing.py    lists of entries, in pieces
 suspicion.py  when it may be believed that a ledger is gone
+room.py       how much may be accepted, from what the disk has left
 admission.py  connections that are given up
 records.py    what is kept of a ledger, and the effects
 answers.py    refusals

@@ -19,6 +19,7 @@ from bk_core.protocol import BytesLike
 # What one read has to check; a single entry may be larger. With our head and LMDB's it fills 16 pages and not one byte more: aligned
 # writes of 64 KiB cost the kernel half of those that are not.
 CHUNK_BYTES_MAX = (64 << 10) - 16 - 8
+PAGE_CHUNK_BYTES_MAX = (4 << 10) - 16 - 8  # the same on one page, which finds its place in any gap
 _BODY_BYTES_MAX = (1 << 31) - 1
 _ID_MAX = (1 << 63) - 1
 _HEAD = struct.Struct(">II")
@@ -50,15 +51,16 @@ class Run(NamedTuple):
         number = 2 * (entry_id - self.first)
         return bytes(memoryview(self.bodies)[marks[number] : marks[number + 1]])
 
-    def pieces(self) -> Iterator[Run]:
-        """The same in runs of at most CHUNK_BYTES_MAX, or one entry."""
-        if len(self.bodies) <= CHUNK_BYTES_MAX:
+    def pieces(self, bytes_max: int | None = None) -> Iterator[Run]:
+        """The same in runs of at most ``bytes_max``, without it CHUNK_BYTES_MAX, or one entry."""
+        bytes_max = bytes_max or CHUNK_BYTES_MAX
+        if len(self.bodies) <= bytes_max:
             yield self
             return
         marks, view, number = bounds_of(self.bodies), memoryview(self.bodies), 0
         while number < self.size:
             start = marks[2 * number] - _COUNT.size
-            stop = max(number + 1, bisect_right(marks[1::2], start + CHUNK_BYTES_MAX, number, self.size))
+            stop = max(number + 1, bisect_right(marks[1::2], start + bytes_max, number, self.size))
             yield Run(self.first + number, stop - number, view[start : marks[2 * stop - 1]])
             number = stop
 
