@@ -21,7 +21,7 @@
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError,
     │   ├── LogWriterAliveError, LogListFullError
-    └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError
+    └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError
 
 Class attributes (style.md lesson 4):
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
@@ -95,6 +95,17 @@ class OperationTimeoutError(BkError, TimeoutError):
     """The whole operation ran out of its time budget."""
 
     code = "BK-TIMEOUT"
+    retriable = True
+    outcome_unknown = True
+
+
+class LocalResourceError(BkError):
+    """This process or host cannot make another connection: no file descriptor, memory or local port left, or it is forbidden (SES-10).
+
+    No bookie is to blame. The same client works on as soon as there is what was missing.
+    """
+
+    code = "BK-LOCAL-RESOURCES"
     retriable = True
     outcome_unknown = True
 

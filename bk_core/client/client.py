@@ -33,6 +33,7 @@ from bk_core.errors import (
 from bk_core.exit_hook import end_with_process, forget
 from bk_core.metadata import open_store
 from bk_core.metadata.store import BookieView, MetadataStore, Version
+from bk_core.net.local_resources import local_resource_error
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, DigestType, Fragment, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import new_ensemble_striped
@@ -51,7 +52,7 @@ def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = Non
     """A client of the cluster at ``uri``, e.g. ``zk://host:2181/ledgers``. Settings are those of ClientConfig.
 
     Raises MetadataUnavailableError when the metadata store does not answer, NoClusterError when there is no cluster at the ledgers root
-    (OWN-1), InvalidArgumentError for a bad URI or setting.
+    (OWN-1), InvalidArgumentError for a bad URI or setting, LocalResourceError when this process has no descriptors for another client.
     """
     try:
         config = ClientConfig(uri, protocol, **settings)
@@ -59,6 +60,10 @@ def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = Non
         raise InvalidArgumentError(f"unknown client setting: {error}") from None
 
     def make() -> BookKeeper:
+        if (
+            short := local_resource_error("no client can be made", None)
+        ) is not None:  # the store's client would only say that nobody answers
+            raise short
         opened = store or open_store(uri, timeout_s=config.metadata_timeout_s, log_root=config.log_root)
         try:
             opened.cluster_id()
@@ -67,7 +72,13 @@ def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = Non
             opened.close()
             raise
 
-    return made_aside(make, BookKeeper.close)
+    try:
+        return made_aside(make, BookKeeper.close)
+    except (OSError, MetadataUnavailableError) as error:
+        short = local_resource_error("no client can be made", error if isinstance(error, OSError) else None)
+        if short is None:
+            raise
+        raise short from error
 
 
 class BookKeeper:

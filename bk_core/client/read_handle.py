@@ -168,6 +168,7 @@ class ReadHandle:
 
     def _runs(self, first: int, last: int, *, unconfirmed: bool = False) -> Iterator[EntryRun]:
         self._session.check()
+        began_ns = self._session.reactor.now_ns()
         with self._lock:
             machine = RangeReader(
                 self.ledger_id,
@@ -190,7 +191,7 @@ class ReadHandle:
         except queue.Empty:
             trouble = f": {machine.trouble}" if machine.trouble else ""
             message = f"a read of ledger {self.ledger_id} did not finish in time{trouble}"
-            raise OperationTimeoutError(message, ledger=self.ledger_id) from None
+            raise self._session.explained(OperationTimeoutError(message, ledger=self.ledger_id), began_ns) from None
         finally:
             self._end(stream)
             self._batch = self._batch and not machine.batch_refused

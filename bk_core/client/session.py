@@ -16,17 +16,25 @@ from bk_core.client.add_window import AddWindow
 from bk_core.client.peers import Resolver, Suspects
 from bk_core.config import ClientConfig
 from bk_core.errors import (
+    AddQuorumTimeoutError,
     BkError,
     ClientClosedError,
+    LocalResourceError,
     MetadataError,
     MetadataOutcomeUnknownError,
     MetadataUnavailableError,
     NoNodeError,
+    NotEnoughBookiesError,
+    OperationTimeoutError,
+    ReadError,
+    RecoveryFailedError,
     VersionConflictError,
+    WriteFailedError,
 )
 from bk_core.metadata.racks import RackMap
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
 from bk_core.net.link import BookieLink
+from bk_core.net.local_resources import shortage_now, shortage_text
 from bk_core.net.names import Names
 from bk_core.net.outstanding import Waiting
 from bk_core.net.reactor import Reactor, Timer
@@ -50,6 +58,7 @@ from bk_core.protocol.ledger.placement import Placement, Quarantine, RackAwarePl
 from bk_core.protocol.ledger.recovery_options import RecoveryOptions
 from bk_core.protocol.ledger.replica_order import Rank, ReadHistory
 from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode, WriterOptions
+from bk_core.protocol.session.shortage import Shortages
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRunRequest, Request, Response, Status
 from bk_core.threads import Home, SafeFuture, WorkerPool, wait_done
 
@@ -59,6 +68,8 @@ METADATA_THREADS = 4
 CLOSE_S = 10.0
 SPECULATE, TICK = "speculate", "tick"  # timers of readers and of those who add
 SHARED_KINDS = frozenset({"data", "batch", "control"})
+# What may become of an operation for want of connections.
+BEHIND_A_SHORTAGE = (ReadError, RecoveryFailedError, NotEnoughBookiesError, AddQuorumTimeoutError, WriteFailedError, OperationTimeoutError)
 SPREAD_KINDS = frozenset({"data", "batch"})  # over ``connections_per_bookie``
 
 
@@ -97,6 +108,7 @@ class Session:
         self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
         self._resolver = Resolver(self.reactor, store, self.metadata_call)
         self._names = Names(self.reactor.post)
+        self._shortages = Shortages()
         self.placement = self._new_placement(self._racks)
         self._on_bookies: dict[Driver, None] = {}
         self.adds = AddWindow(config.limits.unretired_entries_max)
@@ -185,7 +197,7 @@ class Session:
     def note_answer(self, bookie: BookieId, status: Status) -> None:
         """Reactor thread. What a bookie answered, for the quarantine (CR-2)."""
         self._suspects.noted(bookie, status)
-        if is_bookie_failure(status):
+        if is_bookie_failure(status) and not self._shortages.excuses(status, self.reactor.now_ns()):
             self._quarantine.failed(bookie)
 
     def note_read(self, bookie: BookieId, status: Status, elapsed_ns: int) -> None:
@@ -231,6 +243,7 @@ class Session:
                 add_timeout_ns=self.config.limits.add_timeout_ns,
                 names=self._names,
                 on_silent=self._silent,
+                on_short=self._short,
             )
             self._links[key] = found
         return found
@@ -239,6 +252,23 @@ class Session:
         """LINK-4: one connection to this bookie was silent for a whole timeout; the others need not find out one by one."""
         for link in [link for key, link in self._links.items() if key[0] == bookie]:
             link.doubt(since_ns)
+
+    def _short(self, error: str, text: str) -> None:
+        if self._shortages.happened(error, text, self.reactor.now_ns()):
+            log.warning("a connection to a bookie cannot be made: %s", text)
+
+    def explained(self, error: Exception, since_ns: int) -> Exception:
+        """Any thread. SES-10: the error of what began at ``since_ns``, or the shortage of this host that is behind it."""
+        if not isinstance(error, BEHIND_A_SHORTAGE):
+            return error
+        text = self._shortages.explanation(since_ns, self.reactor.now_ns())
+        if not text and (short := shortage_now()) is not None:  # it is not known here: the metadata store may be out of reach for it
+            text = shortage_text(short) or ""
+        if not text:
+            return error
+        explained = LocalResourceError(f"{error.args[0]}; {text}", **error.context)
+        explained.__cause__ = error
+        return explained
 
     def _look_for_moved(self) -> None:
         """LINK-4: ask where the registered bookies are that this client is connected to."""
@@ -343,6 +373,7 @@ class Driver:
         self.on_fail: Callable[[Any, Exception], None] = lambda token, error: None
         self.on_step: Callable[[], None] = lambda: None
         self._add_kind = add_kind
+        self._since_ns = session.reactor.now_ns()
         self._timers: dict[str, Timer] = {}
         self._listening: set[BookieId] = set()
         self._reads: dict[int, tuple[BookieLink, Waiting]] = {}  # by the machine's number
@@ -396,7 +427,7 @@ class Driver:
             case Complete(token, value):
                 self.on_complete(token, value)
             case Fail(token, error):
-                self.on_fail(token, error)
+                self.on_fail(token, self.session.explained(error, self._since_ns))
             case Log(level, message):
                 log.log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
 

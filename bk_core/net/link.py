@@ -21,6 +21,7 @@ from typing import Protocol
 from bk_core import kernels
 from bk_core.errors import RemoteProtocolError
 from bk_core.net.asking import Asking, is_repeatable
+from bk_core.net.local_resources import name_of, shortage_now, shortage_text
 from bk_core.net.names import Address, Names
 from bk_core.net.outstanding import Answer, Waiting
 from bk_core.net.reactor import Reactor, Timer
@@ -30,6 +31,7 @@ from bk_core.net.sent_bytes import SentBytes, keep_alive
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.run import AddRun
 from bk_core.protocol.link import CUTS_MAX, Attempts, LinkHealth, Patience
+from bk_core.protocol.session.shortage import AGAIN_NS, EVERYWHERE
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.batch_parts import BatchParts
@@ -75,8 +77,10 @@ class BookieLink:
         add_timeout_ns: int = ADD_TIMEOUT_NS,
         names: Names | None = None,
         on_silent: Callable[[BookieId, int], None] | None = None,
+        on_short: Callable[[str, str], None] | None = None,
     ) -> None:
-        """``on_silent`` gets the bookie and the time since which this connection to it had been silent when it was given up."""
+        """``on_silent`` gets the bookie and the time since which this connection to it had been silent when it was given up; ``on_short``
+        gets the name of the system's error, and what it means, when this host cannot make a connection (SES-9, SES-10)."""
         self.bookie = bookie
         self.protocol = protocol
         self.failed_recently = False
@@ -86,6 +90,8 @@ class BookieLink:
         self._broke = broke  # told when the connection is lost or cannot be made, before anybody who waits on it
         self._names = names or Names(reactor.post)
         self._on_silent = on_silent
+        self._on_short = on_short
+        self._short = False  # the attempt that goes on has met a shortage of this host's
         self._frame_bytes_max = frame_bytes_max + RECEIVE_SLACK_BYTES
         self._socket: socket.socket | None = None
         self._connecting = False
@@ -230,8 +236,10 @@ class BookieLink:
     def _resolved(self, attempt: int, address: tuple[str, int] | None, problem: str) -> None:
         if not self._is_current(attempt):
             return
+        self._short = False
         if address is None:
-            self._drop(Status.UNAVAILABLE, problem)
+            self._look_for_shortage()
+            self._not_connected(problem)
             return
         self.address = address
         self._attempts = Attempts(0, self._reactor.now_ns() + CONNECT_TIMEOUT_NS)
@@ -241,6 +249,8 @@ class BookieLink:
     def _named(self, attempt: int, addresses: list[Address], problem: str) -> None:
         if not self._is_current(attempt):
             return
+        if not addresses:
+            self._look_for_shortage()
         self._addresses = deque(addresses)
         self._attempts.left = len(addresses)
         self._try_next(problem or "no address")
@@ -252,15 +262,49 @@ class BookieLink:
             now = self._reactor.now_ns()
             share_ns = self._attempts.next(now)
             if share_ns is None:
-                self._drop(Status.UNAVAILABLE, problem)
+                self._not_connected(problem)
                 return
             self._attempt_until_ns = now + share_ns
+            address = self._addresses.popleft()
             try:
-                self._connect(self._addresses.popleft())
+                self._connect(address)
                 return
             except OSError as error:
                 self._forget_socket()
                 problem = str(error)
+                self._note_shortage(error)
+                if self._short and self._waits_with_adds(address, now):
+                    return
+
+    def _look_for_shortage(self) -> None:
+        """Resolvers of names, and clients of the metadata store, do not say what they were short of."""
+        error = shortage_now()
+        if error is not None:
+            self._note_shortage(error)
+
+    def _note_shortage(self, error: OSError) -> None:
+        text = shortage_text(error)
+        if text is None:
+            return
+        self._short = name_of(error) in EVERYWHERE
+        if self._on_short is not None:
+            self._on_short(name_of(error), text)
+
+    def _waits_with_adds(self, address: Address, now_ns: int) -> bool:
+        """SES-9: ``_look`` tries again. Without adds nobody waits here: others may be asked."""
+        if not self._health.adds_unanswered or now_ns + AGAIN_NS >= self._attempts.deadline_ns:
+            return False
+        self._addresses.appendleft(address)
+        self._attempts.left += 1
+        self._attempt_until_ns = now_ns + AGAIN_NS
+        for one in self._asking.held():
+            self._tell(partial(one.answer, *one.outcome(Status.UNAVAILABLE)))
+        return True
+
+    def _not_connected(self, problem: str) -> None:
+        """No address is left. SES-9: what this host could not do is no failure of the bookie."""
+        short, self._short = self._short, False
+        self._drop(Status.UNAVAILABLE, problem, backoff=not short)
 
     def _connect(self, address: Address) -> None:
         family, kind, number, target = address
@@ -300,6 +344,7 @@ class BookieLink:
         if self._connecting:
             code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
+                self._note_shortage(OSError(code, os.strerror(code)))
                 self._try_next(f"connect failed (errno {code}, {os.strerror(code)})")
                 return
             self._is_connected()

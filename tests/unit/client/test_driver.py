@@ -51,6 +51,9 @@ class World:
 
     def note_answer(self, bookie: str, status: Status) -> None: ...
 
+    def explained(self, error: Exception, since_ns: int) -> Exception:
+        return error
+
 
 def test_what_a_broken_connection_leads_to_comes_after_what_was_said_before() -> None:
     """SM-1, I-14: entry 0 was committed in the step that sends to d; that d is gone, and ends the ledger, is told afterwards."""
