@@ -16,11 +16,11 @@
     ├── MetadataError                 the metadata store
     │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
     │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError,
-    │   ├── NoClusterError, ClusterChangedError
+    │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError,
-    │   ├── LogWriterAliveError, LogListFullError
+    │   ├── LogWriterAliveError, LogListFullError, NoSuchLogRootError
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError
 
 Class attributes (style.md lesson 4):
@@ -309,6 +309,12 @@ class MetadataUnavailableError(MetadataError):
     retriable = True
 
 
+class MetadataDeniedError(MetadataError):
+    """The metadata store does not let this client do that: its access control lists. Nothing was changed."""
+
+    code = "BK-METADATA-DENIED"
+
+
 class MetadataOutcomeUnknownError(MetadataError):
     """The answer to a write was lost: it may be applied now, later or never (META-12)."""
 
@@ -368,6 +374,12 @@ class LogError(BkError):
 
 class NoSuchLogError(LogError):
     code = "BK-NO-LOG"
+
+
+class NoSuchLogRootError(NoSuchLogError):
+    """The log root that was given does not exist: no log was ever made there."""
+
+    code = "BK-NO-LOG-ROOT"
 
 
 class LogExistsError(LogError):

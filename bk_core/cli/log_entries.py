@@ -143,7 +143,14 @@ def _position(view: LogView, text: str, client: BookKeeper, password: bytes) -> 
     seq, colon, entry = text.partition(":")
     if not seq.isdecimal() or (colon and not entry.isdecimal()):
         raise click.BadParameter(f"{text!r} is neither SEQ, SEQ:ENTRY, first nor end", param_hint="--from")
-    return Position(int(seq), int(entry or 0))
+    wanted, end = Position(int(seq), int(entry or 0)), _last_entries(client, view, 0, password)
+    if (wanted.seq, wanted.entry) > (end.seq, end.entry):
+        raise click.BadParameter(f"{text} lies beyond the end of the log, which is {end.seq}:{end.entry} now", param_hint="--from")
+    if view.listed.trimmed_seq <= wanted.seq < view.next_seq:
+        last = view.segment(wanted.seq).last_entry
+        if last is not None and wanted.entry > last + 1:
+            raise click.BadParameter(f"{text} lies beyond the end of segment {wanted.seq}, whose last entry is {last}", param_hint="--from")
+    return wanted
 
 
 def _last_entries(client: BookKeeper, view: LogView, count: int, password: bytes) -> Position:

@@ -441,7 +441,11 @@ def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, pas
         raise click.UsageError("--delete-orphans looks at all ledgers; leave out the names")
     with connected(uri, protocol) as client:
         for name in with_progress(list(names) or _all_names(client), "collecting garbage"):
-            failed |= _collect_one(client, name, age_ms, password, as_json)
+            try:
+                failed |= _collect_one(client, name, age_ms, password, as_json)
+            except NoSuchLogError:  # all that is left of it is a place for intents, or it was deleted since it was listed
+                if names:
+                    raise
         if not names:
             failed |= _collect_orphans(client, delete_orphans, password, as_json)
     return 1 if failed else 0
@@ -496,4 +500,7 @@ def _ids(ledger_ids: tuple[int, ...]) -> str:
 
 def _all_names(client: BookKeeper) -> list[str]:
     """Also logs that are deleted but not yet gone."""
+    from bk_core.client.logs import list_logs
+
+    list_logs(client)  # is there such a log root at all
     return sorted({name for parent in ("logs", "intents", "deleted") for name in client.store.children(parent)})

@@ -292,6 +292,8 @@ class BookKeeper:
         """Delete a ledger's metadata; bookies drop its entries later. NoSuchLedgerError if there is none. Delete only CLOSED ledgers
         (LOG-12): bookies go on accepting entries of a live writer. LedgerListedError for a ledger that a log lists, which would lose its
         entries, unless ``even_if_listed`` (GRD-2)."""
+        if not isinstance(even_if_listed, bool):
+            raise InvalidArgumentError(f"even_if_listed is True or False, not {even_if_listed!r}")
         metadata, _ = self._load(ledger_id)
         if not even_if_listed and metadata.custom:
             from bk_core.client.guards import refuse_listed

@@ -32,6 +32,7 @@ from bk_core.client.list_store import (
     back_off,
     delete_list,
     ledger_exists,
+    log_path,
     read_ledger_list,
     read_versioned,
     store_now_ms,
@@ -174,12 +175,15 @@ def gc_log(client: LogClient, log: str, *, min_age_s: float = INTENT_AGE_S, pass
     Intents of processes that ran on this host and are gone, and all older than ``min_age_s``: a ledger that is listed is closed (its
     committed ranges stay); one that is not is condemned in the list, so no later commit can name it, then fenced, recovered, deleted,
     and forgotten. ``min_age_s=0`` takes every writer for gone, also those that live: they make other ledgers. Then whatever a trim or a
-    deletion has left half done. A ledger that cannot be cleaned up is in ``failed``.
+    deletion has left half done. A ledger that cannot be cleaned up is in ``failed``. NoSuchLogError for a name that nothing is left of.
     """
     if min_age_s < 0:
         raise InvalidArgumentError(f"min_age_s must not be negative: {min_age_s}")
-    before = _judged_at(client, at_ms) - int(min_age_s * 1000)
+    log_path(log)
     work = _Pass(client, log, password)
+    if not (work.intents or client.store.children(_tombstones(log))):
+        read_ledger_list(client, log)
+    before = _judged_at(client, at_ms) - int(min_age_s * 1000)
     everybody = min_age_s == 0  # the clock that is told may be a moment behind the one that stamps
     _clean(work, [intent for intent in work.intents.values() if everybody or intent.created_ms <= before or abandoned(intent)])
     return work.report()
@@ -214,7 +218,8 @@ def gc_quietly(
         old_ms = store_now_ms(client) - int(INTENT_AGE_S * 1000)
         _clean(work, [intent for intent in work.intents.values() if _is_garbage(intent, query_id, old_ms)])
         if not work.over:
-            _retain(work, store_now_ms(client))
+            with suppress(NoSuchLogError):  # deleted meanwhile
+                _retain(work, None)
         report = work.report()
     except Exception as error:  # a commit that succeeded must not be reported as failed
         _log.warning("log %s: cleaning up after a commit failed: %s", log, error)
@@ -269,7 +274,7 @@ def trim_log(
 
     Dropped is what lies before the segment of ``before``, what was committed before ``before_ms``, and what is older than the newest
     ``max_bytes``. It stops before a live segment, and before one whose ledger is neither CLOSED nor watched by an intent (LOG-11): its
-    writer may still commit more of it. InvalidArgumentError without any bound.
+    writer may still commit more of it. InvalidArgumentError without any bound; NoSuchLogError.
     """
     if before is None and before_ms is None and max_bytes is None:
         raise InvalidArgumentError("say where to trim: before, before_ms or max_bytes")
@@ -277,6 +282,7 @@ def trim_log(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise InvalidArgumentError(f"{bound}={value!r} is not a number from 0; leave it out for no such bound")
     if before_ms is not None:
+        read_ledger_list(client, log)  # a log that is not there needs no clock
         check_not_ahead("before_ms", before_ms, store_now_ms(client))
     work = _Pass(client, log, password)
     _trim(work, before, before_ms, max_bytes)
@@ -284,19 +290,17 @@ def trim_log(
 
 
 def apply_retention(client: LogClient, log: str, *, password: bytes = b"", at_ms: int | None = None) -> tuple[int, ...]:
-    """Trim what the log's ``retention_ms`` and ``retention_bytes`` no longer keep. Returns the ledgers deleted."""
+    """Trim what the log's ``retention_ms`` and ``retention_bytes`` no longer keep. Returns the ledgers deleted. NoSuchLogError."""
     work = _Pass(client, log, password)
-    _retain(work, _judged_at(client, at_ms))
+    _retain(work, at_ms)
     return work.report().deleted
 
 
-def _retain(work: _Pass, at_ms: int) -> None:
-    try:
-        properties = read_ledger_list(work.client, work.log).properties
-    except NoSuchLogError:
-        return
+def _retain(work: _Pass, at_ms: int | None) -> None:
+    """``at_ms``: None for now. The clock is asked only where an age counts."""
+    properties = read_ledger_list(work.client, work.log).properties
     if properties.retention_ms is not None or properties.retention_bytes is not None:
-        before_ms = None if properties.retention_ms is None else at_ms - properties.retention_ms
+        before_ms = None if properties.retention_ms is None else _judged_at(work.client, at_ms) - properties.retention_ms
         _trim(work, None, before_ms, properties.retention_bytes)
 
 

@@ -7,6 +7,7 @@ import random
 import re
 import time
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bk_core.client.identity import of_this_cluster
@@ -18,6 +19,7 @@ from bk_core.errors import (
     NoNodeError,
     NoSuchLedgerError,
     NoSuchLogError,
+    NoSuchLogRootError,
     OperationTimeoutError,
     VersionConflictError,
 )
@@ -136,9 +138,25 @@ def _decoded(name: str, data: bytes) -> LedgerList:
 def no_such_log(client: LogClient, name: str) -> NoSuchLogError:
     """Only where there is a cluster, and the same one as before, does a missing list mean that there is no such log (OWN-2)."""
     client.store.check_cluster()
+    check_log_root(client)
     elsewhere = client.store.log_elsewhere(name)
     hint = "" if elsewhere is None else f" at {client.store.log_root}; an older program keeps one at {elsewhere} (log_root={elsewhere!r})"
-    return NoSuchLogError(f"there is no log {name!r}{hint}", log=name)
+    near = get_close_matches(name, client.store.children("logs"))
+    return NoSuchLogError(f"there is no log {name!r}{hint}{f'; did you mean {_either(near)}?' if near else ''}", log=name)
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join(map(repr, names))
+
+
+def check_log_root(client: LogClient) -> None:
+    """NoSuchLogRootError where the log root was given by hand and does not exist: it is mistyped, or no log was ever made there."""
+    others = client.store.other_log_roots()
+    if others is None:
+        return
+    there = f"there are {', '.join(others)}: look at log_root" if others else "nor is another one near it"
+    message = f"there is no log root {client.store.log_root}, no log was ever made there; {there}. Creating a log makes the root"
+    raise NoSuchLogRootError(message, log_root=client.store.log_root)
 
 
 def change_ledger_list(

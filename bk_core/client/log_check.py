@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from bk_core.client.history import ChunkCache, history_of, update_ledger_list, write_chunk
 from bk_core.client.identity import carried, recover_own
 from bk_core.client.intents import HISTORY, create_intended, forget_intent, lives_here
-from bk_core.client.list_store import LogClient, change_ledger_list, ledger_exists, read_ledger_list, store_now_ms
+from bk_core.client.list_store import LogClient, change_ledger_list, check_flag, ledger_exists, read_ledger_list, store_now_ms
 from bk_core.client.writers import writer_of, writer_told
 from bk_core.errors import BkError, LogDataLossError, LogError, LogWriterAliveError, NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -208,6 +208,7 @@ def release_log(client: LogClient, name: str, *, password: bytes = b"", even_if_
     cannot be seen: ``bk log show`` tells which. LogDataLossError for a ledger that does not exist (``repair_log`` writes it off);
     ForeignLedgerError for one that does not carry the log's name, which is not fenced (OWN-6).
     """
+    check_flag("even_if_alive", even_if_alive)
     listed = read_ledger_list(client, name)
     live = [segment.ledger_id for segment in listed.live_segments]
     for ledger_id in live if not even_if_alive else ():
@@ -245,11 +246,11 @@ def forget_marks(client: LogClient, name: str, query_ids: Iterable[str] = (), *,
     A batch that such a query commits again is published again. Marks without a time are dropped by id only. NoSuchLogError.
     """
     wanted = frozenset(query_ids)
-    now_ms = store_now_ms(client)
     gone: list[str] = []
 
     def change(listed: LedgerList) -> LedgerList:
-        old = {q for q, m in listed.committed.items() if older_than_ms is not None and 0 < m.at_ms < now_ms - older_than_ms}
+        before_ms = 0 if older_than_ms is None else store_now_ms(client) - older_than_ms
+        old = {query for query, mark in listed.committed.items() if 0 < mark.at_ms < before_ms}
         gone[:] = sorted((wanted | old) & set(listed.committed))
         return replace(listed, committed={q: m for q, m in listed.committed.items() if q not in gone}) if gone else listed
 

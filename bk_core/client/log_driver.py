@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from bk_core.client.guards import admit_writer, check_password
 from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, of_this_cluster, recover_own
 from bk_core.client.intents import create_intended, intent_path
-from bk_core.client.list_store import LogClient, encoded, log_path, now_ms, store_now_ms
+from bk_core.client.list_store import LogClient, encoded, log_path, no_such_log, now_ms, store_now_ms
 from bk_core.client.logs import update_ledger_list
 from bk_core.client.session import as_bk_error, outcome_of
 from bk_core.client.writers import WRITER, writer_tag
@@ -164,6 +164,8 @@ class LeaderWorks:
                 return _recover_outcome(error)
             case CloseLedger():
                 return _close_outcome(error)
+            case _ if isinstance(error, NoSuchLogError):
+                return Outcome.NO_SUCH_LEDGER
             case _:
                 return outcome_of(error)
 
@@ -172,9 +174,12 @@ class LeaderWorks:
     def _read_list(self) -> tuple[LedgerList, int]:
         """A store's session never sees an older state than it saw before, so a conflict or a missing ledger is seen here too: no sync.
 
-        NoNodeError also for a log that was deleted and created again.
+        NoSuchLogError; NoNodeError for a log that was deleted and created again.
         """
-        stored, here = self._client.store.read_here(log_path(self.name))
+        try:
+            stored, here = self._client.store.read_here(log_path(self.name))
+        except NoNodeError:
+            raise no_such_log(self._client, self.name) from None
         listed = of_this_cluster(self._client, self.name, decode(stored.data), here)
         if self.log_id not in ("", listed.log_id):
             raise NoNodeError(f"log {self.name!r} was deleted and created again")

@@ -24,7 +24,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
-from bk_core.client.list_store import LogClient, log_path
+from bk_core.client.list_store import LogClient, check_flag, log_path
 from bk_core.client.log_driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log_parts import Append, Buffer, Call, Filling, Lane, LogSpan, PayloadRun, RollLimits, Worker, again, bytes_of
 from bk_core.client.losses import Losses
@@ -164,6 +164,9 @@ class LogWriter:
         must_not_block(f"taking over log {name!r}")
         if attempts < 1:
             raise InvalidArgumentError(f"attempts must be at least 1, not {attempts}")
+        flags = {"take_over": take_over, "take_over_queries": take_over_queries, "arrow_entries": arrow_entries}
+        for flag, value in flags.items():
+            check_flag(flag, value)
         if outstanding_bytes_max < 1:
             raise InvalidArgumentError(f"outstanding_bytes_max must be at least 1, not {outstanding_bytes_max}")
         make = partial(

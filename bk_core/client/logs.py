@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any
 from bk_core.client.history import read_log, seal_log, update_ledger_list
 from bk_core.client.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
 from bk_core.client.janitor import GcReport, apply_retention, check_listable, delete_log, gc_log, gc_quietly, trim_log
-from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, log_path, now_ms, read_ledger_list, store_now_ms, until_definite
+from bk_core.client.list_store import (
+    UPDATE_TIMEOUT_S,
+    LogClient,
+    check_flag,
+    check_log_root,
+    log_path,
+    now_ms,
+    read_ledger_list,
+    store_now_ms,
+    until_definite,
+)
 from bk_core.client.orphans import Orphan, adopt_log, delete_orphan, find_orphans, forget_log, unnamed_ledgers
 from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
 from bk_core.protocol.log.codec import encode
@@ -72,7 +82,9 @@ def __getattr__(name: str) -> Any:
 
 
 def create_log(client: LogClient, name: str, properties: LogProperties | None = None, *, exist_ok: bool = False) -> LedgerList:
-    """Create an empty log. LogExistsError unless ``exist_ok``, which returns the log that is there."""
+    """Create an empty log, by default of raw entries, as ``LogWriter`` writes them. LogExistsError unless ``exist_ok``, which returns the
+    log that is there."""
+    check_flag("exist_ok", exist_ok)
     chosen = properties or LogProperties()
     chosen.check()
     path = log_path(name)
@@ -92,7 +104,11 @@ def create_log(client: LogClient, name: str, properties: LogProperties | None = 
 
 
 def list_logs(client: LogClient) -> list[str]:
-    return client.store.children("logs")
+    """Names of all logs, sorted. NoSuchLogRootError where the log root was given by hand and does not exist."""
+    names = client.store.children("logs")
+    if not names:
+        check_log_root(client)
+    return names
 
 
 def set_properties(client: LogClient, name: str, **changes: Any) -> LedgerList:
@@ -104,9 +120,9 @@ def set_properties(client: LogClient, name: str, **changes: Any) -> LedgerList:
     unknown = sorted(set(changes) - known)
     if unknown:
         raise InvalidArgumentError(f"a log has no properties {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    at_ms = store_now_ms(client)  # marks that are too old by now go at once: a full list has no room for one more (JAN-6)
 
     def change(listed: LedgerList) -> LedgerList:
-        return listed.set_properties(replace(listed.properties, **changes)).forget_old_marks(at_ms)
+        """Marks that are too old by now go at once: a full list has no room for one more (JAN-6)."""
+        return listed.set_properties(replace(listed.properties, **changes)).forget_old_marks(store_now_ms(client))
 
     return update_ledger_list(client, name, change)

@@ -188,6 +188,9 @@ class MemoryStore:
         if self._cluster is not None:
             self.cluster_id()
 
+    def other_log_roots(self) -> tuple[str, ...] | None:
+        return None
+
     def cluster_near(self, cluster_id: str) -> str | None:
         return None
 

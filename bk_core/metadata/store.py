@@ -106,7 +106,8 @@ class MetadataStore(Protocol):
     def watch(self, path: str, callback: Callable[[], None]) -> Watch: ...
 
     def clock_ms(self) -> int:
-        """Milliseconds since 1970 on the store's own clock: at most what it would stamp on a node that is written now, a moment less."""
+        """Milliseconds since 1970 on the store's own clock: at most what it would stamp on a node that is written now, a moment less.
+        MetadataDeniedError for who may not write: only what goes by age may ask."""
 
     # bookies ---------------------------------------------------------------------------------------------------
     def bookies(self) -> BookieView: ...
@@ -146,6 +147,9 @@ class MetadataStore(Protocol):
     @property
     def log_root(self) -> str:
         """Where this cluster's logs lie (OWN-8); absolute, without the chroot."""
+
+    def other_log_roots(self) -> tuple[str, ...] | None:
+        """None unless the log root was given by hand and does not exist; then the log roots near it and near the ledgers root."""
 
     def cluster_near(self, cluster_id: str) -> str | None:
         """The root of the cluster with this identity, if it lies in the same metadata store, near this one's root."""

@@ -29,6 +29,7 @@ from bk_core.errors import (
     ClientClosedError,
     InvalidArgumentError,
     LayoutMismatchError,
+    MetadataDeniedError,
     MetadataError,
     MetadataOutcomeUnknownError,
     MetadataUnavailableError,
@@ -204,12 +205,19 @@ class ZooKeeperStore:
 
     def _stamp_clock(self) -> int:
         """Repeated like a read: it does no harm."""
-        while True:
-            try:
-                return int(self._read("set", self._log("clock"), b"").mtime)
-            except NoNodeError:
-                with suppress(NodeExistsError, MetadataOutcomeUnknownError):
-                    self.create("clock", b"")
+        path = self._log("clock")
+        try:
+            while True:
+                try:
+                    return int(self._read("set", path, b"").mtime)
+                except NoNodeError:
+                    with suppress(NodeExistsError, MetadataOutcomeUnknownError):
+                        self.create("clock", b"")
+        except MetadataDeniedError:
+            message = (
+                f"the metadata store tells its time by a write to {path}, which this client may not do. What goes by age or time needs"
+            )
+            raise MetadataDeniedError(f"{message} it; name segments or bytes instead, or let who may write do it") from None
 
     # bookies ---------------------------------------------------------------------------------------------------------
 
@@ -300,6 +308,10 @@ class ZooKeeperStore:
     @property
     def log_root(self) -> str:
         return self._log_root.find().removeprefix(self._prefix)
+
+    def other_log_roots(self) -> tuple[str, ...] | None:
+        found = self._log_root.others()
+        return None if found is None else tuple(root.removeprefix(self._prefix) for root in found)
 
     def cluster_near(self, cluster_id: str) -> str | None:
         return self._cluster.near(cluster_id)
@@ -768,6 +780,8 @@ def _translated(error: Exception, path: str) -> Exception:
             return VersionConflictError(f"{path} has another version")
         case kazoo_errors.NotEmptyError():
             return MetadataError(f"{path} has children and cannot be deleted")
+        case kazoo_errors.NoAuthError():
+            return MetadataDeniedError(f"ZooKeeper's access control does not let this client do that with {path}; nothing was changed")
         case kazoo_errors.KazooException():
             return MetadataError(f"ZooKeeper refused the request about {path}: {type(error).__name__}")
     return error

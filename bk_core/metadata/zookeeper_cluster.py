@@ -150,7 +150,7 @@ class LogRoot:
         self._nodes = nodes
         self._own = own
         self._old = old
-        self._decided = chosen
+        self._chosen = self._decided = chosen
         self._old_was_used = False
         self._lock = Lock()
 
@@ -190,6 +190,14 @@ class LogRoot:
         names = self._nodes._children(f"{self._old}/logs")
         here = self._nodes.cluster_id() if names else ""
         return any(self._claim(name, here) is not Claim.FOREIGN for name in names)
+
+    def others(self) -> tuple[str, ...] | None:
+        """None unless the root was chosen by hand and does not exist; then the roots of logs beside it and beside the ledgers root."""
+        if self._chosen is None or self._nodes._exists(self._chosen):
+            return None
+        above = sorted({root.rpartition("/")[0] or "/" for root in (self._chosen, self._own)})
+        beside = [f"{path.rstrip('/')}/{name}" for path in above for name in self._nodes._children(path)]
+        return tuple(root for root in beside[:_LOOKED_AT_MAX] if self._nodes._exists(f"{root}/logs"))
 
     def elsewhere(self, name: str) -> str | None:
         """The old place, if there is a log of this name that may be this cluster's though the cluster does not keep its logs there."""

@@ -133,7 +133,8 @@ def main(arguments: Sequence[str]) -> int:
         bk_core.local_cluster(options.bookies, Path(directory)) as cluster,
         bk_core.connect(cluster.uri) as client,
     ):
-        create_log(client, LOG, LogProperties(ensemble_size=replicas, write_quorum_size=replicas, ack_quorum_size=(replicas + 1) // 2))
+        quorums = {"ensemble_size": replicas, "write_quorum_size": replicas, "ack_quorum_size": (replicas + 1) // 2}
+        create_log(client, LOG, LogProperties(entry_format="arrow", **quorums))
         growth = Growth(client)
         growth.grow_to(2)  # the first commits of a process pay for its imports and connections
         print(

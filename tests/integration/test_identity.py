@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_acl, make_digest_acl
 from pyspark.sql.types import LongType, StructField, StructType
 
 import bk_core
@@ -46,6 +47,7 @@ from bk_core.errors import (
     ClusterChangedError,
     InvalidArgumentError,
     LogExistsError,
+    MetadataDeniedError,
     NoClusterError,
     NoSuchLogError,
     WrongClusterError,
@@ -348,6 +350,55 @@ def test_a_log_that_an_older_program_makes_at_the_old_root_is_told(world: World)
     with pytest.raises(LogExistsError, match=f"keeps a log 'late' at {world.parent}/bk-logs"):
         create_log(client, "late", RAW)
     assert list_logs(client) == ["first"]
+
+
+def test_a_log_root_that_does_not_exist_is_told_with_those_that_do(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """OWN-8: a letter off, every log seemed to be gone."""
+    world.cluster("ledgers")
+    client = world.connect("ledgers")
+    assert list_logs(client) == []  # nobody said where they were
+    written(client, "web")
+    create_log(world.connect("ledgers", log_root=f"{world.parent}/other"), "mine", RAW)
+    wrong = world.connect("ledgers", log_root=f"{world.parent}/othre")
+    roots = f"there are {world.parent}/ledgers-logs, {world.parent}/other: look at log_root"
+    for action in (list_logs, *ACTIONS.values()):
+        with pytest.raises(BkError, match=rf"\[BK-NO-LOG-ROOT\] there is no log root {world.parent}/othre, .*; {roots}"):
+            action(wrong)
+    uri = f"{world.uri('ledgers')}?log_root={world.parent}/othre"
+    for command in (*COMMANDS, ("log", "check", "--all"), ("log", "gc", "--delete-orphans", "all")):
+        status, out, err = bk(capsys, uri, *command)
+        assert status == 1 and not out and roots in err, command
+    assert not world.kazoo.exists(f"{world.parent}/othre")
+    create_log(wrong, "first", RAW)  # the way to make one
+    assert list_logs(wrong) == ["first"] and entries_of(client, "web") == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("clock", [True, False], ids=["a clock", "no clock yet"])
+def test_who_may_only_read_the_metadata_store_reads_logs(world: World, capsys: pytest.CaptureFixture[str], clock: bool) -> None:
+    """JAN-1: the store's clock is told by a write. Only what goes by age needs it, and says so."""
+    world.cluster("ledgers")
+    written(world.connect("ledgers"), "web")
+    if not clock:
+        world.wipe("ledgers-logs/clock")
+    read_only = [make_acl("world", "anyone", read=True), make_digest_acl("keeper", "secret", all=True)]
+    nodes = [f"{world.parent}/ledgers-logs"]
+    while nodes:
+        path = nodes.pop()
+        nodes += [f"{path}/{child}" for child in world.kazoo.get_children(path)]
+        world.kazoo.set_acls(path, read_only)
+    client = world.connect("ledgers")
+    assert entries_of(client, "web") == [b"0", b"1", b"2"] and check_log(client, "web").is_good and list_logs(client) == ["web"]
+    uri = world.uri("ledgers")
+    for command in (("ls",), ("show", "web"), ("segments", "web"), ("tail", "web"), ("check", "--all"), ("marks", "web")):
+        assert bk(capsys, uri, "log", *command)[::2] == (0, ""), command
+    for bound in (("--before-seq", "1"), ("--keep-bytes", "1")):
+        assert bk(capsys, uri, "log", "trim", "web", "--dry-run", *bound)[::2] == (0, "")
+    status, _, err = bk(capsys, uri, "log", "trim", "web", "--dry-run", "--older-than", "1d")
+    assert status == 1 and "[BK-METADATA-DENIED] the metadata store tells its time by a write to" in err and "ledgers-logs/clock" in err
+    with pytest.raises(MetadataDeniedError, match="What goes by age or time needs it; name segments or bytes instead"):
+        trim_log(client, "web", before_ms=1)
+    with pytest.raises(MetadataDeniedError, match="access control does not let this client do that with .*; nothing was changed"):
+        create_log(client, "new", RAW)
 
 
 # --- logs of another cluster -------------------------------------------------------------------------------------------

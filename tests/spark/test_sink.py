@@ -217,7 +217,7 @@ def test_workers_do_not_look_for_garbage_among_modules(sinks: Sinks, log: str) -
 
 def test_killed_workers_cost_neither_data_nor_ledgers(sinks: Sinks, log: str) -> None:
     """5.3: Spark kills idle workers without a word, and leaves their ledgers open; the next batch and the janitor go on from there."""
-    create_log(sinks.client, log)
+    create_log(sinks.client, log, LogProperties(entry_format="arrow"))
     sinks.write(sinks.spark.range(0, 10, 1, 2), log=log)
     workers = {intent.pid for intent in intents_of(sinks.client, log).values()}
     assert workers and os.getpid() not in workers

@@ -103,7 +103,7 @@ def stream(cluster: Any, log: str) -> Iterator[Callable[..., Stream]]:
 
 def put(client: Any, log: str, rows: range, *, per_entry: int = 1 << 20, at_ms: int | None = None) -> None:
     """Commit rows as one segment of entries with ``per_entry`` rows; the first write makes the log."""
-    create_log(client, log, exist_ok=True)
+    create_log(client, log, LogProperties(entry_format="arrow"), exist_ok=True)
     schema = arrow_schema(SCHEMA)
     batch = pa.record_batch([pa.array(rows, pa.int64())], schema=schema)
     pieces = [batch.slice(start, per_entry) for start in range(0, len(rows), per_entry)]

@@ -360,8 +360,9 @@ class LogLeader(LogMachine):
         return False
 
     def _list_is_gone(self, outcome: Outcome, error: Exception | None) -> None:
-        missing = NoSuchLogError(f"log {self.name!r} does not exist", log=self.name) if outcome is Outcome.NO_SUCH_LEDGER else None
-        self._fail(missing or error, "the ledger list cannot be used")
+        if outcome is Outcome.NO_SUCH_LEDGER and not isinstance(error, NoSuchLogError):
+            error = NoSuchLogError(f"log {self.name!r} does not exist", log=self.name)
+        self._fail(error, "the ledger list cannot be used")
 
     # --- serving ---------------------------------------------------------------------------------------------------
 

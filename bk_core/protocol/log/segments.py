@@ -166,14 +166,16 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class LogProperties:
-    """How entries of the log are made and kept. ``schema`` is a serialised Arrow schema in base64, or "" until the first write gives it.
+    """How entries of the log are made and kept. ``entry_format``: raw, each entry is what its writer gave; arrow, Spark's record batches,
+    which Spark asks for by name when it makes a log. ``schema`` is a serialised Arrow schema in base64, or "" until the first write gives
+    it.
 
     ``retention_ms``, ``retention_bytes``: what is older, or beyond that many newest bytes, may be trimmed; None keeps it for ever.
     ``guaranteed``: data ledgers are written with a guaranteed write quorum. ``committed_retention_ms``: marks of queries that have not
     committed for so long are forgotten; None keeps them for ever.
     """
 
-    entry_format: str = "arrow"
+    entry_format: str = "raw"
     schema: str = ""
     ensemble_size: int = 3
     write_quorum_size: int = 3

@@ -22,9 +22,9 @@ from bk_core.bookie.server import EmbeddedBookie
 from bk_core.cli import output
 from bk_core.cli.units import Duration, Size
 from bk_core.client import logs
-from bk_core.client.intents import Intent, record_intent
+from bk_core.client.intents import Intent, create_intended, record_intent
 from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log, list_logs, read_log, update_ledger_list
+from bk_core.client.logs import create_log, delete_log, list_logs, read_log, update_ledger_list
 from bk_core.metadata import open_store
 from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.log.segments import LogProperties
@@ -133,6 +133,22 @@ def test_lines_go_in_and_come_out(bk: Bk, client: bk_core.BookKeeper) -> None:
     assert len(bk.json("tail", "a", "--from", "first")) == 5 and len(bk.json("tail", "a", "--from", "1")) == 1
     bk("tail", "a", "--from", "yesterday", status=2)
     assert "neither SEQ" in bk.err
+    assert bk("tail", "a", "--from", "1:1") == ""  # the end itself
+    for beyond, what in (("1:2", "segment 1, whose last entry is 0"), ("3:1", "the log, which is 3:0 now"), ("9", "the log")):
+        bk("tail", "a", "--from", beyond, status=2)
+        assert f"{beyond} lies beyond the end of {what}" in bk.err
+    bk("tail", "b", status=1)
+    assert "there is no log 'b'" in bk.err
+
+
+def test_a_name_that_is_nearly_right_is_told(bk: Bk, client: bk_core.BookKeeper) -> None:
+    create_log(client, "flights")
+    for command in (["gc"], ["show"], ["check"], ["release"], ["set", "--retention", "1d"], ["trim", "--older-than", "1d"], ["adopt"]):
+        bk(command[0], "flihgts", *command[1:], status=1)
+        assert "[BK-NO-LOG] there is no log 'flihgts'; did you mean 'flights'?" in bk.err, command
+    create_intended(client, "flights", read_log(client, "flights").properties)
+    delete_log(client, "flights")
+    bk("gc")  # all of them, and none is left
 
 
 def test_raw_payloads_are_written_as_they_are(bk: Bk, client: bk_core.BookKeeper) -> None:

@@ -13,10 +13,18 @@ import pytest
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.intents import DATA, Intent, intent_here, record_intent
+from bk_core.client.log_check import release_log
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log, delete_log, read_ledger_list, trim_log, update_ledger_list
 from bk_core.client.writers import writer_of, writer_told
-from bk_core.errors import LedgerListedError, LogHistoryError, LogOfQueriesError, LogTakenOverError, WrongPasswordError
+from bk_core.errors import (
+    InvalidArgumentError,
+    LedgerListedError,
+    LogHistoryError,
+    LogOfQueriesError,
+    LogTakenOverError,
+    WrongPasswordError,
+)
 from bk_core.metadata import open_store
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.exclusive import Insisted, check_exclusive, queries_of
@@ -114,7 +122,7 @@ def test_a_query_that_commits_during_a_take_over_keeps_the_log(client: bk_core.B
 
 def test_other_bytes_do_not_get_into_a_log_of_arrow_entries(client: bk_core.BookKeeper) -> None:
     """GRD-1."""
-    create_log(client, "arrow")
+    create_log(client, "arrow", LogProperties(entry_format="arrow"))
     for words in ({}, {"take_over_queries": True}):
         with pytest.raises(LogOfQueriesError, match="entry_format='raw'"):
             LogWriter.open(client, "arrow", **words)
@@ -249,3 +257,26 @@ def test_ledgers_that_are_gone_tell_no_password(client: bk_core.BookKeeper) -> N
     client.delete_ledger(first, even_if_listed=True)
     with pytest.raises(WrongPasswordError):
         LogWriter.open(client, "a", password=b"wrong")
+
+
+def test_a_log_that_python_creates_is_one_for_its_writer(client: bk_core.BookKeeper) -> None:
+    create_log(client, "plain")
+    with LogWriter.open(client, "plain") as writer:
+        writer.append(b"x")
+    assert read_ledger_list(client, "plain").properties.entry_format == "raw"
+
+
+@pytest.mark.parametrize("flag", ["take_over", "take_over_queries", "arrow_entries"])
+def test_a_flag_is_true_or_false(client: bk_core.BookKeeper, flag: str) -> None:
+    """ "no" is true to Python: it would fence the writer that it was to spare."""
+    with LogWriter.open(client, "a") as writer:
+        for wrong in ("no", "", 0, 1, None):
+            with pytest.raises(InvalidArgumentError, match=f"{flag} is True or False, not"):
+                LogWriter.open(client, "a", **{flag: wrong})  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="even_if_alive is True or False"):
+            release_log(client, "a", even_if_alive="no")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="even_if_listed is True or False"):
+            client.delete_ledger(writer.ledger_id, even_if_listed="no")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="exist_ok is True or False"):
+            create_log(client, "a", exist_ok="no")  # type: ignore[arg-type]
+        writer.append(b"goes on")

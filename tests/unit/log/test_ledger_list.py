@@ -269,7 +269,7 @@ def test_properties_are_stored_and_changed_but_for_what_entries_are_made_of() ->
     listed = LedgerList("a").set_properties(kept)
     assert decode(encode(listed)).properties == kept
     assert listed.set_properties(kept) is listed
-    for wrong in (LogProperties(entry_format="raw"), LogProperties(schema="x"), LogProperties(ensemble_size=0)):
+    for wrong in (LogProperties(entry_format="arrow"), LogProperties(schema="x"), LogProperties(ensemble_size=0)):
         with pytest.raises(InvalidArgumentError):
             listed.set_properties(wrong)
 
@@ -298,7 +298,7 @@ def test_the_stored_form_byte_for_byte() -> None:
     ref = HistoryRef(0, 21, 0, 3, 3, 30, 300, 5, 7, 1000, 1002)
     listed = LedgerList(
         "f00d",
-        LogProperties(schema="c2NoZW1h", retention_ms=86400000),
+        LogProperties("arrow", schema="c2NoZW1h", retention_ms=86400000),
         trimmed_seq=4,
         trimmed_rows=50,
         trimmed_bytes=500,

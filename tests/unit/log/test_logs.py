@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from bk_core.client.intents import create_intended
+from bk_core.client.log_check import check_log, forget_marks, release_log, repair_log
 from bk_core.client.log_reader import LogReader
 from bk_core.client.logs import (
     Intent,
     LogWriter,
+    adopt_log,
+    apply_retention,
     check_listable,
     create_log,
     delete_log,
     gc_log,
     list_logs,
     read_ledger_list,
+    read_log,
     record_intent,
+    seal_log,
+    set_properties,
     trim_log,
     update_ledger_list,
 )
@@ -186,3 +194,40 @@ def test_a_commit_racing_with_the_janitor_fails(client: Any) -> None:
     with pytest.raises(LogError, match="condemned"):
         update_ledger_list(client, "a", commit)
     assert gc_log(client, "a").deleted == (orphan,)
+
+
+MISSING: dict[str, Callable[[Any], Any]] = {
+    "gc": lambda client: gc_log(client, "flihgts"),
+    "trim": lambda client: trim_log(client, "flihgts", max_bytes=1),
+    "trim by age": lambda client: trim_log(client, "flihgts", before_ms=1),
+    "seal": lambda client: seal_log(client, "flihgts"),
+    "retention": lambda client: apply_retention(client, "flihgts"),
+    "properties": lambda client: set_properties(client, "flihgts", retention_ms=1),
+    "release": lambda client: release_log(client, "flihgts"),
+    "check": lambda client: check_log(client, "flihgts"),
+    "repair": lambda client: repair_log(client, "flihgts"),
+    "marks": lambda client: forget_marks(client, "flihgts", older_than_ms=1),
+    "adopt": lambda client: adopt_log(client, "flihgts"),
+    "delete": lambda client: delete_log(client, "flihgts"),
+    "read": lambda client: read_log(client, "flihgts"),
+}
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_a_log_that_is_not_there_is_said_with_the_name_that_was_meant(client: Any, what: str) -> None:
+    """And nothing is made of it."""
+    for name in ("flights", "web"):
+        create_log(client, name, RAW)
+    before = {place: client.store.children(place) for place in ("", "logs", "intents", "deleted")}
+    with pytest.raises(NoSuchLogError, match="there is no log 'flihgts'; did you mean 'flights'\\?"):
+        MISSING[what](client)
+    assert {place: client.store.children(place) for place in before} == before
+
+
+def test_what_is_left_of_a_log_is_collected_though_its_list_is_gone(client: Any) -> None:
+    create_log(client, "a", RAW)
+    dead = create_intended(client, "a", RAW)
+    client.store.delete("logs/a")
+    assert gc_log(client, "a", min_age_s=0).deleted == (dead.ledger_id,)
+    with pytest.raises(NoSuchLogError):
+        gc_log(client, "a", min_age_s=0)

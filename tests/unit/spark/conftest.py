@@ -13,12 +13,13 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, NullT
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client.logs import read_log
+from bk_core.client.logs import create_log, read_log
 from bk_core.errors import (
     MetadataOutcomeUnknownError,
 )
 from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.segments import LogProperties
 from bk_spark import commit as commits
 from bk_spark import data_ledgers, sink, sweep
 from bk_spark.arrow import arrow_batches, arrow_schema_of_text
@@ -73,6 +74,10 @@ class World:
         self.client = client
         self.store = store
         self._monkeypatch = monkeypatch
+
+    def create(self, log: str) -> None:
+        """An empty log of Arrow entries."""
+        create_log(self.client, log, LogProperties(entry_format="arrow"))
 
     def struct(self, text: str) -> StructType:
         return struct(text)

@@ -11,7 +11,7 @@ import pytest
 
 import bk_core
 from bk_core.client.intents import intents_of
-from bk_core.client.logs import create_log, delete_log, gc_log, list_logs, read_ledger_list
+from bk_core.client.logs import delete_log, gc_log, list_logs, read_ledger_list
 from bk_core.errors import (
     ForeignLedgerError,
     InvalidArgumentError,
@@ -58,7 +58,7 @@ def test_an_empty_batch_is_marked_and_makes_no_ledger(world: Any) -> None:
 
 def test_two_queries_on_one_log_have_marks_of_their_own(world: Any) -> None:
     """hudi#8558. They share the worker's ledger, and neither is disturbed when the other replays or fails."""
-    create_log(world.client, "a")
+    world.create("a")
     one = world.task(world.stream(log="a"), [1], query="q1")
     two = world.task(world.stream(log="a"), [2], query="q2")
     world.stream(log="a").commit([two], 0)
@@ -122,7 +122,7 @@ def test_one_shot_marks_do_not_pile_up(world: Any, monkeypatch: pytest.MonkeyPat
 
 def test_transactions_are_written_once_per_version(world: Any) -> None:
     """Delta's txnAppId and txnVersion, as in foreachBatch. A version that is done writes no entry at all."""
-    create_log(world.client, "a")
+    world.create("a")
     for version in ("0", "1", "1", "0"):
         world.write([int(version)], log="a", txnAppId="app", txnVersion=version)
     world.write([0], log="a", txnAppId="other", txnVersion="0")
@@ -150,7 +150,7 @@ def test_a_log_made_anew_during_the_write_gets_nothing(world: Any) -> None:
     delete_log(world.client, "a")
     with pytest.raises(NoSuchLogError):
         writer.commit([message])
-    create_log(world.client, "a")
+    world.create("a")
     with pytest.raises(LogDataLossError, match="created again"):
         writer.commit([message])
     assert world.rows("a") == []

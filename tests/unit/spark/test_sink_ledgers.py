@@ -9,7 +9,7 @@ import pytest
 
 import bk_core
 from bk_core.client.intents import intents_of
-from bk_core.client.logs import create_log, gc_log, list_logs, read_ledger_list
+from bk_core.client.logs import gc_log, list_logs, read_ledger_list
 from bk_core.errors import (
     InvalidArgumentError,
     LogError,
@@ -25,7 +25,7 @@ from bk_spark.options import parse_options
 
 
 def test_a_worker_keeps_its_ledger_across_tasks_writes_and_queries(world: Any) -> None:
-    create_log(world.client, "a")
+    world.create("a")
     world.write([1], log="a")
     world.write([2], log="a")
     world.stream(log="a").commit([world.task(world.stream(log="a"), [3], query="q")], 0)
@@ -65,7 +65,7 @@ def test_the_intent_comes_before_the_ledger(world: Any, monkeypatch: pytest.Monk
 
 
 def test_a_janitor_that_is_faster_than_the_first_entry(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    create_log(world.client, "a")
+    world.create("a")
     create = world.client.create_ledger
 
     def swept(**given: Any) -> Any:
@@ -87,7 +87,7 @@ def test_a_ledger_that_a_janitor_took_is_not_gone_on_with(world: Any) -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("rollMaxBytes", "1"), ("rollMaxEntries", "2"), ("rollMaxTime", "1ms")])
 def test_rolls(world: Any, monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
-    create_log(world.client, "a")
+    world.create("a")
     clock = iter(range(1_000_000))
     monkeypatch.setattr(data_ledgers.time, "monotonic", lambda: next(clock) / 10)
     for i in range(3):
@@ -239,7 +239,7 @@ def test_options_for_reading_are_refused(world: Any) -> None:
 
 def test_a_ledger_that_was_fenced_fails_one_task_and_is_dropped(world: Any) -> None:
     """Whatever befell the ledger, the next attempt begins another one."""
-    create_log(world.client, "a")
+    world.create("a")
     world.write([1], log="a")
     world.client.recover_ledger(*world.ledgers()).close()
     with pytest.raises(bk_core.BkError):

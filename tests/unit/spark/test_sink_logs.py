@@ -90,14 +90,14 @@ def test_what_one_log_refuses_is_published_in_none(world: Any) -> None:
     writer = world.writer(schema)
     message = world.task(writer, {"id": [1, 2], "log": ["a", "b"]})
     delete_log(world.client, "b")
-    create_log(world.client, "b")
+    world.create("b")
     with pytest.raises(LogDataLossError):
         writer.commit([message])
     assert world.rows("a") == [0]
 
 
 def test_missing_logs_without_create_logs(world: Any) -> None:
-    create_log(world.client, "a")
+    world.create("a")
     world.write({"id": [1], "log": ["a"]}, schema="id long, log string", createLogs="false")
     with pytest.raises(NoSuchLogError, match="createLogs"):
         world.write({"id": [1, 2], "log": ["a", "b"]}, schema="id long, log string", createLogs="false")
@@ -249,7 +249,7 @@ def test_overwrite_does_not_disturb_a_query_in_the_same_ledger(world: Any) -> No
 
 
 def test_complete_mode_replaces_the_log_with_every_batch(world: Any) -> None:
-    create_log(world.client, "a")
+    world.create("a")
     for batch_id, ids in ((0, [1]), (1, [1, 2]), (1, [9]), (2, [])):
         stream = world.stream(log="a", overwrite=True)
         stream.commit([world.task(stream, ids, query="q")], batch_id)
