@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from hashlib import sha256
 
 from bk_core.client.history import read_log
 from bk_core.client.intents import abandoned, intents_of
@@ -26,9 +27,17 @@ def _writing(client: LogClient, name: str) -> set[str]:
     return {intent.query_id for intent in intents_of(client, name).values() if intent.query_id and not abandoned(intent)}
 
 
+_RIGHT_MAX = 4096
+_right: dict[tuple[str, bytes], None] = {}  # log id and digest of a password: a listed ledger has told that it is right
+
+
 def check_password(client: LogClient, name: str, listed: LedgerList, password: bytes) -> None:
     """GRD-6: WrongPasswordError for a password that is not the log's, before anything is fenced or written. A list whose ledgers do not
-    tell one (there is none, or their metadata stores none) takes any."""
+    tell one (there is none, or their metadata stores none) takes any. A password that a ledger of this very log has told is not looked for
+    again: a ledger keeps its own."""
+    known = (listed.log_id, sha256(password).digest())
+    if known in _right:
+        return
     told: list[tuple[int, bytes]] = []
     for ledger_id in witnesses(listed):
         try:
@@ -37,7 +46,12 @@ def check_password(client: LogClient, name: str, listed: LedgerList, password: b
             continue
         if metadata.has_password:
             told.append((ledger_id, metadata.password))
-            if is_same(metadata.password, password) or len(told) == TOLD_MAX:
+            if is_same(metadata.password, password):
+                if len(_right) >= _RIGHT_MAX:
+                    _right.clear()
+                _right[known] = None
+                return
+            if len(told) == TOLD_MAX:
                 break
     check_told(name, told, password)
 
