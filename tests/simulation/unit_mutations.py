@@ -34,6 +34,7 @@ _SUSPICION = "bk_core.protocol.session.suspicion", "tests/unit/session/test_susp
 _ADDRESSES = "bk_core.protocol.session.addresses", "tests/unit/session/test_addresses.py"
 _OUTAGE = "bk_core.protocol.session.outage", "tests/unit/session/test_outage.py"
 _TIMES = "bk_core.protocol.log.times", "tests/unit/log/test_times.py"
+_SHORTAGE = "bk_core.protocol.session.shortage", "tests/unit/session/test_shortage.py"
 _GONE = "bk_core.protocol.bookie.suspicion", "tests/unit/bookie/test_suspicion.py"
 _RULES = "bk_core.protocol.bookie.rules", "tests/unit/bookie/test_admission.py"
 _ADMISSION = "bk_core.protocol.bookie.admission", "tests/unit/bookie/test_admission.py"
@@ -84,6 +85,14 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "if not self._was_there:",
         "test_each_loss_and_each_return_is_said_once",
     ),
+    _of(
+        _SHORTAGE,
+        "SES-9",
+        "if status is not Status.UNAVAILABLE or self._everywhere_ns is None:",
+        "if True:",
+        "test_a_process_that_has_nothing_left_blames_no_bookie",
+    ),
+    _of(_SHORTAGE, "SES-10", "self._at_ns < since_ns or ", "", "test_only_what_failed_meanwhile_is_explained_by_it"),
     UnitMutation(
         "JAN-1 (intents)",
         "bk_core.client.intents",
