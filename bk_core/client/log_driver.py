@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from bk_core.client.driver import as_bk_error, outcome_of
 from bk_core.client.guards import admit_writer, check_password
 from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, of_this_cluster, recover_own
 from bk_core.client.intents import create_intended, intent_path
 from bk_core.client.list_store import LogClient, encoded, log_path, no_such_log, now_ms, store_now_ms
 from bk_core.client.logs import update_ledger_list
-from bk_core.client.session import as_bk_error, outcome_of
 from bk_core.client.writers import WRITER, writer_tag
 from bk_core.errors import (
     BkError,

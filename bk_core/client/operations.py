@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
-from bk_core.client.session import Driver, Session
+from bk_core.client.driver import Driver
+from bk_core.client.session import Session
 from bk_core.errors import BlockingCallError, OperationTimeoutError
 from bk_core.net.reactor import on_reactor_thread
 from bk_core.protocol.effects import Effect

@@ -6,8 +6,9 @@ import queue
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
+from bk_core.client.driver import Driver
 from bk_core.client.operations import must_not_block
-from bk_core.client.session import Driver, Session
+from bk_core.client.session import Session
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.events import Event
 from bk_core.protocol.ledger.metadata import LedgerMetadata

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from bk_core.client.driver import Driver, outcome_of
 from bk_core.client.replication_report import (
     DecommissionReport,
     LedgerReport,
@@ -26,7 +27,6 @@ from bk_core.client.replication_report import (
     RepairReport,
     StillNamed,
 )
-from bk_core.client.session import Driver, outcome_of
 from bk_core.errors import BkError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError, ReplicationError
 from bk_core.metadata.store import Version
 from bk_core.metadata.underreplication import ReplicationLock

@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from bk_core.client.add_window import Share
+from bk_core.client.driver import Driver
 from bk_core.client.losses import Losses
 from bk_core.client.operations import LeftOpen, must_not_block, wait
-from bk_core.client.session import Driver, Session
+from bk_core.client.session import Session
 from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
 from bk_core.net.reactor import on_reactor_thread
 from bk_core.protocol import BytesLike

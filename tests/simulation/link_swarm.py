@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from bk_core.client.session import Driver
+from bk_core.client.driver import Driver
 from bk_core.errors import BkError, NotEnoughBookiesError
 from bk_core.net.asking import is_repeatable
 from bk_core.net.outstanding import Waiting

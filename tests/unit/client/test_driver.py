@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import Any, cast
 
-from bk_core.client.session import Driver, Session
+from bk_core.client.driver import Driver
+from bk_core.client.session import Session
 from bk_core.net.link import AddListener
 from bk_core.protocol.effects import WriteLedger
 from bk_core.protocol.events import AddReply, BookieLost, LedgerWritten, Outcome
