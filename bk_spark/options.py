@@ -210,6 +210,15 @@ OPTIONS: tuple[Option, ...] = (
         shown_default="true",
     ),
     Option(
+        "failOnNewColumns",
+        "fail_on_new_columns",
+        parse_bool,
+        True,
+        "Stream: when a log gets columns that the DataFrame does not have: `true` ends the query before the first row written with them, "
+        "`false` warns and goes on without them. Not where `columns` or a schema asks for some only.",
+        shown_default="true",
+    ),
+    Option(
         "readerName",
         "reader_name",
         parse_text,
@@ -362,6 +371,7 @@ class Options:
     max_records_per_partition: int | None = None
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+    fail_on_new_columns: bool = True
     reader_name: str | None = None
     open_ledgers: str = "skip"
     columns: tuple[str, ...] | None = None

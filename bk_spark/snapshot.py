@@ -65,13 +65,13 @@ def source_schema(options: Options, views: Mapping[str, LogView]) -> StructType:
     """All columns that there are to read. LogSchemaError if there was no write yet, or if the columns of several logs do not fit."""
     if is_raw_source(options, views):
         return raw_schema(options.include_metadata, options.include_headers)
-    own = _common_columns(views)
+    own = common_columns(views)
     if options.include_headers and "headers" not in own.names:
         raise LogSchemaError("includeHeaders=true on logs without a column headers: headers are what their writers put there")
     return arrow_columns(own, options.include_metadata)
 
 
-def _common_columns(views: Mapping[str, LogView]) -> StructType:
+def common_columns(views: Mapping[str, LogView]) -> StructType:
     """Those of the log with the most. The others have the first of them: as if written before columns were added (null there)."""
     schemas = {name: schema_of_text(view.properties.schema) for name, view in views.items() if view.properties.schema}
     if not schemas:

@@ -31,6 +31,7 @@ class BookKeeperDataSource(DataSource):
         spare_collections()
         self._table = of_table(options)
         self._given = dict(options) if self._table is None else {}
+        self._inferred = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(sorted(self._given))})"
@@ -40,8 +41,10 @@ class BookKeeperDataSource(DataSource):
         return "bookkeeper"
 
     def schema(self) -> StructType:
+        """Spark pickles the source after this call, and calls it only where no schema was given (5.2): so what follows knows."""
         from bk_spark.reader import schema_of
 
+        self._inferred = True
         if self._table is not None:
             return remember(schema_of(parse_options(self._table)), self._table)
         return schema_of(parse_options(self._given))
@@ -57,7 +60,7 @@ class BookKeeperDataSource(DataSource):
         options = parse_options(for_reading(self._given, schema, lambda field: field not in _BATCH_ONLY))
         if options.metadata is not None:
             raise InvalidArgumentError(f"metadata={options.metadata} is a table for batch reads; a stream reads log, logs or logPattern")
-        return BookKeeperStreamReader(options, schema)
+        return BookKeeperStreamReader(options, schema, self._inferred)
 
     def writer(self, schema: StructType, overwrite: bool) -> BookKeeperWriter:
         from bk_spark.writer import BookKeeperWriter

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from bk_core.client.logs import now_ms
-from bk_core.errors import InvalidArgumentError, LogDataLossError, LogSchemaError, NoSuchLogError
+from bk_core.errors import InvalidArgumentError, LogDataLossError, LogError, LogSchemaError, NoSuchLogError
 from bk_core.protocol.log.lag import Lag, lag
 from bk_core.protocol.log.position import Position
 from bk_spark.admission import Backlog, Delay, admit
@@ -40,12 +40,13 @@ from bk_spark.options import Options, refuse_others
 from bk_spark.partitions import partitions_of, read_partition
 from bk_spark.planning import EntryRange, committed_ranges
 from bk_spark.reader import BATCH_OPTIONS
-from bk_spark.snapshot import check_read_schema, is_raw_source, source_schema, views_of
+from bk_spark.snapshot import check_read_schema, common_columns, is_raw_source, source_schema, views_of
 from bk_spark.starting import depends_on_now, source_logs, starting_position
+from bk_spark.stream_columns import StreamColumns
 
 CATCH_UP_S = 5.0
 _TRIGGERS = {"max_rows_per_trigger", "max_bytes_per_trigger", "min_rows_per_trigger", "max_trigger_delay_ms"}
-STREAM_OPTIONS = BATCH_OPTIONS | _TRIGGERS | {"reader_name"}
+STREAM_OPTIONS = BATCH_OPTIONS | _TRIGGERS | {"reader_name", "fail_on_new_columns"}
 """Options, by field, that mean something to a stream, beside those that ``_refuse_batch_options`` has words for."""
 LOG_LEVEL = "BOOKKEEPER_LOG_LEVEL"
 _log = logging.getLogger("bk_spark.stream")
@@ -53,17 +54,20 @@ Offsets = dict[str, LogOffset]
 
 
 class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows committed segments, and live ones if ``openLedgers`` says so. Pickled by Spark before anything is followed."""
+    """Follows committed segments, and live ones if ``openLedgers`` says so. Pickled by Spark before anything is followed.
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    ``inferred``: the schema is what the source itself gave the DataFrame, and not a user's or a table's, which may ask for less.
+    """
+
+    def __init__(self, options: Options, schema: StructType, inferred: bool = False) -> None:
         _refuse_batch_options(options)
         refuse_others(options, STREAM_OPTIONS, "a stream: it belongs to a batch read or a write")
         self._options = options
         views = retried(lambda: views_of(client_for(options.uri, options.protocol), options))
         check_read_schema(schema, source_schema(options, views))
-        self._spark_schema = schema
         self._schema = arrow_schema(schema)
         self._raw = is_raw_source(options, views)
+        self._columns = None if self._raw else self._expected(schema, common_columns(views), inferred)
         self._logs: SourceLogs | None = None
         self._initial: dict[str, Any] | None = None
         self._planned: set[str] = set()
@@ -72,6 +76,9 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._turn = 0
         self._latest: dict[str, Any] | None = None
         self._told: set[str] = set()
+
+    def _expected(self, schema: StructType, own: StructType, inferred: bool) -> StreamColumns:
+        return StreamColumns(schema, own, inferred and self._options.columns is None, self._options.fail_on_new_columns)
 
     def __getstate__(self) -> dict[str, Any]:
         """For tasks: options and schema. What is followed stays in the driver."""
@@ -178,8 +185,17 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         for name in sorted(set(before) & set(snapshots)):
             snapshot = snapshots[name]
             here = self._here(snapshot, before[name])
-            backlogs[name] = Backlog(snapshot.measured, here, max(here, self._target_of(snapshot)))
+            end = self._until(snapshot, here, max(here, self._target_of(snapshot)))
+            backlogs[name] = Backlog(snapshot.measured, here, end)
         return backlogs
+
+    def _until(self, snapshot: Snapshot, here: Position, end: Position) -> Position:
+        """``end``, or the first row before it that the stream must not read: a batch ends there. LogSchemaError if ``here`` is it."""
+        if self._columns is None:
+            return end
+        if left_out := self._columns.left_out(snapshot.view.listed.schemas):
+            self._tell(LogSchemaError(f"log {snapshot.name!r}: new columns are not read: {', '.join(left_out)}", log=snapshot.name))
+        return self._columns.until(snapshot.name, snapshot.view, here, end)
 
     def _here(self, snapshot: Snapshot, offset: LogOffset) -> Position:
         """Where ``offset`` is in the log as it is now, as it was spelled; the first entry if that is lost and may be."""
@@ -217,16 +233,14 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return ends
 
     def _fits(self, snapshot: Snapshot) -> bool:
-        """Whether a log that was found may be read: not before its first write, which gives it a schema.
+        """Whether a log that was found may be read: not before its first write, which gives it a schema. LogSchemaError for another entry
 
-        LogSchemaError if that is not the stream's.
+        format than the stream's; columns are looked at before any row is read (``_until``).
         """
         properties = snapshot.view.properties
         if properties.entry_format == "arrow" and not properties.schema:
             return False
-        views = {snapshot.name: snapshot.view}
-        check_read_schema(self._spark_schema, source_schema(self._options, views))
-        if is_raw_source(self._options, views) != self._raw:
+        if is_raw_source(self._options, {snapshot.name: snapshot.view}) != self._raw:
             raise LogSchemaError(
                 f"log {snapshot.name!r} has another entry format than the logs that this stream began with", log=snapshot.name
             )
@@ -236,6 +250,10 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """``failOnDataLoss``: raise, or say it once and go on."""
         if self._options.fail_on_data_loss:
             raise error
+        self._tell(error)
+
+    def _tell(self, error: LogError) -> None:
+        """Once in a run."""
         if str(error) not in self._told:
             self._told.add(str(error))
             _log.warning("%s", error, extra={"context": {k: str(v) for k, v in error.context.items()}})
@@ -308,7 +326,12 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if there.position < snapshot.first:
             self._lost(LogDataLossError(f"log {name!r} was trimmed behind a batch that was planned, up to row {there.rows:,}", log=name))
             return []
-        return committed_ranges(snapshot.view, first, there.position, name) if first < there.position else []
+        ranges = committed_ranges(snapshot.view, first, there.position, name) if first < there.position else []
+        if self._columns is not None:  # planned by another run, perhaps of a DataFrame with other columns
+            schemas = snapshot.view.listed.schemas
+            for schema_id in {r.schema_id for r in ranges if r.schema_id < len(schemas)}:
+                self._columns.check(name, schemas[schema_id])
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, self._schema, self._raw, partition)

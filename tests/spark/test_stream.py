@@ -152,6 +152,34 @@ def test_losses_end_the_query(
     assert ids(load, f"{log}-out") == [*range(10), *range(90, 95)]
 
 
+def test_a_new_column_ends_a_query_and_a_restart_has_it(
+    spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], cluster: Any, log: str, tmp_path: Path
+) -> None:
+    """Spark's own processes know if a DataFrame was made to have all columns; one that asks for some goes on."""
+    uri = {"bookkeeper.metadataServiceUri": cluster.uri}
+
+    def read(**options: str) -> Any:
+        return spark.readStream.format("bookkeeper").options(**uri, startingOffsets="earliest", **options)
+
+    def run(frame: Any, sink: str) -> None:
+        writer = frame.writeStream.format("bookkeeper").options(**uri, log=sink, mergeSchema="true")
+        assert writer.option("checkpointLocation", str(tmp_path / sink)).trigger(availableNow=True).start().awaitTermination(120)
+
+    save(spark.range(5), log=log)
+    before = read().load(log)
+    save(spark.range(5, 8).selectExpr("id", "'new' name"), log=log, mergeSchema="true")
+    for _ in range(2):  # a supervisor starts the same DataFrame again
+        with pytest.raises(StreamingQueryException, match="BK-LOG-SCHEMA.*new columns .*: name"):
+            run(before, f"{log}-out")
+    assert ids(load, f"{log}-out") == list(range(5))
+    run(read().load(log), f"{log}-out")
+    found = {(row.id, row.name) for row in load(log=f"{log}-out").collect()}
+    assert found == {*((i, None) for i in range(5)), *((i, "new") for i in range(5, 8))}
+    run(read().schema("id bigint").load(log), f"{log}-some")
+    run(read(failOnNewColumns="false").load(log).select("id"), f"{log}-all")
+    assert ids(load, f"{log}-some") == ids(load, f"{log}-all") == list(range(8))
+
+
 def test_a_running_query_sees_a_commit_and_a_new_log(
     spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], cluster: Any, log: str, tmp_path: Path
 ) -> None:

@@ -46,9 +46,10 @@ Offset = dict[str, Any]
 class Stream:
     """One run of a query: every offset goes through JSON text and every partition through pickle, as in Spark."""
 
-    def __init__(self, uri: str, **options: str) -> None:
+    def __init__(self, uri: str, schema: StructType | None = None, whole: StructType | None = None, **options: str) -> None:
+        """``schema``: a user's, or a table's. ``whole``: what the source said when the DataFrame was made, now by default."""
         parsed = parse_options({"bookkeeper.metadataServiceUri": uri, **options})
-        self.reader = BookKeeperStreamReader(parsed, schema_of(parsed))
+        self.reader = BookKeeperStreamReader(parsed, schema or whole or schema_of(parsed), inferred=schema is None)
         self.limit: Any = self.reader.getDefaultReadLimit()
 
     def initial(self) -> Offset:

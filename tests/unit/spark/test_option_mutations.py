@@ -35,6 +35,7 @@ VALUES = {
     "openLedgers": "lac",
     "metadata": "logs",
     "failOnDataLoss": "false",
+    "failOnNewColumns": "false",
     "createLogs": "false",
     "exactlyOnce": "false",
     "minPartitions": "2",

@@ -1,0 +1,103 @@
+"""The columns of a stream's logs beside those of its DataFrame: what may be read, and before which row a query has to end. Pure.
+
+A stream's columns are fixed when its DataFrame is made; logs get new ones at any time, and new logs come with columns of their own. What
+does not fit is found by segment, in the ledger list, before an entry of it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyspark.sql.types import StructType
+
+from bk_core.errors import LogSchemaError
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.view import LogView
+from bk_spark.schemas import arrow_schema, arrow_schema_of_text
+
+Field = tuple[str, object]
+"""Name and Arrow type."""
+
+
+class StreamColumns:
+    """``given``: the stream's columns. ``own``: those of its logs, together, when the run began.
+
+    ``all_asked``: the DataFrame was made to have all columns, so that new ones must not be left out in silence. ``refuse_new``: the option
+    ``failOnNewColumns``.
+    """
+
+    def __init__(self, given: StructType, own: StructType, all_asked: bool, refuse_new: bool) -> None:
+        self._given = {field.name: field.type for field in arrow_schema(given)}
+        self._own: list[Field] = [(field.name, field.type) for field in arrow_schema(own)]
+        self._all_asked = all_asked
+        self._refuse_new = refuse_new
+        self._reasons: dict[str, str] = {}
+        self._new: dict[str, tuple[str, ...]] = {}
+
+    def check(self, log: str, schema: str) -> None:
+        """LogSchemaError if rows of ``log`` that were written with this stored schema must not be read."""
+        reason = self._reason(schema)
+        if reason:
+            raise LogSchemaError(f"log {log!r} {reason}", log=log)
+
+    def until(self, log: str, view: LogView, start: Position, end: Position) -> Position:
+        """How far ``start <= p < end`` may be read: up to the first row that must not be. LogSchemaError if ``start`` is there already."""
+        if start >= end or not any(self._reason(schema) for schema in view.listed.schemas):
+            return end
+        for position, schema in _written_with(view, start, end):
+            if self._reason(schema):
+                if position <= start:
+                    self.check(log, schema)
+                return position
+        return end
+
+    def left_out(self, schemas: Sequence[str]) -> tuple[str, ...]:
+        """New columns of a log with these schemas that the stream goes on without."""
+        if not self._all_asked or self._refuse_new:
+            return ()
+        return tuple(dict.fromkeys(name for schema in schemas for name in self._new_ones(schema)))
+
+    def _reason(self, schema: str) -> str:
+        """Why rows of that schema must not be read; "" if they may."""
+        if schema not in self._reasons:
+            self._reasons[schema] = self._judged(schema) if schema else ""
+        return self._reasons[schema]
+
+    def _judged(self, schema: str) -> str:
+        fields = [(field.name, field.type) for field in arrow_schema_of_text(schema)]
+        for name, kind in fields:
+            if name in self._given and self._given[name] != kind:
+                return (
+                    f"has a column {name} of type {kind}, and this stream reads {name} as {self._given[name]}. None of these rows was "
+                    "read; leave the log out, or read it in a query of its own"
+                )
+        if not self._all_asked:
+            return ""
+        for (name, kind), (other, its_kind) in zip(fields, self._own, strict=False):
+            if (name, kind) != (other, its_kind):
+                return (
+                    f"has column {name} {kind} where others of this stream have {other} {its_kind}: logs are read together if the columns "
+                    "of one are the first of the other's. None of these rows was read; leave the log out, or read it in a query of its own"
+                )
+        new = self._new_ones(schema)
+        if new and self._refuse_new:
+            return (
+                f"has rows with new columns since the DataFrame of this query was made: {', '.join(new)}. The query ends before the first "
+                "of these rows. Make the DataFrame anew (load() finds the new columns) and start it with the same checkpoint: nothing is "
+                "lost. failOnNewColumns=false goes on without them; option columns, or .schema(...), asks for some only"
+            )
+        return ""
+
+    def _new_ones(self, schema: str) -> tuple[str, ...]:
+        if schema not in self._new:
+            self._new[schema] = tuple(name for name in arrow_schema_of_text(schema).names if name not in self._given) if schema else ()
+        return self._new[schema]
+
+
+def _written_with(view: LogView, start: Position, end: Position) -> Iterator[tuple[Position, str]]:
+    """The first position of each segment that has entries between ``start`` and ``end``, with its schema."""
+    schemas = view.listed.schemas
+    for segment in view.segments(start.seq, end.seq):
+        first = Position(segment.seq, segment.first_entry)
+        if first < end and segment.entries and segment.schema_id < len(schemas):
+            yield first, schemas[segment.schema_id]
