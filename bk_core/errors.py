@@ -21,6 +21,7 @@
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError,
     │   ├── LogWriterAliveError, LogListFullError, NoSuchLogRootError
+    ├── DiskFullError                 a local cluster's directory has no room
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError
 
 Class attributes (style.md lesson 4):
@@ -174,6 +175,13 @@ class BookieTimeoutError(BookieError):
     code = "BK-BOOKIE-TIMEOUT"
     retriable = True
     outcome_unknown = True
+
+
+class DiskFullError(BkError):
+    """The disk of a local cluster's directory has no room for it. Nothing was started that still runs."""
+
+    code = "BK-DISK-FULL"
+    retriable = True
 
 
 class DigestError(BkError):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -109,17 +110,18 @@ def accepts_connections(port: int) -> bool:
 
 
 class Child:
-    """One process; its error output (and ``stdout`` unless that has a file of its own) is appended to ``log``."""
+    """One process; its error output (and its output, unless ``stdout`` is a file or a descriptor for that) is appended to ``log``."""
 
     def __init__(
-        self, name: str, command: Sequence[str], log: Path, *, stdout: Path | None = None, env: Mapping[str, str] | None = None
+        self, name: str, command: Sequence[str], log: Path, *, stdout: Path | int | None = None, env: Mapping[str, str] | None = None
     ) -> None:
         self.name = name
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as errors, (stdout or Path(os.devnull)).open("wb") as output:
-            self._process = spawn(command, stdout=output if stdout else errors, stderr=errors, env=env)
+        with log.open("ab") as errors, ExitStack() as files:
+            output = files.enter_context(stdout.open("wb")) if isinstance(stdout, Path) else stdout
+            self._process = spawn(command, stdout=errors if output is None else output, stderr=errors, env=env)
 
     @property
     def pid(self) -> int:

@@ -13,6 +13,7 @@ All children die with this process, however it ends.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -30,13 +31,16 @@ from bk_core.bookie import apache as apache_releases
 from bk_core.bookie.apache import ApacheBookie, ApacheSettings
 from bk_core.bookie.children import Child, free_port
 from bk_core.bookie.private import DIRECTORY_MODE, make_directory
-from bk_core.errors import InvalidArgumentError, MetadataError, OperationTimeoutError
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess
+from bk_core.errors import DiskFullError, InvalidArgumentError, MetadataError, OperationTimeoutError
 from bk_core.metadata import open_store
 from bk_core.metadata.store import MetadataStore
 from bk_core.threads import Home
 
 BOOKIES_MAX = 64
+ROOM_BYTES = 32 << 20  # of the disk, below which a cluster does not start
 _EMBEDDED = "embedded"
+_ADVICE = "make room there, or name another directory"
 _START_TIMEOUT_S = 60.0
 _Progress = Callable[[str], None]
 
@@ -63,6 +67,8 @@ class EmbeddedBookieProcess:
         self._directory = directory
         self._uri = uri
         self._child: Child | None = None
+        self._output = -1  # a pipe: a file would want room on a disk that may be full
+        self._said = b""
 
     @property
     def running(self) -> bool:
@@ -87,25 +93,40 @@ class EmbeddedBookieProcess:
             command.append("--accept-data-loss")
         source = str(Path(__file__).resolve().parents[2])  # this package, also when it is not installed
         path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
-        self._child = Child(f"bookie {self.bookie_id}", command, self.log, stdout=self._ready_file, env={"PYTHONPATH": path})
+        self._close_output()
+        reading, writing = os.pipe()
+        self._output, self._said = reading, b""
+        os.set_blocking(reading, False)
+        try:
+            self._child = Child(f"bookie {self.bookie_id}", command, self.log, stdout=writing, env={"PYTHONPATH": path})
+        finally:
+            os.close(writing)
 
     def wait_ready(self) -> None:
         """Until it says so on its standard output, which it does when it listens and is registered."""
         if self._child is None:
             raise InvalidArgumentError(f"bookie {self.bookie_id} was not started")
-        self._child.wait_until(lambda: b"READY " in self._ready_file.read_bytes(), _START_TIMEOUT_S)
+        self._child.wait_until(self._is_ready, _START_TIMEOUT_S)
 
-    @property
-    def _ready_file(self) -> Path:
-        return self._directory / "ready"
+    def _is_ready(self) -> bool:
+        with suppress(BlockingIOError):
+            self._said += os.read(self._output, 4096)
+        return b"READY " in self._said
+
+    def _close_output(self) -> None:
+        if self._output >= 0:
+            os.close(self._output)
+            self._output = -1
 
     def kill(self) -> None:
         if self._child is not None:
             self._child.kill()
+        self._close_output()
 
     def stop(self) -> None:
         if self._child is not None:
             self._child.stop()
+        self._close_output()
 
     def wipe(self) -> None:
         """Lose the data, as a replaced disk does. The bookie must not run."""
@@ -138,17 +159,23 @@ class LocalCluster:
         self._libraries = apache_releases.resolve(apache, self._say) if apache else None
         self._settings = apache_settings or ApacheSettings()
         self._resources = ExitStack()
+        self._zookeeper: ZooKeeperProcess | None = None
         try:
-            self.directory = self._open_directory(directory)
-            self._state = self._load_state(f"apache {apache}" if apache else _EMBEDDED)
-            self.uri = self._start_zookeeper(zookeeper)
-            self._store = self._open_store()
-            self._resources.callback(self._store.close)
-            self._resources.callback(self._stop_bookies)
-            self._start_bookies(max(bookies, len(self._state["bookie_ports"])))
-        except BaseException:
+            self._start(bookies, directory, apache, zookeeper)
+        except BaseException as error:
             self._resources.close()
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(f"the disk of {error.filename or directory or tempfile.gettempdir()} is full: {_ADVICE}") from error
             raise
+
+    def _start(self, bookies: int, directory: Path | None, apache: str | None, zookeeper: str | None) -> None:
+        self.directory = self._open_directory(directory)
+        self._state = self._load_state(f"apache {apache}" if apache else _EMBEDDED)
+        self.uri = self._start_zookeeper(zookeeper)
+        self._store = self._open_store()
+        self._resources.callback(self._store.close)
+        self._resources.callback(self._stop_bookies)
+        self._start_bookies(max(bookies, len(self._state["bookie_ports"])))
 
     # --- the life of the whole ---------------------------------------------------------------------------------------
 
@@ -165,7 +192,16 @@ class LocalCluster:
         except OSError:
             raise InvalidArgumentError(f"a local cluster is already running in {directory}") from None
         self._resources.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # a forked child may have the file open for longer
+        self._require_room(directory)
         return directory
+
+    def _require_room(self, directory: Path) -> None:
+        """DiskFullError where ZooKeeper could not even start: without a word of its own about the reason."""
+        free = shutil.disk_usage(directory).free
+        if free < ROOM_BYTES:
+            raise DiskFullError(
+                f"the disk of {directory} has {free >> 20} MiB free, and a local cluster needs {ROOM_BYTES >> 20}: {_ADVICE}"
+            )
 
     def _load_state(self, kind: str) -> dict[str, Any]:
         path = self.directory / "cluster.json"
@@ -185,10 +221,8 @@ class LocalCluster:
     def _start_zookeeper(self, zookeeper: str | None) -> str:
         if zookeeper is not None:
             return zookeeper if "://" in zookeeper else f"zk://{zookeeper}/ledgers"
-        from bk_core.bookie.zookeeper_process import ZooKeeperProcess
-
         self._say("starting ZooKeeper ...")
-        process = ZooKeeperProcess(self.directory / "zookeeper", self._state["zookeeper_port"] or free_port())
+        process = self._zookeeper = ZooKeeperProcess(self.directory / "zookeeper", self._state["zookeeper_port"] or free_port())
         self._resources.callback(process.stop)
         process.start()
         self._state["zookeeper_port"] = process.port
@@ -275,6 +309,13 @@ class LocalCluster:
     def kind(self) -> str:
         """``embedded`` or ``apache VERSION``."""
         return str(self._state["kind"])
+
+    def ended(self) -> list[str]:
+        """Names of the processes that do not run, with what tells why: nobody but the caller stops single bookies."""
+        names = [f"bookie {self.bookie_ids[at]} ({self.bookie_log(at)})" for at, bookie in enumerate(self._bookies) if not bookie.running]
+        if self._zookeeper is not None and not self._zookeeper.running:
+            names.append(f"ZooKeeper ({self.directory / 'zookeeper' / 'zookeeper.log'})")
+        return names
 
     def is_running(self, index: int) -> bool:
         return self._bookie(index).running
@@ -367,7 +408,7 @@ def local_cluster(
     progress    called with one line of text per step
     apache_settings   an ApacheSettings of bk_core.bookie.apache: memory and configuration of Apache's bookies, small without it
 
-    InvalidArgumentError for arguments that cannot work; BookieUnavailableError or OperationTimeoutError, with the end of the log, if
-    something does not start.
+    InvalidArgumentError for arguments that cannot work; DiskFullError where the disk has no room; BookieUnavailableError or
+    OperationTimeoutError, with the end of the log, if something does not start.
     """
     return LocalCluster(bookies, Path(directory) if directory is not None else None, apache, zookeeper, progress, apache_settings)

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from bk_core.bookie.connection import RECEIVE_BYTES, Connection, Tag, make_room, rest_of_frame
-from bk_core.bookie.storage import RESERVE_BYTES, LmdbBookieStorage
+from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
 from bk_core.protocol.bookie import BookieMachine, Effect, Persist, PersistRun, Reply, ReplyAfterSync, WakeLater, io_error
 from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
 from bk_core.protocol.bookie.listing import EntryListing
-from bk_core.protocol.bookie.room import DiskLook, free_bytes, judge_room
+from bk_core.protocol.bookie.room import RESERVE_BYTES, DiskLook, free_bytes, judge_room
 from bk_core.protocol.bookie.runs import AddRun, AddRunAnswer, ReadRun
 from bk_core.protocol.bookie.stream import Answer
 from bk_core.protocol.wire.messages import BatchReadResponse, EntryListRequest, ReadResponse, Response

@@ -39,7 +39,7 @@ from bk_core.bookie.records import decode_record, encode_record
 from bk_core.errors import BookieIOError
 from bk_core.protocol.bookie import Change, LedgerRecord, Persist
 from bk_core.protocol.bookie.chunks import PAGE_CHUNK_BYTES_MAX, Run
-from bk_core.protocol.bookie.room import PAGE_BYTES, DiskLook, free_bytes
+from bk_core.protocol.bookie.room import PAGE_BYTES, RESERVE_BYTES, DiskLook, free_bytes
 
 log = logging.getLogger("bk_core.bookie")
 
@@ -53,7 +53,6 @@ RECORD_CACHE_MAX = 65_536
 COMPACT_BYTES_MIN = 64 << 20  # a smaller file is not worth it
 COMPACT_SPARE_BYTES = 1 << 20  # of the file system, beside what the new file takes
 LOCK_BYTES = 8192  # of lock.mdb, which LMDB writes through a map: a page of it without a place on the disk would kill the process
-RESERVE_BYTES = 64 << 20
 
 _DATABASES = 3
 _TABLES = (b"entries", b"runs", b"ledgers")

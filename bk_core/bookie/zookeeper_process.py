@@ -114,6 +114,10 @@ class ZooKeeperProcess:
         """SIGTERM, then SIGKILL if that is not enough."""
         self._end(signal.SIGTERM)
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def __enter__(self) -> Self:
         return self.start()
 

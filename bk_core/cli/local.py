@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from types import FrameType
 from typing import NoReturn
 
@@ -11,6 +12,8 @@ import click
 
 from bk_core.bookie.apache import DEFAULT_VERSION
 from bk_core.cli.output import URI_VARIABLE, console, say_json
+
+_LOOK_S = 2.0  # between two looks at disk and processes
 
 
 @click.command()
@@ -28,6 +31,7 @@ from bk_core.cli.output import URI_VARIABLE, console, say_json
 def local(bookies: int, directory: str | None, apache: str | None, zookeeper: str | None, as_json: bool) -> None:
     """Run ZooKeeper and some bookies on this machine until Ctrl-C. For trying things out, not for production."""
     from bk_core.bookie.local_cluster import local_cluster
+    from bk_core.bookie.watch import ClusterWatch
 
     # `kill` and a closed terminal end it as Ctrl-C does: in order
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -39,8 +43,11 @@ def local(bookies: int, directory: str | None, apache: str | None, zookeeper: st
             else:
                 _banner(cluster.uri, cluster.kind, cluster.bookie_ids, str(cluster.directory) if directory else None)
             sys.stdout.flush()
+            watch = ClusterWatch(cluster)
             while True:
-                signal.pause()
+                for line in watch.news():
+                    click.echo(line, err=True)
+                time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RESERVE_BYTES = 64 << 20  # if nobody says otherwise
 PAGE_BYTES = 4096
 _PARTS = 8  # of the reserve
 
