@@ -104,7 +104,7 @@ def draw(seed: int, forced: dict[str, Any]) -> LinkOptions:
         "crash": among(0.0, 0.02),
         "move": among(0.0, 0.0, 0.02),
         "outage": among(0.0, 0.0, 0.03),
-        "troubles": (among(0.0, 0.0, 0.01), among(0.0, 0.0, 0.01), among(0.0, 0.0, 0.05)),
+        "troubles": (among(0.0, 0.0, 0.02), among(0.0, 0.0, 0.01), among(0.0, 0.0, 0.05)),
     }
     seldom = Random(f"links of {seed}, readers")  # of its own: all else stays what it was
     drawn["readers"] = 1 + int(seldom.random() * 2) if seldom.random() < 0.4 else 0

@@ -41,7 +41,9 @@ NEAR = {
     "LOG-12": 3,
     "LOG-13": 106,
     "LOG-18": 254,
-    "LINK-5 (growth)": 200,
+    "LINK-5 (growth)": 226,
+    "OWN-5 (deletion)": 16,
+    "OWN-7 (list)": 65,
 }
 
 Patch = tuple[Any, str, Any]  # class or module, name, replacement

@@ -116,14 +116,27 @@ def _with_rarities(drawn: SwarmOptions, seed: int) -> SwarmOptions:
         writer = replace(writer, quorum_timeout_ns=40 * MS)
     every_ms = (5, 20, 60)[int(chances[5] * 3)]
     drawn = replace(drawn, writer=writer, domains=domains, busy=0.1 if chances[4] < 0.1 else 0.0, force_every_ms=every_ms)
-    return _with_bad_copies(drawn) if chances[6] < 0.03 and not drawn.gwq and not domains else drawn
+    if chances[6] < 0.05 and not drawn.gwq and not domains:
+        return _with_bad_copies(drawn)
+    return _with_many_fragments(drawn) if chances[6] > 0.96 and not writer.deferred_sync else drawn
 
 
 def _with_bad_copies(drawn: SwarmOptions) -> SwarmOptions:
-    """Many copies are damaged, and readers come late and take long answers: so that a bad entry comes in the middle of one."""
+    """Many copies are damaged, on two bookies of three, and many readers come late to what was written in peace and take long answers: so
+    that a bad entry comes in the middle of one."""
     entries, every_ms, bookies = max(20, drawn.entries), min(4, drawn.append_every_ms), max(4, drawn.bookies)
-    whole = replace(drawn, quorums=(3, 3, 2), bookies=bookies)  # every bookie has every entry, so answers may be long
-    return replace(whole, damage=0.8, wipes=0, late_readers=4, entries=entries, append_every_ms=every_ms)
+    whole = replace(drawn, quorums=(3, 3, 3), bookies=bookies)  # every bookie has every entry, so answers may be long
+    weather = replace(drawn.weather, loss=min(0.02, drawn.weather.loss))
+    calm = replace(whole, wipes=0, crash=min(0.02, drawn.crash), partition=0.0, weather=weather, recoverers=0)
+    calm = replace(calm, writer_dies_ms=0, close_at_ms=0)
+    return replace(calm, damage=0.8, late_readers=6, entries=entries, append_every_ms=every_ms, storm_ms=max(300, drawn.storm_ms))
+
+
+def _with_many_fragments(drawn: SwarmOptions) -> SwarmOptions:
+    """Bookies crash under a writer that goes on elsewhere at once, and somebody re-replicates what is left behind."""
+    writer = replace(drawn.writer, ensemble_change=EnsembleChangeMode.IMMEDIATE)
+    busy = replace(drawn, writer=writer, crash=0.2, replicators=max(1, drawn.replicators), bookies=max(drawn.bookies, drawn.quorums[0] + 2))
+    return replace(busy, entries=max(20, drawn.entries), append_every_ms=10, storm_ms=300, writer_dies_ms=0, close_at_ms=0)
 
 
 def domains_for(quorums: tuple[int, int, int]) -> int:

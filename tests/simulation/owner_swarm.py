@@ -216,6 +216,8 @@ class OwnerRun:
         def anew() -> None:
             self._take(ROOTS[0])
             self._make_cluster(ROOTS[0])
+            for _ in range(int(self.world.random() * 4)):  # others were here before anybody noticed
+                self._ledger({} if self.world.random() < 0.5 else {"log": LOGS[int(self.world.random() * 3)].encode()}, LedgerState.OPEN)
             newcomers()
 
         return {
@@ -393,13 +395,18 @@ class OwnerRun:
 
     def _earlier_ledger(self, name: str, number: int) -> int:
         fate = self.world.random()
+        ledger_id = self._ledger({"log": name.encode()} if fate < 0.55 else {}, LedgerState.CLOSED)
+        if fate > 0.8:
+            self.tree.delete(f"{ROOTS[0]}/L{ledger_id:010d}")
+        return ledger_id
+
+    def _ledger(self, custom: dict[str, bytes], state: LedgerState) -> int:
         path = self.tree.create(f"{ROOTS[0]}/ID-", sequence=True)
         self.tree.delete(path)
         ledger_id = int(path[-10:])
-        if fate < 0.8:
-            metadata = LedgerMetadata(3, 3, 2, LedgerState.CLOSED, _ENSEMBLE, 0, 1)
-            marked = replace(metadata, custom=MappingProxyType({"log": name.encode()} if fate < 0.55 else {}))
-            self.tree.create(f"{ROOTS[0]}/L{ledger_id:010d}", metadata_codec.encode(marked))
+        ends = (0, 1) if state is LedgerState.CLOSED else (-1, 0)
+        metadata = LedgerMetadata(3, 3, 2, state, _ENSEMBLE, *ends, custom=MappingProxyType(custom))
+        self.tree.create(f"{ROOTS[0]}/L{ledger_id:010d}", metadata_codec.encode(metadata))
         return ledger_id
 
     # --- the end ---------------------------------------------------------------------------------------------------------
