@@ -175,6 +175,11 @@ class Driver:
                 self.feed(BytesDrained(bookie, self.session.link(bookie, self._add_kind, self.ledger_id).drained_ns))
         self.feed(TimerFired(key))
 
+    @property
+    def needs_connection(self) -> bool:
+        """LINK-4."""
+        return bool(getattr(self.machine, "needs_connections", False))
+
     def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status, entries: int | None) -> None:
         self.session.note_answer(bookie, status)
         self.feed(AddReply(bookie, first_entry_id, count, status, entries))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import weakref
+from _thread import RLock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -81,11 +81,12 @@ class Session:
         self._links: dict[tuple[BookieId, str, int], BookieLink] = {}
         self._reads = ReadHistory(config.limits.speculative_read_ns)
         self._closables: weakref.WeakSet[Closable] = weakref.WeakSet()
-        self._closables_lock = threading.Lock()
+        self._closables_lock = RLock()
         self._closed = False
         self._view = BookieView((), ())
         self._emptied: tuple[BookieId, ...] = ()
-        self._emptied_lock = threading.Lock()
+        self._emptied_lock = RLock()
+        self.owner: Callable[[], object] = lambda: None
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
         self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
         self._resolver = Resolver(self.reactor, store, self.metadata_call)
@@ -294,6 +295,15 @@ class Session:
         except ClientClosedError as error:
             closed = MetadataUnavailableError(f"the client is closed ({error.args[0]})")
             self.reactor.post(lambda: then(None, closed))
+
+    @property
+    def client(self) -> object:
+        """Whoever ends this session when it is closed or dropped. Handles refer to it, and the session's own threads do not."""
+        return self.owner()
+
+    @property
+    def is_over(self) -> bool:
+        return self._over
 
     def check(self) -> None:
         """At every call of a user: ForkedClientError in a forked child, ClientClosedError where nobody would answer any more."""

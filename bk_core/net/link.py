@@ -56,8 +56,10 @@ Resolve = Callable[[BookieId, Callable[[tuple[str, int] | None, str], None]], No
 
 
 class AddListener(Protocol):
-    """Who wants the add answers of one ledger on this link."""
+    """Who wants the add answers of one ledger on this link. ``needs_connection``: it cannot go on over another one (WR-17)."""
 
+    @property
+    def needs_connection(self) -> bool: ...
     def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status, entries: int | None) -> None: ...
     def on_lost(self, bookie: BookieId, status: Status) -> None: ...
 
@@ -184,7 +186,8 @@ class BookieLink:
 
     def doubt(self, since_ns: int) -> None:
         """LINK-4: another connection to this bookie has been silent since then."""
-        if self._connected and self._health.is_doubtful(since_ns):
+        needed = any(listener.needs_connection for listener in self._listeners.values())
+        if self._connected and self._health.is_doubtful(since_ns, needed=needed):
             self._drop(Status.TIMEOUT, "another connection to it fell silent", backoff=False)
 
     def moved(self, address: tuple[str, int]) -> None:

@@ -196,6 +196,8 @@ def _within(seconds: float, what: str, condition: Callable[[], bool]) -> None:
 class _Listener:
     """Who waits for adds: any ids may come, since the answers of v2 name nothing else."""
 
+    needs_connection = False
+
     def on_add(self, bookie: str, first_entry_id: int, count: int, status: Status, entries: int | None) -> None:
         if count < 1:
             raise Wrong(f"{count} answers to adds")

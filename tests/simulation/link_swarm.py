@@ -350,6 +350,11 @@ class Adder:
             bookie = self.ensemble[0]
             run.ask(self.session, bookie, "control", ForceLedgerRequest(0, self.ledger_id), lambda s, r: None, self.name)
 
+    @property
+    def needs_connection(self) -> bool:
+        """Some are writers with deferred sync."""
+        return self.number % 2 == 1
+
     def on_add(self, bookie: str, first_entry_id: int, count: int, status: Status, entries: int | None) -> None:
         self.session.note_answer(bookie, status)
         self.run.heard(self.session, bookie, status)

@@ -336,8 +336,9 @@ class SimLink(BookieLink):
 
     def doubt(self, since_ns: int) -> None:
         before, owes = self.connection, bool(self._health.adds_unanswered)
+        needed = any(listener.needs_connection for listener in self._listeners.values())
         super().doubt(since_ns)
-        self.network.doubts(self, before, since_ns, owes)
+        self.network.doubts(self, before, since_ns, owes, needed)
 
 
 class Turns:
@@ -419,8 +420,8 @@ class Network:
             self.world.probes["a link was dropped because it was silent"] += 1
         self.on_drop(link, status, why, backoff)
 
-    def doubts(self, link: SimLink, before: SimSocket | None, since_ns: int, owes: bool) -> None:
-        """LINK-4: those that heard nothing since then, and no others; not one with adds under way."""
+    def doubts(self, link: SimLink, before: SimSocket | None, since_ns: int, owes: bool, needed: bool) -> None:
+        """LINK-4: those that heard nothing since then, and no others; not one with adds under way, nor one that a writer needs."""
         if before is None:
             return
         dropped = before.closed
@@ -430,5 +431,7 @@ class Network:
             self.fail("I-K4", f"a connection to {link.bookie} was dropped as doubtful; it had heard something since")
         if dropped and owes:
             self.fail("I-K4", f"a connection to {link.bookie} was dropped as doubtful; adds under way have their own timeout")
-        if not dropped and not owes and before.heard_ns < since_ns - MS:
+        if dropped and needed:
+            self.fail("I-K4", f"a connection to {link.bookie} was dropped as doubtful; a writer with deferred sync needs it")
+        if not dropped and not owes and not needed and before.heard_ns < since_ns - MS:
             self.fail("I-K4", f"a connection to {link.bookie} was kept; it has heard nothing since another one fell silent")

@@ -332,6 +332,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     _of(_IDENTITY, "OWN-11", "if adopted and is_unnamed(custom):", "if adopted:", "test_how_a_ledger_stands_to_a_log"),
     _of(_IDENTITY, "OWN-9", "traces.intended or ", "", "test_when_a_ledger_is_an_orphan"),
     UnitMutation(
+        "LINK-4 (needed)",
+        "bk_core.protocol.link.health",
+        " and not needed",
+        "",
+        "tests/unit/link/test_health.py::test_other_connections_are_in_doubt",
+    ),
+    UnitMutation(
         "LINK-7 (drop)",
         "bk_core.net.link",
         "if outcome[0] is not Status.OK and may_repeat and self._is_again(one, status):",

@@ -57,9 +57,14 @@ class FailingWriter(GuaranteeingWriter):
         position = self._position.get(bookie)
         if position is None:
             return []
-        if self._deferred and self.last_add_pushed > self.last_add_confirmed:
+        if self.needs_connections:
             return self._lost_before_force(bookie, status)
         return self._failed(position, [(p, p.acks.outstanding[position]) for p in self._pending], status, now_ns)
+
+    @property
+    def needs_connections(self) -> bool:
+        """WR-17: something was not forced, and only a connection that lasts shows that its bookie was not started again meanwhile."""
+        return self._deferred and self.state is WriterState.OPEN and self.last_add_pushed > self.last_add_confirmed
 
     def _lost_before_force(self, bookie: BookieId, status: Status) -> list[Effect]:
         """WR-17: a bookie that comes back may have forgotten what it answered OK to, and would still say OK to the next force."""

@@ -107,10 +107,11 @@ class LinkHealth:
         sent = [one.sent_ns for one in waiting if one.sent_ns is not None]
         return max(min(sent), self.moved_ns) if sent else self.silent_since_ns
 
-    def is_doubtful(self, since_ns: int) -> bool:
+    def is_doubtful(self, since_ns: int, *, needed: bool = False) -> bool:
         """LINK-4: another connection to this bookie has been silent since then; this one has heard nothing since either. With adds under
-        way it has its own timeout: the bookie may be about to answer, and adds that are lost cost a change of the ensemble."""
-        return self.heard_ns < since_ns and not self.adds_unanswered
+        way it has its own timeout: the bookie may be about to answer, and adds that are lost cost a change of the ensemble. So has one that
+        is ``needed``: whose loss costs a writer its ledger (WR-17), also when nothing else is lost with it."""
+        return self.heard_ns < since_ns and not self.adds_unanswered and not needed
 
 
 @dataclass(slots=True)

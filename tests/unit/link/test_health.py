@@ -115,10 +115,11 @@ def test_an_add_that_is_never_answered_hides_one_answer_only() -> None:
 
 
 def test_other_connections_are_in_doubt() -> None:
-    """LINK-4: those that heard nothing since the silence began."""
+    """LINK-4: those that heard nothing since the silence began, and that no writer needs (WR-17)."""
     health = link()
     health.heard(10 * S)
     assert health.is_doubtful(11 * S) and not health.is_doubtful(10 * S) and not health.is_doubtful(9 * S)
+    assert not health.is_doubtful(11 * S, needed=True)
 
 
 def test_a_silence_begins_when_something_moved_last() -> None:

@@ -41,6 +41,8 @@ class Ends:
     told: queue.SimpleQueue[Told]
     protocol: Protocol
 
+    needs_connection = False
+
     def on_add(self, bookie: str, first: int, count: int, status: Status, entries: int | None) -> None:
         self.told.put((first, count, status, entries))
 

@@ -94,6 +94,8 @@ class World:
         return self.told.get(timeout=PATIENCE_S)
 
     # as a listener of adds
+    needs_connection = False
+
     def on_add(self, bookie: str, first: int, count: int, status: Status, entries: int | None) -> None:
         self.told.put(("added", first, count))
 
@@ -152,6 +154,25 @@ def test_a_young_add_is_not_lost_with_another_connection(world: World) -> None:
     assert sleeping.recv(1) == b"" and world.next() == ("lost", Status.TIMEOUT)  # of the idle one
     living.sendall(frame(AddResponse(0, Status.OK, LEDGER, 0)))
     assert world.next() == ("added", 0, 1)
+
+
+def test_a_connection_that_a_writer_needs_is_not_lost_with_another(world: World) -> None:
+    """LINK-4, WR-17: everything was answered, and without this very connection nobody knows if it is still there."""
+    kept = world.link()
+    living = world.warm(kept)
+    world.on_reactor(lambda: (kept.listen(LEDGER, world), kept.send_adds(run_of(0, 1), 0, 0, 1, 1)))
+    assert len(world.requests(living)) == 1
+    living.sendall(frame(AddResponse(0, Status.OK, LEDGER, 0)))
+    assert world.next() == ("added", 0, 1)
+    later_ns = world.reactor.now_ns() + 3600 * S  # as if nothing had come for long
+    world.needs_connection = True
+    world.on_reactor(lambda: kept.doubt(later_ns))
+    world.ask(kept, "kept", ReadRequest(0, 1, 3))
+    world.serve(living)
+    assert world.next() == ("kept", Status.OK)
+    world.needs_connection = False
+    world.on_reactor(lambda: kept.doubt(later_ns))
+    assert world.next() == ("lost", Status.TIMEOUT)
 
 
 def test_unanswered_adds_make_a_silence(world: World) -> None:
