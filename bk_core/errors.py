@@ -67,7 +67,8 @@ class InvalidArgumentError(BkError, ValueError):
 
 
 class BlockingCallError(BkError):
-    """A call that has to wait was made where nothing may wait: in a completion callback, on the client's own thread."""
+    """A call that has to wait was made where nothing may wait: in a completion callback, on the client's own thread; or in a handler of a
+    signal (or a finalizer) on top of a call that it would have to wait for. Nothing was done."""
 
     code = "BK-BLOCKING-CALL"
 

@@ -6,6 +6,10 @@ Python function: an interrupt right behind that leaves the lock taken for good, 
 
 CPython raises KeyboardInterrupt where a call has returned, where a function begins, and where a loop turns; nowhere else. So a ``with``
 of a plain lock is safe, and so is a step whose last call is a single one into C, with nothing but assignments to attributes before it.
+
+Handlers of signals run at the same places, on top of what they interrupt, and finalizers wherever memory is taken. So a lock that is held
+around a call is an ``RLock``, and where other threads need it, too, the function is marked (``holds_lock``): whoever comes on top of it may
+do what does not wait, and is told so at once before a wait that could not end.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from bk_core.errors import BlockingCallError, ClientClosedError, ForkedClientError
@@ -29,6 +34,7 @@ from bk_core.errors import BlockingCallError, ClientClosedError, ForkedClientErr
 log = logging.getLogger("bk_core.threads")
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 JOIN_S = 10.0
 _RUNNING = "RUNNING"  # a state of concurrent.futures
 
@@ -103,32 +109,99 @@ class Home:
             )
 
 
+# --- what a handler of a signal comes on top of ------------------------------------------------------------------------
+
+_holding: set[int] = set()  # ids of code objects, which live as long as the program
+_LIBRARY = os.path.dirname(is_ending.__code__.co_filename) + os.sep
+
+
+def holds_lock(function: F) -> F:
+    """Marks a function that calls others while it holds a lock which those need who bring outcomes."""
+    _holding.add(id(function.__code__))
+    return function
+
+
+def interrupted_call() -> str:
+    """The name of the marked function that this thread is interrupting with a handler of a signal or a finalizer; "" if it does not.
+
+    Between the caller and a marked function is code that is not ours: marked ones call none.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    is_ours = True
+    while frame is not None:
+        code = frame.f_code
+        if is_ours:
+            is_ours = code.co_filename.startswith(_LIBRARY)
+        elif id(code) in _holding:
+            return code.co_qualname
+        frame = frame.f_back
+    return ""
+
+
+def cannot_wait(where: str) -> str:
+    """The end of a message about ``interrupted_call``."""
+    return (
+        f"a handler of a signal (or a finalizer) that interrupted {where} cannot wait for it: let it set a flag, raise, or start a thread"
+    )
+
+
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-class Monitor(RLock):  # type: ignore[misc]  # typeshed calls it final, CPython does not
-    """A Condition whose lock an interrupt cannot keep: it is entered and left in C. Do not wait while it is entered twice.
+class Bell:
+    """Wakes whoever waits for a change, without a lock: take a ``ticket``, look, then acquire the ticket. No change falls between if
+    whoever changes something calls ``notify_all`` after that."""
 
-    Whoever must not wait under it takes a ``ticket`` there, leaves it, and acquires the ticket: no change falls between.
-    """
-
-    _release_save: Callable[[], object]
-    _acquire_restore: Callable[[tuple[int, int]], None]
     _waiting: deque[threading.Lock] | None = None  # most are of futures that are done before anybody waits for them
 
     def ticket(self) -> threading.Lock:
-        """Under the lock. One for each who waits; ``drop`` it in the end."""
+        """One for each who waits; ``drop`` it in the end."""
         lock = threading.Lock()
         lock.acquire()
-        if self._waiting is None:
-            self._waiting = deque()
-        self._waiting.append(lock)
+        waiting = self._waiting
+        if waiting is None:
+            waiting = self.__dict__.setdefault("_waiting", deque())  # one step, whoever else does it
+        waiting.append(lock)
         return lock
 
     def drop(self, ticket: threading.Lock) -> None:
         if self._waiting is not None:
             with suppress(ValueError):  # it was told
                 self._waiting.remove(ticket)
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._waiting)
+
+    def notify_all(self) -> None:
+        while self._waiting:
+            try:
+                self._waiting.popleft().release()
+            except IndexError:  # who waited has gone
+                return
+
+    def until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait without a lock until ``condition`` holds: True; False when the time is up."""
+        end = time.monotonic() + timeout
+        while not condition():
+            ticket = self.ticket()
+            try:
+                if condition():
+                    return True
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                ticket.acquire(True, _seconds(left))
+            finally:
+                self.drop(ticket)
+        return True
+
+
+class Monitor(Bell, RLock):  # type: ignore[misc]  # typeshed calls it final, CPython does not
+    """A Condition whose lock an interrupt cannot keep: it is entered and left in C. Do not wait while it is entered twice."""
+
+    _release_save: Callable[[], object]
+    _acquire_restore: Callable[[tuple[int, int]], None]
 
     def wait(self, timeout: float | None = None) -> bool:
         """False when the time is up."""
@@ -149,17 +222,6 @@ class Monitor(RLock):  # type: ignore[misc]  # typeshed calls it final, CPython 
                 break
             self.wait(left)
         return found
-
-    @property
-    def is_awaited(self) -> bool:
-        return bool(self._waiting)
-
-    def notify_all(self) -> None:
-        while self._waiting:
-            try:
-                self._waiting.popleft().release()
-            except IndexError:  # who waited has gone
-                return
 
 
 class Flag:
@@ -192,7 +254,8 @@ def _seconds(timeout: float | None) -> float:
 
 class SafeFuture(Future[T], Generic[T]):
     """A Future that an interrupt of a waiting thread cannot wedge. It runs from the start, so that nobody can cancel it: what was handed
-    in goes its way, and its outcome must find the future waiting.
+    in goes its way, and its outcome must find the future waiting. Who asks or waits holds no lock, so that a handler of a signal which
+    strikes there may wait for other outcomes.
 
     In a completion callback ``result`` and ``exception`` raise BlockingCallError if it is not done: who would wait there brings outcomes.
     """
@@ -205,36 +268,83 @@ class SafeFuture(Future[T], Generic[T]):
         self._condition: Any = Monitor()
         self._state = _RUNNING
         self._result = None
-        self._exception = None
+        self._exception: BaseException | None = None
         self._waiters: list[Any] = []
-        self._done_callbacks: list[Any] = []
+        self._done_callbacks: list[Callable[[Any], object]] = []
+
+    def running(self) -> bool:
+        return self._state == _RUNNING
+
+    def done(self) -> bool:
+        return self._state != _RUNNING
 
     def result(self, timeout: float | None = None) -> T:
         self._await(timeout)
+        error = self._exception
+        if error is None:
+            return self._result  # type: ignore[return-value]
         self._tell()
-        return super().result(0)
+        try:
+            raise error
+        finally:
+            del self, error  # what a traceback holds must not hold it again
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._await(timeout)
         self._tell()
-        return super().exception(0)
+        return self._exception
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        callbacks = self._done_callbacks
+        callbacks.append(fn)
+        if self._state == _RUNNING:
+            return
+        try:
+            callbacks.remove(fn)
+        except ValueError:
+            return  # whoever brought the outcome has it
+        self._call(fn)
+
+    def _invoke_callbacks(self) -> None:
+        callbacks = self._done_callbacks
+        while callbacks:
+            try:
+                callback = callbacks.pop(0)
+            except IndexError:  # who added the last one has taken it back
+                return
+            self._call(callback)
+
+    def _call(self, callback: Callable[[Any], object]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            log.exception("a completion callback failed")
 
     def _tell(self) -> None:
         if self.when_told is not None and self._exception is not None:
             self.when_told()
 
     def _await(self, timeout: float | None) -> None:
-        """Waits without the lock: who brings the outcome needs that."""
-        with self._condition:
-            if self._state != _RUNNING:
-                return
-            if (timeout is None or timeout > 0) and getattr(_own, "calls_back", False):
-                raise BlockingCallError(
-                    "a future that is not done has no result yet, and a completion callback cannot wait for it: " + _INSTEAD
-                )
-            ticket = self._condition.ticket()
+        """TimeoutError."""
+        if self._state != _RUNNING:
+            return
+        if timeout is None or timeout > 0:
+            self._stand(timeout)
+        if self._state == _RUNNING:
+            raise FutureTimeoutError
+
+    def _stand(self, timeout: float | None) -> None:
+        if getattr(_own, "calls_back", False):
+            raise BlockingCallError(
+                "a future that is not done has no result yet, and a completion callback cannot wait for it: " + _INSTEAD
+            )
+        where = interrupted_call()
+        if where:
+            raise BlockingCallError("a future that is not done has no result yet, and " + cannot_wait(where))
+        ticket = self._condition.ticket()
         try:
-            ticket.acquire(True, _seconds(timeout))
+            if self._state == _RUNNING:
+                ticket.acquire(True, _seconds(timeout))
         finally:
             self._condition.drop(ticket)
 
@@ -296,12 +406,13 @@ class WorkerPool:
         self._threads_max = threads_max
         self._home = Home()
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._closed = self._dropping = False
         self._start()
 
+    @holds_lock
     def submit(self, task: Callable[[], None]) -> None:
         """Returns at once. ClientClosedError after ``close``."""
         self._home.check("pool of threads")

@@ -7,25 +7,51 @@ bound is on all that one client writes, and each ledger has its share of it.
 
 from __future__ import annotations
 
-import threading
+from _thread import RLock
 from collections import deque
 from collections.abc import Callable
+
+from bk_core.threads import holds_lock
 
 PIECE_ENTRIES_MAX = 1024  # of a run: the reactor can take acknowledgements in between
 PIECE_ENTRIES_MIN = 64
 
 
-class Share:
-    """One ledger's part of the window. ``inbox``: what was handed in and the reactor has not taken yet; ``runs`` and ``bytes`` are not
-    answered yet; ``entries`` some bookie still has to take. Its window changes it, and the reactor empties the inbox."""
+class Batch:
+    """What was handed in between two flushes: ``runs`` of it are not answered yet. ``before``: an earlier one that may not be done."""
 
-    __slots__ = ("bytes", "entries", "inbox", "runs")
+    __slots__ = ("before", "runs")
+
+    def __init__(self, before: Batch | None = None) -> None:
+        self.runs = 0
+        self.before = before
+
+    @property
+    def is_done(self) -> bool:
+        """True when it and all before it are answered."""
+        batch: Batch | None = self
+        while batch is not None:
+            if batch.runs:
+                return False
+            batch = batch.before
+        return True
+
+
+class Share:
+    """One ledger's part of the window. ``inbox``: what was handed in and the reactor has not taken yet, each with its batch; ``runs`` and
+    ``bytes`` are not answered yet; ``entries`` some bookie still has to take. ``turn``: of whoever is handing in a run in pieces, on thread
+    ``turn_of``. Its window changes it, and the reactor empties the inbox."""
+
+    __slots__ = ("batch", "bytes", "entries", "inbox", "runs", "turn", "turn_of")
 
     def __init__(self) -> None:
-        self.inbox: deque[Callable[[], None]] = deque()
+        self.inbox: deque[tuple[Callable[[Batch], None], Batch]] = deque()
         self.runs = 0
         self.bytes = 0
         self.entries = 0
+        self.batch = Batch()
+        self.turn: object = None
+        self.turn_of = 0
 
 
 class AddWindow:
@@ -33,10 +59,11 @@ class AddWindow:
 
     def __init__(self, entries_max: int) -> None:
         self._max = entries_max
-        self._lock = threading.Lock()
+        self._lock = RLock()
         self._total = 0
         self._ledgers = 0  # shares with entries
 
+    @holds_lock
     def has_room(self, share: Share, count: int) -> bool:
         """True if ``share`` may hand in ``count`` more. A quarter of what is its due it always has, whatever the others hold: they may be
         stuck. One that has all of its due leaves a quarter of the window to those that have not."""
@@ -48,13 +75,26 @@ class AddWindow:
             modest = ledgers == 1 or after <= self._max // ledgers
             return self._total + count <= (self._max if modest else self._max - self._max // 4)
 
+    @holds_lock
     def piece_entries(self) -> int:
         """How many entries one ledger should hand in at once: two pieces are what it always may have under way."""
         with self._lock:
             ledgers = self._ledgers
             return max(PIECE_ENTRIES_MIN, min(PIECE_ENTRIES_MAX, self._max // (8 * ledgers if ledgers > 1 else 2)))
 
-    def hand_in(self, share: Share, item: Callable[[], None], entries: int = 0, size: int = 0) -> None:
+    @holds_lock
+    def admit(self, share: Share, item: Callable[[Batch], None], entries: int, size: int, bytes_max: int, turn: object) -> bool:
+        """``hand_in`` if there is room for it and the turn is nobody's or ``turn``'s (None: that does not matter)."""
+        with self._lock:
+            if turn is not None and share.turn is not None and share.turn is not turn:
+                return False
+            if (share.bytes and share.bytes + size > bytes_max) or not self.has_room(share, entries):
+                return False
+            self.hand_in(share, item, entries, size)
+            return True
+
+    @holds_lock
+    def hand_in(self, share: Share, item: Callable[[Batch], None], entries: int = 0, size: int = 0) -> None:
         """Count ``item`` and put it into the inbox."""
         with self._lock:
             # Nothing strikes before the append is done (bk_core/threads.py): counted and there, or neither.
@@ -65,12 +105,28 @@ class AddWindow:
                 self._total += entries
             share.bytes += size
             share.runs += 1
-            share.inbox.append(item)
+            share.batch.runs += 1
+            share.inbox.append((item, share.batch))
 
-    def answered(self, share: Share, size: int) -> None:
+    def take_turn(self, share: Share, turn: object, thread: int) -> bool:
+        """True if ``turn`` has the turn now: nobody else hands in anything until ``share.turn`` is None again."""
+        with self._lock:
+            if share.turn is None:
+                share.turn, share.turn_of = turn, thread
+            return share.turn is turn
+
+    def mark(self, share: Share, fresh: Batch) -> Batch:
+        """What was handed in until now; what comes belongs to ``fresh``."""
+        with self._lock:
+            fresh.before = before = share.batch
+            share.batch = fresh
+            return before
+
+    def answered(self, share: Share, size: int, batch: Batch) -> None:
         """A run of ``size`` bytes has its outcome."""
         with self._lock:
             share.runs -= 1
+            batch.runs -= 1
             share.bytes -= size
 
     def released(self, share: Share, entries: int) -> None:

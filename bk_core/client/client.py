@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
+import warnings
+import weakref
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -39,10 +43,12 @@ from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, Diges
 from bk_core.protocol.ledger.placement import new_ensemble_striped
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.recovery import LedgerRecovery
-from bk_core.threads import is_ending, is_own, made_aside
+from bk_core.threads import is_ending, is_own, made_aside, mark_own
 
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
     from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
+
+log = logging.getLogger("bk_core.client")
 
 T = TypeVar("T")
 LEDGER_ID_END = 1 << 63
@@ -81,14 +87,28 @@ def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = Non
         raise short from error
 
 
+def _end_dropped(session: Session, store: MetadataStore) -> None:
+    """On a thread of its own: whoever dropped the client waits for nothing."""
+    mark_own()
+    try:
+        session.close()
+        store.close()
+    except Exception as error:
+        log.warning("a client that was dropped did not end well: %s", error)
+
+
 class BookKeeper:
-    """A client. Use it with ``with``; safe to share between threads, not between processes."""
+    """A client. Use it with ``with``; safe to share between threads, not between processes.
+
+    Its handles keep it. When nobody refers to it or to one of them any more, it ends by itself, with a ResourceWarning.
+    """
 
     def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
         self.config = config
         self._store = store
         self._shared = Session(config, store)
         self._home = self._shared.home
+        self._shared.owner = weakref.ref(self)
         self._closed = False
         end_with_process(self)
 
@@ -303,7 +323,11 @@ class BookKeeper:
 
     def list_ledgers(self) -> Iterator[int]:
         """Ids of all ledgers, ascending."""
-        return self.store.list_ledgers()
+        return self._kept_for(self.store.list_ledgers())
+
+    def _kept_for(self, items: Iterator[T]) -> Iterator[T]:
+        """The iterator keeps its client."""
+        yield from items
 
     def bookies(self) -> BookieView:
         """Registered bookies, writable and read-only."""
@@ -380,6 +404,13 @@ class BookKeeper:
         self._store.close()
         self._closed = True
         forget(self)
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or is_ending() or self._shared.is_over or not self._home.is_here:
+            return
+        with suppress(RuntimeError):  # at the very end of a process no more threads are started
+            start_new_thread(_end_dropped, (self._shared, self._store))
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Self:
         return self

@@ -46,7 +46,7 @@ class ChunkCache:
         self._items_max = items_max
         self._items = 0
         self._chunks: OrderedDict[tuple[str, int, int], Chunk] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -59,10 +59,12 @@ class ChunkCache:
 
     def put(self, key: tuple[str, int, int], chunk: Chunk) -> None:
         with self._lock:
-            self._items += len(chunk) - len(self._chunks.pop(key, ()))
+            more = len(chunk) - len(self._chunks.pop(key, ()))
+            self._items += more
             self._chunks[key] = chunk
             while self._items > self._items_max:
-                self._items -= len(self._chunks.popitem(last=False)[1])
+                gone = len(self._chunks.popitem(last=False)[1])
+                self._items -= gone
 
 
 _cache = ChunkCache()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _KNOWN_MAX = 4096
 _known: dict[tuple[str, str, str], None] = {}  # cluster, log, log id: lists that do not say whose they are, and were found to be ours
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def of_this_cluster(client: LogClient, name: str, listed: LedgerList, here: str) -> LedgerList:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+import warnings
 import weakref
 from array import array
 from collections import deque
@@ -54,7 +55,7 @@ from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.leader import LogLeader
 from bk_core.protocol.log.leader_state import Health, LeaderOptions, LeaderState, Roll, Span
 from bk_core.protocol.log.position import Position
-from bk_core.threads import Home, Monitor, WorkerPool, calling_back, is_own, made_aside
+from bk_core.threads import Home, Monitor, WorkerPool, calling_back, holds_lock, interrupted_call, is_ending, is_own, made_aside
 
 __all__ = ["LogSpan", "LogWriter"]
 
@@ -78,12 +79,21 @@ def _end_threads(own: WorkerPool, worker: Worker) -> None:
     worker.close()
 
 
+def _aged(known: weakref.ref[LogWriter], ledger_id: int) -> None:
+    """On the worker. The timer keeps no writer alive."""
+    writer = known()
+    if writer is not None:
+        writer._aged(ledger_id)
+
+
 class LogWriter:
     """The one writer of a log. ``open`` takes the log over, fencing whoever wrote before (LOG-1).
 
     One row is one entry. It may be used from several threads; entries are in the log in the order of their calls. Another writer's
     take-over ends this one: what was not acknowledged fails with LogTakenOverError and may or may not be in the log (LOG-10), and so does
     every later call, for which nothing is written. A failing ledger does not end it: it goes on in another, without a gap or a double.
+
+    A writer that nobody refers to any more stops once what is pending has its outcome, with a ResourceWarning; its ledger stays OPEN.
     """
 
     def __init__(
@@ -210,6 +220,7 @@ class LogWriter:
         return self._machine.current
 
     @property
+    @holds_lock
     def position(self) -> Position:
         """Behind the last acknowledged entry: where the next one will be, if nothing is outstanding and no roll comes between."""
         with self._lock:
@@ -247,17 +258,27 @@ class LogWriter:
     def _append(self, run: PayloadRun, *, single: bool) -> Future[Any]:
         self._home.check("writer of a log")
         token = Append(run, single)
-        size = token.size
         try:
-            with self._lock:
-                self._wait_for_room(size)
-                # Nothing strikes between these two (bk_core/threads.py): counted and handed in, or neither.
-                self._outstanding_bytes += size
-                self._undecided += 1
-                self._arrived.append(token)
+            if not self._admitted(token):
+                self._wait_for_room(token)
         finally:
             self._own_thread(self._take_in)
         return token.future
+
+    @holds_lock
+    def _admitted(self, token: Append) -> bool:
+        with self._lock:
+            self._check()
+            if not self._has_room(token.size):
+                return False
+            # Nothing strikes between these two (bk_core/threads.py): counted and handed in, or neither.
+            self._outstanding_bytes += token.size
+            self._undecided += 1
+            self._arrived.append(token)
+            return True
+
+    def _has_room(self, size: int) -> bool:
+        return not self._outstanding_bytes or self._outstanding_bytes + size <= self._outstanding_bytes_max
 
     def _take_in(self) -> None:
         """On the writer's own thread: what callers have handed in."""
@@ -284,17 +305,12 @@ class LogWriter:
         if self._own.is_current:
             raise BlockingCallError(f"{what} has to wait, which a completion callback cannot: hand it to a thread of your own")
 
-    def _wait_for_room(self, size: int) -> None:
-        self._check()
-        deadline = time.monotonic() + self._timeout_s
-        while self._outstanding_bytes and self._outstanding_bytes + size > self._outstanding_bytes_max:
-            self._must_not_block(f"append to log {self.name!r}, whose window is full,")
-            left = deadline - time.monotonic()
-            if left <= 0:
-                message = f"log {self.name!r}: {self._outstanding_bytes} bytes stayed unacknowledged; this run was not appended"
-                raise OperationTimeoutError(message, log=self.name)
-            self._lock.wait(left)
-            self._check()
+    def _wait_for_room(self, token: Append) -> None:
+        """It holds nothing that others need. The timeout counts from the call, however many wait."""
+        self._must_not_block(f"append to log {self.name!r}, whose window is full,")
+        if not self._lock.until(lambda: self._admitted(token), self._timeout_s):
+            message = f"log {self.name!r}: {self._outstanding_bytes} bytes stayed unacknowledged; this run was not appended"
+            raise OperationTimeoutError(message, log=self.name)
 
     def _check(self) -> None:
         if self._machine.error is not None:
@@ -314,9 +330,7 @@ class LogWriter:
         what = f"rolling log {self.name!r}"
         self._must_not_block(what)
         deadline = time.monotonic() + self._timeout_s
-        with self._lock:
-            self._check()
-            before = self._machine.current
+        before = self._serving()
         while not self._rolled(before, deadline, what):
             call = Call()
             if self._own_thread(partial(self._begin_roll, call, before)):
@@ -324,12 +338,17 @@ class LogWriter:
                     break
         self._await_told(deadline, what)
 
+    @holds_lock
+    def _serving(self) -> int | None:
+        """The ledger that entries go to."""
+        with self._lock:
+            self._check()
+            return self._machine.current
+
     def _rolled(self, before: int | None, deadline: float, what: str) -> bool:
         """Wait for a roll that is under way; whether entries go to another ledger than ``before`` now."""
-        with self._lock:
-            self._await(lambda: self._machine.rolling is Roll.NONE or self._stopped, deadline, what)
-            self._check()
-            return self._machine.current != before
+        self._await(lambda: self._machine.rolling is Roll.NONE or self._stopped, deadline, what)
+        return self._serving() != before
 
     def _begin_roll(self, call: Call, before: int | None) -> None:
         """On the writer's own thread; ``_OTHERWISE`` if there is another roll, or was one meanwhile."""
@@ -344,7 +363,8 @@ class LogWriter:
     def close(self) -> None:
         """Write what was appended, close the ledger and say so in the list, so that others may append. Idempotent.
 
-        Does nothing more for a writer that was taken over, nor in a forked child; raises LogTakenOverError if it is while it closes.
+        Does nothing more for a writer that was taken over, nor in a forked child; raises LogTakenOverError if it is while it closes. The
+        first call raises the error of appends that failed, unless a future that was asked or a call that raised has told it.
         """
         if not self._home.is_here:
             return
@@ -352,15 +372,20 @@ class LogWriter:
         self._must_not_block(what)
         deadline = time.monotonic() + self._timeout_s
         call = Call()
-        with self._lock:
-            if self._closing is None and self._machine.error is None:
-                self._closing = call
+        self._close_with(call)
         is_ended = not self._own_thread(self._begin_close)  # again if an interrupt was faster
         if self._closing is not None:
             if is_ended and not self._close_begun and self._machine.error is not None:
                 raise again(self._machine.error)  # the writer failed before the close could begin: nobody would answer
             wait(self._closing.future, self._timeout_s, what)
             self._await_told(deadline, what)
+        self._raise_untold()
+
+    @holds_lock
+    def _close_with(self, call: Call) -> None:
+        with self._lock:
+            if self._closing is None and self._machine.error is None:
+                self._closing = call
 
     def _begin_close(self) -> None:
         """On the writer's own thread, behind what was appended."""
@@ -378,9 +403,8 @@ class LogWriter:
         error = ClientClosedError(f"the writer of log {self.name!r} was abandoned by this program", log=self.name)
         self._losses.told(error)
         self._give_up(error)
-        if not is_own():
-            with self._lock:
-                self._lock.wait_for(lambda: self._stopped, self._timeout_s)
+        if not is_own() and not interrupted_call():
+            self._lock.until(lambda: self._stopped, self._timeout_s)
 
     def _leave(self) -> None:
         """The client is being closed."""
@@ -390,39 +414,47 @@ class LogWriter:
         self._own_thread(self._take_in)
         self._hand_over(lambda now_ns: self._machine.abandon(error, now_ns))
 
+    def __del__(self) -> None:
+        """Nothing is pending: that would refer to the writer. Its threads end by themselves (``_end_threads``)."""
+        if getattr(self, "_stopped", True) or self._closing is not None or is_ending() or not self._home.is_here:
+            return
+        self._works.abandon_all()
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Leaving without an error closes the writer, and raises that of appends that failed if nobody was told it."""
+        """Leaving without an error closes the writer, which raises that of appends that failed if nobody was told it."""
         if kind is None:
             self.close()
-            self._raise_untold()
             return
         with suppress(BkError):  # the error on its way out is the one to see
             self.close()
 
     def _raise_untold(self) -> None:
         """After ``close``: all that was handed in has its outcome, or gets it now from a machine that has ended."""
-        if not self._home.is_here:
-            return
-        with self._lock:
-            self._lock.wait_for(lambda: not self._undecided, self._timeout_s)
+        self._lock.until(lambda: not self._undecided, self._timeout_s)
         lost = self._losses.take()
         if lost is not None:
             raise again(lost, "entries that were not acknowledged before may or may not be in the log")
 
     def _await_told(self, deadline: float, what: str) -> None:
-        with self._lock:
-            self._await(lambda: all(error is not None for error in self._untold.values()), deadline, what)
-            errors = list(self._untold.values())
-            self._untold.clear()
-        if errors and errors[0] is not None:
+        self._await(lambda: None not in list(self._untold.values()), deadline, what)
+        errors = self._take_untold()
+        if errors:
             raise errors[0]
 
+    @holds_lock
+    def _take_untold(self) -> list[BkError]:
+        with self._lock:
+            errors = [error for error in self._untold.values() if error is not None]
+            self._untold = {ledger_id: None for ledger_id, error in self._untold.items() if error is None}
+            return errors
+
     def _await(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
-        """Under the lock."""
-        if not self._lock.wait_for(condition, max(0.0, deadline - time.monotonic())):
+        """It holds nothing that others need."""
+        if not self._lock.until(condition, max(0.0, deadline - time.monotonic())):
             raise OperationTimeoutError(f"{what} did not finish within {self._timeout_s:g} s; it may still take effect", log=self.name)
 
     # --- the machine ----------------------------------------------------------------------------------------------------
@@ -598,7 +630,7 @@ class LogWriter:
     def _look_at_age(self, ledger_id: int, again_s: float = 0.0) -> None:
         age_s = self._filling.limits.age_s
         if age_s is not None:
-            self._worker.later("age", max(again_s, age_s), partial(self._aged, ledger_id))
+            self._worker.later("age", max(again_s, age_s), partial(_aged, weakref.ref(self), ledger_id))
 
     def _aged(self, ledger_id: int) -> None:
         """On the worker."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -14,21 +15,32 @@ from bk_core.errors import BlockingCallError, OperationTimeoutError
 from bk_core.net.reactor import on_reactor_thread
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.ledger.metadata import LedgerMetadata
-from bk_core.threads import SafeFuture
+from bk_core.threads import SafeFuture, cannot_wait, interrupted_call
 
 
 def must_not_block(what: str) -> None:
-    """BlockingCallError in a completion callback, which runs on the thread that takes in the answers."""
+    """BlockingCallError in a completion callback, which runs on the thread that takes in the answers; and see ``must_not_interrupt``."""
     if on_reactor_thread():
         raise BlockingCallError(f"{what} has to wait, which a completion callback cannot: hand it to a thread of your own")
+    must_not_interrupt(what)
 
 
-def wait(future: Future[Any], timeout_s: float, what: str) -> Any:
-    """The future's result; OperationTimeoutError names what was being done, BlockingCallError that it cannot be done in a callback."""
+def must_not_interrupt(what: str) -> None:
+    """BlockingCallError in a handler of a signal that interrupts a call which holds a lock that those need who bring outcomes."""
+    where = interrupted_call()
+    if where:
+        raise BlockingCallError(f"{what} has to wait, and {cannot_wait(where)}")
+
+
+def wait(future: Future[Any], timeout_s: float, what: str, *, since_s: float | None = None) -> Any:
+    """The future's result; OperationTimeoutError names what was being done, BlockingCallError that it cannot be done in a callback.
+
+    ``since_s``: the monotonic time from which the timeout counts, by default now.
+    """
     if not future.done():
         must_not_block(what)
     try:
-        return future.result(timeout=timeout_s)
+        return future.result(timeout=timeout_s if since_s is None else max(0.0, since_s + timeout_s - time.monotonic()))
     except FutureTimeoutError:
         if future.done():
             raise
@@ -36,10 +48,15 @@ def wait(future: Future[Any], timeout_s: float, what: str) -> Any:
 
 
 class LeftOpen:
-    """What closing the client does to a writer that was not closed (WR-6): its queue fails, the metadata stays."""
+    """What closing the client does to a writer that was not closed (WR-6): its queue fails, the metadata stays. Keeps no writer alive."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
-        self.close = leave
+        self._leave = weakref.WeakMethod(leave)
+
+    def close(self) -> None:
+        leave = self._leave()
+        if leave is not None:
+            leave()
 
 
 class _Stalls:

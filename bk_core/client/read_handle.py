@@ -6,8 +6,10 @@ import logging
 import queue
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Self
 
 from bk_core.client.operations import run_machine
@@ -27,12 +29,23 @@ from bk_core.protocol.ledger.replica_order import ReplicaOrder
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.ledger.tail import Tail
 from bk_core.protocol.ledger.view import LedgerView
+from bk_core.threads import holds_lock, is_ending
 
 log = logging.getLogger("bk_core.client")
 
 
+def _look(known: weakref.ref[ReadHandle]) -> None:
+    """From the watch, which keeps no handle alive."""
+    handle = known()
+    if handle is not None:
+        handle._look()
+
+
 class ReadHandle:
-    """A reader of one ledger. Never fences, never writes metadata (OP-5). ``open`` makes one that follows the ledger's metadata."""
+    """A reader of one ledger. Never fences, never writes metadata (OP-5). ``open`` makes one that follows the ledger's metadata.
+
+    A handle that nobody refers to any more stops following the ledger; if it did, there is a ResourceWarning.
+    """
 
     def __init__(
         self, session: Session, ledger_id: int, metadata: LedgerMetadata, version: int, options: ReadOptions | None = None
@@ -55,6 +68,7 @@ class ReadHandle:
         self._streams: weakref.WeakSet[RunStream] = weakref.WeakSet()  # one that an interrupt keeps from starting just goes
         self._watch: Watch | None = None
         self._closed = False
+        self._client = session.client  # it must not go before its handles
         session.close_with(self)
 
     @classmethod
@@ -68,7 +82,7 @@ class ReadHandle:
         handle = cls(session, ledger_id, metadata, version, options)
         try:
             if not handle.is_closed or handle._options.watch_closed:
-                handle._watch = session.store.watch_ledger(ledger_id, handle._look)
+                handle._watch = session.store.watch_ledger(ledger_id, partial(_look, weakref.ref(handle)))
                 handle.refresh()
             handle._ask_lac()
         except BaseException:
@@ -128,6 +142,7 @@ class ReadHandle:
             log.warning("ledger %d: its metadata changed but cannot be read (%s); trying again", self.ledger_id, error)
             self._session.reactor.call_later(self._session.config.limits.metadata_retry_ns, self._look)
 
+    @holds_lock
     def _adopt(self, metadata: LedgerMetadata, version: int) -> None:
         """OP-6. The machines at work learn it too (LC-7)."""
         with self._lock:
@@ -138,6 +153,7 @@ class ReadHandle:
             for stream in self._streams:
                 stream.feed(MetadataChanged(metadata, version))
 
+    @holds_lock
     def _heard(self, lac: int) -> None:
         """RD-9, LC-2."""
         with self._lock:
@@ -169,6 +185,21 @@ class ReadHandle:
     def _runs(self, first: int, last: int, *, unconfirmed: bool = False) -> Iterator[EntryRun]:
         self._session.check()
         began_ns = self._session.reactor.now_ns()
+        stream, machine = self._range(first, last, unconfirmed)
+        try:
+            stream.start()
+            while (run := stream.next(self._session.config.operation_timeout_s)) is not None:
+                yield run
+        except queue.Empty:
+            trouble = f": {machine.trouble}" if machine.trouble else ""
+            message = f"a read of ledger {self.ledger_id} did not finish in time{trouble}"
+            raise self._session.explained(OperationTimeoutError(message, ledger=self.ledger_id), began_ns) from None
+        finally:
+            self._end(stream)
+            self._batch = self._batch and not machine.batch_refused
+
+    @holds_lock
+    def _range(self, first: int, last: int, unconfirmed: bool) -> tuple[RunStream, RangeReader]:
         with self._lock:
             machine = RangeReader(
                 self.ledger_id,
@@ -183,18 +214,7 @@ class ReadHandle:
                 unconfirmed=unconfirmed,
                 sizes=self._sizes,
             )
-            stream = self._stream(machine)
-        try:
-            stream.start()
-            while (run := stream.next(self._session.config.operation_timeout_s)) is not None:
-                yield run
-        except queue.Empty:
-            trouble = f": {machine.trouble}" if machine.trouble else ""
-            message = f"a read of ledger {self.ledger_id} did not finish in time{trouble}"
-            raise self._session.explained(OperationTimeoutError(message, ledger=self.ledger_id), began_ns) from None
-        finally:
-            self._end(stream)
-            self._batch = self._batch and not machine.batch_refused
+            return self._stream(machine), machine
 
     def tail(self, first: int = 0, *, timeout_s: float | None = None) -> Iterator[EntryRun]:
         """Entries from ``first`` on as they are confirmed, in order, in runs, until the ledger is CLOSED and all were given (LC-8).
@@ -213,6 +233,7 @@ class ReadHandle:
         finally:
             self._end(stream)
 
+    @holds_lock
     def _tail(self, first: int, *, deliver: bool) -> RunStream:
         self._session.check()
         with self._lock:
@@ -253,8 +274,7 @@ class ReadHandle:
     def _ask_lac(self) -> int:
         """LC-1, once more when its bookies were replaced meanwhile (R29)."""
         while not self.is_closed:
-            with self._lock:
-                machine = LacReader(self.ledger_id, self._view.metadata, None, version=self._view.version, limits=self._limits)
+            machine = self._lac_reader()
             asked = machine.ensemble
             try:
                 self._heard(int(run_machine(self._session, self.ledger_id, machine, machine.start, quorums=self._view.metadata)))
@@ -264,6 +284,11 @@ class ReadHandle:
                 if self._view.metadata.last_fragment.ensemble == asked and not self.is_closed:
                     raise
         return self._view.last_add_confirmed
+
+    @holds_lock
+    def _lac_reader(self) -> LacReader:
+        with self._lock:
+            return LacReader(self.ledger_id, self._view.metadata, None, version=self._view.version, limits=self._limits)
 
     def wait_for(self, entry_id: int, timeout_s: float) -> bool:
         """Wait until ``entry_id`` may be read: True; False when the time is up or the ledger is CLOSED below it (LC-5, LC-7)."""
@@ -297,6 +322,7 @@ class ReadHandle:
         elif token == "metadata":
             self._adopt(*value)
 
+    @holds_lock
     def _end(self, stream: RunStream) -> None:
         if not self._session.home.is_here:
             return
@@ -304,6 +330,7 @@ class ReadHandle:
             self._streams.discard(stream)
         stream.close()
 
+    @holds_lock
     def _stop_streams(self, error: BkError) -> None:
         with self._lock:
             for stream in self._streams:
@@ -312,6 +339,7 @@ class ReadHandle:
     def _closed_error(self) -> ClientClosedError:
         return ClientClosedError(f"the reader of ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
 
+    @holds_lock
     def close(self) -> None:
         """Stop following the ledger; whoever waits in ``tail`` or ``wait_for`` gets ClientClosedError. Idempotent.
 
@@ -325,6 +353,13 @@ class ReadHandle:
             self._stop_streams(self._closed_error())
         if watch is not None:
             watch.cancel()
+
+    def __del__(self) -> None:
+        watch = getattr(self, "_watch", None)
+        if watch is None or is_ending() or self._session.is_over or not self._session.home.is_here:
+            return
+        self._session.reactor.post(watch.cancel)  # which takes locks that a finalizer may interrupt
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Self:
         return self

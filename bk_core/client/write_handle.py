@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import time
+import warnings
+import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
-from bk_core.client.add_window import Share
+from bk_core.client.add_window import Batch, Share
 from bk_core.client.driver import Driver
 from bk_core.client.losses import Losses
-from bk_core.client.operations import LeftOpen, must_not_block, wait
+from bk_core.client.operations import LeftOpen, must_not_block, must_not_interrupt, wait
 from bk_core.client.session import Session
-from bk_core.errors import BkError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
-from bk_core.net.reactor import on_reactor_thread
+from bk_core.errors import BkError, BlockingCallError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
 from bk_core.protocol import BytesLike
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.entry import layout
@@ -24,7 +26,7 @@ from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, largest_of
 from bk_core.protocol.ledger.writer import ENTRY_ID_MAX, LedgerWriter, WriterState
 from bk_core.protocol.ledger.writer_options import WriterOptions
-from bk_core.threads import Monitor, SafeFuture
+from bk_core.threads import Bell, SafeFuture, cannot_wait, is_ending
 
 ROOM_POLL_S = 1.0  # every acknowledgement wakes a waiting append; this is only a safety net
 
@@ -34,6 +36,8 @@ class WriteHandle:
 
     After an error the outcome of what was pending is unknown until the ledger is CLOSED; then an entry exists if it is not above the
     last one. If this handle closed the ledger, an entry that failed does not exist (WR-13).
+
+    A handle that nobody refers to any more stops once what is pending has its outcome, with a ResourceWarning; its ledger stays OPEN.
     """
 
     def __init__(
@@ -48,21 +52,20 @@ class WriteHandle:
         self._driver = Driver(session, ledger_id, add_kind="control" if self._options.deferred_sync else "data")
         self._driver.machine = self._machine
         self._driver.set_quorums(metadata)
-        self._driver.on_complete = self._completed
-        self._driver.on_fail = self._failed
-        self._order = threading.Lock()  # a run's entries are consecutive, whoever else appends
-        self._lock = Monitor()
+        self._driver.on_complete, self._driver.on_fail = _completed, _failed
+        self._client = session.client  # it must not go before its handles
+        self._changed = Bell()  # something was answered, room came free, a turn ended, or the handle was closed
         self._adds = session.adds
         self._share = Share()
         self._losses = Losses()
         self._handed_over = self._given_back = 0  # entries the reactor has taken, and those of them that left the window again
-        self._highest_entry_id = -1  # handed in with ids of the caller's
-        self._driver.on_step = self._stepped
+        self._highest_entry_id = -1  # that the reactor has taken, with ids of the caller's
+        self._driver.on_step = _stepping(weakref.ref(self))
+        self._payload_bytes_max = self._limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - layout.body_overhead(metadata.digest_type)
         self._closed = False
-        session.reactor.post(lambda: session.tell_of_bookies(self._driver, True))
+        session.reactor.post(partial(session.tell_of_bookies, self._driver, True))
         self._left_open = LeftOpen(self._leave)
         session.close_with(self._left_open)
-        self._payload_bytes_max = self._limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - layout.body_overhead(metadata.digest_type)
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -88,8 +91,9 @@ class WriteHandle:
         if entry_id is not None:
             what = f"append of entry {entry_id} to ledger {self.ledger_id} (acknowledged once all lower ids are)"
         must_not_block(what)
+        since_s = time.monotonic()
         future = self.append_future(payload, entry_id=entry_id)
-        return int(wait(future, self._session.config.operation_timeout_s, what))
+        return int(wait(future, self._session.config.operation_timeout_s, what, since_s=since_s))
 
     def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Future[int]:
         """Append one entry; the future has its id once it is acknowledged. ``entry_id``: see append_run."""
@@ -111,8 +115,11 @@ class WriteHandle:
         """Append ``len(offsets) - 1`` entries; entry i is ``payloads[offsets[i]:offsets[i + 1]]`` (int64 offsets).
 
         The future has the id of the run's last entry once the whole run is acknowledged. Blocks while more than
-        ``pending_bytes_max`` are in flight. A buffer that is read-only is not copied: leave it alone until then.
-        Raises InvalidArgumentError for a payload over the frame limit, before anything is sent.
+        ``pending_bytes_max`` are in flight, or while another thread is in the middle of a long run. A buffer that is read-only is not
+        copied: leave it alone until then. Raises InvalidArgumentError for a payload over the frame limit, before anything is sent;
+        OperationTimeoutError when there was no turn and no room within ``operation_timeout_s`` of the call, or no room for the next piece
+        of a long run within that of the last; BlockingCallError in a completion callback that would have to wait, and, before anything is
+        sent, in a handler of a signal (or a finalizer) that would have to wait for what it interrupts.
 
         ``entry_id`` is the id of the first entry of the run in a ledger created with ``caller_ids`` (WR-2), and must be left out in others.
         Ids may come in any order, each once (DuplicateEntryIdError in the future); an acknowledgement waits for all lower ids.
@@ -125,52 +132,103 @@ class WriteHandle:
         return self._append(payloads, bounds, entry_id)
 
     def _append(self, payloads: BytesLike, bounds: memoryview, entry_id: int | None) -> Future[int]:
-        """One run after the other. BlockingCallError in a callback that would wait for another thread's run."""
-        future: Future[int] = SafeFuture()
-        # Who chooses ids needs no turn, and must not wait for one: it may be the one that fills the gap all others wait behind.
-        if entry_id is not None:
-            self._admit_pieces(payloads, bounds, future, entry_id)
-        elif on_reactor_thread():
-            self._append_in_callback(payloads, bounds, future)
-        else:
-            with self._order:
-                self._admit_pieces(payloads, bounds, future, None)
-        return future
-
-    def _append_in_callback(self, payloads: BytesLike, bounds: memoryview, future: Future[int]) -> None:
-        if not self._order.acquire(blocking=False):
-            must_not_block(f"append to ledger {self.ledger_id}")
-        try:
-            self._admit_pieces(payloads, bounds, future, None)
-        finally:
-            self._order.release()
-
-    def _admit_pieces(self, payloads: BytesLike, bounds: memoryview, future: Future[int], first: int | None) -> None:
         """Long runs go in pieces, so that the reactor can take acknowledgements in between, and other ledgers their share of the window."""
-        count = len(bounds) - 1
-        size = self._adds.piece_entries()
+        future: Future[int] = SafeFuture()
+        count, size = len(bounds) - 1, self._adds.piece_entries()
         try:
-            with self._lock:
-                if count <= size:
-                    self._admit(payloads, bounds, future, True, first)
-                    return
-                for start in range(0, count, size):
-                    piece, last = bounds[start : start + size + 1], start + size >= count
-                    self._admit(payloads, piece, future, last, None if first is None else first + start)
+            if count <= size:
+                self._admit(payloads, bounds, future, True, entry_id)
+            else:
+                self._append_long(payloads, bounds, future, entry_id, size)
         finally:
             self._nudge()
+        return future
 
-    def _admit(self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None) -> None:
+    def _append_long(self, payloads: BytesLike, bounds: memoryview, future: Future[int], entry_id: int | None, size: int) -> None:
+        """A run's entries are consecutive, whoever else appends. Who chooses ids needs no turn, and must not wait for one: it may be the
+        one that fills the gap all others wait behind."""
+        must_not_interrupt(f"append of {len(bounds) - 1} entries to ledger {self.ledger_id}")  # with half of it handed in it were too late
+        deadline = self._deadline()
+        try:
+            if entry_id is None:
+                self._wait_for_room(partial(self._take_turn, future), future, deadline)
+            self._admit_pieces(payloads, bounds, future, entry_id, size, deadline)
+        finally:
+            if self._share.turn is future:
+                self._share.turn = None
+                self._changed.notify_all()
+
+    def _admit_pieces(
+        self, payloads: BytesLike, bounds: memoryview, future: Future[int], first: int | None, size: int, deadline: float
+    ) -> None:
+        count = len(bounds) - 1
+        for start in range(0, count, size):
+            piece, last = bounds[start : start + size + 1], start + size >= count
+            self._admit(payloads, piece, future, last, None if first is None else first + start, deadline if not start else None)
+
+    def _admit(
+        self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None, deadline: float | None = None
+    ) -> None:
         size, count = bounds[-1] - bounds[0], len(bounds) - 1
-        self._wait_for_room(size, count, first)
-        self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
 
-        def hand_over() -> None:
+        def hand_over(batch: Batch) -> None:
             self._handed_over += count
-            now_ns = self._session.reactor.now_ns()
-            self._driver.perform(self._machine.append(payloads, bounds, (future, size, last), now_ns, first_entry_id=first))
+            self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
+            token, now_ns = (self, batch, future, size, last), self._session.reactor.now_ns()
+            self._driver.perform(self._machine.append(payloads, bounds, token, now_ns, first_entry_id=first))
 
-        self._adds.hand_in(self._share, hand_over, count, size)
+        if not self._try(hand_over, count, size, first, future):
+            self._wait_for_room(partial(self._try, hand_over, count, size, first, future), future, deadline or self._deadline())
+
+    def _try(self, hand_over: Callable[[Batch], None], count: int, size: int, first: int | None, future: Future[int]) -> bool:
+        """WR-15: hand it in, if there is room: for bytes that nobody acknowledged, and for bytes and entries that a slow bookie still has
+        to take. Entries of all ledgers of this client: bookies count them so."""
+        self._check_open()
+        if first is not None and first <= self._highest_entry_id:
+            # What lies below entries already handed in, perhaps while it waited, must not wait for room that only it can make.
+            self._adds.hand_in(self._share, hand_over, count, size)
+            return True
+        if self._machine.unretired_bytes > self._limits.unretired_bytes_max:
+            return False
+        return self._adds.admit(self._share, hand_over, count, size, self._limits.pending_bytes_max, None if first is not None else future)
+
+    def _take_turn(self, future: Future[int]) -> bool:
+        self._check_open()
+        return self._adds.take_turn(self._share, future, get_ident())
+
+    def _wait_for_room(self, attempt: Callable[[], bool], future: Future[int], deadline: float) -> None:
+        """Until ``attempt`` succeeds. It holds nothing that others need."""
+        while not attempt():
+            self._check_may_wait(future)
+            self._nudge()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise OperationTimeoutError(self._why_not_appended(future))
+            if self._changed.until(attempt, min(left, ROOM_POLL_S)):
+                return
+
+    def _check_may_wait(self, future: Future[int]) -> None:
+        """BlockingCallError."""
+        share = self._share
+        if self._is_others_turn(future) and share.turn_of == get_ident():
+            long = f"append of a long run to ledger {self.ledger_id}"
+            raise BlockingCallError(f"append to ledger {self.ledger_id} has to wait for a run of this thread, and {cannot_wait(long)}")
+        must_not_block(f"append to ledger {self.ledger_id}, whose window is full,")
+
+    def _is_others_turn(self, future: Future[int]) -> bool:
+        return self._share.turn is not None and self._share.turn is not future
+
+    def _why_not_appended(self, future: Future[int]) -> str:
+        if self._is_others_turn(future):
+            return f"{self._unacknowledged()}, and another thread's run is not handed in yet; this one was not appended"
+        return f"{self._unacknowledged()}, {self._machine.unretired_bytes} not yet on all bookies; the rest of this run was not appended"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._session.config.operation_timeout_s
 
     def _nudge(self) -> None:
         """Have the reactor take what was handed in. Whoever waits does it, too: an interrupt may have kept the one who handed in."""
@@ -182,7 +240,8 @@ class WriteHandle:
         if not inbox:
             return
         for _ in range(len(inbox)):
-            inbox.popleft()()
+            hand_over, batch = inbox.popleft()
+            hand_over(batch)
         self._stepped()
 
     def _bytes_of(self, payload: Any) -> BytesLike:
@@ -231,40 +290,10 @@ class WriteHandle:
                 ledger=self.ledger_id,
             )
 
-    def _wait_for_room(self, size: int, count: int, first: int | None) -> None:
-        deadline = time.monotonic() + self._session.config.operation_timeout_s
-        while not self._closed and not self._fills_gap(first) and self._is_full(size, count):
-            must_not_block(f"append to ledger {self.ledger_id}, whose window is full,")
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise OperationTimeoutError(
-                    f"{self._unacknowledged()}, {self._machine.unretired_bytes} not yet on all bookies; the rest of this run was not "
-                    "appended"
-                )
-            self._nudge()
-            self._lock.wait(min(left, ROOM_POLL_S))
-        if self._closed:
-            raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
-
-    def _fills_gap(self, first: int | None) -> bool:
-        """What lies below entries already handed in, perhaps while this one waited, must not wait for room that only it can make."""
-        return first is not None and first <= self._highest_entry_id
-
-    def _is_full(self, size: int, count: int) -> bool:
-        """WR-15: bytes that nobody acknowledged, and bytes and entries that a slow bookie still has to take. Entries of all ledgers of this
-        client: bookies count them so."""
-        if self._share.bytes and self._share.bytes + size > self._limits.pending_bytes_max:
-            return True
-        if not self._adds.has_room(self._share, count):
-            return True
-        return self._machine.unretired_bytes > self._limits.unretired_bytes_max
-
     def _stepped(self) -> None:
         """Reactor thread, after each step of the machine."""
         self._give_back(self._handed_over - self._machine.unretired_entries - self._given_back)
-        if self._lock.is_awaited:
-            with self._lock:
-                self._lock.notify_all()
+        self._changed.notify_all()
 
     def _give_back(self, entries: int) -> None:
         if entries:
@@ -276,44 +305,27 @@ class WriteHandle:
         self._driver.close()
         self._give_back(self._handed_over - self._given_back)
 
-    def _hand_in(self, step: Callable[[], list[Effect]]) -> None:
-        """Something other than entries, behind what was appended. It is answered like a run of no bytes."""
+    def _hand_in(self, step: Callable[[Any], list[Effect]], future: Future[Any]) -> None:
+        """Something other than entries, behind what was appended. It is answered like a run of no bytes. ``step`` gets its token."""
         try:
-            self._adds.hand_in(self._share, lambda: self._driver.perform(step()))
+            self._adds.hand_in(self._share, lambda batch: self._driver.perform(step((self, batch, future, 0, True))))
         finally:
             self._nudge()
 
-    def _completed(self, token: Any, value: Any) -> None:
-        future, size, last = token
-        self._release(size)
-        if last and not future.done():
-            future.set_result(value)
-
-    def _failed(self, token: Any, error: Exception) -> None:
-        """A run is acknowledged only if all its pieces are: with ids of the caller's one may be refused and the next be taken."""
-        future, size, _ = token
-        self._release(size)
-        if not future.done():
-            self._losses.lost(future, self._machine.error or error)
-            future.set_exception(error)
-
-    def _release(self, size: int) -> None:
-        self._adds.answered(self._share, size)
-        with self._lock:
-            self._lock.notify_all()
+    def _release(self, size: int, batch: Batch) -> None:
+        self._adds.answered(self._share, size, batch)
+        self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until everything appended so far is acknowledged; its error if that fails."""
+        """Wait until everything appended so far is acknowledged, whatever others append meanwhile; its error if that fails."""
         self._session.check()
-        deadline = time.monotonic() + self._session.config.operation_timeout_s
         self._nudge()
-        with self._lock:
-            while self._share.runs:
-                must_not_block(f"flushing ledger {self.ledger_id}")
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise OperationTimeoutError(self._unacknowledged())
-                self._lock.wait(left)
+        if not self._share.batch.is_done:
+            must_not_block(f"flushing ledger {self.ledger_id}")
+            until_now = self._adds.mark(self._share, Batch())
+            if not self._changed.until(lambda: until_now.is_done, self._session.config.operation_timeout_s):
+                raise OperationTimeoutError(self._unacknowledged())
+            until_now.before = None
         if self._machine.error is not None:
             self._losses.told(self._machine.error)
             raise self._machine.error
@@ -329,13 +341,16 @@ class WriteHandle:
         """See ``force``."""
         self._session.check()
         future: Future[int] = SafeFuture()
-        if self._closed:
-            raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
-        self._hand_in(lambda: self._machine.force((future, 0, True), self._session.reactor.now_ns()))
+        self._check_open()
+        self._hand_in(lambda token: self._machine.force(token, self._session.reactor.now_ns()), future)
         return future
 
     def close(self, *, forced: bool = False) -> LedgerMetadata:
         """Wait for what was appended (and with ``deferred_sync`` force it), then close the ledger at its last entry. Idempotent.
+
+        The first call raises the error of appends that failed, after it has closed the ledger without them, unless somebody was told it:
+        ``result()`` or ``exception()`` of one of their futures was called, or a call of this handle raised it. A completion callback that
+        does not look at its future is told nothing. ``metadata`` has what a call that raises does not return.
 
         A ledger with guaranteed write quorum is closed once every entry is on all of its write set, which takes a bookie for every
         position: OperationTimeoutError when that lasts too long, and the close goes on. ``forced`` waits for nothing
@@ -352,16 +367,18 @@ class WriteHandle:
         metadata = self._close(forced)
         if forced:
             self._losses.forgive()
+        lost = self._losses.take()
+        if lost is not None:
+            raise lost
         return metadata
 
     def _close(self, forced: bool = False) -> LedgerMetadata:
         self._session.check()
         future: Future[LedgerMetadata] = SafeFuture()
         future.add_done_callback(lambda _: self._session.reactor.post(self._end))
-        with self._lock:
-            self._closed = True
-            self._lock.notify_all()
-        self._hand_in(lambda: self._machine.close((future, 0, True), self._session.reactor.now_ns(), forced=forced))
+        self._closed = True
+        self._changed.notify_all()
+        self._hand_in(lambda token: self._machine.close(token, self._session.reactor.now_ns(), forced=forced), future)
         # After a timeout or an interrupt it is still being tried (CL-5: a later call waits for the same result).
         metadata = wait(future, self._session.config.operation_timeout_s, f"closing ledger {self.ledger_id}")
         assert isinstance(metadata, LedgerMetadata)
@@ -371,9 +388,8 @@ class WriteHandle:
         """Stop without closing the ledger: somebody will have to recover it. What is in flight fails, and may or may not be in it."""
         if not self._session.home.is_here:
             return
-        with self._lock:
-            self._closed = True
-            self._lock.notify_all()
+        self._closed = True
+        self._changed.notify_all()
 
         def stop() -> None:
             self._take_in()
@@ -386,16 +402,21 @@ class WriteHandle:
         if self._machine.state is WriterState.OPEN:
             self.abandon()
 
+    def __del__(self) -> None:
+        """Nothing is pending: that would refer to the handle."""
+        if getattr(self, "_closed", True) or is_ending() or self._session.is_over or not self._session.home.is_here:
+            return
+        message = f"unclosed {self!r}"
+        self.abandon()
+        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leaving without an error closes the ledger, and raises that of appends that failed if nobody was told it."""
+        """Leaving without an error closes the ledger, which raises that of appends that failed if nobody was told it."""
         if kind is None:
             self.close()
-            lost = self._losses.take()
-            if lost is not None:
-                raise lost
             return
         if not self._session.home.is_here:
             return
@@ -406,3 +427,31 @@ class WriteHandle:
 
     def __repr__(self) -> str:
         return f"<WriteHandle ledger {self.ledger_id} {self._machine.state.name} last add confirmed {self.last_add_confirmed}>"
+
+
+def _completed(token: Any, value: Any) -> None:
+    """What is pending keeps its handle: the machine has the token until it is answered."""
+    handle, batch, future, size, last = token
+    handle._release(size, batch)
+    if last and not future.done():
+        future.set_result(value)
+
+
+def _failed(token: Any, error: Exception) -> None:
+    """A run is acknowledged only if all its pieces are: with ids of the caller's one may be refused and the next be taken."""
+    handle, batch, future, size, _ = token
+    handle._release(size, batch)
+    if not future.done():
+        handle._losses.lost(future, handle._machine.error or error)
+        future.set_exception(error)
+
+
+def _stepping(known: weakref.ref[WriteHandle]) -> Callable[[], None]:
+    """What the driver calls, which lives as long as connections know of it, after each step."""
+
+    def stepped() -> None:
+        handle = known()
+        if handle is not None:
+            handle._stepped()
+
+    return stepped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from _thread import RLock
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
@@ -31,7 +32,7 @@ _RACKS = "racks"
 class _World:
     """What all stores of one name share. Keys of ``nodes``: ``ledger/<id>``, ``log/<path>``, ``cookie/<id>``."""
 
-    lock: Lock = field(default_factory=Lock)
+    lock: RLock = field(default_factory=RLock)
     nodes: dict[str, Versioned] = field(default_factory=dict)
     registrations: dict[BookieId, _MemoryRegistration] = field(default_factory=dict)
     watches: dict[str, list[_MemoryWatch]] = field(default_factory=dict)

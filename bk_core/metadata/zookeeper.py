@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from kazoo import exceptions as kazoo_errors
@@ -98,7 +98,7 @@ class ZooKeeperStore:
         self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._stale: set[BookieId] = set()
         self._registered: dict[BookieId, NodeRegistration] = {}
-        self._lock = Lock()
+        self._lock = RLock()
         self._link = _Link(hosts, session_timeout_s, self._on_connection)
         self._keeper = Keeper()
         self._arms = Arms(self._keeper)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Sequence
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bk_core.errors import ClusterChangedError, MetadataError, MetadataFormatError, NoClusterError, NodeExistsError, NoNodeError
@@ -152,7 +152,7 @@ class LogRoot:
         self._old = old
         self._chosen = self._decided = chosen
         self._old_was_used = False
-        self._lock = Lock()
+        self._lock = RLock()
 
     def find(self, *, writing: bool = False) -> str:
         with self._lock:

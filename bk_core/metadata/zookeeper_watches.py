@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event, Lock, Thread, current_thread
+from threading import Event, Lock, RLock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bk_core.errors import (
@@ -54,7 +54,7 @@ class Keeper:
         self.home = Home()
         self._queue: SimpleQueue[Charge | None] = SimpleQueue()
         self._charges: list[Charge] = []
-        self._lock = Lock()
+        self._lock = RLock()
         self._closed = False
         self._thread: Thread | None = None
 
@@ -127,7 +127,7 @@ class Arms:
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        self._lock = Lock()
+        self._lock = RLock()
         self._of_path: dict[str, tuple[Arm, list[Charge]]] = {}
 
     def enter(self, path: str, charge: Charge) -> Arm:

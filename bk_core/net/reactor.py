@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from _thread import RLock
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -43,7 +44,8 @@ class Waker:
         for end in self._sockets:
             end.setblocking(False)
         self._files = [end.fileno() for end in self._sockets] or [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)]
-        self._lock = threading.Lock()  # a number that was closed may be somebody else's file
+        self._lock = RLock()  # a number that was closed may be somebody else's file
+        self._closing = False
         self.awake = False
 
     def fileno(self) -> int:
@@ -57,6 +59,9 @@ class Waker:
                     os.write(self._files[-1], _ONE)
         except BlockingIOError:
             pass  # full wakes as well
+        finally:
+            if self._closing:
+                self.close()
 
     def clear(self) -> None:
         try:
@@ -65,12 +70,18 @@ class Waker:
             pass
 
     def close(self) -> None:
-        with self._lock:
+        """Whoever is just waking does it afterwards: he may be interrupted there by what waits for this thread."""
+        self._closing = True
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            files, self._files = self._files, []
             for end in self._sockets:
                 end.close()
-            if not self._sockets:
-                os.close(self._files[0])
-            self._files = []
+            if files and not self._sockets:
+                os.close(files[0])
+        finally:
+            self._lock.release()
 
 
 class Timer:

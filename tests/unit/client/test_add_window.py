@@ -17,7 +17,7 @@ class Window(AddWindow):
         return self.has_room(self.shares[ledger], count)
 
     def took(self, ledger: object, count: int) -> None:
-        self.hand_in(self.shares[ledger], lambda: None, count, 10 * count)
+        self.hand_in(self.shares[ledger], lambda _: None, count, 10 * count)
 
     def let_go(self, ledger: object, count: int) -> None:
         self.released(self.shares[ledger], count)
@@ -110,13 +110,16 @@ def test_however_ledgers_are_fed_they_stay_near_the_bound() -> None:
 def test_what_is_handed_in_is_counted_until_it_is_answered() -> None:
     window, share = AddWindow(100), Share()
     done: list[int] = []
-    window.hand_in(share, lambda: done.append(1), 3, 50)
-    window.hand_in(share, lambda: done.append(2))
+    window.hand_in(share, lambda _: done.append(1), 3, 50)
+    window.hand_in(share, lambda _: done.append(2))
     assert (share.runs, share.bytes, share.entries) == (2, 50, 3)
     while share.inbox:
-        share.inbox.popleft()()
+        item, batch = share.inbox.popleft()
+        item(batch)
     assert done == [1, 2]
-    window.answered(share, 50)
-    window.answered(share, 0)
+    window.answered(share, 50, share.batch)
+    assert not share.batch.is_done
+    window.answered(share, 0, share.batch)
+    assert share.batch.is_done
     window.released(share, 3)
     assert (share.runs, share.bytes, share.entries) == (0, 0, 0)

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from bk_core.client.add_window import PIECE_ENTRIES_MAX
 from bk_core.client.write_handle import WriteHandle
 from bk_core.errors import BkError, BlockingCallError, ClientClosedError, DuplicateEntryIdError, InvalidArgumentError, NotEnoughBookiesError
 from bk_core.metadata import open_store
+from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
 
 
@@ -154,6 +156,42 @@ def test_leaving_the_block_tells_nothing_twice(cluster: tuple[str, list[Embedded
         told(ledger)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_closing_tells_once_that_an_append_failed(cluster: tuple[str, list[EmbeddedBookie]], known: bool) -> None:
+    """And closes the ledger all the same."""
+    with without_bookies(cluster) as ledger:
+        failed = threading.Event()
+        ledger.append_future(b"lost").add_done_callback(lambda _: failed.set())
+        assert not known or failed.wait(30)
+        with pytest.raises(NotEnoughBookiesError):
+            ledger.close()
+        metadata = ledger.close()
+        assert metadata == ledger.metadata and (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 0)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda future: future.exception(30),
+        lambda future: future.add_done_callback(lambda done: done.exception()),
+    ],
+)
+def test_closing_tells_nothing_that_a_future_has_told(cluster: tuple[str, list[EmbeddedBookie]], look: Callable[[Any], object]) -> None:
+    with without_bookies(cluster) as ledger:
+        future, failed = ledger.append_future(b"lost"), threading.Event()
+        look(future)
+        future.add_done_callback(lambda _: failed.set())
+        assert failed.wait(30)
+        assert ledger.close().last_entry_id == 0
+
+
+def test_giving_up_is_no_loss(cluster: tuple[str, list[EmbeddedBookie]]) -> None:
+    with without_bookies(cluster) as ledger:
+        ledger.append_future(b"lost")
+        assert ledger.close(forced=True).last_entry_id == 0
+        ledger.close()
+
+
 def test_a_long_run_is_not_acknowledged_when_a_piece_of_it_was_refused(uri: str) -> None:
     """WR-2, I-5: the first ids are taken, the last are not; an OK would claim entries that are another's."""
     with bk_core.connect(uri) as bk, bk.create_ledger(caller_ids=True) as ledger:
@@ -173,9 +211,9 @@ def test_who_fills_the_gap_does_not_queue_behind_those_who_wait_for_it(uri: str)
             waits = threading.Event()
             room = ledger._wait_for_room
 
-            def observed(size: int, count: int, first: int | None) -> None:
+            def observed(*arguments: Any) -> None:
                 waits.set()
-                room(size, count, first)
+                room(*arguments)
 
             ledger._wait_for_room = observed  # type: ignore[method-assign]
             behind = threads.submit(lambda: ledger.append(b"x", entry_id=11))
