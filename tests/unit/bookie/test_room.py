@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import threading
@@ -153,3 +154,38 @@ def test_bke_9_a_journal_gives_back_what_nobody_needs(tmp_path: Path) -> None:
     assert all((tmp_path / name).stat().st_blocks * 512 >= journals.KEPT_BYTES for name in NAMES)
     assert journal.append([b"after"]) == 21
     journal.close()
+
+
+def _head_descriptor(directory: Path) -> int:
+    """Of the database, through which LMDB writes its head: it syncs each write."""
+    path = str((directory / "data.mdb").resolve())
+    names = [name for name in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{name}")]
+    held = [int(name) for name in names if os.readlink(f"/proc/self/fd/{name}") == path]
+    return next(number for number in held if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_DSYNC)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_b11_a_database_whose_head_cannot_be_written_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B-11: LMDB refuses all further work then. Nothing that was confirmed is lost, and it goes on without a restart."""
+    monkeypatch.setattr(storages, "STORE_AFTER_S", 0.01)
+    failed, stored = threading.Event(), threading.Event()
+
+    def completed(position: int, error: BaseException | None) -> None:
+        if position == 0:
+            (stored if error is None else failed).set()
+
+    storage = LmdbBookieStorage(tmp_path, completed)
+    with open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), _head_descriptor(tmp_path), inheritable=False)
+    storage.apply(_single(1, 0, 100))
+    assert storage.sync() == 1
+    assert failed.wait(60)
+    stored.clear()
+    storage.apply(_single(1, 1, 100))
+    storage.sync()
+    assert stored.wait(60)
+    assert storage.entry_ids(1) == [0, 1] and storage.ledger_ids() == [1]
+    storage.close()
+    storage = LmdbBookieStorage(tmp_path)
+    assert storage.entry_ids(1) == [0, 1]
+    storage.close()
