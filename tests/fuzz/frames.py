@@ -28,7 +28,8 @@ from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.client import BookKeeper
 from bk_core.errors import BkError, RemoteProtocolError, UnauthorizedError
 from bk_core.metadata import open_store
-from bk_core.net.link import RECEIVE_SLACK_BYTES, BookieLink
+from bk_core.net.link import BookieLink
+from bk_core.net.link_state import RECEIVE_SLACK_BYTES
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.entry import digests, layout
 from bk_core.protocol.ledger.metadata import DigestType, LedgerMetadata, LedgerState

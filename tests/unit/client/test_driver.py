@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from bk_core.client.driver import Driver
 from bk_core.client.session import Session
-from bk_core.net.link import AddListener
+from bk_core.net.link_state import AddListener
 from bk_core.protocol.effects import WriteLedger
 from bk_core.protocol.events import AddReply, BookieLost, LedgerWritten, Outcome
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState

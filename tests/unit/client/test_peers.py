@@ -15,7 +15,7 @@ import pytest
 import bk_core
 from bk_core.client.peers import Resolver
 from bk_core.metadata.memory import MemoryStore
-from bk_core.net import link as net_link
+from bk_core.net import connecting
 from bk_core.net.link import BookieLink
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.wire import connection
@@ -150,7 +150,7 @@ def test_a_known_address_is_taken_while_the_store_is_silent() -> None:
 
 def test_looking_up_an_address_takes_nothing_from_the_time_to_connect(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """SES-5: a store that answered after 5 s cost every connection, though the bookie was there."""
-    monkeypatch.setattr(net_link, "CONNECT_TIMEOUT_NS", 100_000_000)
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_NS", 100_000_000)
     server.answers = True
     reactor = Reactor()
     came: queue.SimpleQueue[Status] = queue.SimpleQueue()

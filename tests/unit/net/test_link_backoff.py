@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import socket
 
-from bk_core.net.link import BACKOFF_FIRST_NS, BookieLink
+from bk_core.net.link import BookieLink
+from bk_core.net.link_state import BACKOFF_FIRST_NS
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.link import CUTS_MAX
 from bk_core.protocol.wire.messages import ReadRequest, Status

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from bk_core.net import link as link_module
-from bk_core.net.link import BACKOFF_FIRST_NS, BookieLink
+from bk_core.net import connecting
+from bk_core.net.link import BookieLink
+from bk_core.net.link_state import BACKOFF_FIRST_NS
 from bk_core.net.local_resources import shortage_text
 from bk_core.net.names import Address, Names
 from bk_core.net.reactor import Reactor
@@ -151,7 +152,7 @@ def test_a_refusal_is_no_shortage(world: World, listener: socket.socket) -> None
 
 def test_a_name_that_cannot_be_resolved_for_want_of_descriptors(world_of: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """SES-9: resolvers only say that there is no such name."""
-    monkeypatch.setattr(link_module, "shortage_now", lambda: OSError(errno.EMFILE, "too many"))
+    monkeypatch.setattr(connecting, "shortage_now", lambda: OSError(errno.EMFILE, "too many"))
     assert world_of.read() is Status.UNAVAILABLE
     assert world_of.short.get(timeout=PATIENCE_S) == "EMFILE" and world_of.broke == []
 

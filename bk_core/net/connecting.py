@@ -1,0 +1,155 @@
+"""How a link is connected: where to, after which pause, address by address, and what this host is short of."""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+from collections import deque
+from contextlib import suppress
+from functools import partial
+
+from bk_core.net.answers import AnsweredLink
+from bk_core.net.asking import is_repeatable
+from bk_core.net.local_resources import name_of, shortage_now, shortage_text
+from bk_core.net.names import Address
+from bk_core.net.sent_bytes import keep_alive
+from bk_core.protocol.link import Attempts
+from bk_core.protocol.session.shortage import AGAIN_NS, EVERYWHERE
+from bk_core.protocol.wire.messages import Request, Status
+
+CONNECT_TIMEOUT_NS = 5_000_000_000
+_UNDER_WAY = frozenset({0, errno.EINPROGRESS, errno.EINTR})
+
+
+class ConnectingLink(AnsweredLink):
+    """LINK-7, LINK-8, SES-9."""
+
+    def _ready(self) -> bool:
+        """True if bytes may be queued: connected, or a connect is on its way."""
+        if self._closed:
+            return False
+        if self._connected or self._connecting:
+            return True
+        if self._reactor.now_ns() < self._blocked_until_ns:
+            return False
+        self._connecting = True
+        self._attempt += 1
+        self._attempt_until_ns = None  # who looks the address up has limits of his own
+        self._resolve(self.bookie, partial(self._resolved, self._attempt))
+        return True
+
+    def _waits_out(self, message: Request) -> bool:
+        """LINK-7: a pause before the next attempt is no answer of the bookie, unless the last attempt was refused."""
+        if self._closed or self._refused or not is_repeatable(message):
+            return False
+        self._connect_after_pause()
+        return True
+
+    def _connect_after_pause(self) -> None:
+        if self._reconnect is None:
+            after_ns = max(0, self._blocked_until_ns - self._reactor.now_ns())
+            self._reconnect = self._reactor.call_later(after_ns, self._connect_again)
+
+    def _connect_again(self) -> None:
+        self._reconnect = None
+        if self._asking and not self._closed and not self._ready():
+            self._connect_after_pause()
+
+    def _is_current(self, attempt: int) -> bool:
+        return self._connecting and not self._closed and attempt == self._attempt and self._socket is None
+
+    def _resolved(self, attempt: int, address: tuple[str, int] | None, problem: str) -> None:
+        if not self._is_current(attempt):
+            return
+        self._short = False
+        if address is None:
+            self._look_for_shortage()
+            self._not_connected(problem)
+            return
+        self.address = address
+        self._attempts = Attempts(0, self._reactor.now_ns() + CONNECT_TIMEOUT_NS)
+        self._attempt_until_ns = self._attempts.deadline_ns
+        self._names.lookup(*address, partial(self._named, attempt))
+
+    def _named(self, attempt: int, addresses: list[Address], problem: str) -> None:
+        if not self._is_current(attempt):
+            return
+        if not addresses:
+            self._look_for_shortage()
+        self._addresses = deque(addresses)
+        self._attempts.left = len(addresses)
+        self._try_next(problem or "no address")
+
+    def _try_next(self, problem: str) -> None:
+        """LINK-8: the next address, or the end of this attempt."""
+        self._forget_socket()
+        while True:
+            now = self._reactor.now_ns()
+            share_ns = self._attempts.next(now)
+            if share_ns is None:
+                self._not_connected(problem)
+                return
+            self._attempt_until_ns = now + share_ns
+            address = self._addresses.popleft()
+            try:
+                self._connect(address)
+                return
+            except OSError as error:
+                self._forget_socket()
+                problem = str(error)
+                self._note_shortage(error)
+                if self._short and self._waits_with_adds(address, now):
+                    return
+
+    def _look_for_shortage(self) -> None:
+        """Resolvers of names, and clients of the metadata store, do not say what they were short of."""
+        error = shortage_now()
+        if error is not None:
+            self._note_shortage(error)
+
+    def _note_shortage(self, error: OSError) -> None:
+        text = shortage_text(error)
+        if text is None:
+            return
+        self._short = name_of(error) in EVERYWHERE
+        if self._on_short is not None:
+            self._on_short(name_of(error), text)
+
+    def _waits_with_adds(self, address: Address, now_ns: int) -> bool:
+        """SES-9: ``_look`` tries again. Without adds nobody waits here: others may be asked."""
+        if not self._health.adds_unanswered or now_ns + AGAIN_NS >= self._attempts.deadline_ns:
+            return False
+        self._addresses.appendleft(address)
+        self._attempts.left += 1
+        self._attempt_until_ns = now_ns + AGAIN_NS
+        for one in self._asking.held():
+            self._tell(partial(one.answer, *one.outcome(Status.UNAVAILABLE)))
+        return True
+
+    def _not_connected(self, problem: str) -> None:
+        """No address is left. SES-9: what this host could not do is no failure of the bookie."""
+        short, self._short = self._short, False
+        self._drop(Status.UNAVAILABLE, problem, backoff=not short)
+
+    def _connect(self, address: Address) -> None:
+        family, kind, number, target = address
+        self._socket = made = socket.socket(family, kind, number)
+        made.setblocking(False)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(made)
+        code = made.connect_ex(target)
+        if code not in _UNDER_WAY:  # told here and nowhere else: the socket itself keeps no error that ``on_io`` could find
+            raise OSError(code, os.strerror(code))
+        self._reactor.register(made, selectors.EVENT_READ | selectors.EVENT_WRITE, self)
+        self._writing = True
+
+    def _forget_socket(self) -> None:
+        if self._socket is None:
+            return
+        with suppress(KeyError, ValueError, OSError):
+            self._reactor.unregister(self._socket)
+        self._socket.close()
+        self._socket = None
+        self._writing = False

@@ -1,0 +1,122 @@
+"""What the parts of a link share: its connection, what is asked on it, and who is told."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from bk_core.net.asking import Asking
+from bk_core.net.names import Address, Names
+from bk_core.net.outstanding import Waiting
+from bk_core.net.reactor import Reactor, Timer
+from bk_core.net.receiving import ReceiveBuffer
+from bk_core.net.sent_adds import SentAddRuns
+from bk_core.net.sent_bytes import SentBytes
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.link import Attempts, LinkHealth
+from bk_core.protocol.wire import connection
+from bk_core.protocol.wire import messages as m
+from bk_core.protocol.wire.batch_parts import BatchParts
+from bk_core.protocol.wire.messages import Status
+
+log = logging.getLogger("bk_core.net")
+
+BACKOFF_FIRST_NS = 50_000_000
+CHECK_NS = 100_000_000
+# A v3 or batch answer to an entry at the v2 limit is a little longer than the limit (wire-protocol.md 2.1).
+RECEIVE_SLACK_BYTES = 4096
+ADD_TIMEOUT_NS = 5_000_000_000
+
+Resolve = Callable[[BookieId, Callable[[tuple[str, int] | None, str], None]], None]
+
+
+class AddListener(Protocol):
+    """Who wants the add answers of one ledger on this link. ``needs_connection``: it cannot go on over another one (WR-17)."""
+
+    @property
+    def needs_connection(self) -> bool: ...
+    def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status, entries: int | None) -> None: ...
+    def on_lost(self, bookie: BookieId, status: Status) -> None: ...
+
+
+class LinkState(ABC):
+    """One connection after the other, to one bookie. ``link.py`` has the whole of it."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        bookie: BookieId,
+        protocol: connection.Protocol,
+        resolve: Resolve,
+        frame_bytes_max: int,
+        broke: Callable[[], None] = lambda: None,
+        *,
+        add_timeout_ns: int = ADD_TIMEOUT_NS,
+        names: Names | None = None,
+        on_silent: Callable[[BookieId, int], None] | None = None,
+        on_short: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """``on_silent`` gets the bookie and the time since which this connection to it had been silent when it was given up; ``on_short``
+        gets the name of the system's error, and what it means, when this host cannot make a connection (SES-9, SES-10)."""
+        self.bookie = bookie
+        self.protocol = protocol
+        self.failed_recently = False
+        self.address: tuple[str, int] | None = None  # where it is connected, or tries to be
+        self._reactor = reactor
+        self._resolve = resolve
+        self._broke = broke  # told when the connection is lost or cannot be made, before anybody who waits on it
+        self._names = names or Names(reactor.post)
+        self._on_silent = on_silent
+        self._on_short = on_short
+        self._short = False  # the attempt that goes on has met a shortage of this host's
+        self._frame_bytes_max = frame_bytes_max + RECEIVE_SLACK_BYTES
+        self._socket: socket.socket | None = None
+        self._connecting = False
+        self._connected = False
+        self._closed = False
+        self._output: deque[memoryview] = deque()
+        self._input = ReceiveBuffer()
+        self._arriving: tuple[BatchParts, m.BatchReadResponse] | None = None  # its frame ends later
+        self._health = LinkHealth(add_timeout_ns)
+        self._asking = Asking(protocol, self._health)
+        self._outstanding = self._asking.outstanding
+        self._adds = SentAddRuns()  # v3 only
+        self._listeners: dict[int, AddListener] = {}
+        self._next_id = 0
+        self._backoff_ns = BACKOFF_FIRST_NS
+        self._blocked_until_ns = 0
+        self._refused = False  # the last attempt to connect failed
+        self._heard = False  # on this connection
+        self._has_batch_read = False
+        self._attempts = Attempts(0, 0)
+        self._addresses: deque[Address] = deque()
+        self._attempt = 0
+        self._attempt_until_ns: int | None = None
+        self._reconnect: Timer | None = None
+        self._writing = False
+        self._flush_posted = False
+        self._waiting_out = SentBytes()
+        self._check = reactor.call_later(CHECK_NS, self._check_deadlines)
+
+    @abstractmethod
+    def on_io(self, readable: bool, writable: bool) -> None:
+        """From the reactor: its socket is ready."""
+
+    @abstractmethod
+    def _check_deadlines(self) -> None:
+        """From the reactor, every ``CHECK_NS``."""
+
+    @abstractmethod
+    def _drop(self, status: Status, why: str, *, backoff: bool = True, silent: Sequence[Waiting] = ()) -> None:
+        """The connection is gone, or cannot be made."""
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        """What goes wrong with one ledger is no concern of the others on this connection."""
+        try:
+            call()
+        except BaseException:  # callbacks of users may raise anything
+            log.exception("unexpected error about an answer of bookie %s", self.bookie)
