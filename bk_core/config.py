@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from bk_core.errors import InvalidArgumentError
+from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, check_fields, one_of, whole
+from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_core.protocol.ledger.placement import location
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.limits import Limits
@@ -13,6 +14,19 @@ from bk_core.protocol.limits import Limits
 PROTOCOLS = ("v2", "v3")
 PLACEMENTS = ("random", "rack-aware")
 CONNECTIONS_MAX = 64
+_CHECKS = {
+    "connections_per_bookie": whole(1, CONNECTIONS_MAX),
+    "operation_timeout_s": POSITIVE_SECONDS,
+    "metadata_timeout_s": POSITIVE_SECONDS,
+    "min_racks": POSITIVE,
+    "quarantine_s": SECONDS,
+    "quarantine_errors": POSITIVE,
+    "add_quorum_timeout_s": POSITIVE_SECONDS,
+    "busy_resends_max": COUNT,
+    "min_ack_racks": POSITIVE,
+    "limits": one_of(Limits, "Limits(...)"),
+    "reads": one_of(ReadOptions, "ReadOptions(...)"),
+}
 ENSEMBLE_CHANGES = ("immediate", "delayed", "disabled")
 
 
@@ -25,8 +39,9 @@ class ClientConfig:
     ``log_root``: where logs live in the metadata store, unless the cluster's own place (OWN-8); over ``log_root`` in the URI.
 
     ``operation_timeout_s`` bounds every blocking call, a recovery's while it makes no progress; ``metadata_timeout_s`` one try at the
-    metadata store. While no bookie that may have an entry can be reached, reads and recoveries ask again for ``limits.unreachable_ns``
-    (30 s), and for no longer than nine tenths of ``operation_timeout_s``.
+    metadata store. ``await_store``: connecting waits that long for a store that refuses connections or has no known name too, because it
+    is being started; without it that is told at once (SES-11). While no bookie that may have an entry can be reached, reads and recoveries
+    ask again for ``limits.unreachable_ns`` (30 s), and for no longer than nine tenths of ``operation_timeout_s``.
 
     Choosing bookies (metadata.md 5): ``placement`` "random" takes any; "rack-aware" makes every write set span ``min_racks`` racks as far
     as it can, and with ``enforce_racks`` refuses an ensemble that does not. Racks come from ``racks`` (bookie id or host -> location such
@@ -52,6 +67,7 @@ class ClientConfig:
     connections_per_bookie: int = 1
     operation_timeout_s: float = 60.0
     metadata_timeout_s: float = 10.0
+    await_store: bool = False
     log_root: str | None = None
     limits: Limits = field(default_factory=Limits)
     placement: str = "random"
@@ -72,13 +88,13 @@ class ClientConfig:
     reads: ReadOptions = field(default_factory=ReadOptions)
 
     def __post_init__(self) -> None:
-        self._check_placement()
-        if self.protocol not in PROTOCOLS:
-            raise InvalidArgumentError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r}")
+        check_fields(self, _CHECKS)
         if not self.uri:
-            raise InvalidArgumentError("a metadata service URI is needed, for example zk://127.0.0.1:2181/ledgers")
-        self._check_general()
-        self._check_writing()
+            raise InvalidArgumentError("uri must name a metadata service, for example zk://127.0.0.1:2181/ledgers")
+        for name, known in (("protocol", PROTOCOLS), ("placement", PLACEMENTS), ("ensemble_change", ENSEMBLE_CHANGES)):
+            if getattr(self, name) not in known:
+                raise InvalidArgumentError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        self._check_racks()
 
     @property
     def machine_limits(self) -> Limits:
@@ -87,42 +103,14 @@ class ClientConfig:
         bound_ns = int(0.9e9 * self.operation_timeout_s)
         return self.limits if self.limits.unreachable_ns <= bound_ns else replace(self.limits, unreachable_ns=bound_ns)
 
-    def _check_general(self) -> None:
-        for name, kind in (("limits", Limits), ("reads", ReadOptions)):
-            if not isinstance(getattr(self, name), kind):
-                raise InvalidArgumentError(f"{name} must be {kind.__name__}(...), not {getattr(self, name)!r}")
-        if not 1 <= self.connections_per_bookie <= CONNECTIONS_MAX:
-            raise InvalidArgumentError(f"connections_per_bookie must be within 1..{CONNECTIONS_MAX}, not {self.connections_per_bookie}")
-        for name in ("operation_timeout_s", "metadata_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise InvalidArgumentError(f"{name} must be above 0, not {getattr(self, name)}")
-
-    def _check_writing(self) -> None:
-        if self.ensemble_change not in ENSEMBLE_CHANGES:
-            raise InvalidArgumentError(f"ensemble_change must be one of {', '.join(ENSEMBLE_CHANGES)}, not {self.ensemble_change!r}")
-        if self.add_quorum_timeout_s is not None and not self.add_quorum_timeout_s > 0:
-            raise InvalidArgumentError(f"add_quorum_timeout_s must be above 0, not {self.add_quorum_timeout_s}")
-        if self.busy_resends_max < 0:
-            raise InvalidArgumentError(f"busy_resends_max must be 0 or more, not {self.busy_resends_max}")
-        if self.min_ack_racks < 1:
-            raise InvalidArgumentError(f"min_ack_racks must be at least 1, not {self.min_ack_racks}")
+    def _check_racks(self) -> None:
         if self.min_ack_racks > 1 and self.placement != "rack-aware":
             raise InvalidArgumentError("min_ack_racks means nothing without placement='rack-aware'")
-
-    def _check_placement(self) -> None:
-        if self.placement not in PLACEMENTS:
-            raise InvalidArgumentError(f"placement must be one of {', '.join(PLACEMENTS)}, not {self.placement!r}")
         about_racks = self.racks is not None or self.local_rack is not None or self.enforce_racks or self.min_racks != 2
         if about_racks and self.placement != "rack-aware":
             raise InvalidArgumentError("racks, min_racks, enforce_racks and local_rack mean nothing without placement='rack-aware'")
-        if self.min_racks < 1:
-            raise InvalidArgumentError(f"min_racks must be at least 1, not {self.min_racks}")
         for name, rack in (self.racks or {}).items():
             if not isinstance(rack, str):
-                raise InvalidArgumentError(f"the rack of {name!r} must be text such as '/rack-a', not {rack!r}")
+                raise ArgumentTypeError(f"racks must map ids or hosts to text such as '/rack-a', not {name!r} to {rack!r}")
         if self.local_rack is not None and location(self.local_rack) is None:
             raise InvalidArgumentError(f"local_rack {self.local_rack!r} names no rack")
-        if not self.quarantine_s >= 0:
-            raise InvalidArgumentError(f"quarantine_s must be 0 or more, not {self.quarantine_s}")
-        if self.quarantine_errors < 1:
-            raise InvalidArgumentError(f"quarantine_errors must be at least 1, not {self.quarantine_errors}")

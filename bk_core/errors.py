@@ -2,6 +2,7 @@
 
     BkError
     ├── InvalidArgumentError          you passed something that can never work; nothing was done
+    │   └── ArgumentTypeError         of a kind that is not wanted there; a TypeError as well
     ├── RemoteProtocolError           a peer sent bytes that the protocol does not allow
     ├── BookieError                   one bookie said no, or nothing (per replica; seldom shown alone)
     │   ├── NoSuchLedgerOnBookieError, NoSuchEntryError, BadRequestError, BookieIOError,
@@ -16,7 +17,7 @@
     ├── MetadataError                 the metadata store
     │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
     │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError,
-    │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError
+    │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError, ClusterExistsError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError,
@@ -64,6 +65,12 @@ class InvalidArgumentError(BkError, ValueError):
     """The caller's argument can never work. Raised before any side effect."""
 
     code = "BK-ARGUMENT"
+
+
+class ArgumentTypeError(InvalidArgumentError, TypeError):
+    """The caller's argument is not of the kind that is wanted. Raised before any side effect."""
+
+    code = "BK-ARGUMENT-TYPE"
 
 
 class BlockingCallError(BkError):
@@ -366,6 +373,12 @@ class NoClusterError(MetadataError):
     """There is no cluster at the ledgers root, or none any more (OWN-1, OWN-2). Nothing was read or changed."""
 
     code = "BK-NO-CLUSTER"
+
+
+class ClusterExistsError(MetadataError):
+    """There is something already where a new cluster was to be made, or another cluster around it (OWN-13). Nothing was changed."""
+
+    code = "BK-CLUSTER-EXISTS"
 
 
 class ClusterChangedError(MetadataError):

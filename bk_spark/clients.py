@@ -32,7 +32,7 @@ def client_for(uri: str, protocol: str = "v2") -> BookKeeper:
     with _lock:
         client = _clients.get(key)
         if client is None:
-            client = _clients[key] = connect(uri, protocol="v3" if protocol == "v3" else "v2", limits=LIMITS)
+            client = _clients[key] = connect(uri, protocol="v3" if protocol == "v3" else "v2", limits=LIMITS, await_store=True)
         return client
 
 

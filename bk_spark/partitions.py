@@ -160,9 +160,7 @@ def _deleted(stretch: Sequence[EntryRange]) -> LogDataLossError:
     """RD-6, LOG-13: trimmed between planning and reading."""
     first, last, name = stretch[0], stretch[-1], stretch[0].log
     whose = "" if name is None else f" of log {name!r}"
-    message = (
-        f"entries {first.first}..{last.last} of ledger {first.ledger_id}{whose} are lost: the ledger was deleted since the read was planned"
-    )
+    message = f"entries {first.first}..{last.last} of ledger {first.ledger_id}{whose} are lost: the ledger does not exist (any more)"
     return LogDataLossError(f"{message}; failOnDataLoss=false leaves them out", ledger=first.ledger_id)
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol
 
+from bk_core.arguments import SECONDS, checked, whole
 from bk_core.bookie import apache as apache_releases
 from bk_core.bookie.apache import ApacheBookie, ApacheSettings
 from bk_core.bookie.children import Child, free_port
@@ -172,7 +173,7 @@ class LocalCluster:
         self.directory = self._open_directory(directory)
         self._state = self._load_state(f"apache {apache}" if apache else _EMBEDDED)
         self.uri = self._start_zookeeper(zookeeper)
-        self._store = self._open_store()
+        self._store = self._open_store(zookeeper is not None)
         self._resources.callback(self._store.close)
         self._resources.callback(self._stop_bookies)
         self._start_bookies(max(bookies, len(self._state["bookie_ports"])))
@@ -229,7 +230,10 @@ class LocalCluster:
         self._save_state()
         return f"zk://127.0.0.1:{process.port}/ledgers"
 
-    def _open_store(self) -> MetadataStore:
+    def _open_store(self, given: bool) -> MetadataStore:
+        """A ZooKeeper that was ``given`` is there, or its absence is an error at once."""
+        if given:
+            return open_store(self.uri)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while True:
             try:
@@ -326,6 +330,7 @@ class LocalCluster:
         return pid
 
     def bookie_log(self, index: int) -> Path:
+        self._bookie(index)
         return self.directory / f"bookie-{index}" / "bookie.log"
 
     def kill(self, index: int) -> None:
@@ -372,6 +377,7 @@ class LocalCluster:
         bookie.wait_ready()
         return len(self._bookies) - 1
 
+    @checked(timeout_s=SECONDS)
     def wait_unregistered(self, index: int, timeout_s: float = 30.0) -> None:
         """Until the metadata store no longer lists a stopped bookie. OperationTimeoutError."""
         bookie_id = self._bookie(index).bookie_id
@@ -381,6 +387,7 @@ class LocalCluster:
                 raise OperationTimeoutError(f"bookie {bookie_id} is still registered after {timeout_s:.0f} s")
             time.sleep(0.1)
 
+    @checked()
     def _bookie(self, index: int) -> _Bookie:
         self._home.check("local cluster")
         if self._closed:
@@ -390,6 +397,7 @@ class LocalCluster:
         return self._bookies[index]
 
 
+@checked(bookies=whole(1, BOOKIES_MAX))
 def local_cluster(
     bookies: int = 3,
     directory: str | os.PathLike[str] | None = None,

@@ -160,7 +160,7 @@ def _run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        store = open_store(options.uri)
+        store = open_store(options.uri, patient=True)
         try:
             with EmbeddedBookie(options.directory, options.host, options.port, store, bookie_options(options)) as bookie:
                 if not write_output(_STDOUT, f"READY {bookie.bookie_id}\n"):

@@ -7,11 +7,13 @@ import sys
 
 import click
 
+from bk_core.cli.clusters import cluster, list_bookies
 from bk_core.cli.ledgers import ledger
 from bk_core.cli.local import local
 from bk_core.cli.logs import log
 from bk_core.cli.queries import query
 from bk_core.cli.replication import bookie, check, repair
+from bk_core.cli.terminal import safe_streams
 from bk_core.errors import BkError
 
 
@@ -27,6 +29,8 @@ def cli() -> None:
 
 ledger.add_command(check)
 ledger.add_command(repair)
+bookie.add_command(list_bookies)
+cli.add_command(cluster)
 cli.add_command(ledger)
 cli.add_command(bookie)
 cli.add_command(log)
@@ -35,12 +39,20 @@ cli.add_command(local)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point. Exit status 0, 1 after one line of text on standard error, 2 for a wrong command line, 130 after Ctrl-C."""
+    """Entry point. Exit status 0, 1 after one line of text on standard error, 2 for a wrong command line, 130 after Ctrl-C.
+
+    A question that is not answered with yes, or not at all, is status 1.
+    """
     sys.exit(run(arguments))
 
 
 def run(arguments: list[str] | None = None) -> int:
     """The same as ``main``, but returns the status."""
+    with safe_streams():
+        return _run(arguments)
+
+
+def _run(arguments: list[str] | None) -> int:
     # its news of lost connections would stand between the lines of a table; what matters arrives as an error
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
     try:
@@ -49,9 +61,8 @@ def run(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        return 130
+    except (click.Abort, KeyboardInterrupt) as error:
+        return _stopped(error)
     except BkError as error:
         click.echo(f"error: {error}", err=True)
         return 1
@@ -61,3 +72,15 @@ def run(arguments: list[str] | None = None) -> int:
     except OSError as error:
         click.echo(f"error: {error}", err=True)
         return 1
+
+
+def _stopped(error: BaseException) -> int:
+    """Ctrl-C, or a question that was not answered with yes: Click tells them apart by what it met."""
+    if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    if isinstance(error.__context__, EOFError):
+        click.echo("\nnot confirmed, nothing more was done: the input ended before an answer; give --yes", err=True)
+    else:
+        click.echo("not confirmed, nothing more was done", err=True)
+    return 1

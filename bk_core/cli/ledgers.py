@@ -109,18 +109,34 @@ def read_ledger(
     uri: str,
     protocol: str,
     as_json: bool,
-) -> None:
-    """Entries of a ledger. Never fences: a writer is not disturbed."""
+) -> int:
+    """Entries of a ledger. Never fences: a writer is not disturbed.
+
+    Where it ends before --last, or may go on, standard error says so; exit status 1 if --last was not reached.
+    """
     access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
     with connected(uri, protocol) as client, client.open_ledger(ledger_id, **access) as handle:
         end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
-        if end < first:
-            click.echo(f"no entry from {first} on; last add confirmed is {handle.last_add_confirmed}", err=True)
-            return
-        for run in handle.read_runs(first, end):
+        for run in handle.read_runs(first, end) if end >= first else ():
             for index in range(run.count):
                 payload = bytes(run.values[run.offsets[index] : run.offsets[index + 1]])
                 _say_entry(run.first_entry_id + index, payload, raw, as_json)
+        sys.stdout.flush()
+        return _say_end(ledger_id, handle.metadata.state, handle.last_add_confirmed, first, last)
+
+
+def _say_end(ledger_id: int, state: LedgerState, end: int, first: int, last: int | None) -> int:
+    """Why it ends here, where that is not plain; the exit status."""
+    short = last is not None and last > end
+    if short or first > end:
+        wanted = f"entry {first}" if first > end else f"entry {last}"
+        where = "has no entry" if end < 0 else f"ends at entry {end}" if state is LedgerState.CLOSED else f"is confirmed up to entry {end}"
+        click.echo(f"ledger {ledger_id} {where}: {wanted} lies beyond", err=True)
+    if state is not LedgerState.CLOSED:
+        text = f"ledger {ledger_id} is {state.name} and confirmed up to entry {end}" if end >= 0 else f"ledger {ledger_id} is {state.name}"
+        hint = "read again for what its writer adds; if that is gone, `bk ledger recover` finds and fixes the end"
+        click.echo(f"{text}; {hint}", err=True)
+    return 1 if short else 0
 
 
 def _say_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:

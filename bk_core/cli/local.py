@@ -9,9 +9,11 @@ from types import FrameType
 from typing import NoReturn
 
 import click
+from rich.markup import escape
 
 from bk_core.bookie.apache import DEFAULT_VERSION
 from bk_core.cli.output import URI_VARIABLE, console, say_json
+from bk_core.cli.terminal import safe
 
 _LOOK_S = 2.0  # between two looks at disk and processes
 
@@ -58,9 +60,10 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 def _banner(uri: str, kind: str, bookie_ids: list[str], directory: str | None) -> None:
     say = console().print
+    uri = safe(uri)
     say()
     say(f"[bold green]ready[/]  {len(bookie_ids)} {kind} bookies: {' '.join(bookie_ids)}")
-    say(f"       data in {directory}" if directory else "       data is temporary; keep it with --dir")
+    say(f"       data in {escape(safe(directory))}" if directory else "       data is temporary; keep it with --dir")
     say()
     say(f"  [bold]{uri}[/]")
     say()

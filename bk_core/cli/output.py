@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
+
+from bk_core.cli.terminal import inner, safe, safe_json
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -55,27 +56,39 @@ def connected(uri: str, protocol: str) -> Iterator[BookKeeper]:
 
 
 def say_json(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(safe_json(value))
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """Columns whose name starts with ``#`` hold numbers and are set flush right."""
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    table = Table(title=None if title is None else _text(title), title_justify="left", box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left", overflow="fold")
+        table.add_column(_text(column.removeprefix("#")), justify="right" if column.startswith("#") else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     console().print(table)
 
 
 def _cell(value: object) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else _text(value)
+
+
+def _text(value: object) -> str:
+    """For Rich, which writes its own escape sequences and so past what makes all else safe."""
     from rich.markup import escape
 
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else escape(str(value))
+    return escape(safe(str(value), kept=""))
 
 
 def console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    """Rich's way to standard output. Texts of others go through ``say_table``, or through ``safe``."""
+    return Console(file=inner(sys.stdout), width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+
+
+def progress_bar(*columns: ProgressColumn, disable: bool = False) -> Progress:
+    """A bar on standard error. What is printed meanwhile goes its own way."""
+    to = Console(file=inner(sys.stderr))
+    return Progress(*columns, console=to, transient=True, disable=disable, redirect_stdout=False, redirect_stderr=False)
 
 
 def with_progress(items: Sequence[_Item], text: str) -> Iterator[_Item]:
@@ -83,7 +96,7 @@ def with_progress(items: Sequence[_Item], text: str) -> Iterator[_Item]:
     if len(items) < 50 or not sys.stderr.isatty():
         yield from items
         return
-    with Progress(TextColumn(text), BarColumn(), MofNCompleteColumn(), console=Console(stderr=True), transient=True) as progress:
+    with progress_bar(TextColumn(text), BarColumn(), MofNCompleteColumn()) as progress:
         yield from progress.track(items)
 
 

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as ProgressBar
 
-from bk_core.cli.output import access_options, cluster_options, connected, say_json, say_table
+from bk_core.cli.output import access_options, cluster_options, connected, progress_bar, say_json, say_table
 from bk_core.errors import InvalidArgumentError, LogError, MetadataFormatError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.ledger.replication import EntryRanges, FragmentSpan, ReplicaReport
@@ -68,7 +66,7 @@ def _chosen(client: BookKeeper, ledger_id: int | None, everything: bool) -> list
 def _watched() -> Iterator[OnProgress]:
     """A line on standard error that shows what is being read or copied, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
-    with ProgressBar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with progress_bar(*columns, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=None, done="")
 
         def show(progress: Progress) -> None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import random
 import time
 import warnings
 import weakref
 from _thread import start_new_thread
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from bk_core.client.operations import run_machine
+from bk_core.arguments import ID, POSITIVE, SECONDS, SECRET, checked
+from bk_core.client.operations import given_up, run_machine
 from bk_core.client.read_handle import ReadHandle
 from bk_core.client.session import Closable, Session
 from bk_core.client.write_handle import WriteHandle
 from bk_core.config import ClientConfig
 from bk_core.errors import (
+    ArgumentTypeError,
     ClientClosedError,
     InvalidArgumentError,
     LedgerExistsError,
@@ -51,26 +54,24 @@ if TYPE_CHECKING:  # at run time when it is wanted: half of what this module cos
 log = logging.getLogger("bk_core.client")
 
 T = TypeVar("T")
-LEDGER_ID_END = 1 << 63
 
 
+@checked()
 def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = None, **settings: Any) -> BookKeeper:
     """A client of the cluster at ``uri``, e.g. ``zk://host:2181/ledgers``. Settings are those of ClientConfig.
 
     Raises MetadataUnavailableError when the metadata store does not answer, NoClusterError when there is no cluster at the ledgers root
     (OWN-1), InvalidArgumentError for a bad URI or setting, LocalResourceError when this process has no descriptors for another client.
     """
-    try:
-        config = ClientConfig(uri, protocol, **settings)
-    except TypeError as error:
-        raise InvalidArgumentError(f"unknown client setting: {error}") from None
+    _check_names(settings, ClientConfig, "client setting")
+    config = ClientConfig(uri, protocol, **settings)
 
     def make() -> BookKeeper:
         if (
             short := local_resource_error("no client can be made", None)
         ) is not None:  # the store's client would only say that nobody answers
             raise short
-        opened = store or open_store(uri, timeout_s=config.metadata_timeout_s, log_root=config.log_root)
+        opened = store or open_store(uri, timeout_s=config.metadata_timeout_s, log_root=config.log_root, patient=config.await_store)
         try:
             opened.cluster_id()
             return BookKeeper(config, opened)
@@ -138,6 +139,7 @@ class BookKeeper:
 
     # --- ledgers -------------------------------------------------------------------------------------------------
 
+    @checked(ensemble_size=POSITIVE, write_quorum_size=POSITIVE, ack_quorum_size=POSITIVE, password=SECRET, ledger_id=ID)
     def create_ledger(
         self,
         *,
@@ -159,16 +161,15 @@ class BookKeeper:
         ``deferred_sync``: bookies acknowledge before they sync, and ``WriteHandle.force`` makes entries durable and readable (WR-17).
         """
         sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
-        if not all(isinstance(size, int) for size in sizes) or not ensemble_size >= write_quorum_size >= ack_quorum_size >= 1:
+        if not ensemble_size >= write_quorum_size >= ack_quorum_size:
             raise InvalidArgumentError(
-                f"ensemble size {sizes[0]!r}, write quorum {sizes[1]!r}, ack quorum {sizes[2]!r}: must be numbers with E >= Qw >= Qa >= 1"
+                "ensemble_size >= write_quorum_size >= ack_quorum_size must hold, not "
+                f"{sizes[0]} >= {sizes[1]} >= {sizes[2]}: an entry cannot go to more bookies than there are"
             )
-        if ledger_id is not None and not (isinstance(ledger_id, int) and 0 <= ledger_id < LEDGER_ID_END):
-            raise InvalidArgumentError(f"ledger id {ledger_id!r} is not a number within 0..2^63-1")
         if guaranteed_write_quorum and deferred_sync:
             raise InvalidArgumentError("deferred_sync allows no ensemble change, which guaranteed_write_quorum needs; choose one")
         options = replace(self._session.writer_options(), caller_ids=caller_ids, deferred_sync=deferred_sync)
-        digest, secret = _digest_type(digest_type), _password(password)
+        digest = _digest_type(digest_type)
         marks = _custom(custom or {})
         if guaranteed_write_quorum and write_quorum_size > ack_quorum_size:
             marks[GWQ_MARK] = b"1"
@@ -180,7 +181,7 @@ class BookKeeper:
             LedgerState.OPEN,
             (Fragment(0, ensemble),),
             digest_type=digest,
-            password=secret,
+            password=password,
             custom=MappingProxyType(marks),
             creator_token=random.SystemRandom().randrange(1, (1 << 63) - 1),  # a Java client's later writes leave 0 there
         )
@@ -231,15 +232,17 @@ class BookKeeper:
 
     def _retry(self, call: Callable[[], T]) -> T:
         """META-12: repeat the identical request until its outcome is definite, within the operation timeout."""
-        deadline = time.monotonic() + self.config.operation_timeout_s
+        begun = time.monotonic()
+        deadline = begun + self.config.operation_timeout_s
         while True:
             try:
                 return call()
-            except (MetadataOutcomeUnknownError, MetadataUnavailableError):
+            except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
                 if time.monotonic() >= deadline:
-                    raise
+                    raise given_up(error, begun) from error
                 time.sleep(self.config.limits.metadata_retry_ns / 1e9)
 
+    @checked(ledger_id=ID)
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         """NoSuchLedgerError; MetadataFormatError if what is stored cannot be understood."""
         return self._load(ledger_id)[0]
@@ -251,6 +254,7 @@ class BookKeeper:
             raise NoSuchLedgerError(f"ledger {ledger_id} does not exist", ledger=ledger_id) from None
         return metadata_codec.decode(found.data), found.version
 
+    @checked(ledger_id=ID, password=SECRET)
     def open_ledger(
         self,
         ledger_id: int,
@@ -277,6 +281,7 @@ class BookKeeper:
             return ReadHandle(self._session, ledger_id, metadata, version, options)
         return ReadHandle.open(self._session, ledger_id, metadata, version, options)
 
+    @checked(ledger_id=ID, password=SECRET)
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:
         """Fence, recover and close a ledger, then open it (OP-4). A live writer is stopped.
 
@@ -299,21 +304,20 @@ class BookKeeper:
 
     def _granted(self, ledger_id: int, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | str | None) -> LedgerMetadata:
         """OP-1, before any bookie is asked. META-15: the metadata with what the caller names in place of what is not stored."""
-        given = LedgerAccess(None if digest_type is None else _digest_type(digest_type), _password(password))
+        given = LedgerAccess(None if digest_type is None else _digest_type(digest_type), password)
         if metadata.has_password and metadata.password != given.password:
-            raise WrongPasswordError(f"the password given for ledger {ledger_id} is not the one it was created with", ledger=ledger_id)
+            raise WrongPasswordError(_wrong_password(ledger_id, metadata.password, password), ledger=ledger_id)
         if metadata.has_digest and given.digest_type not in (None, metadata.digest_type):
             raise WrongDigestTypeError(
                 f"ledger {ledger_id} has digest type {metadata.digest_type.name}, not {given.digest_type.name}", ledger=ledger_id
             )
         return metadata.with_access(given)
 
+    @checked(ledger_id=ID)
     def delete_ledger(self, ledger_id: int, *, even_if_listed: bool = False) -> None:
         """Delete a ledger's metadata; bookies drop its entries later. NoSuchLedgerError if there is none. Delete only CLOSED ledgers
         (LOG-12): bookies go on accepting entries of a live writer. LedgerListedError for a ledger that a log lists, which would lose its
         entries, unless ``even_if_listed`` (GRD-2)."""
-        if not isinstance(even_if_listed, bool):
-            raise InvalidArgumentError(f"even_if_listed is True or False, not {even_if_listed!r}")
         metadata, _ = self._load(ledger_id)
         if not even_if_listed and metadata.custom:
             from bk_core.client.guards import refuse_listed
@@ -335,6 +339,7 @@ class BookKeeper:
 
     # --- re-replication ------------------------------------------------------------------------------------------
 
+    @checked(ledger_id=ID, password=SECRET, bytes_per_second=POSITIVE)
     def check_ledger(
         self,
         ledger_id: int,
@@ -353,12 +358,14 @@ class BookKeeper:
         options |= {"bytes_per_second": bytes_per_second, "on_progress": on_progress}
         return replication.check_ledger(self, ledger_id, _repair_options(options))
 
+    @checked(ledger_id=ID)
     def repair_ledger(self, ledger_id: int, **options: Any) -> RepairReport:
         """Copy what is missing and exchange bookies that are gone (RR-1..RR-8, G-27). ``options`` are those of RepairOptions."""
         from bk_core.client import replication
 
         return replication.repair_ledger(self, ledger_id, _repair_options(options))
 
+    @checked(wait_s=SECONDS)
     def decommission_bookie(
         self,
         bookie: BookieId,
@@ -375,6 +382,7 @@ class BookKeeper:
             self, bookie, _repair_options(options), wait_s=wait_s, delete_cookie=delete_cookie, on_ledger=on_ledger
         )
 
+    @checked()
     def delete_cookie(self, bookie: BookieId) -> bool:
         """Forget a bookie for good: it cannot start again on its old data. False if it had no cookie. VersionConflictError."""
         try:
@@ -429,13 +437,13 @@ def _digest_type(value: DigestType | str) -> DigestType:
     try:
         return names[value.upper()]
     except (KeyError, AttributeError):
-        raise InvalidArgumentError(f"digest type {value!r} is none of {', '.join(DigestType.__members__)}") from None
+        raise InvalidArgumentError(f"digest_type must be one of {', '.join(DigestType.__members__)}, not {value!r}") from None
 
 
 def _custom(given: Mapping[str, bytes]) -> dict[str, bytes]:
     for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, bytes):
-            raise InvalidArgumentError(f"custom metadata maps text to bytes, not {key!r} to {type(value).__name__}")
+            raise ArgumentTypeError(f"custom must map text to bytes, not {key!r} to {type(value).__name__}")
         if key in (GWQ_MARK, GWQ_SEAL):
             raise InvalidArgumentError(f"custom metadata {key!r} is what guaranteed_write_quorum=True writes; use that")
     return dict(given)
@@ -444,21 +452,26 @@ def _custom(given: Mapping[str, bytes]) -> dict[str, bytes]:
 def _repair_options(options: dict[str, Any]) -> RepairOptions:
     from bk_core.client.replication_report import RepairOptions
 
-    try:
-        return RepairOptions(**{**options, **_named_access(options), "lost": frozenset(options.get("lost", ()))})
-    except TypeError as error:
-        raise InvalidArgumentError(f"unknown option of a repair: {error}") from None
+    _check_names(options, RepairOptions, "option of a repair")
+    digest_type = options.get("digest_type")
+    named = {"digest_type": None if digest_type is None else _digest_type(digest_type)}
+    found = RepairOptions(**{**options, **named})
+    return replace(found, lost=frozenset(found.lost))
 
 
-def _named_access(options: dict[str, Any]) -> dict[str, Any]:
-    digest_type, password = options.get("digest_type"), options.get("password")
-    return {
-        "digest_type": None if digest_type is None else _digest_type(digest_type),
-        "password": None if password is None else _password(password),
-    }
+def _check_names(given: Iterable[str], kind: type, what: str) -> None:
+    """InvalidArgumentError for names that are no fields of a dataclass, with what may have been meant."""
+    known = [field.name for field in fields(kind)]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise InvalidArgumentError(f"there is no {what} {name!r}; {hint}")
 
 
-def _password(value: bytes) -> bytes:
-    if not isinstance(value, bytes):
-        raise InvalidArgumentError("a ledger password is bytes")
-    return value
+def _wrong_password(ledger_id: int, wanted: bytes, given: bytes) -> str:
+    if not given:
+        return f"ledger {ledger_id} was created with a password and none was given: password=... (--password, Spark's option password)"
+    if not wanted:
+        return f"ledger {ledger_id} was created without a password, but one was given: leave it out"
+    return f"the password given for ledger {ledger_id} is not the one it was created with"

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
+from bk_core.arguments import checked
 from bk_core.client.intents import HISTORY, create_intended, forget_intent, intended_ledgers
 from bk_core.client.list_store import (
     UPDATE_TIMEOUT_S,
@@ -106,6 +107,7 @@ def _read_chunk(client: LogClient, name: str, log_id: str, ref: HistoryRef) -> C
         raise LogHistoryError(f"{where} cannot be used: {error.args[0]}", **context) from error
 
 
+@checked()
 def read_log(client: LogClient, name: str, *, log_id: str | None = None) -> LogView:
     """A snapshot of the log, history included. NoSuchLogError if there is none; LogDataLossError if it has another id than ``log_id``."""
     listed, version = read_versioned(client, name)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary
 
+from bk_core.arguments import COUNT, SECONDS, SECRET, checked
 from bk_core.client.history import history_of
 from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, close_own, delete_own, log_id_of_reader, of_this_cluster
 from bk_core.client.intents import (
@@ -169,6 +170,7 @@ class _Pass:
 # --- the janitor ----------------------------------------------------------------------------------------------------
 
 
+@checked(min_age_s=SECONDS, password=SECRET, at_ms=COUNT)
 def gc_log(client: LogClient, log: str, *, min_age_s: float = INTENT_AGE_S, password: bytes = b"", at_ms: int | None = None) -> GcReport:
     """Clean up after vanished writers. Safe at any time: a commit that races with it fails with a clear error and its batch is run again.
 
@@ -177,8 +179,6 @@ def gc_log(client: LogClient, log: str, *, min_age_s: float = INTENT_AGE_S, pass
     and forgotten. ``min_age_s=0`` takes every writer for gone, also those that live: they make other ledgers. Then whatever a trim or a
     deletion has left half done. A ledger that cannot be cleaned up is in ``failed``. NoSuchLogError for a name that nothing is left of.
     """
-    if min_age_s < 0:
-        raise InvalidArgumentError(f"min_age_s must not be negative: {min_age_s}")
     log_path(log)
     work = _Pass(client, log, password)
     if not (work.intents or client.store.children(_tombstones(log))):
@@ -261,6 +261,7 @@ def check_listable(client: LogClient, log: str, log_id: str, ledger_ids: Iterabl
 # --- trimming and retention -----------------------------------------------------------------------------------------
 
 
+@checked(before_ms=COUNT, max_bytes=COUNT, password=SECRET)
 def trim_log(
     client: LogClient,
     log: str,
@@ -278,9 +279,6 @@ def trim_log(
     """
     if before is None and before_ms is None and max_bytes is None:
         raise InvalidArgumentError("say where to trim: before, before_ms or max_bytes")
-    for bound, value in (("before_ms", before_ms), ("max_bytes", max_bytes)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise InvalidArgumentError(f"{bound}={value!r} is not a number from 0; leave it out for no such bound")
     if before_ms is not None:
         read_ledger_list(client, log)  # a log that is not there needs no clock
         check_not_ahead("before_ms", before_ms, store_now_ms(client))
@@ -289,6 +287,7 @@ def trim_log(
     return work.report().deleted
 
 
+@checked(password=SECRET, at_ms=COUNT)
 def apply_retention(client: LogClient, log: str, *, password: bytes = b"", at_ms: int | None = None) -> tuple[int, ...]:
     """Trim what the log's ``retention_ms`` and ``retention_bytes`` no longer keep. Returns the ledgers deleted. NoSuchLogError."""
     work = _Pass(client, log, password)
@@ -324,6 +323,7 @@ def _warn_of_ahead(work: _Pass, segment: Segment | None) -> None:
 # --- deletion -------------------------------------------------------------------------------------------------------
 
 
+@checked(password=SECRET)
 def delete_log(client: LogClient, name: str, *, password: bytes = b"") -> None:
     """Unlist first, then delete the ledgers (LOG-11): every ledger is closed before it is deleted (LOG-12), fencing its writer.
 

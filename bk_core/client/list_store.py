@@ -11,7 +11,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bk_core.client.identity import of_this_cluster
+from bk_core.client.operations import given_up
 from bk_core.errors import (
+    ArgumentTypeError,
     InvalidArgumentError,
     MetadataFormatError,
     MetadataOutcomeUnknownError,
@@ -75,14 +77,10 @@ def ledger_exists(client: LogClient, ledger_id: int) -> bool:
     return True
 
 
-def check_flag(name: str, value: object) -> None:
-    """InvalidArgumentError for anything but True and False: "no" is true to Python."""
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{name} is True or False, not {value!r}")
-
-
 def log_path(name: str) -> str:
     """InvalidArgumentError for a name that cannot be one path element in every store."""
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"the name of a log must be text, not of type {type(name).__name__}")
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(f"log name {name!r}: use letters, digits, '.', '_', '-' (at most 200), starting with a letter or digit")
     return f"logs/{name}"
@@ -236,13 +234,13 @@ def delete_list(client: LogClient, name: str, log_id: str, version: int, deadlin
 
 def until_definite(request: Callable[[], T], deadline: float) -> T:
     """Repeat the identical request while its outcome is unknown or the store is away (META-12, META-13)."""
-    pause = 0.01
+    pause, begun = 0.01, time.monotonic()
     while True:
         try:
             return request()
         except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
             if time.monotonic() >= deadline:  # the caller learns whether the outcome is still open
-                raise
+                raise given_up(error, begun) from error
             pause = back_off(pause, deadline, str(error))
 
 

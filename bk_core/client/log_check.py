@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from bk_core.arguments import COUNT, SECRET, checked
 from bk_core.client.history import ChunkCache, history_of, update_ledger_list, write_chunk
 from bk_core.client.identity import carried, recover_own
 from bk_core.client.intents import HISTORY, create_intended, forget_intent, lives_here
-from bk_core.client.list_store import LogClient, change_ledger_list, check_flag, ledger_exists, read_ledger_list, store_now_ms
+from bk_core.client.list_store import LogClient, change_ledger_list, ledger_exists, read_ledger_list, store_now_ms
 from bk_core.client.writers import writer_of, writer_told
 from bk_core.errors import BkError, LogDataLossError, LogError, LogWriterAliveError, NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -147,6 +148,7 @@ class _Look:
         return None
 
 
+@checked(password=SECRET)
 def check_log(client: LogClient, name: str, *, password: bytes = b"", read: bool = True) -> LogCheck:
     """Look whether all ledgers that the log names, history included, exist, are this log's and are long enough.
 
@@ -166,6 +168,7 @@ def check_log(client: LogClient, name: str, *, password: bytes = b"", read: bool
 # --- writing off ------------------------------------------------------------------------------------------------------------
 
 
+@checked(password=SECRET)
 def repair_log(client: LogClient, name: str, *, password: bytes = b"") -> tuple[LogProblem, ...]:
     """Write off what no longer exists, so that the log can be written and read again (GRD-5); returns what is lost. () if nothing was.
 
@@ -201,6 +204,7 @@ def repair_log(client: LogClient, name: str, *, password: bytes = b"") -> tuple[
 # --- releasing --------------------------------------------------------------------------------------------------------------
 
 
+@checked(password=SECRET)
 def release_log(client: LogClient, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> tuple[int, ...]:
     """Close what an exclusive writer that died has left live, so that others may append (GRD-4); returns the ledgers, () if none is.
 
@@ -208,7 +212,6 @@ def release_log(client: LogClient, name: str, *, password: bytes = b"", even_if_
     cannot be seen: ``bk log show`` tells which. LogDataLossError for a ledger that does not exist (``repair_log`` writes it off);
     ForeignLedgerError for one that does not carry the log's name, which is not fenced (OWN-6).
     """
-    check_flag("even_if_alive", even_if_alive)
     listed = read_ledger_list(client, name)
     live = [segment.ledger_id for segment in listed.live_segments]
     for ledger_id in live if not even_if_alive else ():
@@ -240,6 +243,7 @@ def _ended(client: LogClient, listed: LedgerList, name: str, ledger_id: int, pas
 # --- marks ------------------------------------------------------------------------------------------------------------------
 
 
+@checked(older_than_ms=COUNT)
 def forget_marks(client: LogClient, name: str, query_ids: Iterable[str] = (), *, older_than_ms: int | None = None) -> tuple[str, ...]:
     """Drop marks of queries and transactions by id, or by age in milliseconds; returns the ids.
 

@@ -9,9 +9,10 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
+from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, bytes_like, int64_numbers
 from bk_core.errors import BkError, InvalidArgumentError
 from bk_core.protocol.log.position import Position
 from bk_core.threads import Home, Monitor, SafeFuture, mark_own
@@ -56,13 +57,9 @@ class PayloadRun(Sequence[bytes]):
     @classmethod
     def checked(cls, data: bytes, offsets: Any, payload_bytes_max: int, log_name: str) -> PayloadRun:
         """InvalidArgumentError for whatever a ledger would refuse: a refusal in there would end the ledger."""
-        try:
-            bounds = memoryview(memoryview(offsets).cast("B").tobytes()).cast("q")
-        except (TypeError, ValueError):
-            message = f"offsets of a run are int64 numbers in a buffer, such as array('q', ...); this is {type(offsets).__name__}"
-            raise InvalidArgumentError(message, log=log_name) from None
+        bounds = int64_numbers("offsets", offsets, log=log_name)
         if len(bounds) < 2:
-            raise InvalidArgumentError("an empty run cannot be appended", log=log_name)
+            raise InvalidArgumentError("an empty run cannot be appended: offsets must have two numbers at least", log=log_name)
         edges = bounds.tolist()
         sizes = list(map(operator.sub, edges[1:], edges))
         if edges[0] < 0 or min(sizes) < 0 or edges[-1] > len(data):
@@ -104,9 +101,9 @@ class RollLimits:
 
     def check(self) -> None:
         """InvalidArgumentError."""
-        for name, value in (("roll_max_bytes", self.bytes_max), ("roll_max_entries", self.entries_max), ("roll_max_s", self.age_s)):
-            if value is not None and not value > 0:
-                raise InvalidArgumentError(f"{name} must be above 0, or None for no such limit, not {value!r}")
+        replace(POSITIVE, optional=True)("roll_max_bytes", self.bytes_max)
+        replace(POSITIVE, optional=True)("roll_max_entries", self.entries_max)
+        replace(POSITIVE_SECONDS, optional=True)("roll_max_s", self.age_s)
 
 
 class Filling:
@@ -262,10 +259,5 @@ def again(error: Exception, what: str = "") -> Exception:
     return type(error)(f"{error.args[0]}; {what}" if what else error.args[0], **error.context)
 
 
-def bytes_of(payload: Any) -> bytes:
-    if isinstance(payload, bytes):
-        return payload
-    try:
-        return bytes(memoryview(payload).cast("B"))
-    except TypeError:
-        raise InvalidArgumentError(f"a payload is bytes, not {type(payload).__name__}") from None
+def bytes_of(payload: Any, name: str = "payload") -> bytes:
+    return payload if isinstance(payload, bytes) else bytes(bytes_like(name, payload))

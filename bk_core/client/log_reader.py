@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
+from bk_core.arguments import SECONDS, SECRET, checked
 from bk_core.client.history import read_log
 from bk_core.client.list_store import LogClient, ledger_exists, log_path
 from bk_core.client.resuming import Following
@@ -73,6 +74,7 @@ class LogReader:
     whole: the ``row`` of a position plays no part.
     """
 
+    @checked(password=SECRET)
     def __init__(self, client: LogClient, name: str, *, start: Position | None = None, password: bytes = b"") -> None:
         """Starts at ``start``, by default at the first entry that is left. NoSuchLogError; LogDataLossError for a trimmed position."""
         self.name = name
@@ -100,6 +102,7 @@ class LogReader:
         return self._order.position
 
     @position.setter
+    @checked()
     def position(self, position: Position) -> None:
         self._rest = None
         self._order.go_to(position)
@@ -215,6 +218,7 @@ class LogReader:
 
     # --- waiting ---------------------------------------------------------------------------------------------------------
 
+    @checked()
     def follow(self, stop: threading.Event | None = None) -> Following[LogRun]:
         """Everything from ``position`` on, and what comes, as it comes, until ``stop`` is set (seen within half a second) or for ever.
 
@@ -240,6 +244,7 @@ class LogReader:
                 while not self._outlast(error, time.monotonic() + wait_s) and (stop is None or not stop.is_set()):
                     pass
 
+    @checked(timeout_s=SECONDS)
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is something at ``position``; False after ``timeout_s``.
 

@@ -25,12 +25,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
-from bk_core.client.list_store import LogClient, check_flag, log_path
+from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, SECRET, checked
+from bk_core.client.list_store import LogClient, log_path
 from bk_core.client.log_driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log_parts import Append, Buffer, Call, Filling, Lane, LogSpan, PayloadRun, RollLimits, Worker, again, bytes_of
 from bk_core.client.losses import Losses
 from bk_core.client.operations import LeftOpen, must_not_block, wait
-from bk_core.errors import BkError, BlockingCallError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
+from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, OperationTimeoutError
 from bk_core.protocol.effects import Complete, Fail, SetTimer
 from bk_core.protocol.entry import layout
 from bk_core.protocol.events import Outcome, TimerFired
@@ -101,13 +102,15 @@ class LogWriter:
         client: LogClient,
         name: str,
         *,
-        password: bytes,
-        rolls: RollLimits,
-        still_leading: Callable[[], bool] | None,
-        options: LeaderOptions,
-        outstanding_bytes_max: int,
-        insisted: Insisted,
+        password: bytes = b"",
+        rolls: RollLimits | None = None,
+        still_leading: Callable[[], bool] | None = None,
+        options: LeaderOptions | None = None,
+        outstanding_bytes_max: int = OUTSTANDING_BYTES_MAX,
+        insisted: Insisted | None = None,
     ) -> None:
+        if rolls is None or options is None or insisted is None:
+            raise ArgumentTypeError("a writer of a log is not made but opened: LogWriter.open(client, name)")
         log_path(name)
         rolls.check()
         config = getattr(client, "config", None)
@@ -144,6 +147,14 @@ class LogWriter:
         self._stopped = False
 
     @classmethod
+    @checked(
+        password=SECRET,
+        roll_max_bytes=POSITIVE,
+        roll_max_entries=POSITIVE,
+        roll_max_s=POSITIVE_SECONDS,
+        attempts=POSITIVE,
+        outstanding_bytes_max=POSITIVE,
+    )
     def open(
         cls,
         client: LogClient,
@@ -172,13 +183,6 @@ class LogWriter:
         bookies or store did not let it get there in the client's ``operation_timeout_s``.
         """
         must_not_block(f"taking over log {name!r}")
-        if attempts < 1:
-            raise InvalidArgumentError(f"attempts must be at least 1, not {attempts}")
-        flags = {"take_over": take_over, "take_over_queries": take_over_queries, "arrow_entries": arrow_entries}
-        for flag, value in flags.items():
-            check_flag(flag, value)
-        if outstanding_bytes_max < 1:
-            raise InvalidArgumentError(f"outstanding_bytes_max must be at least 1, not {outstanding_bytes_max}")
         make = partial(
             cls,
             client,
@@ -253,7 +257,7 @@ class LogWriter:
         ``outstanding_bytes_max`` are not acknowledged. Raises before anything is written: InvalidArgumentError, LogTakenOverError,
         ClientClosedError after ``close``, OperationTimeoutError when no room came free.
         """
-        return self._append(PayloadRun.checked(bytes_of(payloads), offsets, self._payload_bytes_max, self.name), single=False)
+        return self._append(PayloadRun.checked(bytes_of(payloads, "payloads"), offsets, self._payload_bytes_max, self.name), single=False)
 
     def _append(self, run: PayloadRun, *, single: bool) -> Future[Any]:
         self._home.check("writer of a log")

@@ -13,13 +13,13 @@ import uuid
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from bk_core.arguments import checked
 from bk_core.client.history import read_log, seal_log, update_ledger_list
 from bk_core.client.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
 from bk_core.client.janitor import GcReport, apply_retention, check_listable, delete_log, gc_log, gc_quietly, trim_log
 from bk_core.client.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
-    check_flag,
     check_log_root,
     log_path,
     now_ms,
@@ -81,10 +81,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
+@checked()
 def create_log(client: LogClient, name: str, properties: LogProperties | None = None, *, exist_ok: bool = False) -> LedgerList:
     """Create an empty log, by default of raw entries, as ``LogWriter`` writes them. LogExistsError unless ``exist_ok``, which returns the
     log that is there."""
-    check_flag("exist_ok", exist_ok)
     chosen = properties or LogProperties()
     chosen.check()
     path = log_path(name)
@@ -103,6 +103,7 @@ def create_log(client: LogClient, name: str, properties: LogProperties | None = 
     return fresh
 
 
+@checked()
 def list_logs(client: LogClient) -> list[str]:
     """Names of all logs, sorted. NoSuchLogRootError where the log root was given by hand and does not exist."""
     names = client.store.children("logs")
@@ -111,6 +112,7 @@ def list_logs(client: LogClient) -> list[str]:
     return names
 
 
+@checked()
 def set_properties(client: LogClient, name: str, **changes: Any) -> LedgerList:
     """Change properties of a log (fields of ``LogProperties``) for what is written from now on.
 

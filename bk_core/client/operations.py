@@ -11,7 +11,7 @@ from typing import Any
 
 from bk_core.client.driver import Driver
 from bk_core.client.session import Session
-from bk_core.errors import BlockingCallError, OperationTimeoutError
+from bk_core.errors import BkError, BlockingCallError, OperationTimeoutError
 from bk_core.net.reactor import on_reactor_thread
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.ledger.metadata import LedgerMetadata
@@ -45,6 +45,11 @@ def wait(future: Future[Any], timeout_s: float, what: str, *, since_s: float | N
         if future.done():
             raise
         raise OperationTimeoutError(f"{what} did not finish within {timeout_s:g} s; it may still take effect") from None
+
+
+def given_up(error: BkError, begun: float) -> BkError:
+    """The last of many tries' error, which tells only of itself, with the time since ``begun`` on the monotonic clock."""
+    return type(error)(f"{error.args[0]}; tried again and again for {time.monotonic() - begun:.0f} s", **error.context)
 
 
 class LeftOpen:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from bk_core.arguments import CLIENT, SECRET, checked
 from bk_core.client.history import ChunkCache, history_of
 from bk_core.client.identity import delete_own
 from bk_core.client.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
-    check_flag,
     compare_and_set_list,
     delete_list,
     log_path,
@@ -49,6 +49,7 @@ class Orphan:
     log_root: str = ""
 
 
+@checked(client=CLIENT)
 def find_orphans(client: Any) -> Iterator[Orphan]:
     """All ledgers whose log's list is gone, ascending (OWN-9). Reads the metadata of every ledger of the cluster. NoClusterError."""
     alive: dict[str, str] = {}
@@ -58,6 +59,7 @@ def find_orphans(client: Any) -> Iterator[Orphan]:
             yield found
 
 
+@checked(client=CLIENT, password=SECRET)
 def delete_orphan(client: Any, orphan: Orphan, *, password: bytes = b"") -> bool:
     """Look again, then fence, recover, close and delete it (LOG-12). False if it is gone, or is no orphan any more. Whatever a recovery
     raises, WrongPasswordError for one."""
@@ -101,6 +103,7 @@ def _traces(client: Any, name: str, ledger_id: int, alive: dict[str, str]) -> Tr
 # --- lists whose cluster a person names --------------------------------------------------------------------------------
 
 
+@checked()
 def adopt_log(client: LogClient, name: str, *, from_cluster: str | None = None, unnamed: bool = False) -> LedgerList:
     """Say that a log is this cluster's (OWN-4). Of a list that names another cluster, ``from_cluster`` must be that one; of one that was
     adopted before, one that it was adopted from. What else names that cluster for this log (intents, first offsets, tombstones) names
@@ -111,7 +114,6 @@ def adopt_log(client: LogClient, name: str, *, from_cluster: str | None = None, 
     or id is left alone whatever is said (OWN-6). NoSuchLogError; WrongClusterError if the list names a cluster and ``from_cluster`` is not
     it, or if that cluster lies in this metadata store; with ``unnamed`` LogHistoryError if the list cannot be read to its beginning.
     """
-    check_flag("unnamed", unnamed)
     here = client.store.cluster_id()
     deadline = time.monotonic() + UPDATE_TIMEOUT_S
     while True:
@@ -136,6 +138,7 @@ def adopt_log(client: LogClient, name: str, *, from_cluster: str | None = None, 
             raise no_such_log(client, name) from None
 
 
+@checked()
 def unnamed_ledgers(client: LogClient, name: str) -> tuple[int, ...]:
     """Ledgers that the log lists, its history included, that exist and carry no log's name, and that nobody has adopted yet, ascending."""
     listed = read_ledger_list(client, name)
@@ -182,6 +185,7 @@ def _retie(client: LogClient, name: str, before: str, here: str) -> None:
                 continue
 
 
+@checked()
 def forget_log(client: LogClient, name: str, *, cluster: str) -> None:
     """Remove the list, intents, tombstones and first offsets of a log of another cluster that is gone for good. No ledger is touched.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Self
 
+from bk_core.arguments import ID, SECONDS, checked
 from bk_core.client.operations import run_machine
 from bk_core.client.read_stream import RunStream, StreamMachine
 from bk_core.client.session import Session
@@ -161,15 +162,18 @@ class ReadHandle:
 
     # --- reading -------------------------------------------------------------------------------------------------------
 
+    @checked()
     def read(self, first: int, last: int) -> list[bytes]:
         """Payloads of entries first..last. InvalidArgumentError beyond the LAC (RD-1); ReadError, NoSuchEntryError (RD-6)."""
         return [payload for run in self.read_runs(first, last) for payload in run.payloads()]
 
+    @checked()
     def read_unconfirmed(self, first: int, last: int) -> list[bytes]:
         """RD-11: payloads of entries first..last whatever the LAC. They carry no promise: the ledger may be closed below them."""
         self._view.check_range(first, last)
         return [payload for run in self._runs(first, last, unconfirmed=True) for payload in run.payloads()]
 
+    @checked()
     def read_runs(self, first: int, last: int, *, unchecked_bound: bool = False) -> Iterator[EntryRun]:
         """Entries first..last in order, in runs. InvalidArgumentError beyond the handle's LAC, before anything is sent (RD-1).
 
@@ -216,13 +220,16 @@ class ReadHandle:
             )
             return self._stream(machine), machine
 
+    @checked(first=ID, timeout_s=SECONDS)
     def tail(self, first: int = 0, *, timeout_s: float | None = None) -> Iterator[EntryRun]:
         """Entries from ``first`` on as they are confirmed, in order, in runs, until the ledger is CLOSED and all were given (LC-8).
 
         Waits for as long as it takes; with ``timeout_s`` it stops after so many seconds without an entry, which is not the end of the
-        ledger (ask ``is_closed``). Raises what reading an entry raises (RD-6), NoSuchLedgerError when the ledger is deleted,
-        ClientClosedError when the handle is closed meanwhile.
+        ledger (ask ``is_closed``). InvalidArgumentError if the ledger is CLOSED and ``first`` is not even its next entry. Raises what
+        reading an entry raises (RD-6), NoSuchLedgerError when the ledger is deleted, ClientClosedError when the handle is closed meanwhile.
         """
+        if self.is_closed and first > self.last_add_confirmed + 1:
+            self._view.check_bound(first, first)
         stream = self._tail(first, deliver=True)
         try:
             stream.start()
@@ -290,6 +297,7 @@ class ReadHandle:
         with self._lock:
             return LacReader(self.ledger_id, self._view.metadata, None, version=self._view.version, limits=self._limits)
 
+    @checked(entry_id=ID, timeout_s=SECONDS)
     def wait_for(self, entry_id: int, timeout_s: float) -> bool:
         """Wait until ``entry_id`` may be read: True; False when the time is up or the ledger is CLOSED below it (LC-5, LC-7)."""
         if entry_id > self._view.last_add_confirmed and not self.is_closed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bk_core.arguments import POSITIVE, SECONDS, SECRET, check_fields
 from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import FragmentReport, guaranteed
 
@@ -159,6 +160,10 @@ class RepairOptions:
     password: bytes | None = field(default=None, repr=False)
     bytes_per_second: int | None = None
     on_progress: OnProgress | None = None
+
+    def __post_init__(self) -> None:
+        """InvalidArgumentError."""
+        check_fields(self, {"grace_s": SECONDS, "lock_wait_s": SECONDS, "password": SECRET, "bytes_per_second": POSITIVE}, DigestType)
 
     @property
     def access(self) -> LedgerAccess:

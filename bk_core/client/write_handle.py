@@ -6,19 +6,20 @@ import time
 import warnings
 import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
+from bk_core.arguments import bytes_like, checked, int64_numbers, whole
 from bk_core.client.add_window import Batch, Share
 from bk_core.client.driver import Driver
 from bk_core.client.losses import Losses
 from bk_core.client.operations import LeftOpen, must_not_block, must_not_interrupt, wait
 from bk_core.client.session import Session
-from bk_core.errors import BkError, BlockingCallError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
+from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
 from bk_core.protocol import BytesLike
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.entry import layout
@@ -105,8 +106,11 @@ class WriteHandle:
 
     def append_many(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> Future[int]:
         """Append entries as one run; the future has the last one's id. ``entry_id``: see append_run."""
+        if isinstance(payloads, str | bytes | bytearray | memoryview) or not isinstance(payloads, Iterable):
+            message = f"payloads must be a sequence of bytes, one for each entry, not {type(payloads).__name__}"
+            raise ArgumentTypeError(message, ledger=self.ledger_id)
         offsets = array("q", [0])
-        parts = [self._bytes_of(payload) for payload in payloads]
+        parts = [self._bytes_of(payload, f"payloads[{index}]") for index, payload in enumerate(payloads)]
         for part in parts:
             offsets.append(offsets[-1] + len(part))
         return self.append_run(b"".join(parts), offsets, entry_id=entry_id)
@@ -127,7 +131,8 @@ class WriteHandle:
         self._session.check()
         bounds = self._bounds_of(offsets)
         self._check_entry_id(entry_id, len(bounds) - 1)
-        payloads = self._bytes_of(payloads)  # packaged later, on the reactor thread: the caller's buffer may have changed by then
+        # A copy where the caller's buffer may change: it is packaged later, on the reactor thread.
+        payloads = self._bytes_of(payloads, "payloads")
         self._check_largest(largest_of(bounds, len(payloads)))
         return self._append(payloads, bounds, entry_id)
 
@@ -244,36 +249,28 @@ class WriteHandle:
             hand_over(batch)
         self._stepped()
 
-    def _bytes_of(self, payload: Any) -> BytesLike:
+    def _bytes_of(self, payload: Any, name: str = "payload") -> BytesLike:
         """What is read-only is taken as it is: whoever hands it in must not change it by another way until it is acknowledged."""
         if isinstance(payload, bytes):
             return payload
-        try:
-            view = memoryview(payload).cast("B")
-            return view if view.readonly else bytes(view)
-        except TypeError:
-            raise InvalidArgumentError(f"a payload is bytes, not {type(payload).__name__}", ledger=self.ledger_id) from None
+        view = bytes_like(name, payload, ledger=self.ledger_id)
+        return view if view.readonly else bytes(view)
 
     def _bounds_of(self, offsets: Any) -> memoryview:
-        try:
-            view = memoryview(offsets)
-            if view.itemsize not in (1, 8):
-                raise TypeError
-            bounds = memoryview(view.tobytes()).cast("q")
-        except TypeError:
-            message = f"offsets of a run are int64 numbers in a buffer, such as array('q', ...); this is {type(offsets).__name__}"
-            raise InvalidArgumentError(message, ledger=self.ledger_id) from None
+        bounds = int64_numbers("offsets", offsets, ledger=self.ledger_id)
         if len(bounds) < 2:
-            raise InvalidArgumentError("an empty run cannot be appended", ledger=self.ledger_id)
+            raise InvalidArgumentError("an empty run cannot be appended: offsets must have two numbers at least", ledger=self.ledger_id)
         return bounds
 
     def _check_entry_id(self, entry_id: int | None, count: int) -> None:
         """WR-2: who counts, and that it can be an id."""
         if (entry_id is not None) != self._options.caller_ids:
-            how = "needs entry_id: it was created with caller_ids" if self._options.caller_ids else "numbers its entries itself"
+            how = (
+                "needs entry_id: it was created with caller_ids" if self._options.caller_ids else "numbers its entries itself: no entry_id"
+            )
             raise InvalidArgumentError(f"ledger {self.ledger_id} {how}", ledger=self.ledger_id)
-        if entry_id is not None and (not isinstance(entry_id, int) or not 0 <= entry_id <= ENTRY_ID_MAX - count + 1):
-            raise InvalidArgumentError(f"entry id {entry_id!r} is not a number within 0..{ENTRY_ID_MAX}", ledger=self.ledger_id)
+        if entry_id is not None:
+            whole(0, ENTRY_ID_MAX - count + 1)("entry_id", entry_id)
 
     def _unacknowledged(self) -> str:
         """What is still in flight, and with ids of the caller's what it may be waiting for."""
@@ -345,6 +342,7 @@ class WriteHandle:
         self._hand_in(lambda token: self._machine.force(token, self._session.reactor.now_ns()), future)
         return future
 
+    @checked()
     def close(self, *, forced: bool = False) -> LedgerMetadata:
         """Wait for what was appended (and with ``deferred_sync`` force it), then close the ledger at its last entry. Idempotent.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, urlsplit
 
+from bk_core.arguments import POSITIVE_SECONDS, checked
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.memory import MemoryStore
 from bk_core.metadata.store import BookieView, MetadataStore, Registration, Version, Versioned, Watch
@@ -14,7 +15,8 @@ _ZK_MANAGERS = {"": None, "null": None, "hierarchical": "hierarchical", "longhie
 _SESSION_TIMEOUT_MS = 10_000
 
 
-def open_store(uri: str, *, timeout_s: float = 10.0, log_root: str | None = None) -> MetadataStore:
+@checked(timeout_s=POSITIVE_SECONDS)
+def open_store(uri: str, *, timeout_s: float = 10.0, log_root: str | None = None, patient: bool = False) -> MetadataStore:
     """The store that ``uri`` names (metadata.md 1.1).
 
     ``memory://name`` is shared by all that open the same name within this process. ``zk://h1:2181;h2:2181/ledgers`` is ZooKeeper with
@@ -25,9 +27,10 @@ def open_store(uri: str, *, timeout_s: float = 10.0, log_root: str | None = None
     No call on the store takes much longer than ``timeout_s``. By default logs live beside the ledgers root, at ``<ledgers root>-logs``;
     clusters that have logs at ``bk-logs``, the default of earlier versions, keep them there (OWN-8). Raises InvalidArgumentError,
     MetadataUnavailableError, LayoutMismatchError.
+
+    MetadataUnavailableError says of each address what is the matter with it; where all refuse or are unknown, it comes at once, unless
+    ``patient``, which waits for a store that is starting again (SES-11).
     """
-    if not timeout_s > 0:
-        raise InvalidArgumentError(f"timeout of {timeout_s} s is not positive")
     scheme, separator, rest = uri.partition("://")
     driver, _, manager = scheme.lower().partition("+")
     if not separator:
@@ -38,16 +41,18 @@ def open_store(uri: str, *, timeout_s: float = 10.0, log_root: str | None = None
         return MemoryStore(rest)
     if driver != "zk" or manager not in _ZK_MANAGERS:
         raise InvalidArgumentError(f"no metadata store is known for {scheme!r}; there are zk, zk+<layout> and memory")
-    return _open_zookeeper(uri, rest, _ZK_MANAGERS[manager], timeout_s, log_root)
+    return _open_zookeeper(uri, rest, _ZK_MANAGERS[manager], timeout_s, log_root, patient)
 
 
-def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, log_root: str | None) -> MetadataStore:
+def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, log_root: str | None, patient: bool) -> MetadataStore:
     from bk_core.metadata.zookeeper import ZooKeeperStore  # kazoo is needed only here
+    from bk_core.metadata.zookeeper_probe import split_hosts
 
     parts = urlsplit(f"//{rest}")
     hosts = parts.netloc.replace(";", ",").strip(",")
     if not hosts or not parts.path:
         raise InvalidArgumentError(f"{uri!r} lacks hosts or the ledgers root, as in zk://host:2181/ledgers")
+    split_hosts(hosts)
     query = dict(parse_qsl(parts.query))
     unknown = sorted(query.keys() - {"chroot", "session_timeout_ms", "log_root"})
     if unknown or parts.fragment:
@@ -63,4 +68,5 @@ def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, 
         timeout_s=timeout_s,
         session_timeout_s=int(session) / 1000,
         log_root=log_root or query.get("log_root"),
+        patient=patient,
     )

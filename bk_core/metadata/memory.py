@@ -12,6 +12,7 @@ from threading import Lock
 from bk_core.errors import (
     ClientClosedError,
     ClusterChangedError,
+    ClusterExistsError,
     MetadataError,
     NoClusterError,
     NodeExistsError,
@@ -212,9 +213,16 @@ class MemoryStore:
         self._check_open()
         return self._underreplication
 
-    def initialize_cluster(self) -> str:
+    def cookies(self) -> list[BookieId]:
         self._check_open()
         with self._world.lock:
+            return sorted(key.removeprefix("cookie/") for key in self._world.nodes if key.startswith("cookie/"))
+
+    def initialize_cluster(self, *, new: bool = False) -> str:
+        self._check_open()
+        with self._world.lock:
+            if new and self._world.instance_id is not None:
+                raise ClusterExistsError(f"there is a cluster at memory://{self._name} already: {self._world.instance_id}")
             if self._world.instance_id is None:
                 self._world.instance_id = str(uuid.uuid4())
             return self._world.instance_id

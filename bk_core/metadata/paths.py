@@ -163,6 +163,14 @@ def old_log_root(root: str) -> str:
     return root.rpartition("/")[0] + "/bk-logs"
 
 
+def around(root: str) -> list[str]:
+    """OWN-13: ledgers roots of clusters to which a root at this place would belong, in their tree or in their logs."""
+    parts = root.split("/")
+    above = ["/".join(parts[:count]) for count in range(2, len(parts) + 1)]
+    logs = default_log_root("")
+    return [*above[:-1], *(path.removesuffix(logs) for path in above if path.endswith(logs) and not path.endswith(f"/{logs}"))]
+
+
 def rack_map_path(root: str) -> str:
     """Pulsar's node with the racks of the bookies: beside the ledgers root (metadata.md 1.5)."""
     return root.rpartition("/")[0] + "/bookies"

@@ -168,8 +168,12 @@ class MetadataStore(Protocol):
     def underreplication(self) -> UnderreplicationStore:
         """Marks and locks of re-replication (underreplication.py)."""
 
-    def initialize_cluster(self) -> str:
-        """Make root, LAYOUT, INSTANCEID, available if the root is absent; return the instance id. Existing cluster: its instance id."""
+    def cookies(self) -> list[BookieId]:
+        """Bookies that have a cookie, registered or not, ascending."""
+
+    def initialize_cluster(self, *, new: bool = False) -> str:
+        """Make root, LAYOUT, INSTANCEID, available if the root is absent; return the instance id. Existing cluster: its instance id, or
+        with ``new`` ClusterExistsError, as for a place in another cluster (OWN-13)."""
 
     def is_connected(self) -> bool:
         """False while the store knows that it has no connection, so that a call would wait for one."""

@@ -27,6 +27,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 
 from bk_core.errors import (
     ClientClosedError,
+    ClusterExistsError,
     InvalidArgumentError,
     LayoutMismatchError,
     MetadataDeniedError,
@@ -43,11 +44,13 @@ from bk_core.metadata.store import BookieView, Registration, Version, Versioned,
 from bk_core.metadata.underreplication import UnderreplicationStore
 from bk_core.metadata.zookeeper_cluster import ClusterAtRoot, LogRoot
 from bk_core.metadata.zookeeper_logging import quiet_logger
+from bk_core.metadata.zookeeper_probe import look
 from bk_core.metadata.zookeeper_underreplication import ZooKeeperUnderreplication
 from bk_core.metadata.zookeeper_watches import ANY_VERSION, PAUSE_S, Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.metadata_codec import is_bookie_id
 from bk_core.protocol.session.outage import Connection
+from bk_core.protocol.session.reach import Found, is_hopeless, told
 from bk_core.threads import Home, Monitor, SafeFuture, WorkerPool, is_ending, mark_own, wait_done
 
 _LOG = logging.getLogger(__name__)
@@ -63,12 +66,18 @@ _LOST = (
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
 _HOB_NODES_MAX = 3
 _STOP_S = 15.0
+_STOP_FAILED_S = 1.0  # of one that never had a session: kazoo may wait for a server that says nothing, and ends by itself after that
 CLOCK_KEPT_S = 5.0
+_FIRST_LOOK_S = 0.3  # a server that is there gives a session in a fraction of it
+_LOOK_S = 1.5
 _KNOWN_ADDRESS_S = 1.0  # so long the store is waited for about a bookie whose address was known
 
 
 class ZooKeeperStore:
-    """See bk_core/metadata/store.py. ``root`` and ``log_root`` lie below ``chroot``; ``manager`` None takes what LAYOUT says."""
+    """See bk_core/metadata/store.py. ``root`` and ``log_root`` lie below ``chroot``; ``manager`` None takes what LAYOUT says.
+
+    ``patient``: the first connection waits its whole time for servers that refuse it too (SES-11): they may be starting again.
+    """
 
     def __init__(
         self,
@@ -80,6 +89,7 @@ class ZooKeeperStore:
         timeout_s: float = 10.0,
         session_timeout_s: float = 10.0,
         log_root: str | None = None,
+        patient: bool = False,
     ) -> None:
         prefix = paths.check_root(chroot, "chroot") if chroot else ""
         self._root = prefix + paths.check_root(root, "ledgers root")
@@ -104,10 +114,10 @@ class ZooKeeperStore:
         self._arms = Arms(self._keeper)
         self._underreplication = ZooKeeperUnderreplication(self, self._root)
         try:
-            self._link.start(timeout_s)
+            self._link.start(timeout_s, patient)
             self._manager()
         except BaseException:
-            self.close()
+            self._close(_STOP_FAILED_S)
             raise
 
     # ledgers -----------------------------------------------------------------------------------------------------
@@ -333,8 +343,13 @@ class ZooKeeperStore:
     def underreplication(self) -> UnderreplicationStore:
         return self._underreplication
 
-    def initialize_cluster(self) -> str:
+    def cookies(self) -> list[BookieId]:
+        return self._children(f"{self._root}/cookies")
+
+    def initialize_cluster(self, *, new: bool = False) -> str:
         """One transaction makes root, available, available/readonly and INSTANCEID, then LAYOUT follows (metadata.md 1.2)."""
+        if new:
+            self._cluster.check_free()
         mine = str(uuid.uuid4())
         deadline = time.monotonic() + self._timeout_s
         while not self._exists(self._root):
@@ -351,6 +366,8 @@ class ZooKeeperStore:
             raise MetadataError(f"{self._root} exists but is no cluster: it has no INSTANCEID")
         if found == mine:
             self._create_layout()
+        elif new:
+            raise ClusterExistsError(f"somebody else has made a cluster at {self._root} just now: {found}")
         return found
 
     def is_connected(self) -> bool:
@@ -360,8 +377,11 @@ class ZooKeeperStore:
         """Ends the session, and with it the registrations. Repeating it does nothing, nor does it in a forked child."""
         if not self._link.home.is_here or is_ending():
             return
+        self._close(_STOP_S)
+
+    def _close(self, wait_s: float) -> None:
         self._keeper.close()
-        self._link.close()
+        self._link.close(wait_s)
         self._keeper.join()
 
     # cluster ---------------------------------------------------------------------------------------------------------
@@ -675,9 +695,16 @@ class _Link:
         self._hosts = hosts
         self.client.add_listener(self._on_state)
 
-    def start(self, timeout_s: float) -> None:
+    def start(self, timeout_s: float, patient: bool) -> None:
+        """The first connection. SES-11: without ``patient`` it is given up at once where waiting does not help."""
+        begun = time.monotonic()
         self._speaker.call(self.client.start_async).result(timeout_s)
-        self._await_connection(timeout_s)
+        found: list[Found] = []
+        if not patient and not self._wait_connected(min(timeout_s, _FIRST_LOOK_S)):
+            found = look(self._hosts, min(timeout_s, _LOOK_S))
+            if is_hopeless(found) and not self.connected and not self._closed:
+                raise MetadataUnavailableError(told(self._hosts, time.monotonic() - begun, found))
+        self._await_connection(max(0.0, begun + timeout_s - time.monotonic()), begun, found)
 
     def call(self, send: Callable[[], Any], timeout_s: float, path: str = "") -> Any:
         """Result of the asynchronous kazoo call that ``send`` makes."""
@@ -712,15 +739,15 @@ class _Link:
         """Send what nobody waits for."""
         self._speaker.submit(lambda: _ask(send, SafeFuture()))
 
-    def close(self) -> None:
+    def close(self, wait_s: float) -> None:
         """May be called again. Waits for kazoo no longer than that may take to say good-bye."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
         with suppress(ClientClosedError):
             stopped = self._speaker.call(self._stop)
-            if not wait_done(stopped, _STOP_S):
-                _LOG.warning("ZooKeeper client did not stop within %g s", _STOP_S)
+            if not wait_done(stopped, wait_s) and wait_s == _STOP_S:
+                _LOG.warning("ZooKeeper client did not stop within %g s", wait_s)
         self._speaker.close(0.0)
 
     def _stop(self) -> None:
@@ -730,13 +757,25 @@ class _Link:
         except Exception as error:  # kazoo's own shutdown races; the session then ends by its timeout
             _LOG.warning("ZooKeeper client did not stop cleanly: %s", type(error).__name__)
 
-    def _await_connection(self, timeout_s: float) -> None:
+    def _await_connection(self, timeout_s: float, begun: float | None = None, found: Sequence[Found] = ()) -> None:
+        """``begun``: since when the caller waits, if longer. Of a long wait the end is a look at what is the matter (SES-11); ``found`` is
+        what an earlier one has found."""
+        begun = time.monotonic() if begun is None else begun
+        deadline = time.monotonic() + timeout_s
+        look_s = min(_LOOK_S, timeout_s / 2) if timeout_s > _KNOWN_ADDRESS_S else 0.0
+        if self._wait_connected(timeout_s - look_s):
+            return
+        found = look(self._hosts, look_s) if look_s else found
+        if not self._wait_connected(deadline - time.monotonic()):
+            raise MetadataUnavailableError(told(self._hosts, time.monotonic() - begun, found))
+
+    def _wait_connected(self, timeout_s: float) -> bool:
+        """ClientClosedError if the store is closed meanwhile."""
         with self._condition:
-            self._condition.wait_for(lambda: self.connected or self._closed, timeout_s)
+            self._condition.wait_for(lambda: self.connected or self._closed, max(0.0, timeout_s))
             if self._closed:
                 raise ClientClosedError("this metadata store was closed")
-            if not self.connected:
-                raise MetadataUnavailableError(f"no connection to ZooKeeper at {self._hosts} within {timeout_s:g} s")
+            return self.connected
 
     def _on_state(self, state: str) -> None:
         with self._condition:

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bk_core.errors import ClusterChangedError, MetadataError, MetadataFormatError, NoClusterError, NodeExistsError, NoNodeError
+from bk_core.errors import (
+    ClusterChangedError,
+    ClusterExistsError,
+    MetadataError,
+    MetadataFormatError,
+    NoClusterError,
+    NodeExistsError,
+    NoNodeError,
+)
 from bk_core.metadata import paths
 from bk_core.metadata.store import BY_ROOT, Versioned, changed_cluster
 from bk_core.protocol.ledger import metadata_codec
@@ -89,6 +97,18 @@ class ClusterAtRoot:
             self._had_layout = True
         elif self._had_layout:
             raise NoClusterError(f"the cluster at {self._root} has lost its LAYOUT; restore the metadata store before anything else")
+
+    def check_free(self) -> None:
+        """OWN-13: before a new cluster is made here. ClusterExistsError."""
+        if self._nodes._exists(self._root):
+            found = self._identity(self._root)
+            what = "it is no cluster, but not empty ground either" if found is None else f"it is the cluster {found}"
+            raise ClusterExistsError(f"{self._root} exists already: {what}; choose another path")
+        for root in paths.around(self._root):
+            found = self._identity(root)
+            if found is not None:
+                message = f"{self._root} would lie within the cluster {found} at {root}, whose bookies collect what is in it as garbage"
+                raise ClusterExistsError(f"{message}; choose a path beside it")
 
     def near(self, cluster_id: str) -> str | None:
         return next((root for root in clusters_near(self._nodes, self._root) if self._identity(root) == cluster_id), None)

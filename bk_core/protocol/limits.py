@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
+
+from bk_core.arguments import INT64_MAX, check_fields, whole
+
+_FRAME_BYTES_MAX = 2**31 - 1  # a frame's length is four bytes with a sign
 
 
 def _limit(default: int, *nasty: int) -> Any:
@@ -56,3 +60,14 @@ class Limits:
     replication_bytes_in_flight: int = _limit(16 * 1024 * 1024, 1)
     replication_retries_max: int = _limit(4, 0, 1)
     replication_retry_ns: int = _limit(500_000_000, 1)
+
+    def __post_init__(self) -> None:
+        """InvalidArgumentError for what is no whole number, or out of its range."""
+        check_fields(self, _CHECKS)
+
+
+_NONE_AT_ALL = {"unreachable_ns", "ensemble_changes_max", "pinned_retries_max", "recovery_retries_max", "replication_retries_max"}
+_CHECKS = {
+    field.name: whole(0 if field.name in _NONE_AT_ALL else 1, _FRAME_BYTES_MAX if field.name == "frame_bytes_max" else INT64_MAX)
+    for field in fields(Limits)
+}

@@ -216,10 +216,10 @@ class Link:
         self._tree, self._program, self._chance, self._on_read = tree, program, chance, on_read
         self._lost = lost
 
-    def start(self, timeout_s: float) -> None:
+    def start(self, timeout_s: float, patient: bool) -> None:
         pass
 
-    def close(self) -> None:
+    def close(self, wait_s: float) -> None:
         pass
 
     def call(self, send: Callable[[], Request], timeout_s: float, path: str = "") -> Any:

@@ -33,6 +33,7 @@ class UnitMutation:
 _SUSPICION = "bk_core.protocol.session.suspicion", "tests/unit/session/test_suspicion.py"
 _ADDRESSES = "bk_core.protocol.session.addresses", "tests/unit/session/test_addresses.py"
 _OUTAGE = "bk_core.protocol.session.outage", "tests/unit/session/test_outage.py"
+_REACH = "bk_core.protocol.session.reach", "tests/unit/session/test_reach.py"
 _TIMES = "bk_core.protocol.log.times", "tests/unit/log/test_times.py"
 _SHORTAGE = "bk_core.protocol.session.shortage", "tests/unit/session/test_shortage.py"
 _GONE = "bk_core.protocol.bookie.suspicion", "tests/unit/bookie/test_suspicion.py"
@@ -93,6 +94,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "test_a_process_that_has_nothing_left_blames_no_bookie",
     ),
     _of(_SHORTAGE, "SES-10", "self._at_ns < since_ns or ", "", "test_only_what_failed_meanwhile_is_explained_by_it"),
+    _of(
+        _REACH,
+        "SES-11",
+        "return bool(found) and all(",
+        "return bool(found) and any(",
+        "test_only_what_refuses_or_is_unknown_everywhere_is_given_up_at_once",
+    ),
     UnitMutation(
         "JAN-1 (intents)",
         "bk_core.client.intents",
@@ -285,6 +293,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "adopted_from=(*self.adopted_from, *former)",
         "adopted_from=former",
         "tests/unit/log/test_identity.py::test_what_a_person_adopts_is_in_the_list",
+    ),
+    UnitMutation(
+        "OWN-13",
+        "bk_core.metadata.paths",
+        "*above[:-1], *(",
+        "*(",
+        "tests/unit/bk_core/test_cli_words.py::test_where_a_new_cluster_would_lie_in_another",
     ),
     UnitMutation(
         "OWN-5",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from bk_core.arguments import check_fields
+
 
 class ReadMode(Enum):
     """SEQUENTIAL asks one replica after the other (RD-3); PARALLEL asks all Qw at once and takes the first good answer (RD-5)."""
@@ -39,3 +41,7 @@ class ReadOptions:
     hold_back_in_recovery: bool = True
     watch_closed: bool = False
     rotation: int | None = None
+
+    def __post_init__(self) -> None:
+        """InvalidArgumentError."""
+        check_fields(self, {}, ReadMode)

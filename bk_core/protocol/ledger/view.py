@@ -72,7 +72,8 @@ class LedgerView:
     def check_range(self, first: int, last: int) -> None:
         """The part of RD-1 that holds for unconfirmed reads too (RD-11): of a CLOSED ledger nothing lies beyond the end."""
         if not 0 <= first <= last:
-            raise InvalidArgumentError(f"entries {first}..{last} are no range", ledger=self.ledger_id)
+            message = f"entries {first}..{last} are no range: first must be at least 0, and last not below first"
+            raise InvalidArgumentError(message, ledger=self.ledger_id)
         if self.is_closed and last > self.last_add_confirmed:
             raise InvalidArgumentError(
                 f"entry {last} lies beyond the last entry {self.last_add_confirmed} of ledger {self.ledger_id}", ledger=self.ledger_id

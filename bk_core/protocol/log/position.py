@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bk_core.errors import InvalidArgumentError
+from bk_core.arguments import COUNT
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -23,6 +23,7 @@ class Position:
     row: int = 0
 
     def __post_init__(self) -> None:
-        if self.seq < 0 or self.entry < 0 or self.row < 0:
-            numbers = f"({self.seq}, {self.entry}, {self.row})"
-            raise InvalidArgumentError(f"a log position needs seq, entry and row of at least 0, not {numbers}")
+        if type(self.seq) is type(self.entry) is type(self.row) is int and self.seq >= 0 <= self.entry and self.row >= 0:
+            return  # at once: there are many
+        for name in ("seq", "entry", "row"):
+            COUNT(name, getattr(self, name))

@@ -102,7 +102,7 @@ def test_read(client: Client, capsysbinary: pytest.CaptureFixture[bytes]) -> Non
     assert cli.run(["ledger", "read", "4"]) == 0
     text = capsysbinary.readouterr().out.decode()
     assert "hello" in text and "0x00ff" in text
-    assert cli.run(["ledger", "read", "4", "--first", "1", "--last", "99", "--raw"]) == 0
+    assert cli.run(["ledger", "read", "4", "--first", "1", "--last", "99", "--raw"]) == 1
     assert capsysbinary.readouterr().out == b"\x00\xff\n\n"
     assert cli.run(["ledger", "read", "4", "--last", "0", "--json"]) == 0
     assert json.loads(capsysbinary.readouterr().out) == {"entry": 0, "bytes": 5, "payload": "aGVsbG8="}

@@ -271,12 +271,12 @@ def test_a_flag_is_true_or_false(client: bk_core.BookKeeper, flag: str) -> None:
     """ "no" is true to Python: it would fence the writer that it was to spare."""
     with LogWriter.open(client, "a") as writer:
         for wrong in ("no", "", 0, 1, None):
-            with pytest.raises(InvalidArgumentError, match=f"{flag} is True or False, not"):
+            with pytest.raises(InvalidArgumentError, match=f"{flag} must be True or False, not"):
                 LogWriter.open(client, "a", **{flag: wrong})  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgumentError, match="even_if_alive is True or False"):
+        with pytest.raises(InvalidArgumentError, match="even_if_alive must be True or False"):
             release_log(client, "a", even_if_alive="no")  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgumentError, match="even_if_listed is True or False"):
+        with pytest.raises(InvalidArgumentError, match="even_if_listed must be True or False"):
             client.delete_ledger(writer.ledger_id, even_if_listed="no")  # type: ignore[arg-type]
-        with pytest.raises(InvalidArgumentError, match="exist_ok is True or False"):
+        with pytest.raises(InvalidArgumentError, match="exist_ok must be True or False"):
             create_log(client, "a", exist_ok="no")  # type: ignore[arg-type]
         writer.append(b"goes on")

@@ -256,7 +256,7 @@ def test_what_lies_beside_a_list_is_adopted_with_it(client: Any) -> None:
     with pytest.raises(WrongClusterError, match="it was adopted from before, not elsewhere"):
         adopt_log(client, "a", from_cluster="elsewhere")
     for wrong in ("yes", 1, None):
-        with pytest.raises(InvalidArgumentError, match="unnamed is True or False"):
+        with pytest.raises(InvalidArgumentError, match="unnamed must be True or False"):
             adopt_log(client, "a", unnamed=wrong)  # type: ignore[arg-type]
 
 

@@ -58,6 +58,9 @@ def fill(
 
 
 def not_enough(size: int, registered: int, why: str = "") -> NotEnoughBookiesError:
+    if not registered:
+        none = f"a ledger with ensemble size {size} needs {size} writable bookies, and none is registered in this cluster{why}"
+        return NotEnoughBookiesError(f"{none}; start bookies with the same metadata service URI, its path included (`bk bookie ls`)")
     return NotEnoughBookiesError(
         f"a ledger with ensemble size {size} needs {size} writable bookies, {registered} are registered{why}; "
         "start more bookies or lower the ensemble size"

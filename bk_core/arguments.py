@@ -1,0 +1,204 @@
+"""Arguments of public calls: each is looked at before anything is done, and the error names it, says what it should be and what it was.
+
+``checked`` takes what is wanted from a function's annotations, ``check_fields`` from a dataclass's. Bounds are given beside them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
+
+from bk_core.errors import ArgumentTypeError, InvalidArgumentError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+INT64_MAX = 2**63 - 1
+SECONDS_MAX = 1_000_000_000  # 31 years; what waits takes no more everywhere, and no infinity
+_SHOWN_MAX = 60
+_FORMATS_64 = frozenset("qQlLnNbBc")  # of buffers with int64 numbers, or with their bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What an argument must be. ``low`` and ``high`` are bounds, ``above`` is one that is excluded. A ``secret`` is never shown."""
+
+    wanted: str
+    fits: Callable[[Any], bool]
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    optional: bool = False
+    secret: bool = False
+
+    def __call__(self, name: str, value: Any) -> None:
+        if value is None and self.optional:
+            return
+        if not self.fits(value):
+            raise ArgumentTypeError(f"{name} must be {self._wanted()}, not {self._shown(value)}")
+        value = value if self.low is self.above is self.high is None or isinstance(value, int | float) else operator.index(value)
+        too_low = (self.low is not None and value < self.low) or (self.above is not None and not value > self.above)
+        if too_low or (self.high is not None and value > self.high):
+            raise InvalidArgumentError(f"{name} must be {self._wanted()}, not {self._shown(value)}")
+
+    def _wanted(self) -> str:
+        if self.high is not None and self.low is not None:
+            text = f"{self.wanted} within {_bound(self.low)}..{_bound(self.high)}"
+        elif self.above is not None or self.low == 1:
+            text = f"{self.wanted} above 0" + ("" if self.high is None else f" and at most {_bound(self.high)}")
+        elif self.low is not None:
+            text = f"{self.wanted} of at least {_bound(self.low)}"
+        else:
+            text = self.wanted
+        return f"{text} or None" if self.optional else text
+
+    def _shown(self, value: Any) -> str:
+        if self.secret or not isinstance(value, str | bytes | int | float | None):
+            return "None" if value is None else f"of type {type(value).__name__}"
+        text = repr(value)
+        return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]} ..."
+
+
+def _bound(bound: float) -> str:
+    return "2^63-1" if bound == INT64_MAX else f"{bound:g}" if isinstance(bound, float) else str(bound)
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, int):
+        return not isinstance(value, bool)
+    try:
+        operator.index(value)  # such as a number of numpy's
+    except TypeError:
+        return False
+    return True
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and -SECONDS_MAX <= value <= SECONDS_MAX)
+
+
+def _is_items(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | memoryview)
+
+
+def whole(low: int | None = None, high: int | None = None) -> Check:
+    return Check("a whole number", _is_whole, low, high)
+
+
+def one_of(kind: type, wanted: str = "") -> Check:
+    return Check(wanted or f"a {kind.__name__}", lambda value: isinstance(value, kind))
+
+
+ID = whole(0, INT64_MAX)  # of a ledger or an entry
+COUNT = whole(0)
+POSITIVE = whole(1)
+PORT = whole(1, 65535)
+SECONDS = Check("a finite number of seconds", _is_number, 0, SECONDS_MAX)
+POSITIVE_SECONDS = Check("a finite number of seconds", _is_number, high=SECONDS_MAX, above=0)
+POSITIVE_NUMBER = Check("a finite number", _is_number, above=0)
+CLIENT = Check("a client such as bk_core.connect returns", lambda value: hasattr(value, "store"))
+SECRET = Check("bytes", lambda value: isinstance(value, bytes), secret=True)
+_KINDS = {
+    "int": whole(),
+    "float": Check("a finite number", _is_number),
+    "bool": one_of(bool, "True or False"),
+    "str": one_of(str, "text"),
+    "BookieId": one_of(str, "text, the id of a bookie"),
+    "bytes": one_of(bytes, "bytes"),
+    "DigestType | str": Check("a DigestType or its name", lambda value: isinstance(value, str) or type(value).__name__ == "DigestType"),
+    "str | os.PathLike[str]": Check("a path", lambda value: isinstance(value, str) or hasattr(value, "__fspath__")),
+    "Mapping[str, bytes]": one_of(Mapping, "a mapping of text to bytes"),
+    "Mapping[str, str]": one_of(Mapping, "a mapping of text to text"),
+    "Sequence[bytes]": Check("a sequence of bytes, one for each entry", lambda value: isinstance(value, Sequence) and _is_items(value)),
+    "Iterable[int]": Check("a collection of numbers", _is_items),
+    "Iterable[str]": Check("a collection of texts", _is_items),
+    "frozenset[BookieId]": Check("a collection of ids of bookies", _is_items),
+    "threading.Event": Check("a threading.Event", lambda value: hasattr(value, "is_set")),
+    "LogClient": CLIENT,
+    "MetadataStore": Check("a metadata store", lambda value: hasattr(value, "cluster_id")),
+    "Callable": Check("a function", callable),
+}
+
+
+def _check_of(annotation: str, names: Mapping[str, Any], given: Check | None) -> Check | None:
+    """None for ``Any``, and for what nobody has said how to check."""
+    base = annotation.removesuffix(" | None")
+    if given is None and base == "Any":
+        return None
+    check = given or _KINDS.get(base) or (_KINDS["Callable"] if base.startswith(("Callable", "OnProgress")) else None)
+    if check is None:
+        kind = names.get(base)
+        check = one_of(kind) if isinstance(kind, type) else None
+    if check is None:
+        raise AssertionError(f"no check is known for the annotation {annotation!r}")
+    return check if base == annotation else replace(check, optional=True)
+
+
+def checked(**given: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Has every annotated argument of a function looked at before it is called: as ``given`` says, else by its annotation.
+
+    ArgumentTypeError, InvalidArgumentError. Of how many there are, and how they are called, Python itself takes care.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        code, annotations = function.__code__, function.__annotations__
+        variable = set(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])  # *args and **kwargs: the function's own affair
+        checks = {
+            name: check
+            for name, annotation in annotations.items()
+            if name != "return" and name not in variable and (check := _check_of(annotation, function.__globals__, given.get(name)))
+        }
+        in_order = [(name, checks.get(name)) for name in code.co_varnames[: code.co_argcount]]
+        assert given.keys() <= checks.keys(), given.keys() - checks.keys()
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for (name, check), value in zip(in_order, args, strict=False):
+                if check is not None:
+                    check(name, value)
+            for name, value in kwargs.items():
+                if name in checks:
+                    checks[name](name, value)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+@cache
+def _field_checks(kind: Any, names: frozenset[tuple[str, Check]], known: frozenset[tuple[str, type]]) -> list[tuple[str, Check]]:
+    given, classes = dict(names), dict(known)
+    found = ((field.name, _check_of(str(field.type), classes, given.get(field.name))) for field in fields(kind))
+    return [(name, check) for name, check in found if check is not None]
+
+
+def check_fields(value: Any, given: Mapping[str, Check], *classes: type) -> None:
+    """The same for the fields of a dataclass. ``classes``: those that its annotations name."""
+    names = frozenset(given.items())
+    kind: Any = type(value)
+    for name, check in _field_checks(kind, names, frozenset((one.__name__, one) for one in classes)):
+        check(name, getattr(value, name))
+
+
+def bytes_like(name: str, payload: Any, **context: Any) -> memoryview:
+    """The bytes of any buffer. ArgumentTypeError names the argument and never shows it."""
+    try:
+        return memoryview(payload).cast("B")
+    except (TypeError, ValueError, BufferError):
+        raise ArgumentTypeError(f"{name} must be bytes or another contiguous buffer, not {type(payload).__name__}", **context) from None
+
+
+def int64_numbers(name: str, offsets: Any, **context: Any) -> memoryview:
+    """A copy of a buffer of int64 numbers, or of their bytes."""
+    try:
+        view = memoryview(offsets)
+        if view.itemsize not in (1, 8) or view.format.lstrip("@=<") not in _FORMATS_64:
+            raise TypeError
+        return memoryview(view.tobytes()).cast("q")
+    except (TypeError, ValueError, BufferError):
+        message = f"{name} must be int64 numbers in a buffer, such as array('q', ...), not {type(offsets).__name__}"
+        raise ArgumentTypeError(message, **context) from None

@@ -1,0 +1,72 @@
+"""What the command line shows to a terminal is text: no control character, no escape sequence, nothing that turns the direction of a line.
+
+Metadata, names, ids and messages come from other processes and from servers. ``safe_streams`` stands between everything that is printed,
+errors, questions and log lines as well, and the streams; ``safe`` is the one function that decides.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+from unicodedata import category
+
+_KEPT = "\n\t"
+_UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, formats such as bidi marks, halves of characters, ends of lines that look like none
+
+
+def safe(text: str, *, kept: str = _KEPT) -> str:
+    """The text with what a terminal would obey, or hide, spelled out as Python does: \\x1b, \\u202e. ``kept`` stays as it is."""
+    if text.isprintable():
+        return text
+    return "".join(one if one in kept or category(one) not in _UNSAFE else ascii(one)[1:-1] for one in text)
+
+
+def safe_json(value: Any) -> str:
+    """One line of JSON in which all of these are spelled as JSON does. Without Unicode on standard output it is ASCII alone."""
+    text = json.dumps(value, ensure_ascii=_encoding(sys.stdout) not in ("utf-8", "utf8"))
+    return text if text.isprintable() else "".join(one if category(one) not in _UNSAFE else json.dumps(one)[1:-1] for one in text)
+
+
+def _encoding(stream: Any) -> str:
+    return (getattr(stream, "encoding", None) or "ascii").lower()
+
+
+class SafeStream:
+    """A text stream that writes what is safe. ``inner`` takes what is meant for the terminal, such as colours of Rich's."""
+
+    encoding = "utf-8"  # so that nobody wraps the bytes below it: what the inner one cannot write is spelled out here
+
+    def __init__(self, inner: TextIO) -> None:
+        self.inner = inner
+
+    def write(self, text: str) -> int:
+        inner = _encoding(self.inner)
+        shown = safe(text)
+        self.inner.write(shown if inner in ("utf-8", "utf8") else shown.encode(inner, "backslashreplace").decode(inner))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def inner(stream: Any) -> TextIO:
+    """Where Rich writes, whose texts were made safe before."""
+    return cast(TextIO, stream.inner if isinstance(stream, SafeStream) else stream)
+
+
+@contextmanager
+def safe_streams() -> Iterator[None]:
+    """Meanwhile standard output and standard error take only what is safe. Bytes (``--raw``) pass as they are: they are the payload."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = cast(TextIO, SafeStream(inner(sys.stdout))), cast(TextIO, SafeStream(inner(sys.stderr)))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

@@ -1,0 +1,107 @@
+"""A look at the addresses of a ZooKeeper that gives no session: what is the matter with each (SES-11)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from bk_core.errors import InvalidArgumentError
+from bk_core.protocol.session.reach import Found, Reach, kind_of
+from bk_core.threads import mark_own
+
+DEFAULT_PORT = 2181
+_UNASKED_S = 0.2  # a server that has too many connections closes a new one at once
+_ANSWER_MAX = 64
+
+
+def split_hosts(hosts: str) -> list[tuple[str, int]]:
+    """Host and port of each; InvalidArgumentError for what cannot be one."""
+    return [_split(one) for one in hosts.split(",") if one]
+
+
+def _split(text: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or port == 0 or (port is None and text.endswith(":")):
+        raise InvalidArgumentError(f"uri names {text!r}, which is not a host or host:port with a port within 1..65535")
+    return host, DEFAULT_PORT if port is None else port
+
+
+def look(hosts: str, timeout_s: float) -> list[Found]:
+    """All addresses at a time, each on a thread of its own: a name server that hangs keeps nobody. One of no answer in time is SILENT."""
+    addresses = split_hosts(hosts)
+    found: dict[int, Found] = {}
+    arrived = threading.Condition()
+
+    def probe(index: int, host: str, port: int) -> None:
+        mark_own()
+        result = _probe(host, port, timeout_s)
+        with arrived:
+            found[index] = result
+            arrived.notify_all()
+
+    for index, (host, port) in enumerate(addresses):
+        try:
+            threading.Thread(target=probe, args=(index, host, port), name=f"bk-zookeeper-look-{host}", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            found[index] = Found(_name(host, port), Reach.UNREACHABLE, str(error))
+    with arrived:
+        arrived.wait_for(lambda: len(found) == len(addresses), timeout_s)
+        return [found.get(index, Found(_name(host, port), Reach.SILENT)) for index, (host, port) in enumerate(addresses)]
+
+
+def _name(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _probe(host: str, port: int, timeout_s: float) -> Found:
+    name, deadline = _name(host, port), time.monotonic() + timeout_s
+    try:
+        targets = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Found(name, Reach.UNKNOWN_HOST, getattr(error, "strerror", None) or str(error))
+    results = [_talk(name, family, target, deadline) for family, _, _, _, target in targets]
+    refused = [one for one in results if one.reach is Reach.REFUSED]  # of a host with several addresses one may say more
+    return next((one for one in results if one not in refused), results[0])
+
+
+def _talk(name: str, family: int, target: Any, deadline: float) -> Found:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
+            connection.settimeout(max(0.05, deadline - time.monotonic()))
+            connection.connect(target)
+            return Found(name, _ask(connection, deadline))
+    except ConnectionRefusedError:
+        return Found(name, Reach.REFUSED)
+    except TimeoutError:
+        return Found(name, Reach.SILENT)
+    except OSError as error:
+        return Found(name, Reach.UNREACHABLE, error.strerror or "")
+
+
+def _ask(connection: socket.socket, deadline: float) -> Reach:
+    unasked = _received(connection, time.monotonic() + _UNASKED_S)
+    if unasked is not None:
+        return Reach.FOREIGN if unasked else Reach.CLOSES
+    try:
+        connection.sendall(b"srvr")
+    except OSError:
+        return Reach.CLOSES
+    return kind_of(_received(connection, deadline))
+
+
+def _received(connection: socket.socket, until: float) -> bytes | None:
+    """None if nothing came in time; b"" if the connection ended."""
+    connection.settimeout(max(0.05, until - time.monotonic()))
+    try:
+        return connection.recv(_ANSWER_MAX)
+    except TimeoutError:
+        return None
+    except OSError:
+        return b""

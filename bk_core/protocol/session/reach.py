@@ -1,0 +1,62 @@
+"""What is found at the addresses of a metadata store that gives no session, if waiting may help, and how it is told (SES-11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Reach(Enum):
+    REFUSED = auto()
+    UNKNOWN_HOST = auto()
+    UNREACHABLE = auto()  # the network said so
+    SILENT = auto()
+    CLOSES = auto()  # a connection is accepted and closed before anything was asked
+    FOREIGN = auto()  # something else than ZooKeeper
+    NOT_SERVING = auto()  # a ZooKeeper without its quorum
+    SERVES = auto()  # a ZooKeeper that answers, and gave no session
+
+
+_TOLD = {
+    Reach.REFUSED: "{0} refuses connections: nothing listens there",
+    Reach.UNKNOWN_HOST: "the host of {0} is unknown",
+    Reach.UNREACHABLE: "{0} cannot be reached",
+    Reach.SILENT: "{0} does not answer",
+    Reach.CLOSES: "{0} accepts a connection and closes it at once: its limit of connections for one host (maxClientCnxns) may be reached",
+    Reach.FOREIGN: "at {0} is something else than ZooKeeper, such as a bookie",
+    Reach.NOT_SERVING: "the ZooKeeper at {0} does not serve: it may lack its quorum",
+    Reach.SERVES: "the ZooKeeper at {0} answers, but gave no session",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """``address`` is host:port; ``detail`` what the system said."""
+
+    address: str
+    reach: Reach
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return _TOLD[self.reach].format(self.address) + (f" ({self.detail})" if self.detail else "")
+
+
+def is_hopeless(found: Sequence[Found]) -> bool:
+    """SES-11: every address refuses or is unknown, so that waiting does not help unless somebody starts the store."""
+    return bool(found) and all(one.reach in (Reach.REFUSED, Reach.UNKNOWN_HOST) for one in found)
+
+
+def kind_of(answer: bytes | None) -> Reach:
+    """What answered ZooKeeper's command ``srvr`` so; None for nothing in time, b"" for the end of the connection."""
+    if answer is None:
+        return Reach.SILENT
+    if answer.startswith((b"Zookeeper version", b"srvr is not executed")):  # the second: not among the commands that are allowed
+        return Reach.SERVES
+    return Reach.NOT_SERVING if answer.startswith(b"This ZooKeeper instance is not") else Reach.FOREIGN
+
+
+def told(hosts: str, waited_s: float, found: Sequence[Found]) -> str:
+    """SES-11: what is the matter with each address. ``waited_s``: how long the caller has really waited."""
+    text = f"no connection to ZooKeeper at {hosts} after {waited_s:.1f} s"
+    return f"{text}: {'; '.join(map(str, found))}" if found else text
