@@ -63,7 +63,7 @@ def not_enough(size: int, registered: int, why: str = "") -> NotEnoughBookiesErr
         return NotEnoughBookiesError(f"{none}; start bookies with the same metadata service URI, its path included (`bk bookie ls`)")
     return NotEnoughBookiesError(
         f"a ledger with ensemble size {size} needs {size} writable bookies, {registered} are registered{why}; "
-        "start more bookies or lower the ensemble size"
+        "start more bookies, make room on the disks of those that are read-only, or lower the ensemble size"
     )
 
 
