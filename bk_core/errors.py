@@ -445,6 +445,12 @@ class LogDataLossError(LogError):
     code = "BK-LOG-DATA-LOSS"
 
 
+class LogReplayError(LogError):
+    """A query's batch that a log has already is written again with other rows (BAT-2). Nothing was published."""
+
+    code = "BK-LOG-REPLAY"
+
+
 class LogHistoryError(LogError):
     """A chunk of the log's history is missing, damaged or not the one referred to; what its segments hold is still in their ledgers."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from bk_core.client.history import history_of
@@ -19,7 +19,9 @@ from bk_core.client.janitor import check_listable
 from bk_core.client.list_store import store_now_ms
 from bk_core.client.logs import create_log, update_ledger_list
 from bk_core.errors import BkError, LogDataLossError, LogError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
+from bk_core.protocol.log.batches import Standing
 from bk_core.protocol.log.ledger_list import ONE_SHOT, LedgerList
+from bk_spark.batch_order import Batch, BatchOrder
 from bk_spark.clients import client_for
 from bk_spark.intents import claim
 from bk_spark.messages import CommitMessage, LogPart, parts_by_log
@@ -31,18 +33,6 @@ from bk_spark.sweep import delete_condemned, sweep
 _log = logging.getLogger("bk_spark.commit")
 ONE_SHOTS_KEPT = 64
 ONE_SHOT_AGE_MS = 10 * 60_000
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What is committed. ``owner``: the query or one-shot write whose ledgers they are. ``mark`` (id, batch id) makes it exactly once;
-
-    None appends even if Spark repeats it (exactlyOnce=false).
-    """
-
-    owner: str
-    mark: tuple[str, int] | None
-    overwrite: bool = False
 
 
 def commit(options: Options, messages: Sequence[CommitMessage], batch: Batch) -> None:
@@ -72,8 +62,10 @@ class _LogCommit:
         self._ranges = [r for part in parts for r in part.ranges]
         self._batch = batch
         self._log_ids = {part.log_id for part in parts if part.log_id}
+        self._rows, self._bytes = sum(r.rows for r in self._ranges), sum(r.bytes for r in self._ranges)
+        self._order = BatchOrder(options, log, batch, self._rows, self._bytes)
         self._at_ms = 0
-        self._replayed = False
+        self._replayed: Standing | None = None
         self._listed: LedgerList | None = None
         self._freed: tuple[int, ...] = ()
 
@@ -97,23 +89,39 @@ class _LogCommit:
         started = time.monotonic()
         self._at_ms = store_now_ms(self._client)
         if not self._log_ids and self._options.create_logs:
+            self._check_still_there()
             create_log(self._client, self.log, wanted_properties(self._options), exist_ok=True)
-        self._listed = update_ledger_list(self._client, self.log, self._change)
+        try:
+            self._listed = update_ledger_list(self._client, self.log, self._change)
+        except NoSuchLogError:
+            if not self._order.follows:
+                raise
+            raise LogDataLossError(f"log {self.log!r} was deleted during the write; nothing was published", log=self.log) from None
         query_id, batch_id = self._batch.mark or ("", -1)
         facts = {
             "log": self.log,
             "query": query_id,
             "batch": batch_id,
-            "rows": sum(r.rows for r in self._ranges),
-            "bytes": sum(r.bytes for r in self._ranges),
+            "rows": self._rows,
+            "bytes": self._bytes,
             "segments": len(self._ranges),
             "ledgers": len({r.ledger_id for r in self._ranges}),
             "ms": round((time.monotonic() - started) * 1000),
         }
-        if self._replayed:
+        if self._replayed is Standing.SAME:
             _log.info("BK-SINK-REPLAY the batch was committed before; nothing is published again", extra={"context": facts})
+        elif self._replayed is not None:
+            _log.warning("BK-SINK-REPLAY %s", self._order.told_of_replay(self._listed), extra={"context": facts})
         else:
             _log.info("BK-SINK-COMMIT published %d rows", facts["rows"], extra={"context": facts})
+
+    def _check_still_there(self) -> None:
+        """Before a log is made: it may have been there for the batches before this one."""
+        if self._order.follows:
+            try:
+                update_ledger_list(self._client, self.log, lambda current: current)
+            except NoSuchLogError:
+                self._order.check_follows(None)
 
     def tidy_up(self) -> None:
         """Never fails the commit: what is left undone is found by the next janitor."""
@@ -131,8 +139,8 @@ class _LogCommit:
     # --- the change, run again on every newer list ---------------------------------------------------------------------
 
     def _change(self, listed: LedgerList) -> LedgerList:
-        self._replayed = self._is_done(listed)
-        if self._replayed:
+        self._replayed = self._order.replayed(listed) if self._is_done(listed) else None
+        if self._replayed is not None:
             return listed
         self._check(listed)
         changed = listed
@@ -143,7 +151,8 @@ class _LogCommit:
         for part in self._parts:
             changed = self._appended(changed, part)
         if self._batch.mark is not None:
-            changed = _without_old_one_shots(changed.mark_committed(*self._batch.mark, self._at_ms), self._at_ms)
+            sizes = (None, None) if self._batch.number is None else (self._rows, self._bytes)
+            changed = _without_old_one_shots(changed.mark_committed(*self._batch.mark, self._at_ms, *sizes), self._at_ms)
         check_listable(self._client, self.log, listed.log_id, sorted({r.ledger_id for r in self._ranges}))
         return changed
 
@@ -153,6 +162,7 @@ class _LogCommit:
     def _check(self, listed: LedgerList) -> None:
         if self._log_ids - {listed.log_id}:
             raise LogDataLossError(f"log {self.log!r} was deleted and created again during the write; nothing was published", log=self.log)
+        self._order.check_follows(listed)
         check_fixed(self._options, self.log, listed.properties)
         check_own_password(self._client, self._options, self.log, listed)  # another first write may have come in between
         raw = listed.properties.entry_format == "raw"

@@ -206,7 +206,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_bool,
         True,
         "When a log was trimmed behind the reader, deleted or recreated: `true` fails and says what is lost, `false` warns and goes on at "
-        "the first entry there is.",
+        "the first entry there is. Sink of a stream: the same for a log that lacks the batches before this one.",
         shown_default="true",
     ),
     Option(
@@ -333,6 +333,15 @@ OPTIONS: tuple[Option, ...] = (
         ("exactly_once",),
         "true",
     ),
+    Option(
+        "failOnDifferentReplay",
+        "fail_on_different_replay",
+        parse_bool,
+        False,
+        "Stream: a batch that the log has comes again with other rows or bytes, or later ones are there (a checkpoint was rolled back, or "
+        "copied): `false` warns with both counts, `true` fails. Bytes differ too if `entrySize` or `compression` changed.",
+        shown_default="false",
+    ),
     Option("txnAppId", "txn_app_id", parse_text, None, "With `txnVersion`: makes a batch write idempotent.", (), "none"),
     Option("txnVersion", "txn_version", parse_version, None, "Grows with every batch write of one `txnAppId`.", (), "none"),
 )
@@ -389,6 +398,7 @@ class Options:
     merge_schema: bool = False
     take_over: bool = False
     exactly_once: bool = True
+    fail_on_different_replay: bool = False
     txn_app_id: str | None = None
     txn_version: int | None = None
     given: frozenset[str] = field(default=frozenset(), repr=False)  # fields that were set, not defaulted

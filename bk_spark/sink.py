@@ -32,6 +32,8 @@ _ROLLS = {"roll_max_bytes", "roll_max_entries", "roll_max_time_ms", "max_open_le
 _COMMITS = {"create_logs", "merge_schema", "take_over", "exactly_once", "txn_app_id", "txn_version"}
 SINK_OPTIONS = frozenset({"uri", "protocol", "log"} | _LEDGERS | _PACKING | _ROLLS | _COMMITS)
 """Options, by field, that mean something to a write."""
+STREAM_SINK_OPTIONS = SINK_OPTIONS | {"fail_on_data_loss", "fail_on_different_replay"}
+"""The same of a stream: batch writes have no checkpoint that could fit a log or not."""
 ROUTED_RUN_BYTES = 512 << 10
 """Payload of one append to one of several logs, each of which has memory of its own for the run that it fills."""
 
@@ -56,7 +58,10 @@ class Sink:
         for name, given in _SOURCE_ONLY.items():
             if given in options.given:
                 raise InvalidArgumentError(f'option {name} is for reading; a write takes .option("log", "name") or a column log')
-        refuse_others(options, SINK_OPTIONS, "a write: it belongs to a read")
+        if owner:
+            refuse_others(options, SINK_OPTIONS, "a batch write: it belongs to a stream or a read")
+        else:
+            refuse_others(options, STREAM_SINK_OPTIONS, "the sink of a stream: it belongs to a read")
         wanted_properties(options)
         self.options = options
         self.owner = owner

@@ -11,7 +11,8 @@ from pyspark.sql.types import StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.log.ledger_list import ONE_SHOT
-from bk_spark.commit import Batch, abort, commit
+from bk_spark.batch_order import Batch
+from bk_spark.commit import abort, commit
 from bk_spark.messages import ours, query_id_of
 from bk_spark.options import Options
 from bk_spark.sink import Sink
@@ -56,6 +57,8 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         if options.txn_app_id is not None:
             raise InvalidArgumentError("txnAppId and txnVersion are for batch writes; a stream has its query id and batch ids")
+        if options.fail_on_different_replay and not options.exactly_once:
+            raise InvalidArgumentError("exactlyOnce=false keeps no mark that a replay could be told by; leave failOnDifferentReplay out")
         self._overwrite = overwrite
         self._sink = Sink(options, schema, "", None)
 
@@ -68,7 +71,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         if not query_id:
             raise InvalidArgumentError("no task told the query id; is this a streaming query?")
         mark = (query_id, batchId) if self._sink.options.exactly_once else None
-        commit(self._sink.options, told, Batch(query_id, mark, self._overwrite))
+        commit(self._sink.options, told, Batch(query_id, mark, self._overwrite, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         told = ours(messages)

@@ -141,8 +141,11 @@ def marks(name: str, ids: tuple[str, ...], age_ms: int | None, yes: bool, uri: s
             return
     if as_json:
         for query, mark in sorted(committed.items()):
-            say_json({"query": query, "batch": mark.batch_id, "committedAtMs": mark.at_ms or None})
+            say_json({"query": query, "batch": mark.batch_id, "committedAtMs": mark.at_ms or None, "rows": mark.rows, "bytes": mark.bytes})
         return
-    rows = [(query, str(mark.batch_id), when(mark.at_ms) if mark.at_ms else None) for query, mark in sorted(committed.items())]
-    say_table(["query", "#last batch", "committed (UTC)"], rows)
+    rows = [
+        (query, str(mark.batch_id), when(mark.at_ms) if mark.at_ms else None, mark.rows, mark.bytes)
+        for query, mark in sorted(committed.items())
+    ]
+    say_table(["query", "#last batch", "committed (UTC)", "#rows", "#bytes"], rows)
     click.echo(f"{len(committed):,} marks")

@@ -16,6 +16,7 @@ EFFECTS = f"{UNIT}/test_option_effects.py"
 LEDGERS = f"{UNIT}/test_sink_ledgers.py"
 LOGS = f"{UNIT}/test_sink_logs.py"
 ONCE = f"{UNIT}/test_sink.py"
+ORDER = f"{UNIT}/test_batch_order.py"
 
 OPTION_TESTS: dict[str, tuple[str, ...]] = {
     "bookkeeper.metadataServiceUri": (f"{EFFECTS}::test_the_cluster_is_the_one_named_and_not_that_of_the_environment",),
@@ -49,7 +50,11 @@ OPTION_TESTS: dict[str, tuple[str, ...]] = {
     "maxBytesPerPartition": (f"{EFFECTS}::test_how_a_batch_read_is_divided",),
     "maxRecordsPerPartition": (f"{EFFECTS}::test_how_a_batch_read_is_divided",),
     "minPartitions": (f"{EFFECTS}::test_how_a_batch_read_is_divided",),
-    "failOnDataLoss": (f"{STREAM_READER}::test_a_recreated_log", f"{BATCH}::test_loss_is_said_or_jumped_over"),
+    "failOnDataLoss": (
+        f"{ORDER}::test_going_on_behind_a_loss",
+        f"{STREAM_READER}::test_a_recreated_log",
+        f"{BATCH}::test_loss_is_said_or_jumped_over",
+    ),
     "failOnNewColumns": (f"{STREAM_COLUMNS}::test_going_on_without_a_new_column",),
     "readerName": (f"{STREAM_READER}::test_a_named_reader_begins_where_it_began",),
     "openLedgers": (f"{STREAM_READER}::test_a_planned_batch_of_a_live_segment_is_replayed", f"{BATCH}::test_open_ledgers_of_a_log"),
@@ -74,6 +79,7 @@ OPTION_TESTS: dict[str, tuple[str, ...]] = {
     ),
     "takeOver": (f"{LOGS}::test_take_over_fences_an_exclusive_writer",),
     "exactlyOnce": (f"{ONCE}::test_exactly_once_false_appends_whatever_is_repeated",),
+    "failOnDifferentReplay": (f"{ORDER}::test_a_replay_that_differs_is_an_error_if_asked_for",),
     "txnAppId": (f"{ONCE}::test_transactions_are_written_once_per_version",),
     "txnVersion": (f"{ONCE}::test_transactions_are_written_once_per_version",),
 }

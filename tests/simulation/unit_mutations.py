@@ -222,6 +222,27 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         f"{_CHECK}::test_lost_ledgers_are_found_and_written_off",
     ),
     UnitMutation(
+        "BAT-1",
+        "bk_core.protocol.log.batches",
+        "return Standing.NEXT if batch_id <= 0 else Standing.BEHIND_LOSS",
+        "return Standing.NEXT",
+        "tests/unit/spark/test_batch_order.py::test_a_mark_that_was_forgotten",
+    ),
+    UnitMutation(
+        "BAT-1 (gap)",
+        "bk_core.protocol.log.batches",
+        "return Standing.NEXT if batch_id == mark.batch_id + 1 else Standing.BEHIND_LOSS",
+        "return Standing.NEXT",
+        "tests/unit/spark/test_batch_order.py::test_a_list_from_a_backup_lacks_batches",
+    ),
+    UnitMutation(
+        "BAT-2",
+        "bk_core.protocol.log.batches",
+        "return Standing.DIFFERENT if known and (mark.rows, mark.bytes) != (rows, size) else Standing.SAME",
+        "return Standing.SAME",
+        "tests/unit/spark/test_batch_order.py::test_a_replay_that_differs_is_told_with_both_counts",
+    ),
+    UnitMutation(
         "GRD-6",
         "bk_core.protocol.log.password",
         "if not told or any(is_same(stored, given) for _, stored in told):",

@@ -24,10 +24,14 @@ pytestmark = pytest.mark.spark
 def copy(spark: SparkSession, cluster: Any, tmp_path: Path) -> Callable[..., Any]:
     """Run everything there is from one log into another; returns the query."""
 
-    def copy(source: str, sink: str, **options: str) -> Any:
+    def copy(source: str, sink: str, sink_options: dict[str, str] | None = None, **options: str) -> Any:
         uri = {"bookkeeper.metadataServiceUri": cluster.uri}
         stream = spark.readStream.format("bookkeeper").options(**uri, **{"startingOffsets": "earliest", **options}).load(source)
-        writer = stream.writeStream.format("bookkeeper").options(**uri, log=sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer = (
+            stream.writeStream.format("bookkeeper")
+            .options(**uri, log=sink, **(sink_options or {}))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        )
         query = writer.trigger(availableNow=True).start()
         assert query.awaitTermination(120)
         return query
@@ -150,6 +154,29 @@ def test_losses_end_the_query(
         copy(log, f"{log}-out")
     copy(log, f"{log}-out", failOnDataLoss="false")
     assert ids(load, f"{log}-out") == [*range(10), *range(90, 95)]
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_sink_whose_log_is_gone_ends_the_query(
+    spark: SparkSession,
+    load: Callable[..., Any],
+    save: Callable[..., None],
+    copy: Callable[..., Any],
+    client: Any,
+    log: str,
+    recreated: bool,
+) -> None:
+    """BAT-1: an old checkpoint goes on with an empty log only if it is told to."""
+    save(spark.range(10), log=log)
+    copy(log, f"{log}-out", maxRowsPerTrigger="5")
+    delete_log(client, f"{log}-out")
+    if recreated:
+        save(spark.range(90, 91), log=f"{log}-out")
+    save(spark.range(10, 15), log=log)
+    with pytest.raises(StreamingQueryException, match="BK-LOG-DATA-LOSS.*is at batch 2, but"):
+        copy(log, f"{log}-out")
+    copy(log, f"{log}-out", sink_options={"failOnDataLoss": "false"})
+    assert ids(load, f"{log}-out") == [*range(10, 15), *([90] if recreated else [])]
 
 
 def test_a_new_column_ends_a_query_and_a_restart_has_it(

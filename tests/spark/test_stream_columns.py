@@ -42,7 +42,7 @@ def stream(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Streams]:
 def put(client: Any) -> Put:
     def put(log: str, fields: list[StructField], **columns: list[Any]) -> None:
         """Commit rows with these columns as one segment; the log's schema becomes theirs."""
-        create_log(client, log, exist_ok=True)
+        create_log(client, log, LogProperties("arrow"), exist_ok=True)
         spark = StructType(fields)
         schema, text = arrow_schema(spark), schema_text(spark)
         (run,) = pack_arrow(iter([pa.record_batch(columns, schema=schema)]), schema, 1 << 20)
@@ -182,7 +182,7 @@ def test_a_new_log_with_more_columns_is_one_with_new_columns(put: Put, stream: S
 def test_a_log_known_before_its_first_write_is_looked_at_then(put: Put, stream: Streams, client: Any, log: str, by: str) -> None:
     """Its values would be converted in silence: a timestamp read as text."""
     put(f"{log}-a", [ID, V], id=[1], v=["one"])
-    create_log(client, f"{log}-b")
+    create_log(client, f"{log}-b", LogProperties("arrow"))
     run = stream(**({"logs": f"{log}-a,{log}-b"} if by == "logs" else {"logPattern": f"{log}-."}))
     _, here = all_values(run)
     put(f"{log}-b", [ID, StructField("v", TimestampType())], id=[2], v=[0])
@@ -193,7 +193,7 @@ def test_a_log_known_before_its_first_write_is_looked_at_then(put: Put, stream: 
 
 def test_a_log_known_before_its_first_write_may_have_the_first_columns(put: Put, stream: Streams, client: Any, log: str) -> None:
     put(f"{log}-a", [ID, V], id=[1], v=["one"])
-    create_log(client, f"{log}-b")
+    create_log(client, f"{log}-b", LogProperties("arrow"))
     run = stream(logs=f"{log}-a,{log}-b")
     _, here = all_values(run)
     put(f"{log}-b", [ID], id=[2])

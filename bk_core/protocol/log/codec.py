@@ -61,7 +61,7 @@ def encode(listed: LedgerList) -> bytes:
         "history": [encode_ref(ref) for ref in listed.history],
         "dropped": [encode_ref(ref) for ref in listed.dropped],
         "segments": [encode_segment(segment) for segment in listed.segments],
-        "committed": {name: [mark.batch_id, mark.at_ms] for name, mark in sorted(listed.committed.items())},
+        "committed": {name: encode_mark(mark) for name, mark in sorted(listed.committed.items())},
         "condemned": list(listed.condemned),
         "released": list(listed.released),
         "opened": [encode_ref(ref) for ref in listed.opened],
@@ -119,7 +119,7 @@ def _decode_v2(value: Mapping[str, Any]) -> LedgerList:
         trimmed_seq=trimmed_seq,
         trimmed_rows=trimmed_rows,
         trimmed_bytes=trimmed_bytes,
-        committed=MappingProxyType({str(name): Mark(int(mark[0]), int(mark[1])) for name, mark in value["committed"].items()}),
+        committed=MappingProxyType({str(name): decode_mark(row) for name, row in value["committed"].items()}),
         condemned=tuple(int(i) for i in value["condemned"]),
         extra=_unknown(value, _FIELDS),
         history=history,
@@ -199,7 +199,18 @@ def decode_ids(spans: Any) -> frozenset[int]:
     return frozenset(i for first, last in pairs for i in range(first, last + 1))
 
 
-# --- rows of segments and references --------------------------------------------------------------------------------
+# --- marks, rows of segments and references --------------------------------------------------------------------------------
+
+
+def encode_mark(mark: Mark) -> list[int]:
+    """Batch id and time, then rows and bytes if they are known. Earlier programs read the first two, and keep no others."""
+    sizes = [] if mark.rows is None or mark.bytes is None else [mark.rows, mark.bytes]
+    return [mark.batch_id, mark.at_ms, *sizes]
+
+
+def decode_mark(row: Any) -> Mark:
+    batch_id, at_ms, *sizes = (int(n) for n in row)
+    return Mark(batch_id, at_ms, *sizes[:2]) if len(sizes) > 1 else Mark(batch_id, at_ms)
 
 
 def encode_segment(s: Segment) -> list[int | None]:

@@ -166,14 +166,19 @@ class LedgerList:
             for i, r in enumerate(wanted)
         )
         changed = replace(self, segments=self.segments + added)
-        return changed if query_id is None else changed.mark_committed(query_id, batch_id, now_ms)
+        if query_id is None:
+            return changed
+        return changed.mark_committed(query_id, batch_id, now_ms, sum(r.rows for r in wanted), sum(r.bytes for r in wanted))
 
-    def mark_committed(self, query_id: str, batch_id: int, now_ms: int = 0) -> LedgerList:
-        """Mark a batch, and forget marks that are too old: those of one-shot writes after a day, others as the properties say."""
+    def mark_committed(self, query_id: str, batch_id: int, now_ms: int = 0, rows: int | None = None, size: int | None = None) -> LedgerList:
+        """Mark a batch, with its rows and payload bytes where they are known, and forget marks that are too old: those of one-shot writes
+
+        after a day, others as the properties say.
+        """
         if self.is_committed(query_id, batch_id):
             return self
         kept = self.forget_old_marks(now_ms).committed
-        return replace(self, committed=MappingProxyType({**kept, query_id: Mark(batch_id, now_ms)}))
+        return replace(self, committed=MappingProxyType({**kept, query_id: Mark(batch_id, now_ms, rows, size)}))
 
     def forget_old_marks(self, now_ms: int) -> LedgerList:
         """JAN-6: without marks that have not moved for longer than the properties say, and one-shot writes for a day."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from bk_core.errors import LogListFullError
+from bk_core.protocol.log.codec import encode_mark
 from bk_core.protocol.log.ledger_list import LedgerList
 
 
@@ -20,7 +21,7 @@ def is_large(size: int, size_max: int) -> bool:
 
 
 def told(listed: LedgerList, size: int, size_max: int) -> str:
-    marks = len(json.dumps({name: [mark.batch_id, mark.at_ms] for name, mark in listed.committed.items()}))
+    marks = len(json.dumps({name: encode_mark(mark) for name, mark in listed.committed.items()}))
     return (
         f"{size:,} bytes of at most {size_max:,}, {marks:,} of them for the marks of {len(listed.committed):,} queries and transactions. "
         "Drop marks of those that are gone, by id (bk log marks NAME --forget ID), by age (--forget-older-than 30d), or by "

@@ -158,10 +158,12 @@ class HistoryRef:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last committed batch of a query, and when it was committed (0: not known)."""
+    """The last committed batch of a query, when it was committed (0: not known), and its rows and payload bytes (None: not known)."""
 
     batch_id: int
     at_ms: int = 0
+    rows: int | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def grown(*sizes: int) -> LedgerList:
 
 def test_append_publishes_and_marks_once() -> None:
     first = LedgerList(log_id="a").append_segments([SegmentRange(7, 0, 9, 100, 1000, 10)], 1, "q", 0)
-    assert first.committed == {"q": Mark(0, 1)} and first.next_seq == 1
+    assert first.committed == {"q": Mark(0, 1, 100, 1000)} and first.next_seq == 1
     assert first.append_segments([SegmentRange(8, 0, 9, 100, 1000, 10)], 2, "q", 0) is first  # replay with other ledgers
     assert first.append_segments([SegmentRange(7, 0, 9, 100, 1000, 10)], 2) is first  # a lost answer of an unmarked write
 
@@ -314,7 +314,7 @@ def test_the_stored_form_byte_for_byte() -> None:
         b'{"format":2,"logId":"f00d","properties":{"entryFormat":"arrow","ensembleSize":3,"writeQuorumSize":3,"ackQuorumSize":2,'
         b'"digestType":"CRC32C","retentionMs":86400000},"trimmed":[4,50,500,40,400],'
         b'"history":[[0,21,0,3,3,30,300,5,7,1000,1002]],"dropped":[],"segments":[[7,12,14,25,999,1003,10]],'
-        b'"committed":{"q":[9,1003]},"condemned":[4],"released":[],"opened":[],"schemas":["c2NoZW1h"]}'
+        b'"committed":{"q":[9,1003,25,999]},"condemned":[4],"released":[],"opened":[],"schemas":["c2NoZW1h"]}'
     )
     chunk = tuple(Segment(3 + i, 5 + i, 0, 9, 10, 100, 1000 + i) for i in range(3))
     assert encode_chunk("f00d", chunk) == (

@@ -1,0 +1,36 @@
+"""What a batch of a query is to a log, by the mark that the query has there. Pure.
+
+A query numbers its batches without gaps, and commits each of them, also one without rows. So its mark says which batch comes next: one that
+the mark has already is a replay, and one behind a gap, or behind the first without any mark, comes to a log that has lost something.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from bk_core.protocol.log.segments import Mark
+
+
+class Standing(Enum):
+    """NEXT is to be published. Nothing is published of a replay: SAME, or DIFFERENT in rows or bytes from what was committed, or EARLIER
+
+    than the last batch, which only a checkpoint that went back, or a copy of it, brings. BEHIND_LOSS: batches before it are not in the log.
+    """
+
+    NEXT = auto()
+    SAME = auto()
+    DIFFERENT = auto()
+    EARLIER = auto()
+    BEHIND_LOSS = auto()
+
+
+def standing_of(mark: Mark | None, batch_id: int, rows: int, size: int) -> Standing:
+    """BAT-1, BAT-2: of a batch with ``rows`` and ``size`` payload bytes. Marks of earlier programs tell neither, and differ in nothing."""
+    if mark is None:
+        return Standing.NEXT if batch_id <= 0 else Standing.BEHIND_LOSS
+    if batch_id > mark.batch_id:
+        return Standing.NEXT if batch_id == mark.batch_id + 1 else Standing.BEHIND_LOSS
+    if batch_id < mark.batch_id:
+        return Standing.EARLIER
+    known = mark.rows is not None and mark.bytes is not None
+    return Standing.DIFFERENT if known and (mark.rows, mark.bytes) != (rows, size) else Standing.SAME
