@@ -20,7 +20,7 @@
     │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError, ClusterExistsError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
-    │   ├── EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError,
+    │   ├── LogEntryError, EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError,
     │   ├── LogWriterAliveError, LogListFullError, NoSuchLogRootError
     ├── DiskFullError                 a local cluster's directory has no room
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError
@@ -459,6 +459,12 @@ class LogHistoryError(LogError):
 
 class LogSchemaError(LogError):
     code = "BK-LOG-SCHEMA"
+
+
+class LogEntryError(LogError):
+    """An entry of a log is no sound record batch of the log's schema, or larger than the reader takes. It stays so: it was written so."""
+
+    code = "BK-LOG-ENTRY"
 
 
 class WrongClusterError(LogError):

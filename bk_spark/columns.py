@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -132,24 +132,28 @@ def _numbers(bits: int) -> pa.Array:
 
 
 def arrow_column_batches(
-    schema: pa.Schema, stored: pa.Schema | None, with_metadata: bool, r: EntryRange, runs: Iterable[Run]
+    schema: pa.Schema, stored: pa.Schema | None, with_metadata: bool, r: EntryRange, runs: Iterable[Run], entry_bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of ``schema``: the log's columns, decoded with ``stored``, and with ``with_metadata`` those of METADATA_NAMES."""
+    """Batches of ``schema``: the log's columns, decoded with ``stored``, and with ``with_metadata`` those of METADATA_NAMES.
+
+    ``entry_bytes_max``: bytes that the columns of one entry may have. LogEntryError for an entry that is not sound.
+    """
+    decoded = partial(arrow_batches, stored=stored, entry_bytes_max=entry_bytes_max)
     if not with_metadata:
-        yield from arrow_batches(schema, runs, r.skip_rows, r.last_rows, stored=stored)
+        yield from decoded(schema, runs, r.skip_rows, r.last_rows, origin=r)
         return
     own = pa.schema([field for field in schema if field.name not in METADATA_NAMES])
     if not len(own):  # Arrow knows the rows of an entry only by a column of it
         assert stored is not None
         own = pa.schema([stored.field(0)])
     if r.rows_per_entry:
-        yield from _with_metadata(schema, r, arrow_batches(own, runs, r.skip_rows, r.last_rows, stored=stored))
+        yield from _with_metadata(schema, r, decoded(own, runs, r.skip_rows, r.last_rows, origin=r))
         return
     for run in runs:  # written before lists knew the rows per entry: one entry at a time tells
         for i in range(run.count):
             one = cut_run(run, i, i + 1)
             alone = EntryRange(r.ledger_id, one.first_entry_id, one.first_entry_id, 0, log=r.log, committed_at_ms=r.committed_at_ms)
-            yield from _with_metadata(schema, alone, arrow_batches(own, [one], stored=stored))
+            yield from _with_metadata(schema, alone, decoded(own, [one], origin=alone))
 
 
 def _with_metadata(schema: pa.Schema, r: EntryRange, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

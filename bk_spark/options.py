@@ -201,6 +201,15 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("minPartitions", "min_partitions", parse_count, 1, "Least number of tasks, if there are as many rows."),
     Option(
+        "maxBytesPerEntry",
+        "max_bytes_per_entry",
+        parse_size,
+        256 << 20,
+        "Most bytes that the columns of one `arrow` entry may have, decompressed: a read refuses a larger entry (BK-LOG-ENTRY) before it "
+        "decompresses it, a write refuses a row that would make one.",
+        shown_default="256m",
+    ),
+    Option(
         "failOnDataLoss",
         "fail_on_data_loss",
         parse_bool,
@@ -379,6 +388,7 @@ class Options:
     max_bytes_per_partition: int = 128 << 20
     max_records_per_partition: int | None = None
     min_partitions: int = 1
+    max_bytes_per_entry: int = 256 << 20
     fail_on_data_loss: bool = True
     fail_on_new_columns: bool = True
     reader_name: str | None = None

@@ -18,6 +18,8 @@ from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogSchemaEr
 
 ENTRY_BYTES_MAX = (5 << 20) - 1024
 """Payload of one entry: what Apache's bookies take (``nettyMaxFrameSizeBytes``, 5 MiB), less headers and digest."""
+BYTES_PER_ENTRY_MAX = 256 << 20
+"""Default of ``maxBytesPerEntry``: what the columns of an entry may have once they are decompressed. Fifty times the largest entry."""
 RUN_BYTES = 4 << 20
 """Payload of one append: large enough that its cost does not count, small enough for steady acknowledgements."""
 _GROWTH_BYTES_MAX = 3 << 20  # an entry never grows beyond this with the rows it was laid out for
@@ -56,14 +58,20 @@ class PackedRun:
 
 
 def pack_arrow(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, entry_size: int, compression: str = "none", run_bytes: int = RUN_BYTES
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    entry_size: int,
+    compression: str = "none",
+    run_bytes: int = RUN_BYTES,
+    entry_bytes_max: int = BYTES_PER_ENTRY_MAX,
 ) -> Iterator[PackedRun]:
     """Pack rows into entries of about ``entry_size`` payload bytes (before compression), and entries into runs of ``run_bytes``.
 
     The number of rows per entry is chosen from the first data and kept while entries stay near ``entry_size``; remainders are carried
-    from batch to batch. Raises LogSchemaError for columns that the log does not have, EntryTooLargeError for a row that no bookie takes.
+    from batch to batch. Raises LogSchemaError for columns that the log does not have, EntryTooLargeError for a row that no bookie takes, or
+    that has more than ``entry_bytes_max`` bytes before compression, which no reader would take.
     """
-    packer = Packer(schema, entry_size, compression, run_bytes)
+    packer = Packer(schema, entry_size, compression, run_bytes, entry_bytes_max)
     for given in batches:
         packer.put(conform(given, schema))
         yield from packer.full_entries()
@@ -73,15 +81,18 @@ def pack_arrow(
 class Packer:
     """Rows of one task and log. An entry is written into its run's memory as soon as it is cut, so that the batches it came from can go."""
 
-    def __init__(self, schema: pa.Schema, entry_size: int, compression: str, run_bytes: int) -> None:
+    def __init__(
+        self, schema: pa.Schema, entry_size: int, compression: str, run_bytes: int, entry_bytes_max: int = BYTES_PER_ENTRY_MAX
+    ) -> None:
         self._schema = schema
         self._compressed = compression != "none"
         # Spark gives a task one core: to wake Arrow's threads for each column costs more than they bring.
         self._options = pa.ipc.IpcWriteOptions(compression=compression if self._compressed else None, use_threads=False)
         self._empty = pa.RecordBatch.from_pylist([], schema=schema)
         self._head_bytes = self._head_size()
-        self._entry_size = entry_size
-        self._entry_bytes_max = max(entry_size, min(_GROWTH * entry_size, _GROWTH_BYTES_MAX))
+        entry_size = self._entry_size = min(entry_size, entry_bytes_max)
+        self._decompressed_max = entry_bytes_max
+        self._entry_bytes_max = min(entry_bytes_max, max(entry_size, min(_GROWTH * entry_size, _GROWTH_BYTES_MAX)))
         self._run_bytes = run_bytes
         self._pending: deque[pa.RecordBatch] = deque()
         self._pending_rows = 0
@@ -148,6 +159,8 @@ class Packer:
         return parts[0] if len(parts) == 1 else _joined(parts, self._schema)
 
     def _write(self, entry: pa.RecordBatch, *, final: bool) -> Iterator[PackedRun]:
+        if entry.nbytes > self._decompressed_max:
+            raise too_wide(self._packed_rows, entry.nbytes, self._decompressed_max)
         needed = 0 if self._compressed else pa.ipc.get_record_batch_size(entry)
         self._check_size(entry, needed)
         if self._run is not None and not self._run.has_room(needed):
@@ -226,6 +239,11 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 def too_large(row: int, rows: int, size: int) -> EntryTooLargeError:
     what = f"row {row} of the task" if rows == 1 else f"rows {row}..{row + rows - 1} of the task"
     message = f"{what} would be an entry of {size} bytes; bookies take {ENTRY_BYTES_MAX}. Keep large values elsewhere, or compress them"
+    return EntryTooLargeError(message, row=row, bytes=size)
+
+
+def too_wide(row: int, size: int, limit: int) -> EntryTooLargeError:
+    message = f"row {row} of the task has {size:,} bytes, and maxBytesPerEntry is {limit:,}: reads would refuse it. Raise it for both"
     return EntryTooLargeError(message, row=row, bytes=size)
 
 

@@ -77,7 +77,7 @@ def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: In
             if raw:
                 yield from raw_column_batches(schema, r, runs)
             else:
-                yield from arrow_column_batches(schema, stored.get((r.log, r.schema_id)), metadata, r, runs)
+                yield from arrow_column_batches(schema, stored.get((r.log, r.schema_id)), metadata, r, runs, options.max_bytes_per_entry)
 
     yield from joined(batches(), schema)
 

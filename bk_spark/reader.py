@@ -38,7 +38,7 @@ _UNDERSCORED = {meta.name: plain.name for meta, plain in zip(METADATA_FIELDS, RA
 
 _ALWAYS = frozenset({"uri", "protocol", "metadata", "columns", "pushdown"})
 _ROWS = WHICH_LEDGERS | PLACES | _ALWAYS | {"password", "open_ledgers", "fail_on_data_loss", "include_metadata", "include_headers"}
-BATCH_OPTIONS = _ROWS | {"max_bytes_per_partition", "max_records_per_partition", "min_partitions"}
+BATCH_OPTIONS = _ROWS | {"max_bytes_per_partition", "max_records_per_partition", "min_partitions", "max_bytes_per_entry"}
 """Options, by field, that mean something to a batch read."""
 
 

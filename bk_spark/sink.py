@@ -27,7 +27,7 @@ from bk_spark.worker_process import spare_collections
 _log = logging.getLogger("bk_spark.sink")
 _SOURCE_ONLY = {"ledgers": "ledgers", "logs": "logs", "logPattern": "log_pattern", "metadata": "metadata"}
 _LEDGERS = {"ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type", "password", "guaranteed_write_quorum"}
-_PACKING = {"entry_format", "entry_size", "compression"}
+_PACKING = {"entry_format", "entry_size", "compression", "max_bytes_per_entry"}
 _ROLLS = {"roll_max_bytes", "roll_max_entries", "roll_max_time_ms", "max_open_ledgers", "max_in_flight_bytes"}
 _COMMITS = {"create_logs", "merge_schema", "take_over", "exactly_once", "txn_app_id", "txn_version"}
 SINK_OPTIONS = frozenset({"uri", "protocol", "log"} | _LEDGERS | _PACKING | _ROLLS | _COMMITS)
@@ -117,7 +117,10 @@ class Sink:
         if plan.schema:
             schema = arrow_schema_of_text(plan.schema)
             fitting = (spelled(batch, schema.names) for batch in batches)
-            runs: Iterable[PackedRun] = pack_arrow(fitting, schema, self.options.entry_size, self.options.compression)
+            options = self.options
+            runs: Iterable[PackedRun] = pack_arrow(
+                fitting, schema, options.entry_size, options.compression, entry_bytes_max=options.max_bytes_per_entry
+            )
         else:
             runs = pack_raw(only_value(plan.log, batch) for batch in batches)
         for run in runs:
@@ -152,7 +155,7 @@ class _LogPacker:
         self._packer: Packer | None = None
         if plan.schema:
             self._schema = arrow_schema_of_text(plan.schema)
-            self._packer = Packer(self._schema, options.entry_size, options.compression, ROUTED_RUN_BYTES)
+            self._packer = Packer(self._schema, options.entry_size, options.compression, ROUTED_RUN_BYTES, options.max_bytes_per_entry)
 
     @property
     def held_bytes(self) -> int:

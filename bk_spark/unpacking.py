@@ -1,4 +1,9 @@
-"""Entries to record batches that Spark takes: strictly the demanded schema, int32 offsets, bounded by bytes (spark-connectors.md 5.4)."""
+"""Entries to record batches that Spark takes: strictly the demanded schema, int32 offsets, bounded by bytes (spark-connectors.md 5.4).
+
+Nothing that an entry says is believed. Before Arrow decodes one its structure is checked (``entry_check``), and before anybody touches a
+decoded column all its values are. A digest does not make that needless: it vouches for bytes, not for the program that wrote them. Nor does
+one with a password, because a defect of another writer does the same harm as malice, and the check is a small part of a read.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from bk_core.errors import LogSchemaError
+from bk_core.errors import LogEntryError, LogSchemaError
 from bk_core.protocol import BytesLike
-from bk_spark.packing import as_type
+from bk_spark.entry_check import BadEntryError, EntryCheck
+from bk_spark.entry_values import ValueCheck
+from bk_spark.packing import BYTES_PER_ENTRY_MAX, as_type
+from bk_spark.planning import EntryRange
 
 BATCH_BYTES = 2 << 20  # what a reader hands to Spark at once; larger ones fall out of the processor's caches
 
@@ -50,7 +58,9 @@ def arrow_batches(
     take_rows: int | None = None,
     *,
     stored: pa.Schema | None = None,
+    origin: EntryRange | None = None,
     bytes_max: int = BATCH_BYTES,
+    entry_bytes_max: int = BYTES_PER_ENTRY_MAX,
 ) -> Iterator[pa.RecordBatch]:
     """Decode entries and join small ones into batches of about ``bytes_max``, each of exactly ``schema``.
 
@@ -58,11 +68,14 @@ def arrow_batches(
     entry's beginning (so ``skip_rows`` of them are skipped if it is also the first); None = all of it.
     ``stored``: the schema that these entries were written with, if it is not ``schema``: columns are matched by name, only the wanted
     ones are decoded, and those that the entries do not have are null.
-    LogSchemaError for an entry that is no record batch of the stored schema.
+    ``origin``: the range that the entries are of; each must have the rows that it tells, and errors name its log and ledger.
+    ``entry_bytes_max``: bytes that the columns of one entry may have, decompressed.
+    LogEntryError for an entry that is no sound record batch of the stored schema.
     """
     pending: list[pa.RecordBatch] = []
     size = 0
-    for batch in _cut_ends(_Decoder(schema, schema if stored is None else stored).batches(runs), skip_rows, take_rows):
+    decoder = _Decoder(schema, schema if stored is None else stored, origin, entry_bytes_max)
+    for batch in _cut_ends(decoder.batches(runs), skip_rows, take_rows):
         pending.append(batch)
         size += batch.nbytes
         if size >= bytes_max:
@@ -85,35 +98,47 @@ def _cut_ends(batches: Iterator[pa.RecordBatch], skip_rows: int, take_rows: int 
 
 
 class _Decoder:
-    def __init__(self, wanted: pa.Schema, stored: pa.Schema) -> None:
+    def __init__(self, wanted: pa.Schema, stored: pa.Schema, origin: EntryRange | None, entry_bytes_max: int) -> None:
         self._wanted = wanted
         self._stored = stored
+        self._origin = origin
+        self._check = EntryCheck(stored, entry_bytes_max)
+        self._values = ValueCheck(stored)
         known = {name: i for i, name in enumerate(stored.names)}
         self._included = sorted(known[name] for name in wanted.names if name in known)
         self._partly = len(self._included) < len(stored)
         self._same = not self._partly and stored.equals(wanted)
-        self._as_stream: bool | None = True if self._partly else None
 
     def batches(self, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
         for run in runs:
-            if self._as_stream is None:
-                self._as_stream = self._is_compressed(run)
-            yield from self._stream(run) if self._as_stream else self._whole(run)
+            compressed = self._checked(run)
+            for batch in self._stream(run) if self._partly or compressed else self._whole(run):
+                yield batch if self._same else self._fitted(batch)
 
-    def _is_compressed(self, run: Run) -> bool:
-        """By its first entry, which is larger than its columns unless they are compressed. It only decides how to decode."""
-        for batch in self._whole(run):
-            return bool(batch.nbytes > run.offsets[1])
-        return False
+    def _checked(self, run: Run) -> bool:
+        """Whether any entry is compressed. LogEntryError unless all are record batches with the rows that they must have."""
+        compressed = False
+        edges = run.offsets.tolist()
+        for i in range(run.count):
+            entry_id = run.first_entry_id + i
+            try:
+                shape = self._check.shape(run.values, edges[i], edges[i + 1])
+                if self._origin is not None:
+                    _check_rows(self._origin, entry_id, shape.rows)
+            except BadEntryError as error:
+                raise self._damaged(entry_id, error) from None
+            compressed = compressed or shape.compressed
+        return compressed
 
     def _whole(self, run: Run) -> Iterator[pa.RecordBatch]:
         values = pa.py_buffer(run.values)
         for i in range(run.count):
             try:
                 batch = pa.ipc.read_record_batch(values.slice(run.offsets[i], run.offsets[i + 1] - run.offsets[i]), self._stored)
-            except (pa.ArrowException, OSError) as error:
-                raise _foreign(run.first_entry_id + i, error) from error
-            yield batch if self._same else self._fitted(batch)
+                self._values.check(batch)
+            except (pa.ArrowException, BadEntryError, OSError) as error:
+                raise self._damaged(run.first_entry_id + i, error) from error
+            yield batch
 
     def _stream(self, run: Run) -> Iterator[pa.RecordBatch]:
         """A run is a stream that lacks its schema; to put that in front costs a copy. Only a stream decodes (and decompresses) some columns
@@ -123,12 +148,13 @@ class _Decoder:
         done = 0
         try:
             for batch in pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False, **fields)):
-                yield batch if self._same else self._fitted(batch)
+                self._values.check(batch)
+                yield batch
                 done += 1
-        except (pa.ArrowException, OSError) as error:
-            raise _foreign(run.first_entry_id + done, error) from error
+        except (pa.ArrowException, BadEntryError, OSError) as error:
+            raise self._damaged(run.first_entry_id + done, error) from error
         if done != run.count:
-            raise _foreign(run.first_entry_id + done, "it is empty")
+            raise self._damaged(run.first_entry_id + done, "it is empty")
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         there = set(batch.schema.names)
@@ -139,9 +165,35 @@ class _Decoder:
             raise LogSchemaError("at least one column must be read")
         return pa.RecordBatch.from_arrays(columns, schema=self._wanted)
 
+    def _damaged(self, entry_id: int, reason: object) -> LogEntryError:
+        origin = self._origin
+        where = f"entry {entry_id}"
+        context: dict[str, Any] = {"entry": entry_id}
+        if origin is not None:
+            where += f" of ledger {origin.ledger_id}" + ("" if origin.log is None else f" of log {origin.log!r}")
+            context |= {"ledger": origin.ledger_id, "log": origin.log}
+        message = (
+            f"{where} is no sound Arrow record batch of the log's schema: {reason}. Its digest is right, so it was written like that, and "
+            "every read of it ends here. startingOffsets and endingOffsets read what lies before and behind, the option ledgers its bytes"
+        )
+        return LogEntryError(message, **context)
 
-def _foreign(entry_id: int, reason: object) -> LogSchemaError:
-    return LogSchemaError(f"entry {entry_id} is no Arrow record batch of the log's schema: {reason}", entry_id=entry_id)
+
+def _check_rows(origin: EntryRange, entry_id: int, rows: int) -> None:
+    """The list of a log knows how many rows each entry has. BadEntryError for others: every later row would have a wrong number."""
+    per_entry = origin.rows_per_entry
+    if not per_entry:
+        return
+    least = most = per_entry
+    if entry_id == origin.last:
+        if origin.last_rows is not None:
+            least = origin.last_rows
+        elif origin.rows is not None:
+            least = most = origin.skip_rows + origin.rows - (origin.last - origin.first) * per_entry
+        else:
+            least = 1
+    if not least <= rows <= most:
+        raise BadEntryError(f"it has {rows} rows, and the log's list says {least if least == most else f'{least} to {most}'}")
 
 
 def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -50,6 +50,10 @@ OPTION_TESTS: dict[str, tuple[str, ...]] = {
     "maxBytesPerPartition": (f"{EFFECTS}::test_how_a_batch_read_is_divided",),
     "maxRecordsPerPartition": (f"{EFFECTS}::test_how_a_batch_read_is_divided",),
     "minPartitions": (f"{EFFECTS}::test_how_a_batch_read_is_divided",),
+    "maxBytesPerEntry": (
+        f"{EFFECTS}::test_an_entry_that_takes_too_much_is_not_read",
+        f"{EFFECTS}::test_a_row_that_takes_too_much_is_not_written",
+    ),
     "failOnDataLoss": (
         f"{ORDER}::test_going_on_behind_a_loss",
         f"{STREAM_READER}::test_a_recreated_log",

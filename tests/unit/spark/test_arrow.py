@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogSchemaError, NullValueError
+from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogEntryError, LogSchemaError, NullValueError
 from bk_spark.arrow import (
     ENTRY_BYTES_MAX,
     PackedRun,
@@ -57,7 +57,7 @@ def test_small_batches_share_an_entry_and_nothing_makes_none() -> None:
 
 def test_an_entry_of_something_else_is_named() -> None:
     foreign = PackedRun(b"hello", array("q", [0, 5]), 1)
-    with pytest.raises(LogSchemaError, match="entry 7"):
+    with pytest.raises(LogEntryError, match="entry 7"):
         list(arrow_batches(SCHEMA, [run_of(foreign, 7)]))
 
 
@@ -241,10 +241,10 @@ def test_a_foreign_entry_is_named_also_when_columns_are_chosen(compression: str)
     (run,) = pack_arrow([wide_rows([200] * 100)], SCHEMA, 2000, compression)
     broken = PackedRun(bytes(run.payloads[: run.offsets[2]]) + b"\x07" * 64, array("q", [*run.offsets[:3], run.offsets[2] + 64]), 0)
     for wanted in (SCHEMA, pa.schema([SCHEMA.field("id")])):
-        with pytest.raises(LogSchemaError, match="entry 12"):
+        with pytest.raises(LogEntryError, match="entry 12"):
             list(arrow_batches(wanted, [run_of(broken, 10)], stored=SCHEMA))
     cut = PackedRun(run.payloads[: run.offsets[1]], array("q", [0, run.offsets[1], run.offsets[1]]), 0)
-    with pytest.raises(LogSchemaError, match="entry 11"):
+    with pytest.raises(LogEntryError, match="entry 11"):
         list(arrow_batches(pa.schema([SCHEMA.field("id")]), [run_of(cut, 10)], stored=SCHEMA))
 
 

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
 from bk_core.client.logs import list_logs, read_log
+from bk_core.errors import EntryTooLargeError, LogEntryError
 from bk_core.metadata import open_store
 from bk_core.protocol.bookie.runs import AddRun, ReadRun
 from bk_core.protocol.bookie.stream import RequestStream
@@ -112,6 +113,21 @@ def test_how_a_batch_read_is_divided(rows_of_a: dict[str, str]) -> None:
     assert max(sum(r.rows for r in task) for task in planned({**rows_of_a, "maxRecordsPerPartition": "30"})) <= 30
     assert len(planned({**rows_of_a, "minPartitions": "5"})) >= 5
     assert max(sum(r.bytes for r in task) for task in planned({**rows_of_a, "maxBytesPerPartition": "2k"})) <= 2048
+
+
+def test_an_entry_that_takes_too_much_is_not_read(rows_of_a: dict[str, str]) -> None:
+    assert read(**rows_of_a, maxBytesPerEntry="1k") == list(range(160))
+    with pytest.raises(LogEntryError, match="entry 0 of ledger . of log 'a'.*maxBytesPerEntry is 8"):
+        read(**rows_of_a, maxBytesPerEntry="8")
+
+
+def test_a_row_that_takes_too_much_is_not_written(world: Any, uri: str) -> None:
+    def write(value: bytes) -> None:
+        world.write({"value": [value]}, schema="value binary", log="b", metadataServiceUri=uri, compression="zstd", maxBytesPerEntry="1k")
+
+    with pytest.raises(EntryTooLargeError, match="maxBytesPerEntry is 1,024"):
+        write(b"x" * 1024)
+    write(b"x" * 900)
 
 
 def test_which_columns_a_batch_read_has(world: Any, uri: str, rows_of_a: dict[str, str]) -> None:
