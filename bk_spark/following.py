@@ -293,6 +293,15 @@ class SourceLogs:
                 self._forget(name)
         return found
 
+    def once(self, name: str) -> dict[str, Snapshot]:
+        """One log, whether or not it is of the source; {} if there is none."""
+        try:
+            return {name: self._of(name).snapshot(self._lengths, True)}
+        except NoSuchLogError:
+            return {}
+        finally:
+            self._forget(name)
+
     def _of(self, name: str) -> FollowedLog:
         log = self._followed.get(name)
         if log is None:

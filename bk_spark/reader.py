@@ -43,10 +43,13 @@ BATCH_OPTIONS = _ROWS | {"max_bytes_per_partition", "max_records_per_partition",
 
 
 def schema_of(options: Options) -> StructType:
-    """The columns that a read with these options gives. LogSchemaError if a log has none yet; InvalidArgumentError for bad ``columns``."""
+    """The columns that a read with these options gives, of a batch or of a stream that is under way.
+
+    LogSchemaError if a log has none yet; InvalidArgumentError for bad ``columns``.
+    """
     if options.metadata is not None:
         return chosen(TABLES[options.metadata].schema, options.columns)
-    views = {} if options.ledgers is not None else views_of(client_for(options.uri, options.protocol), options)
+    views = {} if options.ledgers is not None else views_of(client_for(options.uri, options.protocol), options, under_way=True)
     return chosen(source_schema(options, views), options.columns)
 
 

@@ -38,15 +38,23 @@ PLACES = frozenset(
 # --- schema -------------------------------------------------------------------------------------------------------------
 
 
-def views_of(client: Any, options: Options) -> dict[str, LogView]:
-    """The logs to read, by name. With ``logPattern`` a log that is deleted at this moment is left out; else NoSuchLogError."""
+def views_of(client: Any, options: Options, under_way: bool = False) -> dict[str, LogView]:
+    """The logs to read, by name. With ``logPattern`` a log that is deleted at this moment is left out; else NoSuchLogError.
+
+    ``under_way``: for a stream that may have begun long ago (``source_logs``). With ``failOnDataLoss=false`` it does without logs that are
+    gone, as long as there is one that tells the columns.
+    """
     views: dict[str, LogView] = {}
-    for name in source_logs(options, client):
+    missing: NoSuchLogError | None = None
+    for name in source_logs(options, client, under_way):
         try:
             views[name] = read_log(client, name)
-        except NoSuchLogError:
-            if options.log_pattern is None:
+        except NoSuchLogError as error:
+            if options.log_pattern is None and (not under_way or options.fail_on_data_loss):
                 raise
+            missing = error
+    if missing is not None and not views:
+        raise missing
     return views
 
 

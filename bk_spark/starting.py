@@ -17,16 +17,43 @@ from bk_spark.grammar import EARLIEST, LATEST, Offsets, Place, matching
 from bk_spark.options import Options
 
 
-def source_logs(options: Options, client: Any) -> tuple[str, ...]:
-    """Names of the logs to read, sorted: ``log``, ``logs``, or those that ``logPattern`` matches now. NoSuchLogError if it matches none."""
+def source_logs(options: Options, client: Any, under_way: bool = False) -> tuple[str, ...]:
+    """Names of the logs to read, sorted: ``log``, ``logs``, or those that ``logPattern`` matches now. NoSuchLogError if it matches none.
+
+    ``under_way``: for a stream that may have begun long ago, so that offsets by log need not name what a pattern matches now.
+    """
     if options.log_pattern is None:
         names = options.log_names()
     else:
         names = matching(options.log_pattern, list_logs(client))
         if not names:
             raise NoSuchLogError(f"logPattern {options.log_pattern!r} matches no log", pattern=options.log_pattern)
-    check_offsets_name(options, names)
+    if not (under_way and options.log_pattern is not None):
+        check_offsets_name(options, names)
     return names
+
+
+def check_beginning(options: Options, names: Collection[str]) -> None:
+    """Of a new query with a pattern: InvalidArgumentError for offsets and times of logs that it does not match, and for one place in
+
+    several. Logs that are not named begin at their first entry, as those do that come later (Kafka's rule for new partitions).
+    """
+    offsets, times = options.starting_offsets, options.starting_offsets_by_timestamp
+    if offsets is not None and offsets.everywhere is not None and offsets.everywhere.word is None and len(names) != 1:
+        raise InvalidArgumentError(f'startingOffsets is a place in one log; for several write {{"log": {{...}}, ...}} with {_list(names)}')
+    for option, given in (
+        ("startingOffsets", [name for name, _ in offsets.by_log] if offsets is not None else []),
+        ("startingOffsetsByTimestamp", [name for name, _ in times or ()]),
+    ):
+        if strange := set(given) - set(names):
+            raise InvalidArgumentError(f"{option} names {_list(strange)}; the pattern matches {_list(names)}")
+
+
+def unnamed_place(options: Options) -> str:
+    """``earliest`` or ``latest``: where a stream begins in a log for which nothing else is said."""
+    offsets, times = options.starting_offsets, options.starting_offsets_by_timestamp
+    by_log = offsets.everywhere is None if offsets is not None else times is not None
+    return EARLIEST if options.log_pattern is not None and by_log else LATEST
 
 
 def check_offsets_name(options: Options, names: Collection[str]) -> None:

@@ -34,14 +34,14 @@ from bk_spark.arrow import arrow_schema
 from bk_spark.clients import client_for
 from bk_spark.first_offset import durable
 from bk_spark.following import Snapshot, SourceLogs, retried
-from bk_spark.grammar import LATEST
+from bk_spark.grammar import matching
 from bk_spark.offsets import LogOffset, check_there, from_json, to_json
 from bk_spark.options import Options, refuse_others
 from bk_spark.partitions import partitions_of, read_partition
 from bk_spark.planning import EntryRange, committed_ranges
 from bk_spark.reader import BATCH_OPTIONS
 from bk_spark.snapshot import check_read_schema, common_columns, is_raw_source, source_schema, views_of
-from bk_spark.starting import depends_on_now, source_logs, starting_position
+from bk_spark.starting import check_beginning, depends_on_now, source_logs, starting_position, unnamed_place
 from bk_spark.stream_columns import StreamColumns
 
 CATCH_UP_S = 5.0
@@ -63,7 +63,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         _refuse_batch_options(options)
         refuse_others(options, STREAM_OPTIONS, "a stream: it belongs to a batch read or a write")
         self._options = options
-        views = retried(lambda: views_of(client_for(options.uri, options.protocol), options))
+        views = retried(lambda: views_of(client_for(options.uri, options.protocol), options, under_way=True))
         check_read_schema(schema, source_schema(options, views))
         self._schema = arrow_schema(schema)
         self._raw = is_raw_source(options, views)
@@ -110,7 +110,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if reader is None:
                 self._initial = to_json(self._first_offsets())
             else:
-                names = retried(lambda: source_logs(self._options, client))
+                names = retried(lambda: source_logs(self._options, client, under_way=True))
                 offsets, known = retried(lambda: durable(client.store, reader, names, self._first_offsets))
                 self._initial = to_json(offsets)
                 if known:
@@ -118,15 +118,17 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._initial
 
     def _first_offsets(self) -> Offsets:
-        names = retried(lambda: source_logs(self._options, client_for(self._options.uri, self._options.protocol)))
+        names = retried(lambda: source_logs(self._options, client_for(self._options.uri, self._options.protocol), under_way=True))
         snapshots = self._snapshots(fresh=True)
+        if self._options.log_pattern is not None:
+            check_beginning(self._options, snapshots)
         missing = sorted(set(names) - set(snapshots))
         if missing and self._options.log_pattern is None:
             raise NoSuchLogError(f"there is no log {missing[0]!r}", log=missing[0])
         return {name: self._begin(snapshot) for name, snapshot in snapshots.items()}
 
     def _begin(self, snapshot: Snapshot) -> LogOffset:
-        position = starting_position(snapshot.view, snapshot.name, self._options, LATEST, snapshot.end)
+        position = starting_position(snapshot.view, snapshot.name, self._options, unnamed_place(self._options), snapshot.end)
         return snapshot.offset_at(position)
 
     # --- admission ------------------------------------------------------------------------------------------------------
@@ -180,6 +182,15 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _backlogs(self, before: Offsets, snapshots: Mapping[str, Snapshot]) -> dict[str, Backlog]:
         """What may be read of each log that the stream has begun. Losses are raised or told here."""
         for name in sorted(set(before) - set(snapshots)):
+            if not self._asks_for(name):
+                self._tell(
+                    LogError(
+                        f"log {name!r} is in the checkpoint, and not asked for any more: the stream stays behind its row "
+                        f"{before[name].rows:,}, and goes on there if it is asked for again",
+                        log=name,
+                    )
+                )
+                continue
             self._lost(LogDataLossError(f"log {name!r} was deleted; what it had after row {before[name].rows:,} is lost", log=name))
         backlogs: dict[str, Backlog] = {}
         for name in sorted(set(before) & set(snapshots)):
@@ -211,6 +222,15 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             raise LogDataLossError(message, log=snapshot.name)
         return snapshot.spelled(offset.position)
 
+    def _asks_for(self, name: str) -> bool:
+        pattern = self._options.log_pattern
+        return name in self._options.log_names() if pattern is None else bool(matching(pattern, [name]))
+
+    def _once(self, name: str) -> dict[str, Snapshot]:
+        """A log that is not followed, as it is now; {} if there is none."""
+        assert self._logs is not None
+        return self._logs.once(name)
+
     def _target_of(self, snapshot: Snapshot) -> Position:
         if self._target is None:
             return snapshot.end
@@ -222,9 +242,9 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     ) -> Offsets:
         """A log that is new to the stream is pinned at its first entry, and read from the next batch on: so a replay of this one, or a
 
-        trim in between, cannot move its beginning.
+        trim in between, cannot move its beginning. One that is not asked for any more keeps its place, to go on there when it is again.
         """
-        ends: Offsets = {}
+        ends: Offsets = {name: offset for name, offset in before.items() if not self._asks_for(name)}
         for name, snapshot in snapshots.items():
             if name in reached:
                 ends[name] = _end_of(snapshot, before[name], backlogs[name].start, reached[name])
@@ -270,6 +290,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _report(self, snapshots: Mapping[str, Snapshot], ends: Offsets, before: Offsets) -> None:
         """One structured line per trigger and log: what it takes, and how far behind the log's end the stream is then."""
         for name, end in ends.items():
+            if name not in snapshots:
+                continue
             snapshot, start = snapshots[name], before.get(name)
             behind = lag(snapshot.view, end.position, snapshot.end, now_ms())
             taken = end.rows - start.rows if start is not None and start.log_id == end.log_id else end.rows
@@ -298,6 +320,10 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             here = before.get(name)
             if here is None:  # new in this batch, which only pins it
                 continue
+            if not self._asks_for(name):
+                if here == there:
+                    continue
+                snapshots |= self._once(name)  # the batch was planned when it was
             if here.log_id == there.log_id and here.position > there.position:
                 raise LogDataLossError(f"offsets of log {name!r} run backwards: {json.dumps(start)} > {json.dumps(end)}", log=name)
             ranges += self._ranges(snapshots.get(name), name, here, there)
@@ -308,7 +334,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """A batch 0 that an earlier run planned began where *its* initialOffset was, which nobody wrote down (5.6)."""
         if start != self._initial or self._options.reader_name is not None or json.dumps(end) in self._planned:
             return
-        moving = [name for name in from_json(start) if depends_on_now(self._options, name, LATEST)]
+        moving = [name for name in from_json(start) if depends_on_now(self._options, name, unnamed_place(self._options))]
         if moving:
             message = (
                 f"batch 0 was planned by an earlier run up to {json.dumps(end)}, but nobody knows where it began in {', '.join(moving)}, "
