@@ -404,6 +404,20 @@ def test_leaving_the_block_tells_nothing_twice(client: bk_core.BookKeeper, told:
             told(first)
 
 
+def test_closing_tells_once_that_an_append_failed(client: bk_core.BookKeeper) -> None:
+    first = LogWriter.open(client, "a")
+    first.append(b"one")
+    with LogWriter.open(client, "a") as second:
+        second.append(b"two")
+    failed = threading.Event()
+    first.append_future(b"lost").add_done_callback(lambda _: failed.set())
+    assert failed.wait(30)
+    with pytest.raises(LogTakenOverError):
+        first.close()
+    first.close()
+    assert contents(client) == [b"one", b"two"]
+
+
 def test_what_is_abandoned_on_purpose_is_no_loss(client: bk_core.BookKeeper) -> None:
     with LogWriter.open(client, "a") as writer:
         writer.append_future(b"x")
