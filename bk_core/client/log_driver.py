@@ -245,6 +245,7 @@ class LeaderWorks:
         custom = {**tags, WRITER: self._tag}
         handle = create_intended(self._client, self.name, self.properties, log_id=self.log_id, password=self._password, custom=custom)
         self._short_since = None
+        handle.tells_when_dropped = False
         self.handles[handle.ledger_id] = handle
         self._intended.add(handle.ledger_id)
         return int(handle.ledger_id)

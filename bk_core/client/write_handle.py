@@ -45,6 +45,7 @@ class WriteHandle:
         self, session: Session, ledger_id: int, metadata: LedgerMetadata, version: int, options: WriterOptions | None = None
     ) -> None:
         self.ledger_id = ledger_id
+        self.tells_when_dropped = True  # not where something else holds it that tells, such as the writer of a log
         self._session = session
         self._limits = session.config.limits
         self._options = options or session.writer_options()
@@ -406,7 +407,8 @@ class WriteHandle:
             return
         message = f"unclosed {self!r}"
         self.abandon()
-        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+        if self.tells_when_dropped:
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Self:
         return self

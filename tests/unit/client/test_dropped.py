@@ -144,6 +144,37 @@ def test_readers_of_ledgers() -> None:
     )
 
 
+def test_writers_and_readers_of_logs() -> None:
+    run(
+        """
+        bk = bk_core.connect(uri)
+        before = threads()
+        for n in range(100):
+            create_log(bk, f"log{n}", LogProperties(entry_format="raw"))
+            writer = LogWriter.open(bk, f"log{n}", roll_max_s=3600)
+            future = writer.append_future(b"x")
+            if n % 2:
+                future.result(PATIENCE_S)
+            reader = LogReader(bk, f"log{n}")
+            if future.done():
+                runs = reader.follow()
+                next(runs)
+                del runs
+        del writer, reader
+        future.result(PATIENCE_S)
+        del future
+        awaited(lambda: living(LogWriter, LogReader, WriteHandle, ReadHandle) == 0)
+        awaited(lambda: threads() <= before + bk._session._metadata._threads_max)
+        assert said["unclosed <LogWriter"] == 100 and not said["unclosed <WriteHandle"], said
+        with LogReader(bk, "log7") as reader:
+            assert [payload for run in reader.read() for payload in run.payloads()] == [b"x"]
+        with LogWriter.open(bk, "log7") as writer:
+            writer.append(b"y")
+        bk.close()
+        """
+    )
+
+
 @pytest.mark.parametrize("how", ["plain", "with handles", "in cycles"])
 def test_clients(how: str) -> None:
     """Their threads and descriptors end. A handle keeps its client."""
