@@ -72,7 +72,11 @@ LAYERS = [
     Layer("bk_spark", ("bk_core",), None),
 ]  # fmt: skip
 FORBIDDEN = {"bk_core": {"pyspark", "pyarrow", "pandas", "py4j", "bk_spark"}, "bk_spark": set()}
-ONLY_IN = {"kazoo": "bk_core.metadata.zookeeper", "grpc": "bk_core.metadata.etcd", "lmdb": "bk_core.bookie.storage"}
+ONLY_IN = {
+    "kazoo": ("bk_core.metadata.zookeeper", "bk_core.metadata.zookeeper_link"),
+    "grpc": ("bk_core.metadata.etcd",),
+    "lmdb": ("bk_core.bookie.storage",),
+}
 SPARK_FREE = {"bk_spark.planning", "bk_spark.offsets", "bk_spark.options"}  # partitions.py must subclass InputPartition
 
 
@@ -126,7 +130,7 @@ def is_allowed(module: str, name: str) -> bool:
     if root in FORBIDDEN[module.split(".")[0]]:
         return False
     if root in ONLY_IN and root not in ("lmdb",):
-        return within(module, ONLY_IN[root])
+        return any(within(module, allowed) for allowed in ONLY_IN[root])
     if module in SPARK_FREE and root in ("pyspark", "pyarrow"):
         return False
     if root in ("bk_core", "bk_spark"):

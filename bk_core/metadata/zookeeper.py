@@ -5,12 +5,12 @@ request that met a lost connection, an expired session or its deadline may still
 MetadataOutcomeUnknownError, a read is repeated until the deadline. Without a connection nothing is sent at all, and the error is
 MetadataUnavailableError.
 
-Watches and registrations are looked after by one thread per store (zookeeper_watches.py).
+Kazoo's client, its states and its errors are behind zookeeper_link.py. Watches and registrations are looked after by one thread per store
+(zookeeper_watches.py).
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import re
 import time
@@ -22,11 +22,8 @@ from threading import RLock
 from typing import Any
 
 from kazoo import exceptions as kazoo_errors
-from kazoo.client import KazooClient, KazooState
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 
 from bk_core.errors import (
-    ClientClosedError,
     ClusterExistsError,
     InvalidArgumentError,
     LayoutMismatchError,
@@ -36,41 +33,24 @@ from bk_core.errors import (
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
-    VersionConflictError,
 )
 from bk_core.metadata import paths
 from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch
 from bk_core.metadata.underreplication import UnderreplicationStore
 from bk_core.metadata.zookeeper_cluster import ClusterAtRoot, LogRoot
-from bk_core.metadata.zookeeper_logging import quiet_logger
-from bk_core.metadata.zookeeper_probe import look
+from bk_core.metadata.zookeeper_link import KNOWN_ADDRESS_S, STOP_S, Link, translated
 from bk_core.metadata.zookeeper_underreplication import ZooKeeperUnderreplication
 from bk_core.metadata.zookeeper_watches import ANY_VERSION, PAUSE_S, Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.metadata_codec import is_bookie_id
-from bk_core.protocol.session.outage import Connection
-from bk_core.protocol.session.reach import Found, is_hopeless, told
-from bk_core.threads import Home, Monitor, SafeFuture, WorkerPool, is_ending, mark_own, wait_done
+from bk_core.threads import is_ending
 
 _LOG = logging.getLogger(__name__)
 
-_LOST = (
-    kazoo_errors.ConnectionLoss,
-    kazoo_errors.SessionExpiredError,
-    kazoo_errors.SessionMovedError,
-    kazoo_errors.OperationTimeoutError,
-    kazoo_errors.ConnectionClosedError,
-    KazooTimeoutError,
-)
-_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
 _HOB_NODES_MAX = 3
-_STOP_S = 15.0
 _STOP_FAILED_S = 1.0  # of one that never had a session: kazoo may wait for a server that says nothing, and ends by itself after that
 CLOCK_KEPT_S = 5.0
-_FIRST_LOOK_S = 0.3  # a server that is there gives a session in a fraction of it
-_LOOK_S = 1.5
-_KNOWN_ADDRESS_S = 1.0  # so long the store is waited for about a bookie whose address was known
 
 
 class ZooKeeperStore:
@@ -109,7 +89,7 @@ class ZooKeeperStore:
         self._stale: set[BookieId] = set()
         self._registered: dict[BookieId, NodeRegistration] = {}
         self._lock = RLock()
-        self._link = _Link(hosts, session_timeout_s, self._on_connection)
+        self._link = Link(hosts, session_timeout_s, self._on_connection)
         self._keeper = Keeper()
         self._arms = Arms(self._keeper)
         self._underreplication = ZooKeeperUnderreplication(self, self._root)
@@ -246,7 +226,7 @@ class ZooKeeperStore:
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
         """Cached until the registration changes or the connection is lost. Without a connection the last known address at once, and with
-        one that does not answer after ``_KNOWN_ADDRESS_S`` (SES-5)."""
+        one that does not answer after ``KNOWN_ADDRESS_S`` (SES-5)."""
         check_bookie_id(bookie_id)
         with self._lock:
             known = self._addresses.get(bookie_id)
@@ -257,7 +237,7 @@ class ZooKeeperStore:
         try:
             if known is not None and not self._link.connected:
                 raise MetadataUnavailableError("there is no connection to ZooKeeper")
-            registration = self._registration(bookie_id, self._timeout_s if known is None else min(self._timeout_s, _KNOWN_ADDRESS_S))
+            registration = self._registration(bookie_id, self._timeout_s if known is None else min(self._timeout_s, KNOWN_ADDRESS_S))
         except MetadataUnavailableError:
             with self._lock:
                 self._stale.add(bookie_id)
@@ -377,7 +357,7 @@ class ZooKeeperStore:
         """Ends the session, and with it the registrations. Repeating it does nothing, nor does it in a forked child."""
         if not self._link.home.is_here or is_ending():
             return
-        self._close(_STOP_S)
+        self._close(STOP_S)
 
     def _close(self, wait_s: float) -> None:
         self._keeper.close()
@@ -409,7 +389,7 @@ class ZooKeeperStore:
         failures = [result for result in results if isinstance(result, Exception)]
         for failure in failures:
             if not isinstance(failure, kazoo_errors.RolledBackError | kazoo_errors.RuntimeInconsistency):
-                raise _translated(failure, self._root)
+                raise translated(failure, self._root)
         if failures:
             raise MetadataError(f"ZooKeeper refused to make the cluster at {self._root}")
 
@@ -656,174 +636,6 @@ class ZooKeeperStore:
 def _versioned(answer: Any) -> Versioned:
     data, stat = answer
     return Versioned(data or b"", stat.version, stat.ctime, stat.mtime)
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, which are threads of ours, and end with the process, after everything that the program has given to ``atexit``."""
-
-    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        def run() -> None:
-            mark_own()
-            func(*args, **kwargs)
-
-        return super().spawn(run)
-
-    def start(self) -> None:
-        super().start()
-        atexit.unregister(self.stop)
-
-
-class _Link:
-    """The kazoo client with deadlines and with this project's errors.
-
-    A thread of its own speaks to kazoo. Whoever calls waits where an interrupt does no harm: struck in the middle of one of its functions,
-    kazoo would send every later request one request late, or keep a lock that its own thread needs.
-    """
-
-    def __init__(self, hosts: str, session_timeout_s: float, on_connection: Callable[[bool], None]) -> None:
-        logger = quiet_logger()
-        self.home = Home()
-        self.client = KazooClient(
-            hosts=hosts, timeout=session_timeout_s, connection_retry=dict(_RECONNECT), logger=logger, handler=_Handler()
-        )
-        self._condition = Monitor()
-        self._speaker = WorkerPool("bk-zookeeper")
-        self.connected = False
-        self._news = Connection(f"ZooKeeper at {hosts}")
-        self._closed = False
-        self._on_connection = on_connection
-        self._hosts = hosts
-        self.client.add_listener(self._on_state)
-
-    def start(self, timeout_s: float, patient: bool) -> None:
-        """The first connection. SES-11: without ``patient`` it is given up at once where waiting does not help."""
-        begun = time.monotonic()
-        self._speaker.call(self.client.start_async).result(timeout_s)
-        found: list[Found] = []
-        if not patient and not self._wait_connected(min(timeout_s, _FIRST_LOOK_S)):
-            found = look(self._hosts, min(timeout_s, _LOOK_S))
-            if is_hopeless(found) and not self.connected and not self._closed:
-                raise MetadataUnavailableError(told(self._hosts, time.monotonic() - begun, found))
-        self._await_connection(max(0.0, begun + timeout_s - time.monotonic()), begun, found)
-
-    def call(self, send: Callable[[], Any], timeout_s: float, path: str = "") -> Any:
-        """Result of the asynchronous kazoo call that ``send`` makes."""
-        (answer,) = self.call_all([(send, path)], timeout_s)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def call_all(self, asked: Sequence[tuple[Callable[[], Any], str]], timeout_s: float) -> list[Any]:
-        """Results of asynchronous kazoo calls, each about a path, that go out together and in this order: one round trip. In place of a
-        result there is the error of its call. ClientClosedError; MetadataUnavailableError without a connection."""
-        self.home.check("metadata store")
-        deadline = time.monotonic() + timeout_s
-        self._await_connection(timeout_s)
-        waiting: list[tuple[Callable[[], Any], SafeFuture[Any]]] = [(send, SafeFuture()) for send, _ in asked]
-        self._speaker.submit(lambda: _ask_all(waiting))
-        return [self._result(answer, deadline, path) for (_, answer), (_, path) in zip(waiting, asked, strict=True)]
-
-    def _result(self, answer: SafeFuture[Any], deadline: float, path: str) -> Any:
-        try:
-            return answer.result(max(deadline - time.monotonic(), 0.001))
-        except TimeoutError:
-            return _translated(KazooTimeoutError(), path)
-        except Exception as error:
-            if self._closed:
-                raise ClientClosedError("this metadata store was closed") from None
-            told = _translated(error, path)
-            told.__cause__ = error if told is not error else None
-            return told
-
-    def aside(self, send: Callable[[], Any]) -> None:
-        """Send what nobody waits for."""
-        self._speaker.submit(lambda: _ask(send, SafeFuture()))
-
-    def close(self, wait_s: float) -> None:
-        """May be called again. Waits for kazoo no longer than that may take to say good-bye."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
-        with suppress(ClientClosedError):
-            stopped = self._speaker.call(self._stop)
-            if not wait_done(stopped, wait_s) and wait_s == _STOP_S:
-                _LOG.warning("ZooKeeper client did not stop within %g s", wait_s)
-        self._speaker.close(0.0)
-
-    def _stop(self) -> None:
-        try:
-            self.client.stop()
-            self.client.close()
-        except Exception as error:  # kazoo's own shutdown races; the session then ends by its timeout
-            _LOG.warning("ZooKeeper client did not stop cleanly: %s", type(error).__name__)
-
-    def _await_connection(self, timeout_s: float, begun: float | None = None, found: Sequence[Found] = ()) -> None:
-        """``begun``: since when the caller waits, if longer. Of a long wait the end is a look at what is the matter (SES-11); ``found`` is
-        what an earlier one has found."""
-        begun = time.monotonic() if begun is None else begun
-        deadline = time.monotonic() + timeout_s
-        look_s = min(_LOOK_S, timeout_s / 2) if timeout_s > _KNOWN_ADDRESS_S else 0.0
-        if self._wait_connected(timeout_s - look_s):
-            return
-        found = look(self._hosts, look_s) if look_s else found
-        if not self._wait_connected(deadline - time.monotonic()):
-            raise MetadataUnavailableError(told(self._hosts, time.monotonic() - begun, found))
-
-    def _wait_connected(self, timeout_s: float) -> bool:
-        """ClientClosedError if the store is closed meanwhile."""
-        with self._condition:
-            self._condition.wait_for(lambda: self.connected or self._closed, max(0.0, timeout_s))
-            if self._closed:
-                raise ClientClosedError("this metadata store was closed")
-            return self.connected
-
-    def _on_state(self, state: str) -> None:
-        with self._condition:
-            self.connected = state == KazooState.CONNECTED
-            news = None if self._closed else self._news.changed(self.connected, time.monotonic_ns())
-            self._condition.notify_all()
-        if news is not None:
-            _LOG.warning("%s", news)
-        self._on_connection(state == KazooState.CONNECTED)
-
-
-def _ask(send: Callable[[], Any], answer: SafeFuture[Any]) -> None:
-    """On the thread that speaks to kazoo; the answer comes on one of kazoo's."""
-
-    def settle(asked: Any) -> None:
-        if asked.successful():
-            answer.set_result(asked.value)
-        else:
-            answer.set_exception(asked.exception)
-
-    try:
-        send().rawlink(settle)
-    except Exception as error:
-        answer.set_exception(error)
-
-
-def _ask_all(waiting: Sequence[tuple[Callable[[], Any], SafeFuture[Any]]]) -> None:
-    for send, answer in waiting:
-        _ask(send, answer)
-
-
-def _translated(error: Exception, path: str) -> Exception:
-    if isinstance(error, _LOST):
-        return MetadataOutcomeUnknownError(f"the answer about {path or 'a transaction'} was lost ({type(error).__name__})")
-    match error:
-        case kazoo_errors.NodeExistsError():
-            return NodeExistsError(f"{path} exists")
-        case kazoo_errors.NoNodeError():
-            return NoNodeError(f"{path} does not exist")
-        case kazoo_errors.BadVersionError():
-            return VersionConflictError(f"{path} has another version")
-        case kazoo_errors.NotEmptyError():
-            return MetadataError(f"{path} has children and cannot be deleted")
-        case kazoo_errors.NoAuthError():
-            return MetadataDeniedError(f"ZooKeeper's access control does not let this client do that with {path}; nothing was changed")
-        case kazoo_errors.KazooException():
-            return MetadataError(f"ZooKeeper refused the request about {path}: {type(error).__name__}")
-    return error
 
 
 def _since_boot_s() -> float:

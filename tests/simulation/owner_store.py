@@ -15,7 +15,7 @@ from typing import Any
 from kazoo import exceptions as kazoo_errors
 
 from bk_core.errors import BkError, MetadataOutcomeUnknownError
-from bk_core.metadata import paths, zookeeper
+from bk_core.metadata import paths, zookeeper_link
 from bk_core.threads import Home
 
 # --- nodes -------------------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Link:
         except kazoo_errors.KazooException as error:
             if request.operation == "get":
                 self._on_read(program, request.path)
-            raise zookeeper._translated(error, path) from error
+            raise zookeeper_link.translated(error, path) from error
         if request.operation == "get":
             program.lists[request.path] = self._tree.nodes[request.path].czxid
             self._on_read(program, request.path)
@@ -264,7 +264,7 @@ class Link:
         if request.operation in ("set", "delete") and "/logs/" in request.path and request.path in self._tree.nodes:
             made = self._program.lists.get(request.path)
             if made not in (None, self._tree.nodes[request.path].czxid):
-                raise zookeeper._translated(kazoo_errors.BadVersionError(), request.path)
+                raise zookeeper_link.translated(kazoo_errors.BadVersionError(), request.path)
 
     def aside(self, send: Callable[[], Request]) -> None:
         request = send()

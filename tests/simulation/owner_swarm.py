@@ -88,7 +88,7 @@ class OwnerClient:
     def __init__(self, run: OwnerRun, program: Program, root: str) -> None:
         self._program = program
         link = Link(run.tree, program, run.world.random, run.has_read, run.options.lost)
-        with Pretended((zookeeper, "_Link", lambda hosts, session_timeout_s, on_connection: link)):
+        with Pretended((zookeeper, "Link", lambda hosts, session_timeout_s, on_connection: link)):
             self.store = zookeeper.ZooKeeperStore(hosts="zk", root=root, log_root=SHARED if run.options.shared else None)
         program.home = self.store.cluster_id()
 
