@@ -14,10 +14,11 @@ from bk_core.errors import InvalidArgumentError
 from bk_spark.arrow import arrow_schema
 from bk_spark.clients import client_for
 from bk_spark.columns import METADATA_FIELDS, RAW_FIELDS, chosen
+from bk_spark.known_columns import KnownColumns
 from bk_spark.options import Options, refuse_others
 from bk_spark.partitions import partitions_of, read_partition
 from bk_spark.pushdown import NO_BOUNDS, Bounds, bounds_of
-from bk_spark.snapshot import PLACES, check_read_schema, is_raw_source, read_ranges, source_schema, views_of
+from bk_spark.snapshot import PLACES, check_read_schema, common_columns, is_raw_source, read_ranges, source_schema, views_of
 from bk_spark.tables.cluster import BOOKIES, FRAGMENTS, LEDGERS
 from bk_spark.tables.entries import ENTRIES
 from bk_spark.tables.logs import LOGS, SEGMENTS
@@ -74,10 +75,13 @@ class BookKeeperReader(DataSourceReader):
         self._options = options
         self._schema = arrow_schema(schema)
         self._raw = is_raw_source(options, views)
+        self._known = None if self._raw else KnownColumns(schema, common_columns(views))
 
     def partitions(self) -> Sequence[InputPartition]:
         client = client_for(self._options.uri, self._options.protocol)
         views, ranges = read_ranges(client, self._options, self._bounds)
+        if self._known is not None:  # a log may have had its first write since
+            self._known.check_ranges(views, ranges)
         return partitions_of(client, self._options, views, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

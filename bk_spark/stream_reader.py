@@ -35,6 +35,7 @@ from bk_spark.clients import client_for
 from bk_spark.first_offset import durable
 from bk_spark.following import Snapshot, SourceLogs, retried
 from bk_spark.grammar import matching
+from bk_spark.known_columns import KnownColumns
 from bk_spark.offsets import LogOffset, check_there, from_json, to_json
 from bk_spark.options import Options, refuse_others
 from bk_spark.partitions import partitions_of, read_partition
@@ -42,7 +43,6 @@ from bk_spark.planning import EntryRange, committed_ranges
 from bk_spark.reader import BATCH_OPTIONS
 from bk_spark.snapshot import check_read_schema, common_columns, is_raw_source, source_schema, views_of
 from bk_spark.starting import check_beginning, depends_on_now, source_logs, starting_position, unnamed_place
-from bk_spark.stream_columns import StreamColumns
 
 CATCH_UP_S = 5.0
 _TRIGGERS = {"max_rows_per_trigger", "max_bytes_per_trigger", "min_rows_per_trigger", "max_trigger_delay_ms"}
@@ -77,8 +77,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._latest: dict[str, Any] | None = None
         self._told: set[str] = set()
 
-    def _expected(self, schema: StructType, own: StructType, inferred: bool) -> StreamColumns:
-        return StreamColumns(schema, own, inferred and self._options.columns is None, self._options.fail_on_new_columns)
+    def _expected(self, schema: StructType, own: StructType, inferred: bool) -> KnownColumns:
+        return KnownColumns(schema, own, inferred and self._options.columns is None, self._options.fail_on_new_columns)
 
     def __getstate__(self) -> dict[str, Any]:
         """For tasks: options and schema. What is followed stays in the driver."""
@@ -354,9 +354,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             return []
         ranges = committed_ranges(snapshot.view, first, there.position, name) if first < there.position else []
         if self._columns is not None:  # planned by another run, perhaps of a DataFrame with other columns
-            schemas = snapshot.view.listed.schemas
-            for schema_id in {r.schema_id for r in ranges if r.schema_id < len(schemas)}:
-                self._columns.check(name, schemas[schema_id])
+            self._columns.check_ranges({name: snapshot.view}, ranges)
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -121,7 +121,7 @@ def release(name: str, even_if_alive: bool, password: str, uri: str, protocol: s
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_options
 def marks(name: str, ids: tuple[str, ...], age_ms: int | None, yes: bool, uri: str, protocol: str, as_json: bool) -> None:
-    """The last batch of every query and transaction that committed to a log. Drops some: what such a one commits again is written twice."""
+    """The last batch of every query and transaction that committed to a log. Drops some: such a query ends at its next batch."""
     from bk_core.client.log_check import forget_marks
     from bk_core.client.logs import read_ledger_list
 
@@ -132,7 +132,11 @@ def marks(name: str, ids: tuple[str, ...], age_ms: int | None, yes: bool, uri: s
             if unknown:
                 raise click.BadParameter(f"log {name} has no mark of {', '.join(unknown)}", param_hint="--forget")
             if not yes:
-                click.confirm("a query that is forgotten and runs its last batch again writes it twice; forget?", abort=True, err=True)
+                click.confirm(
+                    "a query that is forgotten ends at its next batch, or may write its last one twice; forget?",
+                    abort=True,
+                    err=True,
+                )
             gone = forget_marks(client, name, ids, older_than_ms=age_ms)
             if as_json:
                 say_json({"log": name, "forgotten": list(gone)})

@@ -14,7 +14,9 @@ from bk_core.client.logs import create_log, now_ms, update_ledger_list
 from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import LogProperties, SegmentRange
+from bk_spark.options import parse_options
 from bk_spark.packing import pack_arrow
+from bk_spark.reader import BookKeeperReader, schema_of
 from bk_spark.schemas import arrow_schema, schema_text
 from tests.spark.test_stream_reader import Stream
 
@@ -155,7 +157,7 @@ def test_a_new_log_with_the_first_columns(put: Put, stream: Streams, log: str) -
     ("field", "value", "told"),
     [
         (StructField("v", LongType()), 7, "column v of type int64"),
-        (StructField("w", LongType()), 7, "column w int64 where others of this stream have v string"),
+        (StructField("w", LongType()), 7, "column w int64 where others of this read have v string"),
     ],
 )
 def test_a_new_log_with_other_columns_is_not_read(put: Put, stream: Streams, log: str, field: StructField, value: Any, told: str) -> None:
@@ -187,7 +189,7 @@ def test_a_log_known_before_its_first_write_is_looked_at_then(put: Put, stream: 
     _, here = all_values(run)
     put(f"{log}-b", [ID, StructField("v", TimestampType())], id=[2], v=[0])
     run.reader._snapshots(fresh=True)
-    with pytest.raises(LogSchemaError, match=r"column v of type timestamp.*reads v as string"):
+    with pytest.raises(LogSchemaError, match=r"column v of type timestamp.*this read has v as string"):
         all_values(run, here)
 
 
@@ -208,3 +210,14 @@ def test_a_new_log_of_another_entry_format(put: Put, stream: Streams, client: An
     create_log(client, f"{log}-b", LogProperties(entry_format="raw"))
     with pytest.raises(LogSchemaError, match="another entry format"):
         run.latest(here)
+
+
+def test_a_batch_read_looks_at_a_first_write_too(put: Put, client: Any, cluster: Any, log: str) -> None:
+    """The snapshot is taken at the first action, and the columns are older."""
+    put(f"{log}-a", [ID, V], id=[1], v=["one"])
+    create_log(client, f"{log}-b", LogProperties("arrow"))
+    options = parse_options({"bookkeeper.metadataServiceUri": cluster.uri, "logs": f"{log}-a,{log}-b"})
+    reader = BookKeeperReader(options, schema_of(options))
+    put(f"{log}-b", [ID, StructField("v", TimestampType())], id=[2], v=[0])
+    with pytest.raises(LogSchemaError, match=r"column v of type timestamp.*this read has v as string"):
+        reader.partitions()

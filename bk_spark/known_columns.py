@@ -1,32 +1,33 @@
-"""The columns of a stream's logs beside those of its DataFrame: what may be read, and before which row a query has to end. Pure.
+"""The columns of logs beside those of a DataFrame that reads them: what may be read, and before which row a stream has to end. Pure.
 
-A stream's columns are fixed when its DataFrame is made; logs get new ones at any time, and new logs come with columns of their own. What
+The columns of a DataFrame are fixed when it is made; logs get new ones at any time, and new logs come with columns of their own. What
 does not fit is found by segment, in the ledger list, before an entry of it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pyspark.sql.types import StructType
 
 from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
+from bk_spark.planning import EntryRange
 from bk_spark.schemas import arrow_schema, arrow_schema_of_text
 
 Field = tuple[str, object]
 """Name and Arrow type."""
 
 
-class StreamColumns:
-    """``given``: the stream's columns. ``own``: those of its logs, together, when the run began.
+class KnownColumns:
+    """``given``: the DataFrame's columns. ``own``: those of its logs, together, when the reader was made.
 
     ``all_asked``: the DataFrame was made to have all columns, so that new ones must not be left out in silence. ``refuse_new``: the option
     ``failOnNewColumns``.
     """
 
-    def __init__(self, given: StructType, own: StructType, all_asked: bool, refuse_new: bool) -> None:
+    def __init__(self, given: StructType, own: StructType, all_asked: bool = False, refuse_new: bool = False) -> None:
         self._given = {field.name: field.type for field in arrow_schema(given)}
         self._own: list[Field] = [(field.name, field.type) for field in arrow_schema(own)]
         self._all_asked = all_asked
@@ -39,6 +40,13 @@ class StreamColumns:
         reason = self._reason(schema)
         if reason:
             raise LogSchemaError(f"log {log!r} {reason}", log=log)
+
+    def check_ranges(self, views: Mapping[str, LogView], ranges: Iterable[EntryRange]) -> None:
+        """The same of rows that are about to be read; ``views`` by log."""
+        for log, schema_id in sorted({(r.log, r.schema_id) for r in ranges if r.log is not None}):
+            schemas = views[log].listed.schemas
+            if schema_id < len(schemas):
+                self.check(log, schemas[schema_id])
 
     def until(self, log: str, view: LogView, start: Position, end: Position) -> Position:
         """How far ``start <= p < end`` may be read: up to the first row that must not be. LogSchemaError if ``start`` is there already."""
@@ -68,7 +76,7 @@ class StreamColumns:
         for name, kind in fields:
             if name in self._given and self._given[name] != kind:
                 return (
-                    f"has a column {name} of type {kind}, and this stream reads {name} as {self._given[name]}. None of these rows was "
+                    f"has a column {name} of type {kind}, and this read has {name} as {self._given[name]}. None of these rows was "
                     "read; leave the log out, or read it in a query of its own"
                 )
         if not self._all_asked:
@@ -76,7 +84,7 @@ class StreamColumns:
         for (name, kind), (other, its_kind) in zip(fields, self._own, strict=False):
             if (name, kind) != (other, its_kind):
                 return (
-                    f"has column {name} {kind} where others of this stream have {other} {its_kind}: logs are read together if the columns "
+                    f"has column {name} {kind} where others of this read have {other} {its_kind}: logs are read together if the columns "
                     "of one are the first of the other's. None of these rows was read; leave the log out, or read it in a query of its own"
                 )
         new = self._new_ones(schema)
