@@ -249,12 +249,13 @@ def _on_a_link(world: World, rng: random.Random) -> None:
 
 def _judge_connections(world: World, bent: BentBookie) -> None:
     """What is no frame of the protocol ends its connection; a protocol error is told only of such bytes."""
+    errors = world.alarms.protocol_errors  # before the bytes are looked at: what is wrong of them may still be on its way
     wrong = [(one, why) for one in bent.connections if (why := _verdict(bytes(one.sent), one.bender.protocol)) is not None]
     for one, why in wrong:
         if not one.client_gone.wait(5.0):
             raise Wrong(f"{why}, and the connection stays ({one.bender.bends})")
-    if world.alarms.protocol_errors > len(wrong):
-        raise Wrong(f"{world.alarms.protocol_errors} protocol errors, {len(wrong)} connections with wrong bytes")
+    if errors > len(wrong):
+        raise Wrong(f"{errors} protocol errors, {len(wrong)} connections with wrong bytes")
 
 
 def _verdict(sent: bytes, protocol: str) -> str | None:
