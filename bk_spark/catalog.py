@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql.types import StructField, StructType
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.protocol.log.stored_json import loads
 from bk_spark.grammar import parse_secret
 from bk_spark.options import OPTIONS, Option
 
@@ -87,7 +88,7 @@ def for_writing(given: Mapping[str, str]) -> dict[str, str]:
 def _remembered(schema: StructType) -> dict[str, str]:
     text = (schema.fields[0].metadata or {}).get(KEY) if schema.fields else None
     try:
-        return {str(key): str(value) for key, value in json.loads(text).items()} if text else {}
+        return {str(key): str(value) for key, value in loads(text).items()} if text else {}
     except (ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"the options stored with this table cannot be read ({error}); create it again") from None
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from bk_core.errors import BkError, InvalidArgumentError, MetadataError, NodeExistsError, NoNodeError, WrongClusterError
+from bk_core.protocol.log.stored_json import loads
 from bk_spark.offsets import LogOffset, from_json, to_json
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _encode(store: MetadataStore, offsets: Mapping[str, LogOffset]) -> bytes:
 def _decode(store: MetadataStore, path: str, data: bytes) -> dict[str, LogOffset]:
     """One without a cluster is of an earlier program; the log ids in it tell whose it is. WrongClusterError (OWN-3)."""
     try:
-        value = json.loads(data)
+        value = loads(data)
         if not isinstance(value.get("cluster"), str):
             return from_json(value)
         if value["cluster"] != (here := store.cluster_id()):

@@ -12,12 +12,13 @@ What progress and checkpoints show is accepted as it is: ``logId`` is compared, 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from bk_core.protocol.log.stored_json import loads
 
 EARLIEST, LATEST = "earliest", "latest"
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
@@ -200,7 +201,7 @@ def _log_id(value: Any) -> str | None:
 
 def _natural(value: Mapping[str, Any], key: str) -> int:
     number = value.get(key, 0)
-    if not _is_int(number) or number < 0:
+    if not _is_int(number) or not 0 <= number < 1 << 63:
         raise ValueError(f"expected a whole number of at least 0 for {key}")
     return int(number)
 
@@ -228,7 +229,7 @@ def parse_times(text: str) -> tuple[tuple[str, int], ...]:
 
 def _json_object(text: str, shape: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = loads(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):

@@ -14,7 +14,8 @@ from typing import Any
 
 from bk_core.client.intents import forget_intent, intent_path
 from bk_core.client.list_store import UPDATE_TIMEOUT_S, until_definite
-from bk_core.errors import BkError, NoNodeError, VersionConflictError
+from bk_core.errors import BkError, MetadataFormatError, NoNodeError, VersionConflictError
+from bk_core.protocol.log.stored_json import loads
 
 SHARED = "*"
 """Owner of a ledger that several queries write to."""
@@ -65,10 +66,13 @@ def _change(
     path = intent_path(log, ledger_id)
     try:
         stored = _definite(lambda: client.store.read(path))
-        value = json.loads(stored.data)
-        if not value["createdMs"] and not claimed:
-            return False
-        changed = change(value)
+        try:
+            value = loads(stored.data)
+            if not value["createdMs"] and not claimed:
+                return False
+            changed = change(value)
+        except (ValueError, KeyError, TypeError) as error:
+            raise MetadataFormatError(f"{path} in the metadata store is no intent to write a ledger: {error}") from None
         if changed is not None:
             data = json.dumps(changed).encode()
             _definite(lambda: client.store.write(path, data, stored.version))

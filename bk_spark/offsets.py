@@ -7,7 +7,6 @@ lag is a subtraction. One small object per log, never a list of ledgers: Spark w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from bk_core.protocol.log import reading
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
 
+_NUMBER_MAX = (1 << 63) - 1
 KEYS = ("logId", "seq", "entry", "row", "rows", "bytes")
 
 
@@ -44,12 +44,16 @@ def from_json(value: Mapping[str, Any]) -> dict[str, LogOffset]:
     try:
         return {name: _log_offset(offset) for name, offset in value.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"not an offset of this source: {json.dumps(value)}") from error
+        raise InvalidArgumentError(f"not an offset of this source: {str(value)[:500]}") from error
 
 
 def _log_offset(value: Mapping[str, Any]) -> LogOffset:
-    position = Position(int(value["seq"]), int(value["entry"]), int(value["row"]))
-    return LogOffset(str(value["logId"]), position, int(value["rows"]), int(value["bytes"]))
+    """ValueError for anything but a text and natural numbers: somebody may have edited a checkpoint."""
+    log_id, *numbers = (value[key] for key in KEYS)
+    if not isinstance(log_id, str) or not all(type(number) is int and 0 <= number <= _NUMBER_MAX for number in numbers):
+        raise ValueError("it has another form")
+    seq, entry, row, rows, size = numbers
+    return LogOffset(log_id, Position(seq, entry, row), rows, size)
 
 
 def check_there(log: str, view: LogView, offset: LogOffset) -> None:

@@ -7,18 +7,21 @@ nullable (spark-connectors.md 5.4), so a log is read with nullable columns whate
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from bk_core.errors import LogSchemaError
+from bk_core.protocol.log.stored_json import loads
+from bk_spark import stored_schema
+from bk_spark.catalog import forget
 
-SPARK_SCHEMA_KEY = b"spark.schema"
+SPARK_SCHEMA_KEY = stored_schema.SPARK_SCHEMA_KEY.encode()
 """Arrow schema metadata: Spark's JSON, present only where Arrow alone would lose something (time precision, interval fields, collation)."""
 
 _CARRIED: tuple[type[DataType], ...] = (
@@ -111,24 +114,41 @@ def schema_text(schema: StructType) -> str:
     wanted, stored = all_nullable(schema), arrow_schema(schema)
     if from_arrow_schema(stored, prefer_timestamp_ntz=True) != wanted:
         stored = stored.with_metadata({SPARK_SCHEMA_KEY: wanted.json().encode()})
-    return base64.b64encode(stored.serialize().to_pybytes()).decode()
+    text = base64.b64encode(stored.serialize().to_pybytes()).decode()
+    schema_of_text(text)  # what no reader would take is not stored
+    return text
 
 
 def schema_of_text(text: str) -> StructType:
-    """The Spark schema of ``schema_text``. LogSchemaError if the text is damaged."""
+    """The Spark schema of ``schema_text``. LogSchemaError if the text is damaged, or holds what no sink of ours writes."""
     stored = arrow_schema_of_text(text)
     spark = (stored.metadata or {}).get(SPARK_SCHEMA_KEY)
-    if spark is None:
-        return all_nullable(from_arrow_schema(stored, prefer_timestamp_ntz=True))
     try:
-        return all_nullable(StructType.fromJson(json.loads(spark)))
-    except (ValueError, KeyError, TypeError) as error:
+        found = from_arrow_schema(stored, prefer_timestamp_ntz=True) if spark is None else _spark_schema(spark)
+        nullable = forget(all_nullable(found))  # options of a table are no log's to say
+        check_schema(nullable)
+        same = to_arrow_schema(nullable, timezone="UTC").equals(stored)
+    except (ValueError, KeyError, TypeError, AttributeError, PySparkException) as error:
         raise LogSchemaError(f"the Spark schema stored with the log cannot be read: {error}") from error
+    if not same:
+        raise LogSchemaError("the Spark schema stored with the log is not that of its Arrow schema")
+    return nullable
+
+
+def _spark_schema(text: bytes) -> StructType:
+    """pyspark sees the JSON only once it is known to hold nothing that would make it import or run something."""
+    value = loads(text, unique=True)
+    stored_schema.check_spark_schema(value)
+    return StructType.fromJson(value)
 
 
 def arrow_schema_of_text(text: str) -> pa.Schema:
-    """With which entries of the log are decoded. LogSchemaError if the text is damaged."""
+    """With which entries of the log are decoded. LogSchemaError if the text is damaged, or holds what no sink of ours writes."""
+    if len(text) > stored_schema.TEXT_MAX:
+        raise LogSchemaError(f"the schema stored with the log cannot be read: it has {len(text):,} characters")
     try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+        data = base64.b64decode(text, validate=True)
+        stored_schema.check_arrow_schema(data)
+        return pa.ipc.read_schema(pa.py_buffer(data))
     except (pa.ArrowException, ValueError, OSError) as error:
         raise LogSchemaError(f"the schema stored with the log cannot be read: {error}") from error

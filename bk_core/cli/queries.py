@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from bk_core.cli.output import cluster_options, connected, say_json, say_table
 from bk_core.errors import InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.lag import lag
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.stored_json import loads
 
 if TYPE_CHECKING:
     from bk_core.protocol.log.view import LogView
@@ -150,7 +150,7 @@ def _read_offsets(path: Path) -> list[Any]:
         version, _, *lines = path.read_text().splitlines()
         if version != "v1":
             raise InvalidArgumentError(f"{path} has version {version!r} of Spark's offset log; this program reads v1")
-        return [json.loads(line) for line in lines if line != "-"]
+        return [loads(line) for line in lines if line != "-"]
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidArgumentError):
             raise

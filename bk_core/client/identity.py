@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -12,6 +11,7 @@ from bk_core.errors import ForeignLedgerError, NoSuchLedgerError, WrongClusterEr
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, Claim, Evidence, Standing, claim, is_unnamed, ledgers_to_look_at, standing
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.stored_json import loads
 
 if TYPE_CHECKING:
     from bk_core.client.list_store import LogClient
@@ -83,7 +83,7 @@ def _why(client: LogClient, name: str, listed: LedgerList, here: str, evidence: 
 def log_id_of_reader(data: bytes, name: str) -> str | None:
     """The id of the log that a durable first offset speaks of under this name; None if it does not tell."""
     try:
-        value = json.loads(data)
+        value = loads(data)
         offsets = value["offsets"] if isinstance(value.get("cluster"), str) else value
         return str(offsets[name]["logId"])
     except (ValueError, KeyError, TypeError, AttributeError):

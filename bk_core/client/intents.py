@@ -17,6 +17,7 @@ from bk_core.client.processes import look_at, place_here, start_of_this
 from bk_core.errors import (
     BkError,
     ClientClosedError,
+    MetadataFormatError,
     MetadataOutcomeUnknownError,
     NodeExistsError,
     NoNodeError,
@@ -25,6 +26,7 @@ from bk_core.errors import (
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY
 from bk_core.protocol.log.segments import LogProperties
+from bk_core.protocol.log.stored_json import loads
 from bk_core.protocol.log.vanished import Place, certainly_gone, evidently_lives
 
 DATA = "data"
@@ -180,13 +182,16 @@ def _named(child: str) -> tuple[int, str]:
 
 def read_intent(client: LogClient, log: str, child: str) -> Intent | None:
     """By the name of its node; None if it is gone meanwhile."""
-    ledger_id, purpose = _named(child)
+    path = f"intents/{log}/{child}"
     try:
-        stored = client.store.read(f"intents/{log}/{child}")
+        ledger_id, purpose = _named(child)
+        stored = client.store.read(path)
+        value = loads(stored.data)
+        created_ms = (stored.created_ms or int(value["createdMs"])) if value["createdMs"] else 0  # JAN-1; 0 is a word: nobody's any more
+        worker = (str(value["query"]), str(value["host"]), int(value["pid"]), created_ms)
+        process = (int(value.get("started", 0)), str(value.get("boot", "")))
     except NoNodeError:
         return None
-    value = json.loads(stored.data)
-    created_ms = (stored.created_ms or int(value["createdMs"])) if value["createdMs"] else 0  # JAN-1; 0 is a word: nobody's any more
-    worker = (str(value["query"]), str(value["host"]), int(value["pid"]), created_ms)
-    process = (int(value.get("started", 0)), str(value.get("boot", "")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MetadataFormatError(f"{path} in the metadata store is no intent to write a ledger: {error}") from None
     return Intent(ledger_id, *worker, *process, purpose, str(value.get("logId", "")), str(value.get("cluster", "")))

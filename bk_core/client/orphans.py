@@ -36,6 +36,7 @@ from bk_core.protocol.log.history import Item, Load
 from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY, Traces, is_orphan, is_unnamed
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import HistoryRef
+from bk_core.protocol.log.stored_json import loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ def _retie(client: LogClient, name: str, before: str, here: str) -> None:
             path = f"{place}/{name}/{child}"
             try:
                 stored = client.store.read(path)
-                value = json.loads(stored.data)
+                value = loads(stored.data)
                 if isinstance(value, dict) and value.get("cluster") == before:
                     data = json.dumps({**value, "cluster": here}, separators=(",", ":")).encode()
                     client.store.write(path, data, stored.version)

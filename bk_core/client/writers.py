@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from bk_core.client.intents import Intent, intent_here
 from bk_core.client.list_store import LogClient
 from bk_core.errors import BkError
+from bk_core.protocol.log.stored_json import loads
 
 WRITER = "writer"
 """Key of the custom metadata."""
@@ -25,7 +26,7 @@ def writer_of(client: LogClient, ledger_id: int) -> Intent | None:
     """The writer of an exclusive writer's ledger; ``created_ms`` is since when. None if the ledger does not say or is gone."""
     try:
         custom = getattr(client.ledger_metadata(ledger_id), "custom", {})
-        value = json.loads(custom[WRITER])
+        value = loads(custom[WRITER])
         worker = (str(value["host"]), int(value["pid"]), int(value["sinceMs"]))
         return Intent(ledger_id, "", *worker, int(value.get("started", 0)), str(value.get("boot", "")))
     except (BkError, KeyError, TypeError, ValueError):

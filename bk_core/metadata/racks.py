@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Mapping
 from threading import Lock
@@ -11,6 +10,7 @@ from bk_core.errors import BkError, MetadataFormatError, NoNodeError
 from bk_core.metadata.store import MetadataStore, Watch
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.placement import Topology
+from bk_core.protocol.log.stored_json import loads
 
 _LOG = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ def parse_rack_map(data: bytes) -> dict[str, str]:
     A name in several groups: the last one counts. A name whose ``rack`` is absent or null has no mapping. MetadataFormatError.
     """
     try:
-        groups = json.loads(data.decode() or "{}")
+        groups = loads(data.decode() or "{}")
         racks = {name: info.get("rack") for group in groups.values() for name, info in group.items()}
     except (ValueError, AttributeError) as error:
         raise MetadataFormatError(f"the rack map is not JSON of the form {{group: {{bookie: {{rack}}}}}}: {error}") from None

@@ -22,6 +22,7 @@ from bk_core.metadata.store import BY_ROOT, Versioned, changed_cluster
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.log import codec
 from bk_core.protocol.log.identity import Claim, Evidence, claim, ledgers_to_look_at, standing
+from bk_core.protocol.log.stored_json import loads
 
 if TYPE_CHECKING:
     from bk_core.metadata.store import Version
@@ -199,7 +200,7 @@ class LogRoot:
     def _said(self) -> str | None:
         try:
             data = self._nodes._get(self._own).data
-            return paths.check_root(str(json.loads(data)["logRoot"]), "log root") if data else self._own
+            return paths.check_root(str(loads(data)["logRoot"]), "log root") if data else self._own
         except NoNodeError:
             return None
         except (ValueError, KeyError, TypeError) as error:

@@ -17,6 +17,7 @@ from bk_core.protocol.log.history import Chunk
 from bk_core.protocol.log.ledger_list import ADOPTED_MAX, LedgerList
 from bk_core.protocol.log.sealing import ref_to
 from bk_core.protocol.log.segments import HistoryRef, LogProperties, Mark, Segment
+from bk_core.protocol.log.stored_json import loads
 
 FORMAT_VERSION = 3
 _WITHOUT_CLUSTER = 2
@@ -95,7 +96,7 @@ def _properties(p: LogProperties) -> dict[str, Any]:
 def decode(data: bytes) -> LedgerList:
     """MetadataFormatError for bytes that are no ledger list or come from a newer, incompatible format."""
     try:
-        value = json.loads(data.decode())
+        value = loads(data.decode())
         stored_format = value["format"]
         if stored_format not in _READABLE:
             raise MetadataFormatError(f"ledger list of format {stored_format!r}; this program reads formats 1 to {FORMAT_VERSION}")
@@ -254,7 +255,7 @@ def decode_chunk(data: bytes, log_id: str, ref: HistoryRef) -> Chunk:
     sums and spans.
     """
     try:
-        value = json.loads(data.decode())
+        value = loads(data.decode())
         if value["format"] != CHUNK_FORMAT_VERSION:
             message = f"a chunk of format {value['format']!r}; this program reads format {CHUNK_FORMAT_VERSION}"
             raise MetadataFormatError(message)
