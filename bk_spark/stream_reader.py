@@ -244,7 +244,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
         trim in between, cannot move its beginning. One that is not asked for any more keeps its place, to go on there when it is again.
         """
-        ends: Offsets = {name: offset for name, offset in before.items() if not self._asks_for(name)}
+        ends: Offsets = {name: offset for name, offset in before.items() if name not in snapshots and not self._asks_for(name)}
         for name, snapshot in snapshots.items():
             if name in reached:
                 ends[name] = _end_of(snapshot, before[name], backlogs[name].start, reached[name])
@@ -320,7 +320,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             here = before.get(name)
             if here is None:  # new in this batch, which only pins it
                 continue
-            if not self._asks_for(name):
+            if name not in snapshots and not self._asks_for(name):
                 if here == there:
                     continue
                 snapshots |= self._once(name)  # the batch was planned when it was
