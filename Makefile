@@ -13,6 +13,7 @@ BIN    := .venv/bin
 STAMPS := .cache/stamps
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(wildcard native/*.c native/*.h)
+HARDEN := native/build_ext.py
 C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c tests/benchmarks/standin/*.[ch])
 # .cache/java exists only on machines without a Java of their own
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
@@ -45,7 +46,7 @@ $(STAMPS)/packages: requirements.txt | $(BIN)/python
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation -r requirements.txt
 	@touch $@
 
-$(STAMPS)/extension: pyproject.toml $(NATIVE) $(STAMPS)/packages
+$(STAMPS)/extension: pyproject.toml $(NATIVE) $(HARDEN) $(STAMPS)/packages
 	@$(SAY) "native kernels"
 	@$(PIP) install --no-build-isolation --no-deps --config-settings editable_mode=compat -e . > .cache/extension.log 2>&1 \
 	  || { cat .cache/extension.log >&2; exit 1; }

@@ -30,6 +30,8 @@ START_TIMEOUT_S = 90.0
 _RESOLVE_TIMEOUT_S = 1800.0
 
 # The last two are needed by the ZooKeeper classes that bookies load, but are only `provided` dependencies there.
+COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+"""The plugin is pinned, or each version of Maven would take another one, and some the newest that there is."""
 _POM = """\
 <project><modelVersion>4.0.0</modelVersion>
 <groupId>local</groupId><artifactId>bookies</artifactId><version>1</version><dependencies>
@@ -148,7 +150,7 @@ def resolve(version: str, progress: Progress = _silent) -> Path:
 def _copy_dependencies(maven: str, version: str, work: Path, progress: Progress) -> None:
     pom = work / "pom.xml"
     pom.write_text(_POM.format(version=version))
-    command = [maven, "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={work / 'lib'}"]
+    command = [maven, "-B", "-f", str(pom), COPY_DEPENDENCIES, "-DincludeScope=runtime", f"-DoutputDirectory={work / 'lib'}"]
     fetched, lines = 0, []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None

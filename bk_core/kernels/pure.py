@@ -358,7 +358,7 @@ def _checked_body(item: int, body: memoryview, ledger_id: int, digest_type: int,
     header, payload_start = bytes(body[: _HEADER.size]), _HEADER.size + _DIGEST_BYTES[digest_type]
     ledger, entry, lac, length = _HEADER.unpack(header)
     payload = body[payload_start:]
-    if _digest(digest_type, hmac_key, header, payload) != body[_HEADER.size : payload_start]:
+    if not hmac.compare_digest(_digest(digest_type, hmac_key, header, payload), body[_HEADER.size : payload_start]):
         message = f"item {item}: wrong digest (its header says ledger {ledger}, entry {entry})"
         raise DigestError(message, item=item, ledger=ledger, entry=entry)
     if ledger != ledger_id:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bk_core.bookie.apache import cache_directory
+from bk_core.bookie.apache import COPY_DEPENDENCIES, cache_directory
 
 BROKER = (("org.apache.kafka", "kafka_2.13", "4.1.0"),)
 # No connector of Spark 4.3 is published; the one of 4.2.0 runs on it with this token provider (its own was never published).
@@ -34,7 +34,7 @@ def resolve(name: str, artifacts: Sequence[tuple[str, str, str]], *, transitive:
     libraries.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=libraries.parent, prefix="resolving-") as work:
         Path(work, "pom.xml").write_text(_pom(artifacts, transitive))
-        command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=lib"]
+        command = [maven, "-q", "-B", COPY_DEPENDENCIES, "-DincludeScope=runtime", "-DoutputDirectory=lib"]
         done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"Maven could not resolve {name} {version}:\n{done.stdout[-2000:]}")

@@ -13,6 +13,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from bk_core.bookie.apache import COPY_DEPENDENCIES
+
 HERE = Path(__file__).resolve().parent
 OLD_RELEASES = ("4.0.0", "4.1.0", "4.2.0", "4.3.2", "4.4.0", "4.5.1")  # LedgerMetadata.serialize
 NEW_RELEASES = ("4.14.7", "4.18.0")  # LedgerMetadataSerDe
@@ -34,7 +36,7 @@ def _vectors(version: str, source: str, main_class: str) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (work / "pom.xml").write_text(_POM.format(version=version))
-        _run("mvn", "-q", "-B", "-f", f"{work}/pom.xml", "dependency:copy-dependencies", f"-DoutputDirectory={work}/lib")
+        _run("mvn", "-q", "-B", "-f", f"{work}/pom.xml", COPY_DEPENDENCIES, f"-DoutputDirectory={work}/lib")
         path = f"{work}/classes:{work}/lib/*"
         _run("javac", "-nowarn", "-cp", path, "-d", f"{work}/classes", str(HERE / f"{source}.java"))
         lines = _run("java", "-cp", path, main_class).splitlines()
