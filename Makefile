@@ -119,9 +119,9 @@ sanitize-suite: setup
 	@$(SAY) "tests with sanitized kernels"
 	@$(ENV) PYTHON="$$PWD/$(BIN)/python" sh native/sanitize_suite.sh $(or $(PYTEST_ARGS),tests)
 
-# Bent frames to the client, mad requests to the bookie, then bent entries to the reader (tests/fuzz). MINUTES for each, SEED
+# Bent frames to the client, mad requests to the bookie, bent entries to the reader, then edited texts (tests/fuzz). MINUTES for each, SEED
 fuzz: setup
-	@$(ENV) for module in $(filter frames requests entries,$(basename $(notdir $(wildcard tests/fuzz/*.py)))); do \
+	@$(ENV) for module in $(filter frames requests entries stored,$(basename $(notdir $(wildcard tests/fuzz/*.py)))); do \
 	  $(BIN)/python -m tests.fuzz $$module --seconds $$(($(MINUTES) * 60)) $(if $(SEED),--seed $(SEED)) || exit 1; done
 
 demo: setup

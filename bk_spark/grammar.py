@@ -136,7 +136,7 @@ def parse_pattern(text: str) -> str:
     """A regular expression that must match a whole name."""
     try:
         re.compile(parse_text(text))
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"expected a regular expression ({error})") from None
     return text.strip()
 

@@ -463,7 +463,7 @@ def _parse(option: Option, text: str) -> Any:
     try:
         return option.parse(text)
     except ValueError as error:
-        shown = "" if option.parse is parse_secret else f", not {text!r}"
+        shown = "" if option.parse is parse_secret else f", not {text[:500]!r}"
         raise InvalidArgumentError(f"option {option.name}: {error}{shown}") from None
 
 
