@@ -44,7 +44,9 @@ class Client:
         self.decommission = DecommissionReport("c:1", registered=True)
         self.options: dict[str, Any] = {}
         self.writable: tuple[str, ...] = ()
-        self.store = SimpleNamespace(underreplication=NoUnderreplication, read_cookie=self._no_cookie, children=lambda _: [])
+        self.store = SimpleNamespace(
+            underreplication=NoUnderreplication, read_cookie=self._no_cookie, children=lambda _: [], other_log_roots=lambda: None
+        )
 
     def _no_cookie(self, bookie: str) -> None:
         raise NoNodeError("no cookie")
