@@ -1,5 +1,5 @@
 # make setup | test | lint | coverage | simulate | mutations | option-mutations | sanitize | sanitize-suite | demo | kill-test | soak | faults | soak-spark |
-#      deployments | kafka | bench | bench-quick | bench-commit | lock | clean
+#      deployments | wheel-test | kafka | bench | bench-quick | bench-commit | lock | clean
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
 
@@ -20,7 +20,7 @@ ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/ja
 SAY    := printf '\033[1m== %s\033[0m\n'
 
 .PHONY: setup test lint coverage simulate mutations option-mutations fuzz check-tools sanitize sanitize-suite demo kill-test soak interrupts faults soak-spark \
-        deployments kafka bench bench-quick bench-commit lock clean
+        deployments wheel-test kafka bench bench-quick bench-commit lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
 
@@ -155,6 +155,10 @@ faults: setup
 # Two queries write a log and two read it while processes are killed (tests/spark_soak). MINUTES, SEED, APACHE=4.18.0
 soak-spark: setup
 	@$(ENV) $(BIN)/python -m tests.spark_soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(APACHE),--apache $(APACHE))
+
+# The wheel in environments that have only what it declares: the lowest versions, and the newest (tests/wheel). Needs the package index
+wheel-test: setup
+	@$(ENV) $(BIN)/python -m tests.wheel
 
 # The same job on a real Kafka broker and on bookies, results compared (tests/kafka). ROWS
 kafka: setup

@@ -23,7 +23,8 @@
     │   ├── LogEntryError, EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError,
     │   ├── LogWriterAliveError, LogListFullError, NoSuchLogRootError
     ├── DiskFullError                 a local cluster's directory has no room
-    └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError
+    └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
+        MissingPackageError
 
 Class attributes (style.md lesson 4):
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
@@ -117,6 +118,12 @@ class LocalResourceError(BkError):
     code = "BK-LOCAL-RESOURCES"
     retriable = True
     outcome_unknown = True
+
+
+class MissingPackageError(BkError, ImportError):
+    """A Python package that is needed here is not installed, or too old. The message names it, the version and the Python."""
+
+    code = "BK-PACKAGE"
 
 
 # --- one bookie -------------------------------------------------------------------------------------------------

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from bk_spark.needs import check
+
 __all__ = ["BookKeeperDataSource"]
+
+check()
 
 
 def __getattr__(name: str) -> Any:

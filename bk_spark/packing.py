@@ -7,6 +7,7 @@ a run but its last holds the same number of rows, so a ledger list knows the row
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,6 +16,9 @@ import pyarrow as pa
 
 from bk_core import kernels
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogSchemaError, NullValueError
+from bk_spark.needs import check_version
+
+check_version("pyarrow", pa.__version__)
 
 ENTRY_BYTES_MAX = (5 << 20) - 1024
 """Payload of one entry: what Apache's bookies take (``nettyMaxFrameSizeBytes``, 5 MiB), less headers and digest."""
@@ -311,18 +315,23 @@ def pack_raw(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> I
 
 
 def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedRun]:
+    """Works on all offsets at once, with Arrow's functions: pyspark needs no numpy, so none may be here."""
+    import pyarrow.compute as pc
+
     first, count = column.offset, len(column)
-    edges = pa.Array.from_buffers(pa.int32(), first + count + 1, [None, column.buffers()[1]]).slice(first).cast(pa.int64()).to_numpy()
+    edges = pa.Array.from_buffers(pa.int32(), first + count + 1, [None, column.buffers()[1]]).slice(first).cast(pa.int64())
     data = column.buffers()[2] or pa.py_buffer(b"")
-    sizes = edges[1:] - edges[:-1]
-    largest = int(sizes.argmax())
-    if sizes[largest] > ENTRY_BYTES_MAX:
-        raise too_large(row + largest, 1, int(sizes[largest]))
+    sizes = pc.subtract(edges.slice(1), edges.slice(0, count))
+    largest = pc.max(sizes)
+    if largest.as_py() > ENTRY_BYTES_MAX:
+        raise too_large(row + pc.index(sizes, largest).as_py(), 1, largest.as_py())
+    places = memoryview(edges.buffers()[1]).cast("q")[edges.offset :]
     start = 0
     while start < count:
-        end = max(start + 1, min(count, int(edges.searchsorted(edges[start] + run_bytes, "right")) - 1))
-        offsets = array("q", (edges[start : end + 1] - edges[start]).tobytes())
-        yield PackedRun(data.slice(int(edges[start]), offsets[-1]), offsets, end - start, 1)
+        end = max(start + 1, bisect_right(places, places[start] + run_bytes, start, count + 1) - 1)
+        moved = pc.subtract(edges.slice(start, end - start + 1), edges[start])
+        offsets = array("q", memoryview(moved.buffers()[1])[8 * moved.offset : 8 * (moved.offset + len(moved))].tobytes())
+        yield PackedRun(data.slice(places[start], offsets[-1]), offsets, end - start, 1)
         start = end
 
 

@@ -20,6 +20,9 @@ from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.stored_json import loads
 from bk_spark import stored_schema
 from bk_spark.catalog import forget
+from bk_spark.needs import check_version
+
+check_version("pyarrow", pa.__version__)
 
 SPARK_SCHEMA_KEY = stored_schema.SPARK_SCHEMA_KEY.encode()
 """Arrow schema metadata: Spark's JSON, present only where Arrow alone would lose something (time precision, interval fields, collation)."""

