@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import queue
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
@@ -13,6 +15,7 @@ from bk_core.protocol.effects import Effect
 from bk_core.protocol.events import Event
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.run import EntryRun
+from bk_core.threads import Bell
 
 
 class StreamMachine(Protocol):
@@ -32,7 +35,8 @@ class RunStream:
     ) -> None:
         self._session = session
         self._machine = machine
-        self._queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._arrived: deque[tuple[str, Any]] = deque()
+        self._bell = Bell()  # a SimpleQueue waits for ever when a signal's handler outlasts the time that it was given
         self._told = told
         self._driver = Driver(session, ledger_id)
         self._driver.set_quorums(metadata)
@@ -46,7 +50,7 @@ class RunStream:
 
     def _completed(self, token: Any, value: Any) -> None:
         if token in ("run", "end"):
-            self._queue.put((token, value))
+            self._put(token, value)
             if token == "end":
                 self.close()  # also if an interrupt keeps the one who reads from doing it
         else:
@@ -62,13 +66,19 @@ class RunStream:
 
     def stop(self, error: Exception) -> None:
         """Any thread: whoever waits here gets ``error``, after the runs that are there already."""
-        self._queue.put(("error", error))
+        self._put("error", error)
+
+    def _put(self, kind: str, value: Any) -> None:
+        self._arrived.append((kind, value))
+        self._bell.notify_all()
 
     def next(self, timeout_s: float | None) -> EntryRun | None:
         """The next run, None at the end. Raises what the machine failed with, queue.Empty when the time is up."""
-        if self._queue.empty():
+        if not self._arrived:
             must_not_block("reading")
-        kind, value = self._queue.get(timeout=timeout_s)
+            if not self._bell.until(lambda: bool(self._arrived), math.inf if timeout_s is None else timeout_s):
+                raise queue.Empty
+        kind, value = self._arrived.popleft()
         if kind == "error":
             raise value
         if kind == "end":

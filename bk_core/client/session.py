@@ -73,6 +73,7 @@ class Session:
         self.store = store
         self.home = Home()
         self._over = False
+        self._shut = False  # links are closed, and so is every later one
         self._racks = RackMap(store, config.racks) if config.placement == "rack-aware" else None
         self.reactor = Reactor()
         self.rng = random.Random()
@@ -229,6 +230,8 @@ class Session:
                 on_short=self._short,
             )
             self._links[key] = found
+            if self._shut:
+                found.close()  # whoever was told that its link is closed asks another bookie: it is refused there as well
         return found
 
     def _silent(self, bookie: BookieId, since_ns: int) -> None:
@@ -332,8 +335,9 @@ class Session:
         done: SafeFuture[None] = SafeFuture()
 
         def shut() -> None:
+            self._shut = True
             self._suspects.close()
-            for link in self._links.values():
+            for link in list(self._links.values()):
                 link.close()
             self._links.clear()
             done.set_result(None)

@@ -121,7 +121,7 @@ class SoakCluster:
         return connect_through(self.zookeeper_link(owner).listen_port, ports, protocol, SETTINGS.get(owner, {}))
 
     def connect_directly(self, protocol: str) -> BookKeeper:
-        return connect(self.uri, protocol=protocol, operation_timeout_s=OPERATION_TIMEOUT_S)
+        return connect(self.uri, protocol=protocol, operation_timeout_s=OPERATION_TIMEOUT_S, await_store=True)
 
     def close(self) -> None:
         self._resources.close()
@@ -140,5 +140,5 @@ def connect_through(zookeeper_port: int, ports: dict[str, int], protocol: str, s
     def detour(bookie_id: str, host: str, port: int) -> tuple[str, int]:
         return ("127.0.0.1", ports[bookie_id]) if bookie_id in ports else (host, port)
 
-    store: Any = ThroughProxy(open_store(uri), detour)
+    store: Any = ThroughProxy(open_store(uri, patient=True), detour)
     return connect(uri, protocol=protocol, store=store, operation_timeout_s=OPERATION_TIMEOUT_S, **settings)

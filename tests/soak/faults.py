@@ -185,7 +185,9 @@ class Injector:
     def _pause_bookie(self, rng: random.Random, kind: str, seconds: float) -> None:
         index = rng.randrange(len(self._cluster.bookies.bookie_ids))
         pid = self._cluster.bookies.pid(index)
-        assert pid is not None
+        if pid is None:  # it gave up meanwhile
+            self._revive()
+            return
         with self._recorder.during(_ACTOR, "fault", fault=kind, bookie=index):
             os.kill(pid, signal.SIGSTOP)
             try:

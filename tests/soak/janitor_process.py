@@ -28,7 +28,7 @@ def main(options: dict[str, object]) -> None:
     from bk_core.errors import BkError
 
     never = threading.Event()
-    with bk_core.connect(str(options["uri"]), operation_timeout_s=40.0) as client:
+    with bk_core.connect(str(options["uri"]), operation_timeout_s=40.0, await_store=True) as client:
         while True:
             for log in logs:
                 try:

@@ -156,7 +156,7 @@ class Soak:
                 supervised.drain()
 
     def _log_exists(self) -> bool:
-        with bk_core.connect(self._uri) as client:
+        with bk_core.connect(self._uri, await_store=True) as client:
             return SOAK in client.store.children("logs")
 
     def _report(self) -> None:
@@ -169,7 +169,7 @@ class Soak:
     # --- the verdict -------------------------------------------------------------------------------------------------------
 
     def result(self) -> dict[str, Any]:
-        with bk_core.connect(self._uri) as client:
+        with bk_core.connect(self._uri, await_store=True) as client:
             sent = {name: self._sent(client, name) for name in WRITERS}
             logs = {log: self._counted(log, sent) for log in (SOAK, COPY, EACH)}
         return {
@@ -208,7 +208,7 @@ class Soak:
 def leftovers(uri: str) -> dict[str, int]:
     """After a collection of garbage that does not wait: ledgers of the logs that no list names, and intents. No writer may be alive."""
     found = {}
-    with bk_core.connect(uri) as client:
+    with bk_core.connect(uri, await_store=True) as client:
         for log in (SOAK, COPY, EACH):
             gc_log(client, log, min_age_s=0)
             mine = {i for i in client.store.list_ledgers() if client.ledger_metadata(i).custom.get("log") == log.encode()}

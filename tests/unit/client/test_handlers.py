@@ -353,3 +353,25 @@ def test_a_handler_on_top_of_a_run_that_waits_for_room(uri: str) -> None:
             sender.join(TIMEOUT_S)
             signal.signal(signal.SIGUSR1, before)
         assert heard == [BlockingCallError, 0]
+
+
+def test_a_wait_ends_in_time_though_a_handler_outlasts_it(client: bk_core.BookKeeper) -> None:
+    """A queue's own wait would go on for ever then: it takes the time that is left, which is below zero, for no limit."""
+    rescued = threading.Event()
+    with client.create_ledger() as ledger, client.open_ledger(ledger.ledger_id) as reader:
+        ledger.append(b"first")
+
+        def rescue() -> None:
+            rescued.set()
+            ledger.append_many([b"x"] * 3).result(TIMEOUT_S)
+
+        timer = threading.Timer(TIMEOUT_S, rescue)
+        before = signal.signal(signal.SIGALRM, lambda *_: threading.Event().wait(0.5))
+        try:
+            timer.start()
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            assert not reader.wait_for(2, timeout_s=0.4)
+            assert not rescued.is_set()
+        finally:
+            timer.cancel()
+            signal.signal(signal.SIGALRM, before)

@@ -497,3 +497,22 @@ def test_a_deleted_ledger_says_so_when_it_is_asked(cluster: Cluster) -> None:
         with pytest.raises(NoSuchLedgerError):
             reader.refresh()
     writer.abandon()
+
+
+@pytest.mark.parametrize("how", ["range", "tail"])
+def test_a_client_that_is_closed_while_somebody_reads_makes_no_connection_any_more(
+    cluster: Cluster, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reader that is told that its link is closed asks another bookie."""
+    client = bk_core.connect(cluster.uri)
+    ledger = client.create_ledger()
+    ledger.append_many([bytes(10_000)] * 3000).result(30)
+    with caplog.at_level(logging.WARNING, logger="bk_core"):
+        handle = client.open_ledger(ledger.ledger_id)
+        runs = handle.read_runs(0, handle.last_add_confirmed) if how == "range" else handle.tail(0)
+        next(runs)
+        links = client._session._links
+        client.close()
+        assert all(link._closed for link in links.values())
+    assert "reactor" not in caplog.text and "not closed within" not in caplog.text
+    runs.close()
