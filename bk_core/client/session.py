@@ -67,13 +67,13 @@ class Session:
     """Reactor thread and metadata threads of one client. ``close`` ends both."""
 
     link_type: type[BookieLink] = BookieLink
+    _shut = False  # links are closed, and so is every later one
 
     def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
         self.config = config
         self.store = store
         self.home = Home()
         self._over = False
-        self._shut = False  # links are closed, and so is every later one
         self._racks = RackMap(store, config.racks) if config.placement == "rack-aware" else None
         self.reactor = Reactor()
         self.rng = random.Random()

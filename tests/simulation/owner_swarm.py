@@ -220,10 +220,14 @@ class OwnerRun:
                 self._ledger({} if self.world.random() < 0.5 else {"log": LOGS[int(self.world.random() * 3)].encode()}, LedgerState.OPEN)
             newcomers()
 
+        def away() -> None:
+            self._take(ROOTS[0])
+            self._begin(ROOTS[0])  # finds nothing
+
         return {
             "none": [newcomers],
             "anew": [anew],
-            "away and back": [lambda: self._take(ROOTS[0]), self._restore, newcomers],
+            "away and back": [away, self._restore, newcomers],
             "anew and back": [anew, self._restore],
         }[self.options.fate]
 
