@@ -312,12 +312,22 @@ class SafeFuture(Future[T], Generic[T]):
                 callback = callbacks.pop(0)
             except IndexError:  # who added the last one has taken it back
                 return
-            self._call(callback)
+            try:
+                self._call(callback)
+            except BaseException:
+                self._invoke_callbacks()
+                raise
 
     def _call(self, callback: Callable[[Any], object]) -> None:
+        """What a callback raises ends nothing but the callback: whoever brings outcomes has others to bring. On the main thread it may be
+        a handler of a signal that raised it (Ctrl-C), which is for the program beneath."""
         try:
             callback(self)
         except Exception:
+            log.exception("a completion callback failed")
+        except BaseException:
+            if threading.get_ident() == threading.main_thread().ident:
+                raise
             log.exception("a completion callback failed")
 
     def _tell(self) -> None:
@@ -349,9 +359,26 @@ class SafeFuture(Future[T], Generic[T]):
             self._condition.drop(ticket)
 
 
+def start_aside(run: Callable[[], None], name: str) -> None:
+    """Start a daemon thread that runs ``run``, where an interrupt may strike. RuntimeError when no more threads can be started.
+
+    ``Thread.start`` waits in a way that may leave its thread stuck, so a bare thread, where no interrupt strikes, does that. It asks for no
+    ``current_thread``, and nor may anything else there: Python would list a bare thread as ``Dummy-1`` for good.
+    """
+
+    def start() -> None:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the last thread there was: better listed than not done
+            run()
+
+    start_new_thread(start, ())
+
+
 def made_aside(make: Callable[[], T], dispose: Callable[[T], object]) -> T:
     """What ``make`` returns, made on a thread of its own, where no interrupt strikes: what starts threads and opens connections is there
-    as a whole, or ``dispose`` gets it when the caller is interrupted. (``Thread.start`` waits in a way that may leave its thread stuck.)"""
+    as a whole, or ``dispose`` gets it when the caller is interrupted."""
     future: SafeFuture[T] = SafeFuture()
 
     def run() -> None:
@@ -367,7 +394,7 @@ def made_aside(make: Callable[[], T], dispose: Callable[[T], object]) -> T:
             dispose(done.result())
 
     try:
-        start_new_thread(run, ())
+        start_aside(run, "bookkeeper-aside")
         return future.result()
     except Exception:
         raise  # of ``make``

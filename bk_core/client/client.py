@@ -8,7 +8,6 @@ import random
 import time
 import warnings
 import weakref
-from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -46,7 +45,7 @@ from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, Diges
 from bk_core.protocol.ledger.placement import new_ensemble_striped
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.recovery import LedgerRecovery
-from bk_core.threads import is_ending, is_own, made_aside, mark_own
+from bk_core.threads import is_ending, is_own, made_aside, mark_own, start_aside
 
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
     from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
@@ -417,7 +416,7 @@ class BookKeeper:
         if getattr(self, "_closed", True) or is_ending() or self._shared.is_over or not self._home.is_here:
             return
         with suppress(RuntimeError):  # at the very end of a process no more threads are started
-            start_new_thread(_end_dropped, (self._shared, self._store))
+            start_aside(partial(_end_dropped, self._shared, self._store), "bookkeeper-dropped")
         warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Self:

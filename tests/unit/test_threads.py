@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.errors import ClientClosedError
-from bk_core.threads import Flag, Monitor, SafeFuture, WorkerPool, wait_done
+from bk_core.threads import Flag, Monitor, SafeFuture, WorkerPool, start_aside, wait_done
 
 
 def test_tasks_run_at_the_same_time_up_to_the_bound() -> None:
@@ -124,6 +124,55 @@ def test_a_future_is_one_of_the_standard_library() -> None:
         failed.result(0)
     assert next(concurrent.futures.as_completed([done])) is done
     timer.join()
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, ValueError])
+def test_what_a_callback_raises_ends_nothing_but_the_callback(kind: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the callbacks behind it nor what the thread that brings the outcome has to do after it."""
+    future: SafeFuture[int] = SafeFuture()
+    heard: list[object] = []
+
+    def fail(_: object) -> None:
+        raise kind("of a callback")
+
+    def bring() -> None:
+        try:
+            future.set_result(1)
+            future.add_done_callback(fail)
+            heard.append("went on")
+        except BaseException as error:
+            heard.append(error)
+
+    future.add_done_callback(fail)
+    future.add_done_callback(lambda done: heard.append(done.result()))
+    thread = threading.Thread(target=bring)
+    thread.start()
+    thread.join()
+    assert heard == [1, "went on"]
+    assert caplog.text.count("a completion callback failed") == 2
+
+
+def test_an_interrupt_in_a_callback_reaches_the_main_thread() -> None:
+    future: SafeFuture[int] = SafeFuture()
+    heard: list[int] = []
+
+    def strike(_: object) -> None:
+        raise KeyboardInterrupt
+
+    future.add_done_callback(strike)
+    future.add_done_callback(lambda done: heard.append(done.result()))
+    with pytest.raises(KeyboardInterrupt):
+        future.set_result(1)
+    assert heard == [1]
+
+
+def test_a_thread_beside_is_no_dummy() -> None:
+    """One that Python did not start itself would stay in ``threading.enumerate`` for good once it asks who it is."""
+    found: SafeFuture[threading.Thread] = SafeFuture()
+    start_aside(lambda: found.set_result(threading.current_thread()), "beside")
+    thread = found.result(30)
+    thread.join(30)
+    assert thread.name == "beside" and thread.daemon and not thread.is_alive() and thread not in threading.enumerate()
 
 
 def test_a_future_may_be_awaited() -> None:
