@@ -7,9 +7,11 @@ bound is on all that one client writes, and each ledger has its share of it.
 
 from __future__ import annotations
 
-from _thread import RLock
+from _thread import RLock, allocate_lock
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count as numbers
 
 from bk_core.threads import holds_lock
 
@@ -37,12 +39,35 @@ class Batch:
         return True
 
 
+class Place:
+    """Of one append in the line of those that wait for room. The reactor hands the append in for whoever waits, as soon as its turn comes:
+    so nobody stands behind a thread that sleeps or handles a signal. ``item`` None: it waits for the turn of a run in pieces.
+
+    ``ticket`` is released when there is something to see: ``admitted``, or the handle was closed. ``gone``: nobody waits any more."""
+
+    __slots__ = ("admitted", "entries", "first", "gone", "item", "size", "ticket", "turn", "turn_of")
+
+    def __init__(
+        self, item: Callable[[Batch], None] | None, entries: int, size: int, first: int | None, turn: object, turn_of: int
+    ) -> None:
+        self.item = item
+        self.entries = entries
+        self.size = size
+        self.first = first
+        self.turn = turn
+        self.turn_of = turn_of
+        self.admitted = self.gone = False
+        self.ticket = allocate_lock()
+        self.ticket.acquire()
+
+
 class Share:
     """One ledger's part of the window. ``inbox``: what was handed in and the reactor has not taken yet, each with its batch; ``runs`` and
     ``bytes`` are not answered yet; ``entries`` some bookie still has to take. ``turn``: of whoever is handing in a run in pieces, on thread
-    ``turn_of``. Its window changes it, and the reactor empties the inbox."""
+    ``turn_of``. ``line``: those who wait for room, first who is next: with ids of the caller's the lowest id, else the next piece of who
+    has the turn, then in the order of arrival. Its window changes it, and the reactor empties the inbox."""
 
-    __slots__ = ("batch", "bytes", "entries", "inbox", "runs", "turn", "turn_of")
+    __slots__ = ("batch", "bytes", "entries", "inbox", "line", "runs", "turn", "turn_of")
 
     def __init__(self) -> None:
         self.inbox: deque[tuple[Callable[[Batch], None], Batch]] = deque()
@@ -52,6 +77,7 @@ class Share:
         self.batch = Batch()
         self.turn: object = None
         self.turn_of = 0
+        self.line: list[tuple[int, int, Place]] = []
 
 
 class AddWindow:
@@ -62,6 +88,7 @@ class AddWindow:
         self._lock = RLock()
         self._total = 0
         self._ledgers = 0  # shares with entries
+        self._arrivals = numbers()
 
     @holds_lock
     def has_room(self, share: Share, count: int) -> bool:
@@ -83,15 +110,78 @@ class AddWindow:
             return max(PIECE_ENTRIES_MIN, min(PIECE_ENTRIES_MAX, self._max // (8 * ledgers if ledgers > 1 else 2)))
 
     @holds_lock
-    def admit(self, share: Share, item: Callable[[Batch], None], entries: int, size: int, bytes_max: int, turn: object) -> bool:
-        """``hand_in`` if there is room for it and the turn is nobody's or ``turn``'s (None: that does not matter)."""
+    def admit(
+        self, share: Share, item: Callable[[Batch], None], entries: int, size: int, bytes_max: int, turn: object, *, passing: bool = False
+    ) -> bool:
+        """``hand_in`` if there is room for it, the turn is nobody's or ``turn``'s (None: that does not matter), and nobody stands in line
+        whom it would pass (``passing``: it may)."""
         with self._lock:
-            if turn is not None and share.turn is not None and share.turn is not turn:
+            if share.line and not passing and (turn is None or share.turn is not turn):
                 return False
-            if (share.bytes and share.bytes + size > bytes_max) or not self.has_room(share, entries):
+            if not self._fits(share, entries, size, bytes_max, turn):
                 return False
             self.hand_in(share, item, entries, size)
             return True
+
+    def _fits(self, share: Share, entries: int, size: int, bytes_max: int, turn: object) -> bool:
+        """Under the lock."""
+        if turn is not None and share.turn is not None and share.turn is not turn:
+            return False
+        return not (share.bytes and share.bytes + size > bytes_max) and self.has_room(share, entries)
+
+    @holds_lock
+    def stand_in_line(self, share: Share, place: Place) -> None:
+        with self._lock:
+            has_turn = place.turn is not None and share.turn is place.turn
+            heappush(share.line, (-1 if has_turn else place.first or 0, next(self._arrivals), place))
+
+    @holds_lock
+    def next_in(self, share: Share, highest: int, bytes_max: int | None) -> Place | None:
+        """Hand in what is first in line, or give it the turn, if it may; None if it may not. Its ticket is the caller's to release.
+        Reactor thread: one look is all that those in line cost, however many they are. ``bytes_max`` None: there is no room at all."""
+        with self._lock:
+            while share.line:
+                place = share.line[0][2]
+                if not place.gone and not self._may_enter(share, place, highest, bytes_max):
+                    return None
+                heappop(share.line)
+                if not place.gone:
+                    self._enter(share, place)
+                    return place
+        return None
+
+    def _may_enter(self, share: Share, place: Place, highest: int, bytes_max: int | None) -> bool:
+        """Under the lock. What lies below entries already handed in must not wait for room that only it can make (WR-15)."""
+        if place.item is None:
+            return share.turn is None
+        if place.first is not None and place.first <= highest:
+            return True
+        return bytes_max is not None and self._fits(share, place.entries, place.size, bytes_max, place.turn)
+
+    def _enter(self, share: Share, place: Place) -> None:
+        """Under the lock."""
+        if place.item is not None:
+            self.hand_in(share, place.item, place.entries, place.size)
+        else:
+            share.turn_of, share.turn = place.turn_of, place.turn
+            if place.gone:  # it may have looked for its turn before it had it
+                share.turn = None
+                return
+        place.admitted = True
+
+    @holds_lock
+    def leave(self, place: Place) -> bool:
+        """Whoever waited does so no more. True if the place was admitted before that."""
+        place.gone = True
+        with self._lock:
+            return place.admitted
+
+    @holds_lock
+    def dismiss(self, share: Share) -> list[Place]:
+        """All who stand in line, which is empty then."""
+        with self._lock:
+            line, share.line = share.line, []
+            return [place for _, _, place in line]
 
     @holds_lock
     def hand_in(self, share: Share, item: Callable[[Batch], None], entries: int = 0, size: int = 0) -> None:
@@ -108,10 +198,10 @@ class AddWindow:
             share.batch.runs += 1
             share.inbox.append((item, share.batch))
 
-    def take_turn(self, share: Share, turn: object, thread: int) -> bool:
-        """True if ``turn`` has the turn now: nobody else hands in anything until ``share.turn`` is None again."""
+    def take_turn(self, share: Share, turn: object, thread: int, *, passing: bool = False) -> bool:
+        """True if ``turn`` has the turn now: nobody else hands in anything until ``share.turn`` is None again. See ``admit``."""
         with self._lock:
-            if share.turn is None:
+            if share.turn is None and (passing or not share.line):
                 share.turn, share.turn_of = turn, thread
             return share.turn is turn
 

@@ -147,15 +147,17 @@ class Call:
 
 
 class Append:
-    """Token of one append of ``run``; ``single``: its future has the entry's position, else spans."""
+    """Token of one append of ``run``; ``single``: its future has the entry's position, else spans. ``admitted``: it has room;
+    ``gone``: nobody waits for that any more."""
 
-    __slots__ = ("future", "run", "single", "size")
+    __slots__ = ("admitted", "future", "gone", "run", "single", "size")
 
     def __init__(self, run: PayloadRun, single: bool) -> None:
         self.future: SafeFuture[Any] = SafeFuture()
         self.run = run
         self.size = run.size
         self.single = single
+        self.admitted = self.gone = False
 
 
 class Lane(Generic[T]):

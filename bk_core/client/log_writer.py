@@ -17,12 +17,14 @@ import random
 import time
 import warnings
 import weakref
+from _thread import LockType, allocate_lock
 from array import array
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from threading import TIMEOUT_MAX
 from typing import Any, Self
 
 from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, SECRET, checked
@@ -127,6 +129,8 @@ class LogWriter:
         self._works = LeaderWorks(client, name, password, self._timeout_s, insisted)
         self._own = WorkerPool(f"bookkeeper-log-{name}")
         self._arrived: deque[Append] = deque()
+        self._line: deque[tuple[Append, LockType]] = deque()  # who waits for room, in the order of their calls
+        self._let_some_in = False
         self._worker = Worker(f"bookkeeper-log-{name}-worker")
         self._sends: Lane[AppendTo] = Lane(self._lock, self._send)
         self._outcomes: Lane[Complete | Fail] = Lane(self._lock, self._deliver)
@@ -270,16 +274,37 @@ class LogWriter:
         return token.future
 
     @holds_lock
-    def _admitted(self, token: Append) -> bool:
+    def _admitted(self, token: Append, ticket: LockType | None = None, *, passing: bool = False) -> bool:
+        """False if it has to wait; with a ``ticket`` it is in line then. ``passing``: it need not wait for those in line."""
         with self._lock:
             self._check()
-            if not self._has_room(token.size):
-                return False
-            # Nothing strikes between these two (bk_core/threads.py): counted and handed in, or neither.
-            self._outstanding_bytes += token.size
-            self._undecided += 1
-            self._arrived.append(token)
-            return True
+            if (passing or not self._line) and self._has_room(token.size):
+                self._admit(token)
+            elif ticket is not None:
+                self._line.append((token, ticket))
+            return token.admitted
+
+    def _admit(self, token: Append) -> None:
+        """Under the lock."""
+        # Nothing strikes between these (bk_core/threads.py): counted and handed in, or neither.
+        self._outstanding_bytes += token.size
+        self._undecided += 1
+        token.admitted = True
+        self._arrived.append(token)
+
+    def _let_in(self) -> None:
+        """Under the lock, on a thread of ours, before ``_go_on``: whoever is first in line, as long as there is room. The run is handed
+        in for whoever waits, so nobody stands behind a thread that sleeps or handles a signal. Who is not first is not woken."""
+        over = self._machine.error is not None or self._closing is not None
+        while self._line:
+            token, ticket = self._line[0]
+            if not over and not token.gone:
+                if not self._has_room(token.size):
+                    break
+                self._admit(token)
+                self._let_some_in = True
+            self._line.popleft()
+            ticket.release()
 
     def _has_room(self, size: int) -> bool:
         return not self._outstanding_bytes or self._outstanding_bytes + size <= self._outstanding_bytes_max
@@ -291,6 +316,10 @@ class LogWriter:
             with self._lock:
                 self._sort(self._machine.append(token.run, token, time.monotonic_ns()))
                 self._roll_if_due()
+            self._go_on()
+        if self._line:  # its first may have gone
+            with self._lock:
+                self._let_in()
             self._go_on()
 
     def _own_thread(self, task: Callable[[], None]) -> bool:
@@ -311,10 +340,32 @@ class LogWriter:
 
     def _wait_for_room(self, token: Append) -> None:
         """It holds nothing that others need. The timeout counts from the call, however many wait."""
-        self._must_not_block(f"append to log {self.name!r}, whose window is full,")
-        if not self._lock.until(lambda: self._admitted(token), self._timeout_s):
+        try:
+            self._must_not_block(f"append to log {self.name!r}, whose window is full,")
+        except BlockingCallError:  # who cannot wait passes those who can, if there is room
+            if self._admitted(token, passing=True):
+                return
+            raise
+        ticket = allocate_lock()
+        ticket.acquire()
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            if self._admitted(token, ticket):
+                return
+            ticket.acquire(True, min(max(0.0, deadline - time.monotonic()), TIMEOUT_MAX))
+        finally:
+            token.gone = True  # nothing strikes before this
+        if not self._leave_line(token):
             message = f"log {self.name!r}: {self._outstanding_bytes} bytes stayed unacknowledged; this run was not appended"
             raise OperationTimeoutError(message, log=self.name)
+
+    @holds_lock
+    def _leave_line(self, token: Append) -> bool:
+        """True if it was let in before. Raises what keeps it out for good."""
+        with self._lock:
+            if not token.admitted:
+                self._check()
+            return token.admitted
 
     def _check(self) -> None:
         if self._machine.error is not None:
@@ -493,6 +544,8 @@ class LogWriter:
             self._worker.forget_timers()
             self._worker.submit(self._works.abandon_all)
             self._worker.submit(self._end)
+        if self._line:
+            self._let_in()
         self._lock.notify_all()
 
     def _decide(self, outcome: Complete | Fail) -> None:
@@ -512,6 +565,9 @@ class LogWriter:
     def _go_on(self) -> None:
         """Without the lock. Handing entries to a ledger may wait for room there, which only the writer's own thread does."""
         self._outcomes.drain()
+        if self._let_some_in:  # not under the lock: whoever a handler of a signal interrupts may have that of the thread's queue
+            self._let_some_in = False
+            self._own_thread(self._take_in)
         if not self._sends.items:
             return
         if self._own.is_current:
@@ -612,6 +668,8 @@ class LogWriter:
             if isinstance(outcome, Complete):
                 spans = tuple(self._span(span) for span in outcome.value)
                 self._acknowledged = spans[-1]
+            if self._line:
+                self._let_in()
             self._lock.notify_all()
         with calling_back():
             if isinstance(outcome, Complete):

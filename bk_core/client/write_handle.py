@@ -9,12 +9,13 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import accumulate
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
 from bk_core.arguments import bytes_like, checked, int64_numbers, whole
-from bk_core.client.add_window import Batch, Share
+from bk_core.client.add_window import Batch, Place, Share
 from bk_core.client.driver import Driver
 from bk_core.client.losses import Losses
 from bk_core.client.operations import LeftOpen, must_not_block, must_not_interrupt, wait
@@ -29,7 +30,7 @@ from bk_core.protocol.ledger.writer import ENTRY_ID_MAX, LedgerWriter, WriterSta
 from bk_core.protocol.ledger.writer_options import WriterOptions
 from bk_core.threads import Bell, SafeFuture, cannot_wait, is_ending
 
-ROOM_POLL_S = 1.0  # every acknowledgement wakes a waiting append; this is only a safety net
+ROOM_POLL_S = 1.0  # the reactor lets waiting appends in; this is only a safety net
 
 
 class WriteHandle:
@@ -56,7 +57,7 @@ class WriteHandle:
         self._driver.set_quorums(metadata)
         self._driver.on_complete, self._driver.on_fail = _completed, _failed
         self._client = session.client  # it must not go before its handles
-        self._changed = Bell()  # something was answered, room came free, a turn ended, or the handle was closed
+        self._answered = Bell()  # all of a batch: what a flush waits for
         self._adds = session.adds
         self._share = Share()
         self._losses = Losses()
@@ -110,10 +111,12 @@ class WriteHandle:
         if isinstance(payloads, str | bytes | bytearray | memoryview) or not isinstance(payloads, Iterable):
             message = f"payloads must be a sequence of bytes, one for each entry, not {type(payloads).__name__}"
             raise ArgumentTypeError(message, ledger=self.ledger_id)
-        offsets = array("q", [0])
-        parts = [self._bytes_of(payload, f"payloads[{index}]") for index, payload in enumerate(payloads)]
-        for part in parts:
-            offsets.append(offsets[-1] + len(part))
+        # No call of Python for a payload of bytes, nor a name that no message needs: there may be a thousand of them.
+        parts = [
+            payload if isinstance(payload, bytes) else self._bytes_of(payload, f"payloads[{index}]")
+            for index, payload in enumerate(payloads)
+        ]
+        offsets = array("q", accumulate(map(len, parts), initial=0))
         return self.append_run(b"".join(parts), offsets, entry_id=entry_id)
 
     def append_run(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> Future[int]:
@@ -157,12 +160,11 @@ class WriteHandle:
         deadline = self._deadline()
         try:
             if entry_id is None:
-                self._wait_for_room(partial(self._take_turn, future), future, deadline)
+                self._await_turn(future, deadline)
             self._admit_pieces(payloads, bounds, future, entry_id, size, deadline)
         finally:
             if self._share.turn is future:
-                self._share.turn = None
-                self._changed.notify_all()
+                self._share.turn = None  # ``_append`` has the reactor let the next one in
 
     def _admit_pieces(
         self, payloads: BytesLike, bounds: memoryview, future: Future[int], first: int | None, size: int, deadline: float
@@ -183,10 +185,20 @@ class WriteHandle:
             token, now_ns = (self, batch, future, size, last), self._session.reactor.now_ns()
             self._driver.perform(self._machine.append(payloads, bounds, token, now_ns, first_entry_id=first))
 
-        if not self._try(hand_over, count, size, first, future):
-            self._wait_for_room(partial(self._try, hand_over, count, size, first, future), future, deadline or self._deadline())
+        if self._try(hand_over, count, size, first, future):
+            return
+        try:
+            self._check_may_wait(future)
+        except BlockingCallError:  # who cannot wait passes those who can, if there is room
+            if self._try(hand_over, count, size, first, future, passing=True):
+                return
+            raise
+        turn = None if first is not None else future
+        self._wait_for_room(Place(hand_over, count, size, first, turn, get_ident()), future, deadline or self._deadline())
 
-    def _try(self, hand_over: Callable[[Batch], None], count: int, size: int, first: int | None, future: Future[int]) -> bool:
+    def _try(
+        self, hand_over: Callable[[Batch], None], count: int, size: int, first: int | None, future: Future[int], *, passing: bool = False
+    ) -> bool:
         """WR-15: hand it in, if there is room: for bytes that nobody acknowledged, and for bytes and entries that a slow bookie still has
         to take. Entries of all ledgers of this client: bookies count them so."""
         self._check_open()
@@ -196,22 +208,55 @@ class WriteHandle:
             return True
         if self._machine.unretired_bytes > self._limits.unretired_bytes_max:
             return False
-        return self._adds.admit(self._share, hand_over, count, size, self._limits.pending_bytes_max, None if first is not None else future)
+        turn = None if first is not None else future
+        return self._adds.admit(self._share, hand_over, count, size, self._limits.pending_bytes_max, turn, passing=passing)
 
-    def _take_turn(self, future: Future[int]) -> bool:
+    def _await_turn(self, future: Future[int], deadline: float) -> None:
         self._check_open()
-        return self._adds.take_turn(self._share, future, get_ident())
-
-    def _wait_for_room(self, attempt: Callable[[], bool], future: Future[int], deadline: float) -> None:
-        """Until ``attempt`` succeeds. It holds nothing that others need."""
-        while not attempt():
+        if self._adds.take_turn(self._share, future, get_ident()):
+            return
+        try:
             self._check_may_wait(future)
-            self._nudge()
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise OperationTimeoutError(self._why_not_appended(future))
-            if self._changed.until(attempt, min(left, ROOM_POLL_S)):
+        except BlockingCallError:
+            if self._adds.take_turn(self._share, future, get_ident(), passing=True):
                 return
+            raise
+        self._wait_for_room(Place(None, 0, 0, None, future, get_ident()), future, deadline)
+
+    def _wait_for_room(self, place: Place, future: Future[int], deadline: float) -> None:
+        """Until the reactor has let ``place`` in. It holds nothing that others need, and nobody waits for this thread to run."""
+        try:
+            self._adds.stand_in_line(self._share, place)
+            while not place.admitted and not self._closed:
+                self._check_may_wait(future)
+                self._nudge()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                place.ticket.acquire(True, min(left, ROOM_POLL_S))
+        finally:
+            place.gone = True  # nothing strikes before this
+        if not self._adds.leave(place):
+            self._check_open()
+            raise OperationTimeoutError(self._why_not_appended(future))
+
+    def _let_in(self) -> None:
+        """Reactor thread: whoever is first in line, as long as there is room. Whoever is not first is neither asked nor woken."""
+        share = self._share
+        if self._closed:
+            for waiting in self._adds.dismiss(share):
+                waiting.ticket.release()
+            return
+        handed_in = False
+        while share.line:
+            bytes_max = self._limits.pending_bytes_max if self._machine.unretired_bytes <= self._limits.unretired_bytes_max else None
+            place = self._adds.next_in(share, self._highest_entry_id, bytes_max)
+            if place is None:
+                break
+            handed_in = handed_in or place.item is not None
+            place.ticket.release()
+        if handed_in:
+            self._nudge()
 
     def _check_may_wait(self, future: Future[int]) -> None:
         """BlockingCallError."""
@@ -244,6 +289,8 @@ class WriteHandle:
         """Reactor thread."""
         inbox = self._share.inbox
         if not inbox:
+            if self._share.line:
+                self._let_in()
             return
         for _ in range(len(inbox)):
             hand_over, batch = inbox.popleft()
@@ -291,7 +338,8 @@ class WriteHandle:
     def _stepped(self) -> None:
         """Reactor thread, after each step of the machine."""
         self._give_back(self._handed_over - self._machine.unretired_entries - self._given_back)
-        self._changed.notify_all()
+        if self._share.line:
+            self._let_in()
 
     def _give_back(self, entries: int) -> None:
         if entries:
@@ -312,7 +360,8 @@ class WriteHandle:
 
     def _release(self, size: int, batch: Batch) -> None:
         self._adds.answered(self._share, size, batch)
-        self._changed.notify_all()
+        if not batch.runs:
+            self._answered.notify_all()
 
     def flush(self) -> None:
         """Wait until everything appended so far is acknowledged, whatever others append meanwhile; its error if that fails."""
@@ -321,7 +370,7 @@ class WriteHandle:
         if not self._share.batch.is_done:
             must_not_block(f"flushing ledger {self.ledger_id}")
             until_now = self._adds.mark(self._share, Batch())
-            if not self._changed.until(lambda: until_now.is_done, self._session.config.operation_timeout_s):
+            if not self._answered.until(lambda: until_now.is_done, self._session.config.operation_timeout_s):
                 raise OperationTimeoutError(self._unacknowledged())
             until_now.before = None
         if self._machine.error is not None:
@@ -376,7 +425,6 @@ class WriteHandle:
         future: Future[LedgerMetadata] = SafeFuture()
         future.add_done_callback(lambda _: self._session.reactor.post(self._end))
         self._closed = True
-        self._changed.notify_all()
         self._hand_in(lambda token: self._machine.close(token, self._session.reactor.now_ns(), forced=forced), future)
         # After a timeout or an interrupt it is still being tried (CL-5: a later call waits for the same result).
         metadata = wait(future, self._session.config.operation_timeout_s, f"closing ledger {self.ledger_id}")
@@ -388,7 +436,6 @@ class WriteHandle:
         if not self._session.home.is_here:
             return
         self._closed = True
-        self._changed.notify_all()
 
         def stop() -> None:
             self._take_in()

@@ -3,7 +3,7 @@
 import random
 from collections import defaultdict
 
-from bk_core.client.add_window import PIECE_ENTRIES_MAX, PIECE_ENTRIES_MIN, AddWindow, Share
+from bk_core.client.add_window import PIECE_ENTRIES_MAX, PIECE_ENTRIES_MIN, AddWindow, Place, Share
 
 
 class Window(AddWindow):
@@ -123,3 +123,81 @@ def test_what_is_handed_in_is_counted_until_it_is_answered() -> None:
     assert share.batch.is_done
     window.released(share, 3)
     assert (share.runs, share.bytes, share.entries) == (0, 0, 0)
+
+
+def place(size: int, first: int | None = None, turn: object = None) -> Place:
+    return Place(lambda _: None, 1, size, first, turn, 0)
+
+
+def full() -> tuple[AddWindow, Share]:
+    window, share = AddWindow(100), Share()
+    assert window.admit(share, lambda _: None, 1, 10, 10, object())
+    return window, share
+
+
+def test_who_waits_is_let_in_in_the_order_of_arrival() -> None:
+    """The large one first, though the small one would fit before; and nobody passes them, but who cannot wait."""
+    window, share = full()
+    large, small = place(10, turn=object()), place(1, turn=object())
+    for one in (large, small):
+        window.stand_in_line(share, one)
+    assert window.next_in(share, -1, 10) is None
+    window.answered(share, 5, share.batch)
+    assert window.next_in(share, -1, 10) is None
+    assert not window.admit(share, lambda _: None, 1, 1, 10, object())
+    assert window.admit(share, lambda _: None, 1, 1, 10, object(), passing=True)
+    window.answered(share, 6, share.batch)
+    assert window.next_in(share, -1, None) is None  # the ledger's bytes are too many on a slow bookie
+    assert window.next_in(share, -1, 10) is large and window.leave(large)
+    assert window.next_in(share, -1, 10) is None and share.bytes == 10
+    window.answered(share, 10, share.batch)
+    assert window.next_in(share, -1, 10) is small and not share.line
+
+
+def test_who_leaves_the_line_holds_nobody_up() -> None:
+    window, share = full()
+    window.answered(share, 5, share.batch)
+    large, small = place(10, turn=object()), place(1, turn=object())
+    for one in (large, small):
+        window.stand_in_line(share, one)
+    assert not window.leave(large)
+    assert window.next_in(share, -1, 10) is small and share.bytes == 6
+
+
+def test_a_turn_is_given_in_line_and_never_to_who_has_gone() -> None:
+    window, share = AddWindow(100), Share()
+    first, gone, second = object(), object(), object()
+    assert window.take_turn(share, first, 1)
+    left, waits = (Place(None, 0, 0, None, turn, 2) for turn in (gone, second))
+    for one in (left, waits):
+        window.stand_in_line(share, one)
+    piece, single = place(1, turn=first), place(1, turn=object())
+    for one in (single, piece):
+        window.stand_in_line(share, one)
+    assert window.next_in(share, -1, 10) is piece  # of who has the turn, before all others
+    assert window.next_in(share, -1, 10) is None
+    left.gone = True
+    share.turn = None
+    assert window.next_in(share, -1, 10) is waits and share.turn is second and share.turn_of == 2
+    assert window.next_in(share, -1, 10) is None
+    share.turn = None
+    assert window.next_in(share, -1, 10) is single
+
+
+def test_with_ids_of_the_callers_the_lowest_is_next() -> None:
+    """What lies below entries already handed in needs no room: only it can make some."""
+    window, share = full()
+    above, below = place(5, first=7), place(5, first=3)
+    for one in (above, below):
+        window.stand_in_line(share, one)
+    assert window.next_in(share, 2, 10) is None
+    assert window.next_in(share, 4, 10) is below
+    assert window.next_in(share, 4, 10) is None
+
+
+def test_all_who_stand_in_line_are_dismissed_at_once() -> None:
+    window, share = full()
+    places = [place(10, turn=object()) for _ in range(3)]
+    for one in places:
+        window.stand_in_line(share, one)
+    assert window.dismiss(share) == places and not share.line and not any(window.leave(one) for one in places)

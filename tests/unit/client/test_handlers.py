@@ -274,7 +274,7 @@ def test_a_flush_waits_for_nothing_that_came_after_it(uri: str) -> None:
             first = ledger.append_future(b"x", entry_id=0)
             flush = threads.submit(ledger.flush)
             deadline = time.monotonic() + TIMEOUT_S
-            while not ledger._changed.is_awaited and time.monotonic() < deadline:
+            while not ledger._answered.is_awaited and time.monotonic() < deadline:
                 time.sleep(0.001)
             later = ledger.append_future(b"x", entry_id=5)
             go_on.set()
@@ -340,7 +340,7 @@ def test_a_handler_on_top_of_a_run_that_waits_for_room(uri: str) -> None:
 
         def send() -> None:
             deadline = time.monotonic() + TIMEOUT_S
-            while not ledger._changed.is_awaited and time.monotonic() < deadline:
+            while not ledger._share.line and time.monotonic() < deadline:
                 time.sleep(0.001)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
