@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -82,14 +83,16 @@ def draw(seed: int, forced: dict[str, Any]) -> OwnerOptions:
     return replace(drawn, **forced)
 
 
+_made = threading.local()  # the link of the store that a program is making: it asks at once, and other programs come between
+
+
 class OwnerClient:
     """The part of ``BookKeeper`` that logs need, over the product's store."""
 
     def __init__(self, run: OwnerRun, program: Program, root: str) -> None:
         self._program = program
-        link = Link(run.tree, program, run.world.random, run.has_read, run.options.lost)
-        with Pretended((zookeeper, "Link", lambda hosts, session_timeout_s, on_connection: link)):
-            self.store = zookeeper.ZooKeeperStore(hosts="zk", root=root, log_root=SHARED if run.options.shared else None)
+        _made.link = Link(run.tree, program, run.world.random, run.has_read, run.options.lost)
+        self.store = zookeeper.ZooKeeperStore(hosts="zk", root=root, log_root=SHARED if run.options.shared else None)
         program.home = self.store.cluster_id()
 
     def create_ledger(self, *, ledger_id: int | None = None, custom: Any = None, **_: Any) -> Any:
@@ -178,8 +181,9 @@ class OwnerRun:
         pauses = [(module, "back_off", lambda pause, deadline, what: pause) for module in (list_store, list_works)]
         host = (list_store, "now_ms", lambda: self.world.now // MS)
         names = (logs, "uuid", Names(random.Random(f"names of {self.world.seed}")))
+        links = (zookeeper, "Link", lambda hosts, session_timeout_s, on_connection: _made.link)
         identity._known.clear()
-        with Pretended(zero_kept, *pauses, host, names):
+        with Pretended(zero_kept, *pauses, host, names, links):
             try:
                 self._play()
             finally:

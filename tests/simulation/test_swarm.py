@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from bk_core.metadata import zookeeper
 from tests.simulation.invariants import INVARIANTS
 from tests.simulation.link_invariants import LINK_INVARIANTS
 from tests.simulation.liveness import LIVENESS
 from tests.simulation.log_invariants import LOG_INVARIANTS
 from tests.simulation.owner_invariants import OWNER_INVARIANTS
+from tests.simulation.owner_swarm import OwnerRun
 from tests.simulation.runs import run_of
 from tests.simulation.twins import different
 
@@ -70,3 +72,11 @@ def test_verbose_replay_is_the_same_run() -> None:
         loud.play()
         assert quiet.world.steps == loud.world.steps and quiet.world.now == loud.world.now
         assert quiet.world.fingerprint() == loud.world.fingerprint()
+
+
+def test_a_run_about_clusters_leaves_nothing_behind() -> None:
+    """Its programs use the product's store over nodes in memory; what stands for ZooKeeper meanwhile is put away, whatever ends them."""
+    link = zookeeper.Link
+    for seed in range(20):
+        OwnerRun(seed).play()
+        assert zookeeper.Link is link, f"seed {seed}"
