@@ -24,7 +24,7 @@ _FORMATS_64 = frozenset("qQlLnNbBc")  # of buffers with int64 numbers, or with t
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What an argument must be. ``low`` and ``high`` are bounds, ``above`` is one that is excluded. A ``secret`` is never shown."""
+    """The demands on one argument. ``low`` and ``high`` are bounds, ``above`` is one that is excluded. A ``secret`` is never shown."""
 
     wanted: str
     fits: Callable[[Any], bool]

@@ -232,7 +232,7 @@ class LmdbBookieStorage:
             thread.start()
 
     def _make_room(self) -> None:
-        """What an earlier process has left of the disk may be nothing."""
+        """The disk may be full already, by what an earlier process wrote."""
         with suppress(BookieIOError):
             if _free_outside(self.directory) < self.reserve_bytes // 2:
                 give_back_journal(self.directory)
@@ -402,7 +402,7 @@ class LmdbBookieStorage:
         return stat.f_blocks * stat.f_frsize, free_bytes(look, self.reserve_bytes)
 
     def look(self) -> DiskLook:
-        """What is free now (BKE-8). BookieIOError if it cannot be asked."""
+        """Take in how many bytes are free now. BookieIOError if that cannot be asked (BKE-8)."""
         with self._condition:
             pending = sum(layer.demand for layer in self._layers())
         return DiskLook(_free_outside(self.directory), self.free_inside_bytes(), pending)

@@ -1,4 +1,4 @@
-"""What happens to a running local cluster that whoever looks at it should know: its disk gets full, or a process ends."""
+"""Tells whoever looks at a running local cluster when its disk gets full and when a process of it ends."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class SafeStream:
 
 
 def inner(stream: Any) -> TextIO:
-    """Where Rich writes, whose texts were made safe before."""
+    """A stream for Rich, whose texts were made safe before."""
     return cast(TextIO, stream.inner if isinstance(stream, SafeStream) else stream)
 
 
