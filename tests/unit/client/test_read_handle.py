@@ -507,6 +507,7 @@ def test_a_client_that_is_closed_while_somebody_reads_makes_no_connection_any_mo
     client = bk_core.connect(cluster.uri)
     ledger = client.create_ledger()
     ledger.append_many([bytes(10_000)] * 3000).result(30)
+    ledger.append(b"tells the bookies how far the ledger is confirmed")
     with caplog.at_level(logging.WARNING, logger="bk_core"):
         handle = client.open_ledger(ledger.ledger_id)
         runs = handle.read_runs(0, handle.last_add_confirmed) if how == "range" else handle.tail(0)
