@@ -25,7 +25,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.zookeeper_logging import quiet_logger
 from bk_core.metadata.zookeeper_probe import look
-from bk_core.protocol.session.outage import Connection
+from bk_core.protocol.session.outage import Connection, Welcome
 from bk_core.protocol.session.reach import Found, is_hopeless, told
 from bk_core.threads import Home, Monitor, SafeFuture, WorkerPool, mark_own, wait_done
 
@@ -47,7 +47,15 @@ KNOWN_ADDRESS_S = 1.0  # so long the store is waited for about a bookie whose ad
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, which are threads of ours, and end with the process, after everything that the program has given to ``atexit``."""
+    """kazoo's threads, which are threads of ours, and end with the process, after everything that the program has given to ``atexit``.
+
+    kazoo itself waits for the answer to a request for a session as long as the session may last; here it waits as SES-12 says.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._welcome = Welcome()
+        self._new: Any = None  # the connection on which nothing has come yet
 
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def run() -> None:
@@ -55,6 +63,21 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
             func(*args, **kwargs)
 
         return super().spawn(run)
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        self._new = super().create_connection(*args, **kwargs)
+        return self._new
+
+    def select(self, readers: Any, writers: Any, errors: Any, timeout: float | None = None) -> Any:
+        if self._new is None or readers != [self._new] or timeout is None:
+            return super().select(readers, writers, errors, timeout)
+        found = super().select(readers, writers, errors, self._welcome.waits_s(timeout))
+        if found[0]:
+            self._welcome.came()
+        else:
+            self._welcome.missed()
+        self._new = None
+        return found
 
     def start(self) -> None:
         super().start()

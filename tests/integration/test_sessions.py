@@ -15,7 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -273,6 +273,49 @@ def test_a_follower_that_gave_up_goes_on_when_it_is_asked_again(zookeeper: ZooKe
                 writer.append(b"two")
                 assert next(following).payloads() == [b"two"]
             following.close()
+
+
+@contextmanager
+def forgetful(zookeeper: ZooKeeperProcess) -> Iterator[int]:
+    """Port of a ZooKeeper that takes the first connection, and whatever is sent on it, without ever answering."""
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with suppress(OSError):
+            sockets.append(server.accept()[0])
+            while True:
+                near, far = server.accept()[0], socket.create_connection(("127.0.0.1", zookeeper.port))
+                sockets.extend((near, far))
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=carry, args=pair, daemon=True).start()
+
+    sockets: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for one in sockets:
+                one.close()
+
+
+def test_a_forgotten_request_for_a_session_costs_a_second_and_not_the_session(zookeeper: ZooKeeperProcess) -> None:
+    """SES-12: a ZooKeeper that has begun to listen, but does not serve yet, sometimes forgets the first request of a connection."""
+    with forgetful(zookeeper) as port:
+        store = open_store(f"zk://127.0.0.1:{port}/ledgers?session_timeout_ms=120000", timeout_s=60.0)
+        try:
+            assert store.is_connected()
+        finally:
+            store.close()
 
 
 _HOLDER = """

@@ -86,6 +86,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "if not self._was_there:",
         "test_each_loss_and_each_return_is_said_once",
     ),
+    _of(_OUTAGE, "SES-12", "self._patience_s *= 2", "pass", "test_each_new_connection_waits_longer_until_one_is_answered"),
     _of(
         _SHORTAGE,
         "SES-9",

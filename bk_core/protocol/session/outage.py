@@ -1,4 +1,5 @@
-"""How long a wait outlives an outage of the metadata store (SES-7), and what is said about the outage (SES-8)."""
+"""How long a wait outlives an outage of the metadata store (SES-7), what is said about the outage (SES-8), and how long a server may take
+to answer a new connection (SES-12)."""
 
 from __future__ import annotations
 
@@ -39,3 +40,25 @@ class Connection:
         self._was_there = True
         lost_at, self._lost_at_ns = self._lost_at_ns, None
         return None if lost_at is None else f"connected to {self._store} again after {(now_ns - lost_at) / 1e9:.1f} s"
+
+
+class Welcome:
+    """SES-12: how long the first answer on a new connection to the metadata store is waited for before another connection is tried.
+
+    A ZooKeeper that has begun to listen and does not serve yet may take the request for a session and forget it: nothing will ever come on
+    that connection, while the next one is served at once. Each try waits twice as long as the one before, so a server that is only slow
+    still gets through.
+    """
+
+    def __init__(self, first_s: float = 1.0) -> None:
+        self._first_s = first_s
+        self._patience_s = first_s
+
+    def waits_s(self, at_most_s: float) -> float:
+        return min(self._patience_s, at_most_s)
+
+    def missed(self) -> None:
+        self._patience_s *= 2
+
+    def came(self) -> None:
+        self._patience_s = self._first_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bk_core.protocol.session.outage import Connection, Outage
+from bk_core.protocol.session.outage import Connection, Outage, Welcome
 
 S = 1_000_000_000
 
@@ -22,3 +22,15 @@ def test_each_loss_and_each_return_is_said_once() -> None:
     told = [connection.changed(there, at * S) for there, at in [(False, 10), (False, 11), (False, 40), (True, 42), (True, 43), (False, 50)]]
     assert told == [told[0], None, None, "connected to ZooKeeper at h:1 again after 32.0 s", None, told[0]]
     assert told[0] is not None and told[0].startswith("no connection to ZooKeeper at h:1; ")
+
+
+def test_each_new_connection_waits_longer_until_one_is_answered() -> None:
+    """SES-12."""
+    welcome = Welcome(1.0)
+    waited = []
+    for _ in range(5):
+        waited.append(welcome.waits_s(10.0))
+        welcome.missed()
+    assert waited == [1.0, 2.0, 4.0, 8.0, 10.0]
+    welcome.came()
+    assert (welcome.waits_s(10.0), welcome.waits_s(0.5)) == (1.0, 0.5)
