@@ -6,6 +6,7 @@ import pickle
 import struct
 from array import array
 from collections.abc import Callable
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -204,6 +205,18 @@ TYPED: dict[str, tuple[pa.Array, Bend]] = {
         pa.array([1, 2]).cast(pa.decimal128(20, 0)).cast(pa.decimal128(5, 0)),
         values_of(1, "q", 100_000, 0, 1, 0),
     ),
+    "the least decimal, whose magnitude overflows": (
+        pa.array([1, 2]).cast(pa.decimal128(20, 0)).cast(pa.decimal128(5, 0)),
+        values_of(1, "q", 0, -(2**63), 1, 0),
+    ),
+    "the least decimal within a list": (
+        pa.array([[Decimal("1.5")], [None]], pa.list_(pa.decimal128(5, 1))),
+        values_of(3, "q", 0, -(2**63)),
+    ),
+    "the least decimal within a struct": (
+        pa.array([{"a": Decimal("1.5")}, {"a": None}], pa.struct([("a", pa.decimal128(5, 1))])),
+        values_of(2, "q", 0, -(2**63)),
+    ),
     "a time beyond the day": (pa.array([1, 2], pa.time64("ns")), values_of(1, "q", 86_400_000_000_000, 1)),
     "a time before the day": (pa.array([1, 2], pa.time64("ns")), values_of(1, "q", -1, 1)),
     "flags without a byte": (pa.array([True] * 9), put("<q", "buffers", 1, 24)),
@@ -217,6 +230,12 @@ def test_typed_values_are_looked_at(lie: str) -> None:
     assert read(entry_of(batch), schema=batch.schema).num_rows == len(column)
     with pytest.raises(LogEntryError, match="entry 8"):
         read(entry_of(batch), bent(change, batch), schema=batch.schema)
+
+
+def test_a_null_over_the_least_decimal_is_sound() -> None:
+    batch = one(pa.array([Decimal("1.5"), None], pa.decimal128(5, 1)))
+    hidden = bent(lambda entry, places: struct.pack_into("<qq", entry, places.buffer(entry, 1) + 16, 0, -(2**63)), batch)
+    assert read(hidden, schema=batch.schema).column("c").to_pylist() == [Decimal("1.5"), None]
 
 
 def test_a_null_variant_is_sound() -> None:
