@@ -431,7 +431,8 @@ def _say_trim(name: str, gone: tuple[int, int, int], deleted: Iterable[int] | No
 def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, password: str, uri: str, protocol: str, as_json: bool) -> int:
     """Delete what vanished writers left in logs, all of them by default. Exit status 1 if something could not be cleaned up.
 
-    Ledgers of processes that are known to be gone are cleaned up at once, whatever their age. Safe at any time.
+    Ledgers of processes that are known to be gone are cleaned up whatever their age, those of a query's workers when they are a minute
+    old, for their batch may be about to be committed. Safe at any time.
 
     Without NAMES all ledgers are looked at as well for those whose log is gone: they are told, and deleted only with --delete-orphans. A
     ledger of an earlier version does not tell its log root: its log may be alive at another one.

@@ -63,6 +63,7 @@ from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import HistoryRef, Segment
 from bk_core.protocol.log.times import check_not_ahead, is_ahead
 from bk_core.protocol.log.truncation import LogTruncation, TrimBounds
+from bk_core.protocol.log.vanished import may_be_collected
 
 INTENT_AGE_S = 6 * 3600.0
 GC_PERIOD_S = 10.0
@@ -176,17 +177,24 @@ def gc_log(client: LogClient, log: str, *, min_age_s: float = INTENT_AGE_S, pass
 
     Intents of processes that ran on this host and are gone, and all older than ``min_age_s``: a ledger that is listed is closed (its
     committed ranges stay); one that is not is condemned in the list, so no later commit can name it, then fenced, recovered, deleted,
-    and forgotten. ``min_age_s=0`` takes every writer for gone, also those that live: they make other ledgers. Then whatever a trim or a
-    deletion has left half done. A ledger that cannot be cleaned up is in ``failed``. NoSuchLogError for a name that nothing is left of.
+    and forgotten. A worker of a query that is gone may have done its part of a batch that is about to be committed, so its intents are
+    left alone for a minute (JAN-8), or for ``min_age_s`` if that is less. ``min_age_s=0`` takes every writer for gone, also those that
+    live: they make other ledgers. Then whatever a trim or a deletion has left half done. A ledger that cannot be cleaned up is in
+    ``failed``. NoSuchLogError for a name that nothing is left of.
     """
     log_path(log)
     work = _Pass(client, log, password)
     if not (work.intents or client.store.children(_tombstones(log))):
         read_ledger_list(client, log)
-    before = _judged_at(client, at_ms) - int(min_age_s * 1000)
-    everybody = min_age_s == 0  # the clock that is told may be a moment behind the one that stamps
-    _clean(work, [intent for intent in work.intents.values() if everybody or intent.created_ms <= before or abandoned(intent)])
+    now_ms, min_age_ms = _judged_at(client, at_ms), int(min_age_s * 1000)
+    _clean(work, [intent for intent in work.intents.values() if _is_left(intent, now_ms, min_age_ms)])
     return work.report()
+
+
+def _is_left(intent: Intent, now_ms: int, min_age_ms: int) -> bool:
+    """Whoever commits a query's batch lists its ledgers. History, and what a log's writer writes, is listed by its own process."""
+    awaited = intent.purpose != HISTORY and intent.query_id != ""
+    return may_be_collected(now_ms - intent.created_ms, min_age_ms, gone=abandoned(intent), awaited=awaited)
 
 
 def _clean(work: _Pass, old: list[Intent]) -> None:
@@ -206,7 +214,7 @@ def gc_quietly(
 
     It never fails the commit. Ledgers that dead workers of ``query_id``, whose batch is just committed, have left unlisted are garbage
     for certain. Those of other queries may belong to a batch that is still to be committed, however long that takes (Spark ends idle
-    workers after a minute), so they are left alone until they are ``INTENT_AGE_S`` old; ``gc_log`` does not wait.
+    workers after a minute), so they are left alone until they are ``INTENT_AGE_S`` old; ``gc_log`` waits for a minute.
     """
     try:
         cleaned_at, now = _cleaned_at.setdefault(client, {}), time.monotonic()
@@ -215,8 +223,8 @@ def gc_quietly(
         cleaned_at[log] = now
         read_ledger_list(client, log)  # whose it is, and that there is one
         work = _Pass(client, log, password, budget_s)
-        old_ms = store_now_ms(client) - int(INTENT_AGE_S * 1000)
-        _clean(work, [intent for intent in work.intents.values() if _is_garbage(intent, query_id, old_ms)])
+        now_ms = store_now_ms(client)
+        _clean(work, [intent for intent in work.intents.values() if _is_garbage(intent, query_id, now_ms)])
         if not work.over:
             with suppress(NoSuchLogError):  # deleted meanwhile
                 _retain(work, None)
@@ -238,11 +246,10 @@ def _judged_at(client: LogClient, at_ms: int | None) -> int:
     return at_ms
 
 
-def _is_garbage(intent: Intent, query_id: str | None, old_ms: int) -> bool:
-    if intent.created_ms <= old_ms:
-        return True
+def _is_garbage(intent: Intent, query_id: str | None, now_ms: int) -> bool:
     nobodys = intent.purpose == HISTORY or (query_id is not None and intent.query_id == query_id)
-    return nobodys and abandoned(intent)
+    age_ms = int(INTENT_AGE_S * 1000)
+    return may_be_collected(now_ms - intent.created_ms, age_ms, gone=abandoned(intent), awaited=not nobodys, grace_ms=age_ms)
 
 
 def check_listable(client: LogClient, log: str, log_id: str, ledger_ids: Iterable[int]) -> None:

@@ -140,6 +140,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "tests/unit/log/test_vanished.py::test_what_is_certain",
     ),
     UnitMutation(
+        "JAN-8",
+        "bk_core.protocol.log.vanished",
+        "return gone and (not awaited or age_ms >= grace_ms)",
+        "return gone",
+        "tests/unit/log/test_vanished.py::test_a_batch_that_is_about_to_be_committed_is_awaited_for_a_minute",
+    ),
+    UnitMutation(
         "JAN-6",
         "bk_core.protocol.log.ledger_list",
         "return mark.at_ms > 0 and any(",

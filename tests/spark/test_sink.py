@@ -24,6 +24,7 @@ from bk_core.client.intents import intents_of
 from bk_core.client.logs import LogWriter, create_log, gc_log, list_logs, read_ledger_list, read_log
 from bk_core.errors import NoSuchLogError
 from bk_core.protocol.log.segments import LogProperties
+from bk_core.protocol.log.vanished import COMMIT_GRACE_MS
 from bk_spark.source import BookKeeperDataSource
 from bk_spark.writer import BookKeeperStreamWriter, BookKeeperWriter
 
@@ -227,7 +228,7 @@ def test_killed_workers_cost_neither_data_nor_ledgers(sinks: Sinks, log: str) ->
     for pid in workers:
         kill(pid)
     sinks.write(sinks.spark.range(10, 20, 1, 2), log=log)
-    report = gc_log(sinks.client, log)
+    report = gc_log(sinks.client, log, at_ms=sinks.client.store.clock_ms() + COMMIT_GRACE_MS)  # JAN-8
     assert report.closed and not report.failed
     assert sinks.rows(log) == list(range(20)) and sinks.leftovers(log) == set()
     assert not workers & {intent.pid for intent in intents_of(sinks.client, log).values()}

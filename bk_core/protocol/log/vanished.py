@@ -1,9 +1,15 @@
-"""Which writers are gone for certain: decided from what an intent says of its process and what is seen of that process here. Pure."""
+"""Which writers are gone for certain, and when a ledger that they left may be collected. Pure.
+
+Decided from what an intent says of its process, what is seen of that process here, and the age of the intent.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+
+COMMIT_GRACE_MS = 60_000
+"""A worker of a query may end between its task and the commit of its batch, which another process makes."""
 
 
 class Presence(Enum):
@@ -50,6 +56,18 @@ def certainly_gone(place: Place, started: int, here: Place, seen: Seen) -> bool:
 def evidently_lives(place: Place, started: int, here: Place, seen: Seen) -> bool:
     """JAN-5: the very process is seen here."""
     return _comparable(place, started, here) and seen == Seen(Presence.RUNNING, started)
+
+
+def may_be_collected(age_ms: int, min_age_ms: int, *, gone: bool, awaited: bool, grace_ms: int = COMMIT_GRACE_MS) -> bool:
+    """JAN-8: nobody is expected to list the ledger of an intent that is ``age_ms`` old any more, on the metadata store's clock.
+
+    An intent of ``min_age_ms`` is old, whoever left it; 0 means every intent, also one that a clock says is not made yet. A younger one is
+    collected only if its process is ``gone`` for certain: at once if that process lists its ledgers itself, and after ``grace_ms`` if
+    another process may list them in a commit that is ``awaited``.
+    """
+    if min_age_ms == 0 or age_ms >= min_age_ms:
+        return True
+    return gone and (not awaited or age_ms >= grace_ms)
 
 
 def _comparable(place: Place, started: int, here: Place) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from bk_core.client import intents, janitor, list_works
 from bk_core.client.history import ChunkCache, history_of, update_ledger_list
 from bk_core.client.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
-from bk_core.client.janitor import GcReport, apply_retention, gc_log, gc_quietly, trim_log
+from bk_core.client.janitor import GcReport, apply_retention, check_listable, gc_log, gc_quietly, trim_log
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log, delete_log, read_ledger_list, read_log, set_properties
 from bk_core.client.processes import place_here, start_of_this
@@ -32,6 +32,7 @@ from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.sealing import SealLimits
 from bk_core.protocol.log.segments import HistoryRef, LogProperties, SegmentRange
+from bk_core.protocol.log.vanished import COMMIT_GRACE_MS
 
 RAW = LogProperties(entry_format="raw")
 SMALL = SealLimits(tail_max=5, chunk=3, fan_out=2)
@@ -59,8 +60,8 @@ def left(client: Any) -> list[int]:
     return [segment.seq for segment in read_log(client, "a").segments()]
 
 
-def dead(client: Any, query_id: str = "q", listed: bool = False) -> int:
-    """A ledger whose worker, on this host, is gone."""
+def dead(client: Any, query_id: str = "", listed: bool = False) -> int:
+    """A ledger whose writer, on this host, is gone: one that lists its ledgers itself, or a worker of query ``query_id``."""
     handle = client.create_ledger()
     intent = intent_here(handle.ledger_id, query_id)
     record_intent(client, "a", replace(intent, started=intent.started + 1))
@@ -155,13 +156,40 @@ def test_an_intent_that_vanishes_while_it_is_read_is_none(client: Any, monkeypat
 # --- the janitor -----------------------------------------------------------------------------------------------------------
 
 
-def test_ledgers_of_dead_workers_go_at_once_and_listed_ones_are_closed(client: Any) -> None:
+def test_ledgers_of_dead_writers_go_at_once_and_listed_ones_are_closed(client: Any) -> None:
     create_log(client, "a", RAW)
     orphan, committed = dead(client), dead(client, listed=True)
     alive = create_intended(client, "a", RAW).ledger_id
     assert gc_log(client, "a") == GcReport((orphan,), (committed,))
     assert set(client.ledgers) == {committed, alive} and set(intents_of(client, "a")) == {alive}
     assert client.ledgers[committed].state is LedgerState.CLOSED and client.ledgers[alive].state is LedgerState.OPEN
+
+
+def test_a_batch_whose_worker_has_just_ended_is_committed_in_spite_of_a_janitor(client: Any) -> None:
+    """JAN-8: Spark ends its workers when it likes, and the commit comes from another process. What no commit can name goes at once."""
+    create_log(client, "a", RAW)
+    born_ms = client.store.clock_ms()
+    written, other = dead(client, "q"), dead(client, "q")
+    history = create_intended(client, "a", RAW, purpose=intents.HISTORY, query_id="q").ledger_id
+    intent = intents_of(client, "a")[history]
+    forget_intent(client, "a", history, intents.HISTORY)
+    record_intent(client, "a", replace(intent, started=intent.started + 1))
+    assert gc_log(client, "a", at_ms=born_ms) == GcReport((history,))
+    check_listable(client, "a", "", [written])
+    update_ledger_list(client, "a", lambda listed: listed.append_segments([SegmentRange(written, 0, 0, 1, 1)], 1, "q", 0))
+    a_minute_later = client.store.clock_ms() + COMMIT_GRACE_MS
+    assert gc_log(client, "a", at_ms=a_minute_later) == GcReport((other,), (written,))
+    assert set(client.ledgers) == {written} and intents_of(client, "a") == {}
+
+
+def test_who_gives_an_age_means_it_for_dead_workers_as_well(client: Any) -> None:
+    """JAN-8."""
+    create_log(client, "a", RAW)
+    born_ms, orphan = client.store.clock_ms(), dead(client, "q")
+    assert gc_log(client, "a", min_age_s=30.0, at_ms=born_ms) == GcReport()
+    assert gc_log(client, "a", min_age_s=30.0, at_ms=client.store.clock_ms() + 30_000).deleted == (orphan,)
+    orphan = dead(client, "q")
+    assert gc_log(client, "a", min_age_s=0).deleted == (orphan,)
 
 
 def test_without_the_log_there_is_nothing_to_condemn(client: Any) -> None:
@@ -418,7 +446,7 @@ def test_a_data_ledger_that_lost_its_last_segment_while_it_had_an_intent_is_not_
         forget_intent(client, "a", data[0])
         forget_intent(client, "a", data[19])
     trim_log(client, "a", before=Position(20))
-    gc_log(client, "a")
+    gc_log(client, "a", at_ms=client.store.clock_ms() + COMMIT_GRACE_MS)
     assert client.ledgers == {} and read_ledger_list(client, "a").released == () and intents_of(client, "a") == {}
 
 

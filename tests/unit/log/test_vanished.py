@@ -13,8 +13,9 @@ import pytest
 
 from bk_core.client.intents import Intent, abandoned, intent_here, lives_here
 from bk_core.client.processes import look_at
-from bk_core.protocol.log.vanished import Place, Presence, Seen, certainly_gone, evidently_lives
+from bk_core.protocol.log.vanished import COMMIT_GRACE_MS, Place, Presence, Seen, certainly_gone, evidently_lives, may_be_collected
 
+HOUR_MS = 3_600_000
 HERE = Place("host", "boot pid:[1]")
 
 
@@ -37,6 +38,29 @@ def test_what_is_certain(place: Place, started: int, seen: Seen, gone: bool, liv
     assert certainly_gone(place, started, HERE, seen) is gone
     assert evidently_lives(place, started, HERE, seen) is lives
     assert not certainly_gone(Place("host", ""), started, Place("host", ""), seen), "nobody knows where that is"
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "gone", "awaited", "collected"),
+    [
+        (0, True, False, True),  # history, or a writer that lists its ledgers itself
+        (0, False, False, False),
+        (COMMIT_GRACE_MS - 1, True, True, False),
+        (COMMIT_GRACE_MS, True, True, True),
+        (HOUR_MS - 1, False, True, False),
+        (HOUR_MS, False, True, True),
+    ],
+)
+def test_a_batch_that_is_about_to_be_committed_is_awaited_for_a_minute(age_ms: int, gone: bool, awaited: bool, collected: bool) -> None:
+    """JAN-8, for a janitor that takes what is an hour old."""
+    assert COMMIT_GRACE_MS == 60_000
+    assert may_be_collected(age_ms, HOUR_MS, gone=gone, awaited=awaited) is collected
+
+
+def test_an_age_that_is_given_counts_for_all() -> None:
+    """JAN-8: less than the grace for those that are gone as well, and with 0 what a clock is a moment behind of."""
+    assert may_be_collected(5, 5, gone=False, awaited=True) and not may_be_collected(4, 5, gone=True, awaited=True)
+    assert may_be_collected(-1, 0, gone=False, awaited=True)
 
 
 def test_this_process_lives() -> None:
