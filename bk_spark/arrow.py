@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bk_spark.packing import ENTRY_BYTES_MAX, PackedRun, conform, pack_arrow, pack_raw
+from bk_spark.grammar import ENTRY_BYTES_MAX
+from bk_spark.packing import PackedRun, conform, pack_arrow, pack_raw
 from bk_spark.schemas import all_nullable, arrow_schema, arrow_schema_of_text, check_schema, schema_of_text, schema_text
 from bk_spark.unpacking import Run, arrow_batches, value_array
 

@@ -61,6 +61,19 @@ def parse_size(text: str) -> int:
     return int(digits) * _SIZES[unit]
 
 
+ENTRY_BYTES_MAX = (5 << 20) - 1024
+"""Payload of one entry: the longest frame that both sides take (``wire.frames``; Apache's ``nettyMaxFrameSizeBytes``), less room for
+headers and the longest digest."""
+
+
+def parse_entry_size(text: str) -> int:
+    """Bytes of an entry that bookies take."""
+    size = parse_size(text)
+    if size > ENTRY_BYTES_MAX:
+        raise ValueError(f"expected at most {ENTRY_BYTES_MAX} bytes, like 256k or 4m: bookies take no larger entry")
+    return size
+
+
 def parse_duration(text: str) -> int:
     """Milliseconds: ``15m``, ``30s``, ``500ms``, ``2h``, ``7d``; a bare number is milliseconds, as with Spark."""
     match = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.strip().lower())

@@ -9,19 +9,18 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from bk_core import kernels
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogSchemaError, NullValueError
+from bk_spark.grammar import ENTRY_BYTES_MAX
 from bk_spark.needs import check_version
 
 check_version("pyarrow", pa.__version__)
 
-ENTRY_BYTES_MAX = (5 << 20) - 1024
-"""Payload of one entry: what Apache's bookies take (``nettyMaxFrameSizeBytes``, 5 MiB), less headers and digest."""
 BYTES_PER_ENTRY_MAX = 256 << 20
 """Default of ``maxBytesPerEntry``: what the columns of an entry may have once they are decompressed. Fifty times the largest entry."""
 RUN_BYTES = 4 << 20
@@ -71,9 +70,10 @@ def pack_arrow(
 ) -> Iterator[PackedRun]:
     """Pack rows into entries of about ``entry_size`` payload bytes (before compression), and entries into runs of ``run_bytes``.
 
-    The number of rows per entry is chosen from the first data and kept while entries stay near ``entry_size``; remainders are carried
-    from batch to batch. Raises LogSchemaError for columns that the log does not have, EntryTooLargeError for a row that no bookie takes, or
-    that has more than ``entry_bytes_max`` bytes before compression, which no reader would take.
+    The number of rows per entry is chosen from the first data, kept while entries stay near ``entry_size``, and halved where one becomes
+    larger than bookies take; remainders are carried from batch to batch. Raises LogSchemaError for columns that the log does not have,
+    EntryTooLargeError for a row that no bookie takes, or that has more than ``entry_bytes_max`` bytes before compression, which no reader
+    would take.
     """
     packer = Packer(schema, entry_size, compression, run_bytes, entry_bytes_max)
     for given in batches:
@@ -136,18 +136,24 @@ class Packer:
         entry = self._take(rows)
         size = entry.nbytes
         if rows > 1 and size > self._entry_bytes_max:  # rows have grown: they go into a range of their own, with fewer per entry
-            self._pending.appendleft(entry)
-            self._pending_rows += rows
-            yield from self._flush()
-            self._rows_per_entry = max(1, rows * self._entry_size // size)
+            yield from self._put_back(entry, max(1, rows * self._entry_size // size))
             return
-        yield from self._write(entry, final=final)
+        if not (yield from self._write(entry, final=final)):  # what Arrow adds to the columns is too much
+            yield from self._put_back(entry, rows // 2)
+            return
         self._small = self._small + 1 if size * _GROWTH < self._entry_size else 0
         if self._small >= _SMALL_ENTRIES:  # rows have shrunk, for good as it seems
             yield from self._flush()
             self._rows_per_entry = None
         elif self._run is not None and self._run.size >= self._run_bytes:
             yield from self._flush()
+
+    def _put_back(self, entry: pa.RecordBatch, rows_per_entry: int) -> Iterator[PackedRun]:
+        """The rows are cut again, into a range of their own with fewer per entry."""
+        self._pending.appendleft(entry)
+        self._pending_rows += entry.num_rows
+        yield from self._flush()
+        self._rows_per_entry = rows_per_entry
 
     def _take(self, rows: int) -> pa.RecordBatch:
         """The next ``rows`` rows. A copy only where they come from several batches."""
@@ -162,28 +168,35 @@ class Packer:
             rows -= batch.num_rows
         return parts[0] if len(parts) == 1 else _joined(parts, self._schema)
 
-    def _write(self, entry: pa.RecordBatch, *, final: bool) -> Iterator[PackedRun]:
+    def _write(self, entry: pa.RecordBatch, *, final: bool) -> Generator[PackedRun, None, bool]:
+        """False if no bookie takes that many rows as one entry. EntryTooLargeError for a single row, which nothing can divide."""
         if entry.nbytes > self._decompressed_max:
             raise too_wide(self._packed_rows, entry.nbytes, self._decompressed_max)
         needed = 0 if self._compressed else pa.ipc.get_record_batch_size(entry)
-        self._check_size(entry, needed)
+        if not self._fits(entry, needed):
+            return False
         if self._run is not None and not self._run.has_room(needed):
             yield from self._flush()
         if self._run is None:
             room, sink = self._sink(entry, needed, final)
             self._run = _OpenRun(room, sink, self._begun(sink))
-        self._check_size(entry, self._run.write(entry))
+        if not self._fits(entry, self._run.write(entry)):
+            self._run.drop_last(entry)
+            return False
         self._packed_rows += entry.num_rows
+        return True
 
-    def _check_size(self, entry: pa.RecordBatch, size: int) -> None:
-        if size > ENTRY_BYTES_MAX:
-            raise too_large(self._packed_rows, entry.num_rows, size)
+    def _fits(self, entry: pa.RecordBatch, size: int) -> bool:
+        if size > ENTRY_BYTES_MAX and entry.num_rows == 1:
+            raise wide_row(self._packed_rows, entry, size, self._compressed)
+        return size <= ENTRY_BYTES_MAX
 
     def _flush(self) -> Iterator[PackedRun]:
         if self._run is not None:
             run, self._run = self._run, None
             self._small = 0
-            yield run.packed(self._rows_per_entry or 1)
+            if run.count:
+                yield run.packed(self._rows_per_entry or 1)
 
     def _begun(self, sink: Any) -> Any:
         """A stream whose schema is out: it goes with the first batch, and both are cut off."""
@@ -230,6 +243,16 @@ class _OpenRun:
         self.size += entry.nbytes
         return self._offsets[-1] - self._offsets[-2]
 
+    def drop_last(self, entry: pa.RecordBatch) -> None:
+        """The opposite of ``write``. Its bytes stay behind the run's, so the run is to be given away next."""
+        self._offsets.pop()
+        self._rows -= entry.num_rows
+        self.size -= entry.nbytes
+
+    @property
+    def count(self) -> int:
+        return len(self._offsets) - 1
+
     def packed(self, rows_per_entry: int) -> PackedRun:
         written = self._sink.getvalue() if self._room is None else self._room
         return PackedRun(written.slice(self._start, self._offsets[-1]), self._offsets, self._rows, rows_per_entry)
@@ -240,9 +263,19 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return whole
 
 
-def too_large(row: int, rows: int, size: int) -> EntryTooLargeError:
-    what = f"row {row} of the task" if rows == 1 else f"rows {row}..{row + rows - 1} of the task"
-    message = f"{what} would be an entry of {size} bytes; bookies take {ENTRY_BYTES_MAX}. Keep large values elsewhere, or compress them"
+def wide_row(row: int, entry: pa.RecordBatch, size: int, compressed: bool) -> EntryTooLargeError:
+    """The one row of ``entry`` makes an entry of ``size`` bytes, which no bookie takes."""
+    largest = max(range(entry.num_columns), key=lambda i: entry.column(i).nbytes)
+    where = f"{entry.column(largest).nbytes} of them in column {entry.schema.names[largest]}"
+    what = "divide it into several rows" if compressed else 'write with .option("compression", "zstd"), divide it into several rows'
+    return too_large(row, f"{size} bytes, {where}", size, what)
+
+
+def too_large(row: int, told: str, size: int, what: str) -> EntryTooLargeError:
+    message = (
+        f"row {row} of the task would be an entry of {told}; bookies take {ENTRY_BYTES_MAX}, and a row is never divided: {what}, or keep "
+        "the large value elsewhere and its place in the log. entrySize does not help"
+    )
     return EntryTooLargeError(message, row=row, bytes=size)
 
 
@@ -324,7 +357,8 @@ def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedRun]
     sizes = pc.subtract(edges.slice(1), edges.slice(0, count))
     largest = pc.max(sizes)
     if largest.as_py() > ENTRY_BYTES_MAX:
-        raise too_large(row + pc.index(sizes, largest).as_py(), 1, largest.as_py())
+        size = largest.as_py()
+        raise too_large(row + pc.index(sizes, largest).as_py(), f"{size} bytes", size, "compress the value, divide it into several")
     places = memoryview(edges.buffers()[1]).cast("q")[edges.offset :]
     start = 0
     while start < count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import random
 from array import array
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -196,6 +197,31 @@ def test_a_row_that_no_bookie_takes_is_refused_by_its_number() -> None:
     assert sum(run.rows for run in pack_arrow([wide_rows([ENTRY_BYTES_MAX - 2000])], SCHEMA, 1 << 18)) == 1
     with pytest.raises(EntryTooLargeError, match="row 1 of the task"):
         list(pack_raw([pa.RecordBatch.from_arrays([pa.array([b"", b"x" * (ENTRY_BYTES_MAX + 1)])], ["value"])]))
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd", "lz4"])
+def test_an_entry_of_many_rows_that_no_bookie_takes_is_halved(compression: str) -> None:
+    """The largest ``entrySize`` that there is: what Arrow adds to columns of just that size is too much. Random bytes do not shrink."""
+    noise = random.Random(7).randbytes(4_000_000)
+    sent = [pa.RecordBatch.from_arrays([pa.array([noise[i : i + 100] for i in range(0, len(noise), 100)])], ["v"])] * 4
+    runs = list(pack_arrow(sent, sent[0].schema, ENTRY_BYTES_MAX, compression))
+    assert max(b - a for run in runs for a, b in zip(run.offsets, run.offsets[1:], strict=False)) <= ENTRY_BYTES_MAX
+    assert sum(run.rows for run in runs) == 160_000 and runs[0].count and ranges_of(runs) == 1
+    if compression != "zstd":  # which makes room by shrinking the offsets
+        assert 0.4 < 104 * runs[0].rows_per_entry / ENTRY_BYTES_MAX < 0.6
+    read = pa.Table.from_batches(arrow_batches(sent[0].schema, map(run_of, runs)))
+    assert read.combine_chunks().equals(pa.Table.from_batches(sent).combine_chunks())
+
+
+def test_a_row_that_is_too_large_names_its_column_and_what_to_do() -> None:
+    large = wide_rows([ENTRY_BYTES_MAX])
+    with pytest.raises(
+        EntryTooLargeError, match=r"bytes, \d+ of them in column text; .* a row is never divided: .*\"compression\", \"zstd\""
+    ):
+        list(pack_arrow([large], SCHEMA, 1 << 18))
+    noise = pa.RecordBatch.from_arrays([pa.array([random.Random(7).randbytes(ENTRY_BYTES_MAX)])], ["v"])
+    with pytest.raises(EntryTooLargeError, match="in column v; .* never divided: divide it into several rows, or keep"):
+        list(pack_arrow([noise], noise.schema, 1 << 18, "zstd"))
 
 
 def test_rows_without_weight_are_packed_too() -> None:

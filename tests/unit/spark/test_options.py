@@ -10,7 +10,11 @@ import pytest
 
 import bk_spark.options
 from bk_core.errors import InvalidArgumentError
-from bk_spark.grammar import Offsets, Place, parse_duration, parse_offsets, parse_times, parse_when
+from bk_core.protocol.entry.layout import body_overhead
+from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
+from bk_core.protocol.wire.frames import FRAME_BYTES_MAX
+from bk_spark.grammar import ENTRY_BYTES_MAX, Offsets, Place, parse_duration, parse_offsets, parse_times, parse_when
 from bk_spark.option_help import ELSEWHERE, options_table, with_table
 from bk_spark.options import OPTIONS, Options, parse_options
 
@@ -77,6 +81,12 @@ def sample(name: str) -> str:
     raise AssertionError(name)
 
 
+def test_the_largest_entry_size_fits_a_frame_with_the_longest_digest() -> None:
+    most = parse_options({**URI, "entrySize": str(ENTRY_BYTES_MAX)}).entry_size
+    overhead = ADD_FRAME_PREFIX_BYTES + max(body_overhead(digest) for digest in DigestType)
+    assert FRAME_BYTES_MAX - 1024 <= most <= FRAME_BYTES_MAX - overhead
+
+
 def test_uri_from_the_environment() -> None:
     assert parse_options({"log": "t"}, {bk_spark.options.URI_ENVIRONMENT: "zk://e/l"}).uri == "zk://e/l"
     with pytest.raises(InvalidArgumentError, match="WITH"):
@@ -100,6 +110,7 @@ def test_uri_from_the_environment() -> None:
         ({"ledgers": "9-7"}, "ledgers"),
         ({"ledgers": "7-"}, "ledgers"),
         ({"entrysize": "12q"}, "entrySize"),
+        ({"entrysize": "5m"}, "entrySize: expected at most 5241856 bytes, .*: bookies take no larger entry, not '5m'"),
         ({"failondataloss": "maybe"}, "failOnDataLoss"),
         ({"startingoffsets": "newest"}, "startingOffsets"),
         ({"startingtimestamp": "yesterday"}, "startingTimestamp"),
