@@ -43,6 +43,9 @@ class Backlog:
         """The farthest position with at most ``rows`` rows and ``size`` bytes behind ``start``; ``start`` if nothing fits."""
         if start >= self.end or rows == 0:
             return start
+        left = self.between(start, self.end)
+        if _fits(left[0], rows) and _fits(left[1], size):
+            return self.end
         there = self.step(start, rows, size)
         taken = self.between(start, there)
         return there if _fits(taken[0], rows) and _fits(taken[1], size) else start
@@ -68,11 +71,17 @@ def admit(backlogs: Sequence[Backlog], rows: int | None, size: int | None, turn:
     row_shares = [None] * len(backlogs) if rows is None else share(rows, [w[0] for w in waiting], turn)
     size_shares = [None] * len(backlogs) if size is None else share(size, [w[1] for w in waiting], turn)
     reached = [b.reach(b.start, r, s) for b, r, s in zip(backlogs, row_shares, size_shares, strict=True)]
+    spent = [b.between(b.start, there) for b, there in zip(backlogs, reached, strict=True)]
+    rows_spent, size_spent = sum(s[0] for s in spent), sum(s[1] for s in spent)
     for i in _order(range(len(backlogs)), turn):
-        spent = [b.between(b.start, there) for b, there in zip(backlogs, reached, strict=True)]
-        rows_left = None if rows is None else max(0, rows - sum(s[0] for s in spent))
-        size_left = None if size is None else max(0, size - sum(s[1] for s in spent))
-        reached[i] = backlogs[i].reach(reached[i], rows_left, size_left)
+        rows_left = None if rows is None else max(0, rows - rows_spent)
+        size_left = None if size is None else max(0, size - size_spent)
+        there = backlogs[i].reach(reached[i], rows_left, size_left)
+        if there == reached[i]:
+            continue
+        now = backlogs[i].between(backlogs[i].start, there)
+        rows_spent, size_spent = rows_spent + now[0] - spent[i][0], size_spent + now[1] - spent[i][1]
+        reached[i] = there
     if all(b.start >= there for b, there in zip(backlogs, reached, strict=True)):
         for i in _order([i for i, b in enumerate(backlogs) if b.start < b.end], turn)[:1]:
             reached[i] = backlogs[i].step(backlogs[i].start, rows, size)

@@ -88,6 +88,7 @@ class TaskLedgers:
         self._options = options
         self._owner = owner
         self._logs: dict[str, _Appended] = {}
+        self._begun: set[Key] = set()
         self._checked: set[int] = set()
         self._broken: set[int] = set()
         self._opened: list[DataLedger] = []
@@ -168,8 +169,10 @@ class TaskLedgers:
         p, o = properties, self._options
         quorums = (p.ensemble_size, p.write_quorum_size, p.ack_quorum_size, p.digest_type, p.guaranteed)
         key = (o.uri, o.protocol, log, log_id, o.password, quorums)
-        for other in [kept for kept in _kept.values() if kept.key[:3] == key[:3] and kept.key[3] != log_id]:
-            self._retire(other)  # of the same name, but from before the log was created, or deleted and created again
+        if key not in self._begun:
+            self._begun.add(key)
+            for other in [kept for kept in _kept.values() if kept.key[:3] == key[:3] and kept.key[3] != log_id]:
+                self._retire(other)  # of the same name, but from before the log was created, or deleted and created again
         ledger = _kept.get(key)
         if ledger is not None and self._is_worn(ledger):
             self._retire(ledger)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from bk_core.client.identity import recover_own
@@ -23,7 +25,7 @@ from bk_core.protocol.log import reading
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
-from bk_core.threads import Flag
+from bk_core.threads import Flag, WorkerPool
 from bk_spark.grammar import matching
 from bk_spark.measuring import EntryLengths, Measured
 from bk_spark.offsets import LogOffset
@@ -31,7 +33,9 @@ from bk_spark.options import Options
 
 T = TypeVar("T")
 RETRY_S = 60.0
-RELIST_S = 10.0  # a list this old is read again though no watch has fired, in case one was lost
+RELIST_S = 10.0  # a list this old is read again though no watch has fired, in case one was lost; beside the triggers
+_RELIST_PACE_S = 0.02  # of many lists so seldom that this lies between two of them on average
+_READERS = 8  # of many lists so many are read at a time
 DISCOVER_S = 1.0  # how often logPattern is matched against the logs there are
 _POLL_S = 30.0
 _log = logging.getLogger("bk_spark.stream")
@@ -52,7 +56,7 @@ def retried(call: Callable[[], T], timeout_s: float = RETRY_S) -> T:
         pause = min(2 * pause, 2.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """One log at one moment. ``end`` is where its readable entries end: the last committed one, or the LAC of a live segment.
 
@@ -69,7 +73,7 @@ class Snapshot:
     def log_id(self) -> str:
         return self.view.log_id
 
-    @property
+    @cached_property
     def first(self) -> Position:
         return self.spelled(self.view.first_position)
 
@@ -124,7 +128,7 @@ class LiveTail:
 class FollowedLog:
     """One log: its list, read again after a change, and the tails of its live segments."""
 
-    def __init__(self, client: Any, name: str, options: Options, wake: Callable[[], None]) -> None:
+    def __init__(self, client: Any, name: str, options: Options, wake: Callable[[FollowedLog], None]) -> None:
         self.name = name
         self._client = client
         self._options = options
@@ -132,40 +136,56 @@ class FollowedLog:
         self._lock = threading.RLock()
         self._stale = Flag()
         self._stale.set()
+        self._old = False
         self._read_at = 0.0
         self._view: LogView | None = None
         self._tails: dict[int, LiveTail] = {}
         self._recovered: dict[int, LiveEnd] = {}
         self._skipped: dict[int, tuple[float, LiveEnd | None]] = {}
+        self._quiet: tuple[LogView, Snapshot] | None = None
         self._watch = client.store.watch(log_path(name), self._changed)
 
     def _changed(self) -> None:
         """From the watch, any thread: must not wait."""
         self._stale.set()
-        self._wake()
+        self._wake(self)
+
+    def relist(self, age_s: float) -> None:
+        """Has the list read again beside the trigger if it is older than that. The trigger goes by what the watch has told."""
+        if not self._old and time.monotonic() - self._read_at > age_s:
+            self._old = True
+            self._wake(self)
+
+    @property
+    def is_due(self) -> bool:
+        """True if ``refresh`` has to read."""
+        return self._view is None or self._stale.is_set()
 
     def refresh(self, fresh: bool = False) -> LogView:
         """The list as of the last change that is known of. NoSuchLogError if the log is gone."""
         with self._lock:
-            old = time.monotonic() - self._read_at > RELIST_S
-            if self._view is None or fresh or old or self._stale.is_set():
+            if fresh or self.is_due:
                 self._stale.clear()  # before it is read, so that no change falls between
                 try:
                     self._view = retried(lambda: read_log(self._client, self.name))
                 except BaseException:
                     self._view = None
                     raise
-                self._read_at = time.monotonic()
+                finally:
+                    self._read_at, self._old = time.monotonic(), False
+            assert self._view is not None
             return self._view
 
-    def refresh_if_stale(self) -> None:
-        if self._stale.is_set():
-            self.refresh()
+    def refresh_if_due(self) -> None:
+        """Beside the trigger: the list that has changed, or is old."""
+        if self._stale.is_set() or self._old:
+            self.refresh(fresh=True)
 
-    def snapshot(self, lengths: EntryLengths, fresh: bool = False, reached: Position | None = None) -> Snapshot:
-        """``reached``: a position that an offset named, so everything before it is known to be acknowledged, whatever LAC is known here."""
+    def snapshot(self, lengths: EntryLengths, fresh: bool = False, reached: Position | None = None, listed: bool = False) -> Snapshot:
+        """``reached``: a position that an offset named, so everything before it is known to be acknowledged, whatever LAC is known here.
+        ``listed``: the list was read for this trigger already."""
         with self._lock:
-            view = self.refresh(fresh)
+            view = self.refresh(fresh and not listed)
             try:
                 return self._with_live(view, lengths, fresh, reached)
             except NoSuchLedgerError as error:  # the log may have been trimmed or deleted a moment ago, which has words of its own
@@ -176,6 +196,9 @@ class FollowedLog:
                 return self._with_live(again, lengths, fresh, reached)
 
     def _with_live(self, view: LogView, lengths: EntryLengths, fresh: bool, reached: Position | None) -> Snapshot:
+        """Of an unchanged list without live segments it is the same snapshot, which need not be counted through again."""
+        if self._quiet is not None and self._quiet[0] is view:
+            return self._quiet[1]
         listed, end = view.listed, view.end_position
         for segment in view.live_segments:
             known = self._live_end(segment.ledger_id, fresh)
@@ -192,7 +215,9 @@ class FollowedLog:
         self._forget_all_but({segment.ledger_id for segment in view.live_segments})
         seen = copy(view)
         seen.listed = listed
-        return Snapshot(self.name, seen, end, Measured(seen, lengths))
+        found = Snapshot(self.name, seen, end, Measured(seen, lengths))
+        self._quiet = None if view.live_segments else (view, found)
+        return found
 
     def _live_end(self, ledger_id: int, fresh: bool) -> LiveEnd | None:
         if self._options.open_ledgers == "skip":
@@ -254,6 +279,7 @@ class SourceLogs:
         self._names: tuple[str, ...] = ()
         self._named_at: float | None = None
         self._lock = threading.Lock()
+        self._due: deque[FollowedLog] = deque()
         self._wake = Flag()
         self._closed = False
         threading.Thread(target=self._refresh, name="bk-lists", daemon=True).start()
@@ -265,13 +291,17 @@ class SourceLogs:
             self._wake.clear()
             if self._closed:
                 return
-            with self._lock:
-                logs = list(self._followed.values())
-            for log in logs:
+            while self._due and not self._closed:
+                log = self._due.popleft()
                 try:
-                    log.refresh_if_stale()
+                    log.refresh_if_due()
                 except BkError as error:
                     _log.debug("log %s: %s", log.name, error)
+
+    def _look_at(self, log: FollowedLog) -> None:
+        """Any thread."""
+        self._due.append(log)
+        self._wake.set()
 
     def names(self, fresh: bool = False) -> tuple[str, ...]:
         pattern = self._options.log_pattern
@@ -286,12 +316,36 @@ class SourceLogs:
     def snapshots(self, fresh: bool = False, reached: Mapping[str, Position] | None = None) -> dict[str, Snapshot]:
         """Of the logs that exist, sorted by name. ``fresh``: as they are now, not as the watches have told."""
         found: dict[str, Snapshot] = {}
-        for name in sorted(self.names(fresh)):
+        names = sorted(self.names(fresh))
+        age_s = max(RELIST_S, _RELIST_PACE_S * len(names))
+        listed = self._listed(names, fresh)
+        for name in names:
             try:
-                found[name] = self._of(name).snapshot(self._lengths, fresh, (reached or {}).get(name))
+                log = self._of(name)
+                found[name] = log.snapshot(self._lengths, fresh, (reached or {}).get(name), name in listed)
+                log.relist(age_s)
             except NoSuchLogError:
                 self._forget(name)
         return found
+
+    def _listed(self, names: Sequence[str], fresh: bool) -> frozenset[str]:
+        """Reads the lists of several logs that are to be read at the same time, and names those that are there."""
+        due = [name for name in names if fresh or name not in self._followed or self._followed[name].is_due]
+        if len(due) < 2:
+            return frozenset()
+        pool = WorkerPool("bk-list-reader", min(_READERS, len(due)))
+        try:
+            answers = {name: pool.call(partial(self._read, name, fresh)) for name in due}
+            return frozenset([name for name, answer in answers.items() if answer.result()])
+        finally:
+            pool.close()
+
+    def _read(self, name: str, fresh: bool) -> bool:
+        try:
+            self._of(name).refresh(fresh)
+        except NoSuchLogError:
+            return False
+        return True
 
     def once(self, name: str) -> dict[str, Snapshot]:
         """One log, whether or not it is of the source; {} if there is none."""
@@ -305,7 +359,7 @@ class SourceLogs:
     def _of(self, name: str) -> FollowedLog:
         log = self._followed.get(name)
         if log is None:
-            log = retried(lambda: FollowedLog(self._client, name, self._options, self._wake.set))
+            log = retried(lambda: FollowedLog(self._client, name, self._options, self._look_at))
             with self._lock:
                 self._followed[name] = log
         return log

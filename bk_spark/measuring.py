@@ -8,7 +8,7 @@ an entry answers, the even share stands in for it. Inside an entry bytes are sha
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bk_core.client.inspect import intact_header
@@ -19,6 +19,7 @@ from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
 
 _REMEMBERED = 4096
+_COUNTED = 16
 
 
 class Lengths(Protocol):
@@ -65,18 +66,32 @@ class Measured:
 
     view: LogView
     lengths: Lengths
+    _counted: dict[Position, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
 
     def counts_before(self, position: Position) -> tuple[int, int]:
-        """Cumulative (rows, bytes) before ``position`` since the log was created."""
+        """Cumulative (rows, bytes) before ``position`` since the log was created. A trigger asks about the same few positions often."""
+        found = self._counted.get(position)
+        if found is None:
+            found, exact = self._counts_before(position)
+            if exact:
+                if len(self._counted) >= _COUNTED:
+                    self._counted.clear()
+                self._counted[position] = found
+        return found
+
+    def _counts_before(self, position: Position) -> tuple[tuple[int, int], bool]:
+        """And whether they are exact; else they are to be asked for again."""
         here = self.view.normal(position)
         rows, size = self.view.counts_before(here)
         if here.seq >= self.view.next_seq:
-            return rows, size
+            return (rows, size), True
         segment = self.view.segment(here.seq)
         if segment.live or (here.entry, here.row) == (segment.first_entry, 0):
-            return rows, size
+            return (rows, size), True
         inside = self._inside(segment, here.entry, here.row)
-        return rows, size if inside is None else size - segment.counts_before(here.entry, here.row)[1] + inside
+        if inside is None:
+            return (rows, size), False
+        return (rows, size - segment.counts_before(here.entry, here.row)[1] + inside), True
 
     def _inside(self, segment: Segment, entry: int, row: int = 0) -> int | None:
         """Payload bytes of a segment before ``row`` of ``entry``, never more than the list says it has."""

@@ -130,15 +130,19 @@ class Sink:
         """Rows of each log are packed apart; together the packers hold at most about ``maxInFlightBytes``, or the fullest is emptied."""
         assert self.route is not None
         packers: dict[str, _LogPacker] = {}
+        held = 0  # by all of them together: there may be many
         for batch in batches:
             for log, rows in split_by_log(batch, self.route):
                 if log not in plans:
                     plans[log] = plan_log(self._client(), self.options, log, self.schema, self.mark)
                     packers[log] = _LogPacker(plans[log], self.options)
+                before = packers[log].held_bytes
                 for run in packers[log].put(rows):
                     yield plans[log], run
-                while sum(p.held_bytes for p in packers.values()) > self.options.max_in_flight_bytes:
+                held += packers[log].held_bytes - before
+                while held > self.options.max_in_flight_bytes:
                     log, fullest = max(packers.items(), key=lambda item: item[1].held_bytes)
+                    held -= fullest.held_bytes
                     for run in fullest.rest():
                         yield plans[log], run
         for log, packer in packers.items():

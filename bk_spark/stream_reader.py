@@ -171,12 +171,13 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         rows = self._options.max_rows_per_trigger if bounded else None
         size = self._options.max_bytes_per_trigger if bounded else None
         reached = dict(zip(backlogs, admit(list(backlogs.values()), rows, size, self._turn), strict=True))
-        end = to_json(self._ends(before, snapshots, backlogs, reached))
+        ends = self._ends(before, snapshots, backlogs, reached)
+        end = to_json(ends)
         if end == start:  # in any order of keys: an unchanged place must be the same text
             return start
         self._turn += 1
         self._delay.went(_clock_ms())
-        self._report(snapshots, from_json(end), before)
+        self._report(snapshots, ends, before)
         return end
 
     def _backlogs(self, before: Offsets, snapshots: Mapping[str, Snapshot]) -> dict[str, Backlog]:
@@ -289,6 +290,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _report(self, snapshots: Mapping[str, Snapshot], ends: Offsets, before: Offsets) -> None:
         """One structured line per trigger and log: what it takes, and how far behind the log's end the stream is then."""
+        if not _log.isEnabledFor(logging.INFO):
+            return
         for name, end in ends.items():
             if name not in snapshots:
                 continue

@@ -53,7 +53,7 @@ class Keeper:
     def __init__(self) -> None:
         self.home = Home()
         self._queue: SimpleQueue[Charge | None] = SimpleQueue()
-        self._charges: list[Charge] = []
+        self._charges: dict[int, Charge] = {}  # by their identity: there may be thousands
         self._lock = RLock()
         self._closed = False
         self._thread: Thread | None = None
@@ -62,28 +62,28 @@ class Keeper:
         with self._lock:
             if self._closed:
                 raise ClientClosedError("this metadata store was closed")
-            self._charges.append(charge)
+            self._charges[id(charge)] = charge
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="bk-metadata-keeper", daemon=True)
                 self._thread.start()
 
     def remove(self, charge: Charge) -> None:
         with self._lock:
-            self._charges = [other for other in self._charges if other is not charge]
+            self._charges.pop(id(charge), None)
 
     def look_at(self, charge: Charge) -> None:
         self._queue.put(charge)
 
     def look_at_all(self) -> None:
         with self._lock:
-            charges = list(self._charges)
+            charges = list(self._charges.values())
         for charge in charges:
             self._queue.put(charge)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            self._charges = []
+            self._charges = {}
         self._queue.put(None)
 
     def join(self) -> None:
@@ -101,7 +101,7 @@ class Keeper:
             if charge is None:
                 return
             with self._lock:
-                known = any(charge is other for other in self._charges)
+                known = id(charge) in self._charges  # which keeps it, so that nobody else has this identity
             if known and not self._looked(charge) and charge not in again:
                 again.append(charge)
 

@@ -90,17 +90,19 @@ class LogView:
         """
         seq, entry, row = position.seq, position.entry, position.row
         self._refuse_trimmed(seq)
-        while seq < self.next_seq:
+        next_seq = self.next_seq
+        while seq < next_seq:
             segment = self.segment(seq)
             if entry < segment.first_entry:
                 entry, row = segment.first_entry, 0
-            rows = segment.rows_in(entry)
-            if row and rows is not None and row >= rows:
-                entry, row = entry + 1, 0
+            if row:
+                rows = segment.rows_in(entry)
+                if rows is not None and row >= rows:
+                    entry, row = entry + 1, 0
             if segment.last_entry is None or entry <= segment.last_entry:
-                return Position(seq, entry, row)
+                break
             seq, entry, row = seq + 1, 0, 0
-        return Position(seq, entry, row)
+        return position if (seq, entry, row) == (position.seq, position.entry, position.row) else Position(seq, entry, row)
 
     def counts_before(self, position: Position) -> tuple[int, int]:
         """Cumulative (rows, bytes) before ``position`` since the log was created.

@@ -143,3 +143,33 @@ def test_few_rows_wait_for_more_but_not_for_ever() -> None:
     delay.went(0)
     assert delay.holds(99, 999) and not delay.holds(100, 1) and not delay.holds(1, 1000)
     assert not Delay(None, 1000, 0).holds(0, 1)
+
+
+class Calls:
+    """A view that counts what it is asked."""
+
+    def __init__(self, view: Measured) -> None:
+        self._view = view
+        self.calls = 0
+
+    def counts_before(self, position: Position) -> tuple[int, int]:
+        self.calls += 1
+        return self._view.counts_before(position)
+
+    def position_at_rows(self, start: Position, rows: int | None, size: int | None) -> Position:
+        self.calls += 1
+        return self._view.position_at_rows(start, rows, size)
+
+
+@pytest.mark.parametrize("logs", [50, 400])
+@pytest.mark.parametrize(
+    ("rows", "size"), [(1, None), (15, None), (40, None), (1000, None), (None, 300), (15, 300), (7, 10_000)], ids=lambda limit: str(limit)
+)
+def test_admission_asks_as_often_per_log_however_many_there_are(logs: int, rows: int | None, size: int | None) -> None:
+    """``rows`` and ``size`` are what the limit comes to for one log; each has 41 rows and 500 bytes."""
+    view = log_of({1: [100] * 3, 2: [50] * 4}, 6)
+    views = [Calls(Measured(view, Sizes({1: [100] * 3, 2: [50] * 4}))) for _ in range(logs)]
+    backlogs = [Backlog(one, view.first_position, view.end_position) for one in views]
+    reached = admit(backlogs, rows and rows * logs, size and size * logs, 3)
+    assert any(there > view.first_position for there in reached)
+    assert sum(one.calls for one in views) <= 30 * logs

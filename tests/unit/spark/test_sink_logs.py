@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -21,10 +22,11 @@ from bk_core.errors import (
 )
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.segments import LogProperties
-from bk_spark import data_ledgers
+from bk_spark import data_ledgers, sink
 from bk_spark.arrow import schema_of_text
 from bk_spark.data_ledgers import kept_ledgers
 from bk_spark.options import parse_options
+from bk_spark.routing import split_by_log
 from bk_spark.writer import BookKeeperWriter
 
 # --- routing ---------------------------------------------------------------------------------------------------------------
@@ -58,6 +60,35 @@ def test_a_bad_route_fails_before_anything_is_published(world: Any, schema: str,
     with pytest.raises(error, match=text):
         world.write({k: v[:1] for k, v in row.items()}, row, schema=schema)
     assert list_logs(world.client) == [] and world.ledgers() == set()
+
+
+def test_rows_of_many_logs_keep_their_order_and_hold_only_themselves() -> None:
+    rng = random.Random(7)
+    logs = [f"l{rng.randrange(50)}" for _ in range(3000)]
+    batch = pa.record_batch({"id": pa.array(range(3000)), "log": logs, "text": [log * 9 for log in logs]}).slice(100)
+    found = dict(split_by_log(batch, "log"))
+    assert list(found) == list(dict.fromkeys(logs[100:]))
+    for log, rows in found.items():
+        assert rows.column("id").to_pylist() == [i for i in range(100, 3000) if logs[i] == log]
+        assert rows.get_total_buffer_size() < 2 * rows.nbytes
+
+
+def test_what_is_held_for_many_logs_is_not_summed_up_at_each_of_them(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    held_bytes = sink._LogPacker.held_bytes.fget
+    assert held_bytes is not None
+
+    def counting(packer: Any) -> int:
+        nonlocal asked
+        asked += 1
+        return int(held_bytes(packer))
+
+    monkeypatch.setattr(sink._LogPacker, "held_bytes", property(counting))
+    names = [f"l{i:02d}" for i in range(30)]
+    batches = [{"id": list(range(30 * n, 30 * n + 30)), "log": names} for n in range(3)]
+    world.write(*batches, schema="id long, log string", maxOpenLedgers="40")
+    assert [world.rows(name) for name in names] == [[i, i + 30, i + 60] for i in range(30)]
+    assert asked <= 2 * 3 * 30
 
 
 def test_routed_batches_are_exactly_once_in_each_log(world: Any) -> None:
