@@ -13,7 +13,7 @@
     │   ├── NoSuchLedgerError, LedgerExistsError, LedgerFencedError, LedgerClosedError,
     │   ├── NotEnoughBookiesError, RecoveryFailedError (RecoveryTimeoutError), MetadataConflictError, ReadError (ReadTimeoutError),
     │   ├── WrongPasswordError, WrongDigestTypeError, ReplicationError, PersistenceViolatedError,
-    │   ├── AddQuorumTimeoutError, DuplicateEntryIdError, WriteFailedError, LedgerListedError
+    │   ├── AddQuorumTimeoutError, DuplicateEntryIdError, WriteFailedError, LedgerListedError, InternalError
     ├── MetadataError                 the metadata store
     │   ├── MetadataUnavailableError, MetadataOutcomeUnknownError, MetadataFormatError, LayoutMismatchError,
     │   ├── NodeExistsError, NoNodeError, VersionConflictError, CollectionRefusedError,
@@ -256,6 +256,13 @@ class WriteFailedError(LedgerError):
     """A bound that the caller set ended the writing of a ledger (EC-5, WR-17)."""
 
     code = "BK-WRITE"
+    outcome_unknown = True
+
+
+class InternalError(LedgerError):
+    """Code of this program raised what it must not while it worked on a ledger. The handle is spent; a new one begins anew. Report it."""
+
+    code = "BK-INTERNAL"
     outcome_unknown = True
 
 

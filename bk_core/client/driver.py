@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from bk_core.client.session import Session
 from bk_core.errors import (
     BkError,
+    InternalError,
     MetadataError,
     MetadataOutcomeUnknownError,
     MetadataUnavailableError,
@@ -47,7 +48,12 @@ class Machine(Protocol):
 
 
 class Driver:
-    """Performs the effects of one machine. Reactor thread only, except ``post``."""
+    """Performs the effects of one machine. Reactor thread only, except ``post``.
+
+    If code of this program raises on the way, the driver is broken for good: outcomes that were decided before are still told, nothing is
+    sent any more, and what the machine was asked for fails with InternalError. ``on_broken`` returns the effects that say so; without it
+    ``on_fail`` is called once, with None for a token.
+    """
 
     def __init__(self, session: Session, ledger_id: int, *, add_kind: str = "data") -> None:
         self.session = session
@@ -64,7 +70,9 @@ class Driver:
         self._quorums = (1, 1)
         self._access = LedgerAccess()
         self._to_perform: deque[Effect] = deque()
+        self.on_broken: Callable[[InternalError], list[Effect]] = lambda error: [Fail(None, error)]
         self._performing = False
+        self._broken: InternalError | None = None
         self._closed = False
 
     def set_quorums(self, metadata: LedgerMetadata) -> None:
@@ -74,21 +82,77 @@ class Driver:
 
     def feed(self, event: Event) -> None:
         if not self._closed and self.machine is not None:
-            self.perform(self.machine.handle(event, self.session.reactor.now_ns()))
-            self.on_step()
+            try:
+                self.step(self.machine.handle, event, self.session.reactor.now_ns())
+            finally:
+                self.on_step()
+
+    def step(self, act: Callable[..., list[Effect]], *arguments: Any, asker: Any = None, **named: Any) -> None:
+        """Have the machine ``act``, and perform what it says. A driver that is broken, or that ``act`` breaks by raising, fails the token
+        ``asker`` instead, if one is given; what ``act`` raised is raised again after that."""
+        if self._broken is not None:
+            self.perform([] if asker is None else [Fail(asker, self._broken)])
+            return
+        try:
+            effects = act(*arguments, **named)
+        except BaseException as error:
+            self._break(error, asker=asker)
+            self.perform([])
+            raise
+        self.perform(effects)
 
     def perform(self, effects: list[Effect]) -> None:
         """SM-1: the output of one step after that of the step before. A send on a connection that turns out to be broken is a step
-        within a step: what the machine makes of it waits until everything said before is out (I-14)."""
+        within a step: what the machine makes of it waits until everything said before is out (I-14).
+
+        A step is whole: if an effect raises, the driver breaks, and the first error is raised again when all outcomes are told.
+        """
         self._to_perform += effects
         if self._performing:
             return
         self._performing = True
+        first: BaseException | None = None
+        while self._to_perform:
+            effect = self._to_perform.popleft()
+            if self._broken is not None and not isinstance(effect, (Complete, Fail, Log)):
+                continue  # whoever waits for it was told
+            try:
+                self._perform_one(effect)
+            except BaseException as error:
+                first = first or error
+                self._break(error, effect)
+        self._performing = False
+        if first is not None:
+            raise first
+
+    def _break(self, error: BaseException, effect: Effect | None = None, asker: Any = None) -> None:
+        """``effect``: the one that raised ``error``; whoever it was to tell an outcome is told once more. ``asker``: see ``step``."""
+        if self._broken is not None:
+            log.error("ledger %d: a further error of this program: %r", self.ledger_id, error)
+            return
+        broken = self._broken = self._failed_within(error, effect)
+        log.error("%s", broken, exc_info=error)
+        told: list[Effect] = []
         try:
-            while self._to_perform:
-                self._perform_one(self._to_perform.popleft())
-        finally:
-            self._performing = False
+            told += self.on_broken(broken)
+        except Exception as further:
+            log.error("ledger %d: a further error of this program: %r", self.ledger_id, further)
+        asker = effect.token if isinstance(effect, (Complete, Fail)) else asker
+        if asker is not None and not any(isinstance(one, Fail) and one.token is asker for one in told):
+            told.append(Fail(asker, broken))
+        self._to_perform += told
+        try:
+            self.close()
+        except Exception as further:
+            log.error("ledger %d: a further error of this program: %r", self.ledger_id, further)
+
+    def _failed_within(self, error: BaseException, effect: Effect | None) -> InternalError:
+        when = "" if effect is None else f" while it performed {type(effect).__name__}"
+        what = f"this program failed within itself{when} for ledger {self.ledger_id} ({type(error).__name__}: {error})"
+        then = "what was asked for may or may not have been done; open the ledger again, and report this with the program's log"
+        failed = InternalError(f"{what}, so this handle does nothing more, and {then}", ledger=self.ledger_id)
+        failed.__cause__ = error
+        return failed
 
     def _perform_one(self, effect: Effect) -> None:
         match effect:

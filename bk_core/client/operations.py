@@ -111,7 +111,7 @@ def run_machine(
     title, timeout_s = f"{what} ledger {ledger_id}", session.config.operation_timeout_s
     began_ns = session.reactor.now_ns()
     try:
-        session.reactor.post(lambda: driver.perform(start()))
+        session.reactor.post(lambda: driver.step(start))
         return wait(future, timeout_s, title) if stalls is None else _wait_while_it_gets_on(future, stalls, timeout_s, title)
     except OperationTimeoutError as error:
         raise session.explained(error, began_ns) from error.__cause__

@@ -46,7 +46,7 @@ class RunStream:
 
     def start(self) -> None:
         """Begin: whoever has to close it has it now."""
-        self._session.reactor.post(lambda: self._driver.perform(self._machine.start()))
+        self._session.reactor.post(lambda: self._driver.step(self._machine.start))
 
     def _completed(self, token: Any, value: Any) -> None:
         if token in ("run", "end"):
@@ -83,7 +83,7 @@ class RunStream:
             raise value
         if kind == "end":
             return None
-        self._session.reactor.post(lambda: self._driver.perform(self._machine.consumed()))
+        self._session.reactor.post(lambda: self._driver.step(self._machine.consumed))
         assert isinstance(value, EntryRun)
         return value
 

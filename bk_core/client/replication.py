@@ -457,7 +457,7 @@ class _Job:
         driver.set_quorums(self._metadata)
         driver.on_complete = lambda token, value: None if future.done() else future.set_result(value)
         driver.on_fail = lambda token, error: None if future.done() else future.set_exception(error)
-        self._session.reactor.post(lambda: driver.perform(machine.start()))
+        self._session.reactor.post(lambda: driver.step(machine.start))
         try:
             return self._wait(future, look)
         finally:

@@ -56,6 +56,7 @@ class WriteHandle:
         self._driver.machine = self._machine
         self._driver.set_quorums(metadata)
         self._driver.on_complete, self._driver.on_fail = _completed, _failed
+        self._driver.on_broken = self._machine.give_up
         self._client = session.client  # it must not go before its handles
         self._answered = Bell()  # all of a batch: what a flush waits for
         self._adds = session.adds
@@ -183,7 +184,7 @@ class WriteHandle:
             self._handed_over += count
             self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
             token, now_ns = (self, batch, future, size, last), self._session.reactor.now_ns()
-            self._driver.perform(self._machine.append(payloads, bounds, token, now_ns, first_entry_id=first))
+            self._driver.step(self._machine.append, payloads, bounds, token, now_ns, first_entry_id=first, asker=token)
 
         if self._try(hand_over, count, size, first, future):
             return
@@ -292,10 +293,14 @@ class WriteHandle:
             if self._share.line:
                 self._let_in()
             return
-        for _ in range(len(inbox)):
-            hand_over, batch = inbox.popleft()
-            hand_over(batch)
-        self._stepped()
+        try:
+            for _ in range(len(inbox)):
+                hand_over, batch = inbox.popleft()
+                hand_over(batch)
+        finally:
+            self._stepped()
+            if inbox:  # one of them raised
+                self._nudge()
 
     def _bytes_of(self, payload: Any, name: str = "payload") -> BytesLike:
         """What is read-only is taken as it is: whoever hands it in must not change it by another way until it is acknowledged."""
@@ -354,9 +359,12 @@ class WriteHandle:
     def _hand_in(self, step: Callable[[Any], list[Effect]], future: Future[Any]) -> None:
         """Something other than entries, behind what was appended. It is answered like a run of no bytes. ``step`` gets its token."""
         try:
-            self._adds.hand_in(self._share, lambda batch: self._driver.perform(step((self, batch, future, 0, True))))
+            self._adds.hand_in(self._share, lambda batch: self._ask(step, (self, batch, future, 0, True)))
         finally:
             self._nudge()
+
+    def _ask(self, step: Callable[[Any], list[Effect]], token: Any) -> None:
+        self._driver.step(step, token, asker=token)
 
     def _release(self, size: int, batch: Batch) -> None:
         self._adds.answered(self._share, size, batch)
@@ -438,9 +446,11 @@ class WriteHandle:
         self._closed = True
 
         def stop() -> None:
-            self._take_in()
-            self._driver.perform(self._machine.abandon(self._session.reactor.now_ns()))
-            self._end()
+            try:
+                self._take_in()
+            finally:
+                self._driver.step(self._machine.abandon, self._session.reactor.now_ns())
+                self._end()
 
         self._session.reactor.post(stop)
 

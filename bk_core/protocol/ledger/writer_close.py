@@ -56,9 +56,13 @@ class ClosingWriter(ChangingWriter):
 
     def abandon(self, now_ns: int) -> list[Effect]:
         """G-10: stop and leave the ledger to a recovery. What was not acknowledged may or may not be in it (WR-13)."""
+        error = LedgerClosedError(f"ledger {self.ledger_id} was abandoned by its writer without being closed", ledger=self.ledger_id)
+        return self.give_up(error)
+
+    def give_up(self, error: BkError) -> list[Effect]:
+        """As ``abandon``, for a reason of its own: everything that waits fails with ``error``."""
         if self.state is WriterState.CLOSED or self.state in FAILED_STATES:
             return []
-        error = LedgerClosedError(f"ledger {self.ledger_id} was abandoned by its writer without being closed", ledger=self.ledger_id)
         return self._stop(WriterState.CLOSE_FAILED if self.state is WriterState.CLOSING else WriterState.FAILED, error)
 
     # --- reasons to end ----------------------------------------------------------------------------------------------

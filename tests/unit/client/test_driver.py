@@ -5,10 +5,13 @@ from __future__ import annotations
 from array import array
 from typing import Any, cast
 
+import pytest
+
 from bk_core.client.driver import Driver
 from bk_core.client.session import Session
+from bk_core.errors import InternalError
 from bk_core.net.link_state import AddListener
-from bk_core.protocol.effects import WriteLedger
+from bk_core.protocol.effects import Effect, WriteLedger
 from bk_core.protocol.events import AddReply, BookieLost, LedgerWritten, Outcome
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import RandomPlacement
@@ -23,11 +26,17 @@ class Link:
         self.bookie = bookie
         self.broken = broken
         self.listener: AddListener | None = None
+        self.wrong: Exception | None = None  # raised by a send instead, as code of ours that is wrong would
 
     def listen(self, ledger_id: int, listener: AddListener) -> None:
         self.listener = listener
 
+    def unlisten(self, ledger_id: int, listener: AddListener) -> None:
+        self.listener = None
+
     def send_adds(self, *_: object) -> None:
+        if self.wrong is not None:
+            raise self.wrong
         if self.broken and self.listener is not None:
             self.listener.on_lost(self.bookie, Status.UNAVAILABLE)
 
@@ -52,8 +61,92 @@ class World:
 
     def note_answer(self, bookie: str, status: Status) -> None: ...
 
+    def tell_of_bookies(self, driver: Driver, wanted: bool) -> None: ...
+
     def explained(self, error: Exception, since_ns: int) -> Exception:
         return error
+
+
+METADATA = LedgerMetadata(3, 3, 2, LedgerState.OPEN, (Fragment(0, ("a", "b", "c")),), password=b"secret")
+
+
+def writing(world: World) -> tuple[Driver, LedgerWriter, list[tuple[Any, Any]]]:
+    """A driver with its writer, and what is told of the writer's tokens: the value, or the error."""
+    driver, told = Driver(cast(Session, world), 7), list[tuple[Any, Any]]()
+    driver.on_complete = lambda token, value: told.append((token, value))
+    driver.on_fail = lambda token, error: told.append((token, error))
+    writer = driver.machine = LedgerWriter(7, METADATA, 0, RandomPlacement(lambda: list("abcd"), lambda: 0.0))
+    driver.on_broken = writer.give_up
+    driver.set_quorums(METADATA)
+    return driver, writer, told
+
+
+ONE = array("q", (0, 1))
+
+
+def test_a_send_that_raises_ends_the_driver_and_leaves_nothing() -> None:
+    """SM-1: a step is whole. What waits is told of it, and what is asked for later as well; no effect is left for the next step."""
+    world = World("")
+    driver, writer, told = writing(world)
+    driver.step(writer.append, b"x", ONE, "zero", 0, asker="zero")
+    wrong = world.links["b"].wrong = KeyError("wrong")
+    with pytest.raises(KeyError) as raised:
+        driver.step(writer.append, b"x", ONE, "one", 0, asker="one")
+    assert raised.value is wrong
+    assert [token for token, _ in told] == ["zero", "one"] and {error for _, error in told} == {writer.error}
+    assert isinstance(writer.error, InternalError) and writer.error.__cause__ is wrong
+    assert "ledger 7 (KeyError: 'wrong')" in str(writer.error) and "SendAdds" in str(writer.error)
+    assert all(link.listener is None for link in world.links.values()), "it hears of nothing any more"
+    driver.step(writer.append, b"x", ONE, "late", 0, asker="late")
+    driver.feed(AddReply("a", 0, 1, Status.OK))
+    assert told[2:] == [("late", writer.error)]
+
+
+def test_outcomes_of_a_step_are_told_although_one_of_them_raises() -> None:
+    """SM-1: entries that are acknowledged in one step are acknowledged, whatever becomes of the first."""
+    world = World("")
+    driver, writer, told = writing(world)
+    for token in ("zero", "one", "two"):
+        driver.step(writer.append, b"x", ONE, token, 0, asker=token)
+    tell = driver.on_complete
+
+    def raises_once(token: Any, value: Any) -> None:
+        driver.on_complete = tell
+        raise KeyError(token)
+
+    driver.on_complete = raises_once
+    driver.feed(AddReply("a", 0, 2, Status.OK))
+    with pytest.raises(KeyError, match="zero"):
+        driver.feed(AddReply("b", 0, 2, Status.OK))
+    assert told == [("one", 1), ("two", writer.error), ("zero", writer.error)]
+    assert isinstance(writer.error, InternalError)
+
+
+def test_a_machine_that_raises_fails_who_asked_it() -> None:
+    """What it raises before it knows a token, it does not tell of."""
+    driver, writer, told = writing(World(""))
+    driver.step(writer.append, b"x", ONE, "zero", 0, asker="zero")
+    with pytest.raises(TypeError):
+        driver.step(writer.append, None, ONE, "one", 0, asker="one")
+    assert told == [("zero", writer.error), ("one", writer.error)] and isinstance(writer.error, InternalError)
+
+
+def test_a_machine_that_raises_at_an_event_fails_what_is_under_way() -> None:
+    """As a reader's: it has one caller, who is told without a token."""
+    driver, told = Driver(cast(Session, World("")), 7), list[tuple[Any, Exception]]()
+    steps = list[str]()
+
+    class Wrong:
+        def handle(self, event: object, now_ns: int) -> list[Effect]:
+            raise IndexError("none")
+
+    driver.machine = Wrong()
+    driver.on_fail = lambda token, error: told.append((token, error))
+    driver.on_step = lambda: steps.append("step")
+    with pytest.raises(IndexError):
+        driver.feed(BookieLost("c"))
+    ((token, error),) = told
+    assert token is None and isinstance(error, InternalError) and steps == ["step"]
 
 
 def test_what_a_broken_connection_leads_to_comes_after_what_was_said_before() -> None:

@@ -12,7 +12,7 @@ import pytest
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.write_handle import WriteHandle
-from bk_core.errors import ClientClosedError, InvalidArgumentError, LedgerClosedError, OperationTimeoutError
+from bk_core.errors import ClientClosedError, InternalError, InvalidArgumentError, LedgerClosedError, OperationTimeoutError
 from bk_core.metadata import open_store
 from bk_core.net.link import BookieLink
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -179,3 +179,27 @@ def test_after_the_end_every_call_says_who_ended_it(client: bk_core.BookKeeper) 
                 call()
     with pytest.raises(LedgerClosedError, match="abandoned by its writer"):
         abandoned.close()
+
+
+# --- when code of our own is wrong -------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_our_own_is_told_to_everybody_who_waits(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SM-1: nothing waits for ever for what raised, and what was acknowledged before is there after a recovery."""
+    ledger = client.create_ledger()
+    ledger.append(b"there")
+
+    def wrong(*_: Any) -> None:
+        raise KeyError("wrong")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client._session, "link", wrong)
+        for future in [ledger.append_future(b"lost") for _ in range(3)]:
+            with pytest.raises(InternalError, match=f"ledger {ledger.ledger_id} .KeyError: 'wrong'"):
+                future.result(60.0)
+        with pytest.raises(InternalError):
+            ledger.close()
+        with pytest.raises(InternalError, match="this handle does nothing more"):
+            client.open_ledger(ledger.ledger_id).read_last_add_confirmed()
+    with client.recover_ledger(ledger.ledger_id) as read:
+        assert read.last_add_confirmed == 0
