@@ -75,6 +75,8 @@ class _LogCommit:
         def look(listed: LedgerList) -> LedgerList:
             if not self._is_done(listed):
                 self._check(listed)
+                if self._options.overwrite_schema:  # nothing that is there needs to fit
+                    return listed
                 for schema in {part.schema for part in self._parts}:
                     self._with_schema(listed, schema)
             return listed
@@ -198,9 +200,14 @@ class _LogCommit:
 
     def _with_schema(self, listed: LedgerList, schema: str) -> LedgerList:
         """The schema that the rows were written with, made the log's if it is new. The plan checked it against what was stored then."""
-        if not schema or schema in listed.schemas:
+        current = listed.properties.schema
+        if not schema or schema == current:
             return listed
-        if not extends(listed.properties.schema, schema):
+        if self._options.overwrite_schema:
+            return listed.replace_schema(schema)
+        if schema in listed.schemas and extends(schema, current):
+            return listed
+        if not extends(current, schema):
             raise LogSchemaError(
                 f"another writer gave log {self.log!r} other columns during this write; nothing was published. Run the write again",
                 log=self.log,

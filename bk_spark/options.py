@@ -333,6 +333,14 @@ OPTIONS: tuple[Option, ...] = (
         shown_default="false",
     ),
     Option(
+        "overwriteSchema",
+        "overwrite_schema",
+        parse_bool,
+        False,
+        "Whether an overwrite (mode `overwrite`, output mode `complete`) replaces the log's columns, too; else they stay.",
+        shown_default="false",
+    ),
+    Option(
         "takeOver",
         "take_over",
         parse_bool,
@@ -413,6 +421,7 @@ class Options:
     max_in_flight_bytes: int = 32 << 20
     create_logs: bool = True
     merge_schema: bool = False
+    overwrite_schema: bool = False
     take_over: bool = False
     exactly_once: bool = True
     fail_on_different_replay: bool = False
@@ -486,6 +495,8 @@ def _check_together(values: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(f"minOffsetsPerTrigger {least} is more than maxRowsPerTrigger {most}")
     if "max_trigger_delay_ms" in values and least is None:
         raise InvalidArgumentError("maxTriggerDelay does nothing without minOffsetsPerTrigger")
+    if values.get("merge_schema") and values.get("overwrite_schema"):
+        raise InvalidArgumentError("options mergeSchema and overwriteSchema exclude each other: one keeps the log's columns, one does not")
     timed = values.get("starting_timestamp") is not None or values.get("starting_offsets_by_timestamp") is not None
     if "starting_offsets_by_timestamp_strategy" in values and not timed:
         raise InvalidArgumentError(

@@ -29,7 +29,7 @@ _SOURCE_ONLY = {"ledgers": "ledgers", "logs": "logs", "logPattern": "log_pattern
 _LEDGERS = {"ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type", "password", "guaranteed_write_quorum"}
 _PACKING = {"entry_format", "entry_size", "compression", "max_bytes_per_entry"}
 _ROLLS = {"roll_max_bytes", "roll_max_entries", "roll_max_time_ms", "max_open_ledgers", "max_in_flight_bytes"}
-_COMMITS = {"create_logs", "merge_schema", "take_over", "exactly_once", "txn_app_id", "txn_version"}
+_COMMITS = {"create_logs", "merge_schema", "overwrite_schema", "take_over", "exactly_once", "txn_app_id", "txn_version"}
 SINK_OPTIONS = frozenset({"uri", "protocol", "log"} | _LEDGERS | _PACKING | _ROLLS | _COMMITS)
 """Options, by field, that mean something to a write."""
 STREAM_SINK_OPTIONS = SINK_OPTIONS | {"fail_on_data_loss", "fail_on_different_replay"}

@@ -26,7 +26,12 @@ _FIXED = {  # option, field of Options, field of LogProperties: decided when a l
     "digestType": ("digest_type", "digest_type"),
     "guaranteedWriteQuorum": ("guaranteed_write_quorum", "guaranteed"),
 }
-_ARROW_ONLY = {"entrySize": "entry_size", "compression": "compression", "mergeSchema": "merge_schema"}
+_ARROW_ONLY = {
+    "entrySize": "entry_size",
+    "compression": "compression",
+    "mergeSchema": "merge_schema",
+    "overwriteSchema": "overwrite_schema",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,8 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
 
 def _schema_for(options: Options, log: str, properties: LogProperties, schema: StructType) -> str:
     if properties.entry_format != "raw":
-        return schema_to_write(log, properties.schema, schema, options.merge_schema)
+        stored = "" if options.overwrite_schema else properties.schema
+        return schema_to_write(log, stored, schema, options.merge_schema)
     for name, given in _ARROW_ONLY.items():
         if given in options.given:
             raise InvalidArgumentError(f"option {name} is for arrow logs; {log!r} is a raw one: each value is an entry as it is")

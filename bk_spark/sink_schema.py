@@ -38,6 +38,9 @@ READERS_OWN = frozenset(  # what reading a raw log adds to each entry: a copy of
 EMPTY_IF_RAW = frozenset({"key", "headers"})  # a raw entry has no room for them: they may come along only as nulls
 
 
+_REPLACE = 'to replace rows and columns: mode("overwrite") with .option("overwriteSchema", "true")'
+
+
 def schema_to_write(log: str, stored: str, given: StructType, merge: bool) -> str:
     """The text of the schema that rows of ``given`` are written with: ``stored``, or with ``merge`` one with new columns at its end.
 
@@ -55,7 +58,7 @@ def schema_to_write(log: str, stored: str, given: StructType, merge: bool) -> st
         if i is not None and not widens(given[i].dataType, f.dataType)
     ]
     if wrong:
-        raise LogSchemaError(f"log {log!r}: {'; '.join(wrong)}; cast the column, only widening is done by itself", log=log)
+        raise LogSchemaError(f"log {log!r}: {'; '.join(wrong)}; cast the column, only widening is done by itself; {_REPLACE}", log=log)
     new = [f for i, f in enumerate(given.fields) if i not in chosen]
     if not new:
         if not any(i is not None for i in chosen):

@@ -20,6 +20,14 @@ from bk_spark.sink import Sink
 TXN = "txn:"
 
 
+def _check_overwrites(options: Options, overwrite: bool) -> None:
+    if options.overwrite_schema and not overwrite:
+        raise InvalidArgumentError(
+            'overwriteSchema=true replaces columns together with all rows: it needs mode("overwrite"), of a stream output mode complete. '
+            'To add columns: .option("mergeSchema", "true")'
+        )
+
+
 class BookKeeperWriter(DataSourceArrowWriter):
     """``df.write``: append or overwrite. The one-shot id is drawn here and pickled, so tasks, commit and abort agree on it.
 
@@ -27,6 +35,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        _check_overwrites(options, overwrite)
         self._owner = ONE_SHOT + uuid.uuid4().hex
         mark: tuple[str, int] | None = (self._owner, 0)
         if options.txn_app_id is not None and options.txn_version is not None:
@@ -55,6 +64,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        _check_overwrites(options, overwrite)
         if options.txn_app_id is not None:
             raise InvalidArgumentError("txnAppId and txnVersion are for batch writes; a stream has its query id and batch ids")
         if options.fail_on_different_replay and not options.exactly_once:

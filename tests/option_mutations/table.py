@@ -81,6 +81,7 @@ OPTION_TESTS: dict[str, tuple[str, ...]] = {
         f"{LOGS}::test_evolution_adds_columns_in_the_same_compare_and_set",
         f"{SINK}::test_columns_by_name_and_evolution",  # planned by a write's planner
     ),
+    "overwriteSchema": (f"{LOGS}::test_an_overwrite_may_replace_the_columns",),
     "takeOver": (f"{LOGS}::test_take_over_fences_an_exclusive_writer",),
     "exactlyOnce": (f"{ONCE}::test_exactly_once_false_appends_whatever_is_repeated",),
     "failOnDifferentReplay": (f"{ORDER}::test_a_replay_that_differs_is_an_error_if_asked_for",),

@@ -103,6 +103,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "test_only_what_refuses_or_is_unknown_everywhere_is_given_up_at_once",
     ),
     UnitMutation(
+        "LOG-19",
+        "bk_core.protocol.log.ledger_list",
+        '        if self.items:\n            raise LogSchemaError("the columns',
+        '        if False:\n            raise LogSchemaError("the columns',
+        "tests/unit/log/test_ledger_list.py::test_a_schema_is_replaced_only_with_all_rows",
+    ),
+    UnitMutation(
         "JAN-1 (intents)",
         "bk_core.client.intents",
         '(stored.created_ms or int(value["createdMs"]))',

@@ -36,8 +36,8 @@ class LedgerList:
 
     ``segments`` is the tail only, and bounded; older ones are in ``history``, whose first reference may reach below ``trimmed_seq``.
     ``head_rows`` and ``head_bytes`` count what lies before the first listed reference or segment; None: nothing is cut, as ``trimmed_*``.
-    ``committed`` maps a query id (or transaction id) to its last batch. ``schemas`` are all schemas the log ever had, the last one is
-    ``properties.schema``.
+    ``committed`` maps a query id (or transaction id) to its last batch. ``schemas`` are all schemas the log had since its rows were
+    last replaced with other columns, the last one is ``properties.schema``.
 
     What is on its way out: ``dropped`` references were cut off by a trim, their ledgers are still to be deleted. ``opened`` ones gave way
     to their children at a cut; their own ledgers stay until all that they refer to is trimmed, for readers with an older list.
@@ -333,6 +333,14 @@ class LedgerList:
         if len(self.schemas) >= SCHEMAS_MAX:
             raise LogSchemaError(f"the log has had {SCHEMAS_MAX} schemas, which is the most that one may have; write a new log")
         return replace(self, properties=replace(self.properties, schema=schema), schemas=(*self.schemas, schema))
+
+    def replace_schema(self, schema: str) -> LedgerList:
+        """Make ``schema`` the only one. LogSchemaError while anything is listed that was written with another one (LOG-19)."""
+        if self.properties.schema == schema:
+            return self
+        if self.items:
+            raise LogSchemaError("the columns of a log can be replaced only together with all its rows")
+        return replace(self, properties=replace(self.properties, schema=schema), schemas=(schema,))
 
     def set_properties(self, properties: LogProperties) -> LedgerList:
         """Other properties for what is written from now on. The schema and the entry format cannot be changed: InvalidArgumentError."""

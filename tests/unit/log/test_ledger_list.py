@@ -258,6 +258,18 @@ def test_schemas_evolve_and_segments_say_which_they_were_written_with() -> None:
         wider.evolve_schema("one too many")
 
 
+def test_a_schema_is_replaced_only_with_all_rows() -> None:
+    """LOG-19."""
+    listed = LedgerList("a", LogProperties(schema="one")).append_segments([SegmentRange(1, 0, 0, 1, 1)], 1, "q", 0).evolve_schema("two")
+    assert listed.replace_schema("two") is listed
+    with pytest.raises(LogSchemaError, match="together with all its rows"):
+        listed.replace_schema("three")
+    emptied, _ = listed.trim(listed.next_seq)
+    other = emptied.replace_schema("one").append_segments([SegmentRange(2, 0, 0, 1, 1)], 2, "q", 1)
+    assert other.schemas == ("one",) and [segment.schema_id for segment in other.segments] == [0]
+    assert decode(encode(other)) == other and other.total_rows == 2
+
+
 @pytest.mark.parametrize("name", ["retention_ms", "retention_bytes", "committed_retention_ms"])
 def test_a_retention_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="must be positive, or absent"):

@@ -205,6 +205,49 @@ def test_a_race_of_two_evolutions(world: Any) -> None:
     assert len(read_ledger_list(world.client, "a").schemas) == 2
 
 
+def test_an_overwrite_may_replace_the_columns(world: Any) -> None:
+    """As often as one likes, back to columns that the log once had, too."""
+    world.write({"id": [1], "old": ["x"]}, schema="id long, old string", log="a")
+    with pytest.raises(LogSchemaError, match='id is string.*.option\\("overwriteSchema", "true"\\)'):
+        world.writer("id string", overwrite=True, log="a")
+    assert world.rows("a") == [(1, "x")]
+    for i in range(70):
+        kind, value = ("string", "one") if i % 2 == 0 else ("long", 1)
+        world.write({"id": [value]}, schema=f"id {kind}", overwrite=True, log="a", overwriteSchema="true")
+    world.write([2], log="a")
+    assert world.rows("a") == [1, 2] and len(read_ledger_list(world.client, "a").schemas) == 1
+
+
+def test_columns_are_replaced_by_an_overwrite_alone(world: Any) -> None:
+    for writer in (world.writer, world.stream):
+        with pytest.raises(InvalidArgumentError, match="needs mode"):
+            writer(log="a", overwriteSchema="true")
+    world.stream(overwrite=True, log="a", overwriteSchema="true")  # output mode complete
+    world.write({"value": [b"x"]}, schema="value binary", log="raw", entryFormat="raw")
+    with pytest.raises(InvalidArgumentError, match="overwriteSchema is for arrow logs"):
+        world.writer("id long", overwrite=True, log="raw", overwriteSchema="true")
+
+
+def test_whoever_writes_the_columns_from_before_an_overwrite_is_told(world: Any) -> None:
+    """Of rows with the old columns, listed behind the new ones, nobody could read the log."""
+    world.write([1], log="a")
+    late, wider = world.writer(log="a"), world.writer("id long, more long", log="a", mergeSchema="true")
+    messages = [world.task(late, [2]), world.task(wider, {"id": [3], "more": [3]})]
+    world.write({"id": ["one"]}, schema="id string", overwrite=True, log="a", overwriteSchema="true")
+    for writer, message in zip((late, wider), messages, strict=True):
+        with pytest.raises(LogSchemaError, match="other columns"):
+            writer.commit([message])
+    assert world.rows("a") == ["one"]
+
+
+def test_routed_overwrites_replace_columns_too(world: Any) -> None:
+    rows, schema = {"id": [1, 2], "log": ["l1", "l2"]}, "id long, log string"
+    world.write(rows, schema=schema)
+    other = {"text": ["x", "y"], "log": ["l1", "l2"]}
+    world.write(other, schema="text string, log string", overwrite=True, overwriteSchema="true")
+    assert world.rows("l1") == ["x"] and world.rows("l2") == ["y"]
+
+
 def test_two_writers_create_a_log_differently(world: Any) -> None:
     one, two = world.writer(log="a"), world.writer("value string", log="a", entryFormat="raw")
     first, second = world.task(one, [1]), world.task(two, {"value": ["x"]})
