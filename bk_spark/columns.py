@@ -44,12 +44,12 @@ METADATA_NAMES = tuple(field.name for field in METADATA_FIELDS)
 # --- which columns ------------------------------------------------------------------------------------------------------
 
 
-def raw_schema(include_metadata: bool | None, include_headers: bool) -> StructType:
-    fields = list(RAW_FIELDS) if include_metadata is not False else [VALUE]
+def raw_schema(include_metadata: bool, include_headers: bool) -> StructType:
+    fields = list(RAW_FIELDS) if include_metadata else [VALUE]
     return StructType([*fields, HEADERS] if include_headers else fields)
 
 
-def arrow_columns(own: StructType, include_metadata: bool | None) -> StructType:
+def arrow_columns(own: StructType, include_metadata: bool) -> StructType:
     """LogSchemaError if the log has a column of its own that is called like one of the metadata columns, whatever the case."""
     if not include_metadata:
         return own

@@ -21,6 +21,7 @@ from typing import Any
 from bk_core.protocol.log.stored_json import loads
 
 EARLIEST, LATEST = "earliest", "latest"
+KAFKA = "kafka"
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _TIMES_MS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _POSITION_KEYS = {"log", "logId", "seq", "entry", "row", "rows", "bytes"}
@@ -110,6 +111,16 @@ def parse_bool(text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise ValueError("expected true or false")
     return text.strip().lower() == "true"
+
+
+def parse_metadata(text: str) -> bool | str:
+    """True, False or KAFKA."""
+    if text.strip().lower() == KAFKA:
+        return KAFKA
+    try:
+        return parse_bool(text)
+    except ValueError:
+        raise ValueError("expected true, false or kafka") from None
 
 
 def parse_ledgers(text: str) -> tuple[tuple[int, int], ...]:

@@ -21,6 +21,7 @@ from bk_spark.grammar import (
     parse_duration,
     parse_entry_size,
     parse_ledgers,
+    parse_metadata,
     parse_names,
     parse_offsets,
     parse_pattern,
@@ -141,7 +142,7 @@ OPTIONS: tuple[Option, ...] = (
         "starting_offsets_by_timestamp_strategy",
         one_of("error", "latest"),
         "error",
-        "When no commit is that young: fail, or begin at the end.",
+        "With a time to begin at: when no commit is that young, fail or begin at the end.",
     ),
     Option(
         "endingOffsets",
@@ -263,10 +264,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "includeMetadata",
         "include_metadata",
-        parse_bool,
+        parse_metadata,
         None,
         "Whether rows say where they come from. `arrow` logs: `_log`, `_ledgerId`, `_entryId`, `_offset`, `_timestamp` behind their own "
-        "columns. Raw entries: `false` leaves `value` alone.",
+        "columns. Raw entries: `false` leaves `value` alone. `kafka`: the columns of Kafka's source, of raw entries and of logs with a "
+        "`value` and perhaps `key` and `headers`: `key`, `value`, `topic`, `partition` (0), `offset`, `timestamp`, `timestampType` (0).",
         shown_default="raw `true`, arrow `false`",
     ),
     Option(
@@ -274,7 +276,8 @@ OPTIONS: tuple[Option, ...] = (
         "include_headers",
         parse_bool,
         False,
-        "Raw entries: a column `headers` as Kafka's source has it. It is null, because BookKeeper's entries have no headers.",
+        "Raw entries, and `includeMetadata=kafka`: a column `headers` as Kafka's source has it. It is null where none were written; raw "
+        "entries have no room for them.",
         shown_default="false",
     ),
     Option(
@@ -409,7 +412,7 @@ class Options:
     reader_name: str | None = None
     open_ledgers: str = "skip"
     columns: tuple[str, ...] | None = None
-    include_metadata: bool | None = None
+    include_metadata: bool | str | None = None
     include_headers: bool = False
     pushdown: bool = False
     metadata: str | None = None
@@ -497,8 +500,3 @@ def _check_together(values: Mapping[str, Any]) -> None:
         raise InvalidArgumentError("maxTriggerDelay does nothing without minOffsetsPerTrigger")
     if values.get("merge_schema") and values.get("overwrite_schema"):
         raise InvalidArgumentError("options mergeSchema and overwriteSchema exclude each other: one keeps the log's columns, one does not")
-    timed = values.get("starting_timestamp") is not None or values.get("starting_offsets_by_timestamp") is not None
-    if "starting_offsets_by_timestamp_strategy" in values and not timed:
-        raise InvalidArgumentError(
-            "startingOffsetsByTimestampStrategy does nothing without startingTimestamp or startingOffsetsByTimestamp"
-        )

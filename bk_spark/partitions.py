@@ -21,6 +21,8 @@ from bk_core.threads import WorkerPool
 from bk_spark.arrow import Run, arrow_schema_of_text
 from bk_spark.clients import client_for
 from bk_spark.columns import RunSplitter, arrow_column_batches, joined, raw_column_batches
+from bk_spark.grammar import KAFKA
+from bk_spark.kafka_columns import kafka_batches, plain_schema
 from bk_spark.options import Options
 from bk_spark.planning import Boundaries, EntryRange, plan
 from bk_spark.worker_process import spare_collections
@@ -71,15 +73,17 @@ def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: In
     spare_collections()
     metadata = bool(options.include_metadata) and not raw
     stored = {key: arrow_schema_of_text(text) for key, text in partition.schemas.items()}
+    as_kafka = options.include_metadata == KAFKA
+    plain = plain_schema(schema, raw, stored.values()) if as_kafka else schema
 
     def batches() -> Iterator[pa.RecordBatch]:
         for r, runs in _runs(options, partition):
             if raw:
-                yield from raw_column_batches(schema, r, runs)
+                yield from raw_column_batches(plain, r, runs)
             else:
-                yield from arrow_column_batches(schema, stored.get((r.log, r.schema_id)), metadata, r, runs, options.max_bytes_per_entry)
+                yield from arrow_column_batches(plain, stored.get((r.log, r.schema_id)), metadata, r, runs, options.max_bytes_per_entry)
 
-    yield from joined(batches(), schema)
+    yield from joined(kafka_batches(schema, raw, batches()) if as_kafka else batches(), schema)
 
 
 def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[EntryRange, Iterator[Run]]]:

@@ -14,6 +14,8 @@ from bk_core.errors import InvalidArgumentError
 from bk_spark.arrow import arrow_schema
 from bk_spark.clients import client_for
 from bk_spark.columns import METADATA_FIELDS, RAW_FIELDS, chosen
+from bk_spark.grammar import KAFKA
+from bk_spark.kafka_columns import AS_RAW
 from bk_spark.known_columns import KnownColumns
 from bk_spark.options import Options, refuse_others
 from bk_spark.partitions import partitions_of, read_partition
@@ -75,7 +77,8 @@ class BookKeeperReader(DataSourceReader):
         self._options = options
         self._schema = arrow_schema(schema)
         self._raw = is_raw_source(options, views)
-        self._known = None if self._raw else KnownColumns(schema, common_columns(views))
+        own = None if self._raw else common_columns(views)
+        self._known = None if own is None else KnownColumns(own if options.include_metadata == KAFKA else schema, own)
 
     def partitions(self) -> Sequence[InputPartition]:
         client = client_for(self._options.uri, self._options.protocol)
@@ -92,7 +95,8 @@ class PushdownReader(BookKeeperReader):
     """Every filter is handed back, so that Spark looks at each row again: bounds only spare reading (pushdown.py)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        meant = _PLAIN if self._raw else _UNDERSCORED if self._options.include_metadata else {}
+        include = self._options.include_metadata
+        meant = AS_RAW if include == KAFKA else _PLAIN if self._raw else _UNDERSCORED if include else {}
         self._bounds = bounds_of(filters, meant)
         return filters
 

@@ -100,7 +100,11 @@ def only_value(log: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     for name in EMPTY_IF_RAW.intersection(batch.schema.names):
         column = batch.column(name)
         if column.null_count != len(column):
-            raise LogSchemaError(f"raw log {log!r} stores only value, and column {name} is not all null; drop it", log=log)
+            raise LogSchemaError(
+                f"raw log {log!r} stores only value, and column {name} is not all null; drop it, or write to a log of arrow entries, which "
+                "keeps key, value and headers",
+                log=log,
+            )
     return batch.select(["value"])
 
 

@@ -15,6 +15,8 @@ from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
 from bk_spark.arrow import arrow_schema, schema_of_text
 from bk_spark.columns import arrow_columns, raw_schema
+from bk_spark.grammar import KAFKA
+from bk_spark.kafka_columns import kafka_schema
 from bk_spark.options import Options
 from bk_spark.partitions import ledger_end, ledger_range
 from bk_spark.planning import EntryRange, bounded, committed_ranges
@@ -72,11 +74,15 @@ def is_raw_source(options: Options, views: Mapping[str, LogView]) -> bool:
 def source_schema(options: Options, views: Mapping[str, LogView]) -> StructType:
     """All columns that there are to read. LogSchemaError if there was no write yet, or if the columns of several logs do not fit."""
     if is_raw_source(options, views):
-        return raw_schema(options.include_metadata, options.include_headers)
+        if options.include_metadata == KAFKA:
+            return kafka_schema(None, options.include_headers)
+        return raw_schema(options.include_metadata is not False, options.include_headers)
     own = common_columns(views)
+    if options.include_metadata == KAFKA:
+        return kafka_schema(own, options.include_headers)
     if options.include_headers and "headers" not in own.names:
         raise LogSchemaError("includeHeaders=true on logs without a column headers: headers are what their writers put there")
-    return arrow_columns(own, options.include_metadata)
+    return arrow_columns(own, bool(options.include_metadata))
 
 
 def common_columns(views: Mapping[str, LogView]) -> StructType:

@@ -34,7 +34,7 @@ from bk_spark.arrow import arrow_schema
 from bk_spark.clients import client_for
 from bk_spark.first_offset import durable
 from bk_spark.following import Snapshot, SourceLogs, retried
-from bk_spark.grammar import matching
+from bk_spark.grammar import KAFKA, matching
 from bk_spark.known_columns import KnownColumns
 from bk_spark.offsets import LogOffset, check_there, from_json, to_json
 from bk_spark.options import Options, refuse_others
@@ -78,7 +78,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._told: set[str] = set()
 
     def _expected(self, schema: StructType, own: StructType, inferred: bool) -> KnownColumns:
-        return KnownColumns(schema, own, inferred and self._options.columns is None, self._options.fail_on_new_columns)
+        known = own if self._options.include_metadata == KAFKA else schema
+        return KnownColumns(known, own, inferred and self._options.columns is None, self._options.fail_on_new_columns)
 
     def __getstate__(self) -> dict[str, Any]:
         """For tasks: options and schema. What is followed stays in the driver."""

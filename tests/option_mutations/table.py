@@ -63,7 +63,7 @@ OPTION_TESTS: dict[str, tuple[str, ...]] = {
     "readerName": (f"{STREAM_READER}::test_a_named_reader_begins_where_it_began",),
     "openLedgers": (f"{STREAM_READER}::test_a_planned_batch_of_a_live_segment_is_replayed", f"{BATCH}::test_open_ledgers_of_a_log"),
     "columns": (f"{EFFECTS}::test_which_columns_a_batch_read_has",),
-    "includeMetadata": (f"{EFFECTS}::test_which_columns_a_batch_read_has",),
+    "includeMetadata": (f"{EFFECTS}::test_which_columns_a_batch_read_has", f"{EFFECTS}::test_kafkas_columns"),
     "includeHeaders": (
         f"{EFFECTS}::test_which_columns_a_batch_read_has",
         f"{BATCH}::test_raw_and_ledgers",  # planned by a read's planner

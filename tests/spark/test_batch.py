@@ -253,6 +253,35 @@ def test_open_ledgers_of_a_log(client: Any, read: Callable[..., Read], log: str)
     assert client.ledger_metadata(ledger.ledger_id).state is LedgerState.CLOSED
 
 
+def test_a_job_that_comes_from_kafka(
+    spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], cluster: Any, log: str, tmp_path: Any
+) -> None:
+    """Written as Kafka's sink takes it, read as Kafka's source gives it, in batch and in a stream."""
+    rows = spark.range(100).selectExpr(
+        "cast(id as string) as key",
+        "concat('v', id) as value",
+        "array(named_struct('key', 'h', 'value', cast(cast(id as string) as binary))) as headers",
+    )
+    save(rows, log=log)
+    asked = {"bookkeeper.metadataServiceUri": cluster.uri, "subscribe": log, "includeMetadata": "kafka", "includeHeaders": "true"}
+    asked["startingOffsetsByTimestampStrategy"] = "latest"  # Kafka takes it without a time, too
+    job = ["cast(key as string) k", "cast(value as string) v", "headers[0].key h", "topic", "partition", "offset", "timestampType"]
+    expected = {(str(i), f"v{i}", "h", log, 0, 0) for i in range(100)}
+    batch = spark.read.format("bookkeeper").options(**asked).load()
+    assert batch.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int,"
+        "headers:array<struct<key:string,value:binary>>>"
+    )
+    found = batch.selectExpr(*job).collect()
+    assert {(*r[:5], r[6]) for r in found} == expected and sorted(r[5] for r in found) == list(range(100))
+    stream = spark.readStream.format("bookkeeper").options(**asked, startingOffsets="earliest", maxOffsetsPerTrigger="30").load()
+    writer = stream.selectExpr(*job).writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start(str(tmp_path / "out"))
+    assert query.awaitTermination(300)
+    found = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert {(*r[:5], r[6]) for r in found} == expected and sorted(r[5] for r in found) == list(range(100))
+
+
 # --- columns ----------------------------------------------------------------------------------------------------------------
 
 

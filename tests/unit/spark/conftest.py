@@ -9,7 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, NullType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
@@ -35,6 +47,9 @@ TYPES: dict[str, DataType] = {
     "string": StringType(),
     "binary": BinaryType(),
     "void": NullType(),
+    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+    "map": MapType(StringType(), BinaryType()),
+    "time": TimestampType(),
 }
 
 

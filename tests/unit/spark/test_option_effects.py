@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
 from bk_core.client.logs import list_logs, read_log
-from bk_core.errors import EntryTooLargeError, LogEntryError
+from bk_core.errors import EntryTooLargeError, LogEntryError, LogSchemaError
 from bk_core.metadata import open_store
 from bk_core.protocol.bookie.runs import AddRun, ReadRun
 from bk_core.protocol.bookie.stream import RequestStream
@@ -18,6 +18,7 @@ from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadReq
 from bk_spark import clients, data_ledgers, sink
 from bk_spark import commit as commits
 from bk_spark.options import URI_ENVIRONMENT
+from bk_spark.schemas import arrow_schema
 from bk_spark.source import BookKeeperDataSource
 
 ENTRIES = {AddRequest: "add", AddRun: "add", ReadRequest: "read", BatchReadRequest: "read", ReadRun: "read"}
@@ -140,6 +141,58 @@ def test_which_columns_a_batch_read_has(world: Any, uri: str, rows_of_a: dict[st
     assert read(**rows_of_a, includeMetadata="true", columns="_offset,id") == list(range(160))
     world.write({"value": [b"x"]}, schema="value binary", log="raw", entryFormat="raw", metadataServiceUri=uri)
     assert "headers" in names(log="raw", includeHeaders="true") and "headers" not in names(log="raw")
+
+
+KAFKA = "key binary, value binary, topic string, partition int, offset long, timestamp time, timestampType int"
+RECORD = "key string, value binary, headers headers"
+
+
+def kafka_rows(**options: str) -> list[tuple[Any, ...]]:
+    source = BookKeeperDataSource({"includeMetadata": "Kafka", **options})
+    reader: Any = source.reader(source.schema())
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert all(batch.schema.equals(arrow_schema(source.schema())) for batch in batches)
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def test_kafkas_columns(world: Any, uri: str) -> None:
+    """Keys and headers that were written come back, under the names and with the types of Kafka's source; text is bytes there."""
+    rows = {"key": ["k", None], "value": [b"v", b"w"], "headers": [[{"key": "h", "value": b"x"}], None]}
+    world.write(rows, schema=RECORD, log="a", metadataServiceUri=uri)
+    world.write({"key": ["l"], "value": [b"y"], "headers": [None]}, schema=RECORD, log="a", metadataServiceUri=uri)
+    here = {"metadataServiceUri": uri, "log": "a"}
+    assert BookKeeperDataSource({**here, "includeMetadata": "kafka"}).schema() == world.struct(KAFKA)
+    got = kafka_rows(**here, includeHeaders="true")
+    assert [row[:5] + row[6:7] for row in got] == [(b"k", b"v", "a", 0, 0, 0), (None, b"w", "a", 0, 1, 0), (b"l", b"y", "a", 0, 2, 0)]
+    assert [row[7] for row in got] == [[{"key": "h", "value": b"x"}], None, None] and all(row[5] is not None for row in got)
+    assert kafka_rows(**here, columns="partition") == [(0,)] * 3 and kafka_rows(**here, columns="headers", includeHeaders="true")[2] == (
+        None,
+    )
+    world.write({"value": [b"x"]}, schema="value binary", log="raw", entryFormat="raw", metadataServiceUri=uri)
+    (row,) = kafka_rows(metadataServiceUri=uri, log="raw", includeHeaders="true")
+    assert row[:5] == (None, b"x", "raw", 0, 0) and row[6:] == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("id long", "the log has no column value: "),
+        ("value binary, id long", "the log has a column id: "),
+        ("value long", "column value of the log is bigint, not binary or string: "),
+        ("value binary, headers map", r"column headers of the log is map<string,binary>, not array<"),
+    ],
+)
+def test_what_is_no_record_has_no_kafka_columns(world: Any, uri: str, schema: str, reason: str) -> None:
+    world.write(schema=schema, log="a", metadataServiceUri=uri)
+    with pytest.raises(LogSchemaError, match=reason):
+        BookKeeperDataSource({"metadataServiceUri": uri, "log": "a", "includeMetadata": "kafka"}).schema()
+
+
+def test_filters_on_kafkas_columns_spare_entries(world: Any, uri: str) -> None:
+    world.write({"value": ["x" * 30] * 100}, schema="value string", log="a", metadataServiceUri=uri, entrySize="64")
+    options = {"metadataServiceUri": uri, "log": "a", "includeMetadata": "kafka", "pushdown": "true"}
+    (task,) = planned(options, GreaterThanOrEqual(("offset",), 40), LessThan(("offset",), 50))
+    assert sum(r.rows for r in task) <= 12
 
 
 def test_filters_that_are_pushed_down_spare_entries(rows_of_a: dict[str, str]) -> None:

@@ -116,7 +116,6 @@ def test_uri_from_the_environment() -> None:
         ({"startingtimestamp": "yesterday"}, "startingTimestamp"),
         ({"openledgers": "fence"}, "openLedgers"),
         ({"maxtriggerdelay": "5m"}, "does nothing without minOffsetsPerTrigger"),
-        ({"startingoffsetsbytimestampstrategy": "latest"}, "does nothing without"),
         ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "more than maxRowsPerTrigger"),
     ],
 )

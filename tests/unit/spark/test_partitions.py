@@ -87,7 +87,7 @@ def test_raw_columns(client: bk_core.BookKeeper) -> None:
         ledger.append_many([b"a", b"", b"ccc", b"dd"]).result(30)
     first = EntryRange(ledger.ledger_id, 0, 1, 1, rows=2, rows_per_entry=1, log="flights", offset=70, committed_at_ms=1000)
     second = EntryRange(ledger.ledger_id, 2, 3, 5, rows=2, rows_per_entry=1, log="flights", offset=72)
-    got = table(raw_schema(None, True), True, first, second)
+    got = table(raw_schema(True, True), True, first, second)
     assert got.column("value").to_pylist() == [b"a", b"", b"ccc", b"dd"] and got.column("length").to_pylist() == [1, 0, 3, 2]
     assert got.column("entryId").to_pylist() == [0, 1, 2, 3] and got.column("offset").to_pylist() == [70, 71, 72, 73]
     assert got.column("timestamp").cast(pa.int64()).to_pylist() == [1_000_000, 1_000_000, None, None]
@@ -95,8 +95,8 @@ def test_raw_columns(client: bk_core.BookKeeper) -> None:
     assert got.column("key").null_count == got.column("headers").null_count == 4
     alone = ledger_range(client, OPTIONS, ledger.ledger_id)
     assert alone is not None and alone.rows == 4 and alone.bytes == 6
-    assert table(raw_schema(None, False), True, alone).column("offset").null_count == 4
-    some = chosen(raw_schema(None, False), ("offset", "value"))
+    assert table(raw_schema(True, False), True, alone).column("offset").null_count == 4
+    some = chosen(raw_schema(True, False), ("offset", "value"))
     assert table(some, True, second).column_names == ["offset", "value"]
 
 
@@ -157,7 +157,7 @@ def test_the_tasks_of_one_ledger_start_at_different_bookies(client: bk_core.Book
     firsts = []
     for task in tasks:
         asked.clear()
-        assert sum(b.num_rows for b in read_partition(OPTIONS, arrow_schema(raw_schema(None, False)), True, task)) == 10
+        assert sum(b.num_rows for b in read_partition(OPTIONS, arrow_schema(raw_schema(True, False)), True, task)) == 10
         firsts.append(asked[0])
         assert set(asked) == {firsts[-1]}
     assert len(set(firsts)) == 3
@@ -177,7 +177,7 @@ def test_limits_reach_the_planner(client: bk_core.BookKeeper) -> None:
 
 
 def test_no_plan_is_no_row() -> None:
-    assert list(read_partition(OPTIONS, arrow_schema(raw_schema(None, False)), True, InputPartition(None))) == []
+    assert list(read_partition(OPTIONS, arrow_schema(raw_schema(True, False)), True, InputPartition(None))) == []
 
 
 def test_open_ledgers_are_left_alone_unless_the_word_is_written(client: bk_core.BookKeeper) -> None:
