@@ -151,15 +151,18 @@ class Link:
         self._speaker.submit(lambda: _ask(send, SafeFuture()))
 
     def close(self, wait_s: float) -> None:
-        """May be called again. Waits for kazoo no longer than that may take to say good-bye."""
+        """May be called again. Waits for kazoo to say good-bye, and for the thread that speaks to it to end, ``wait_s`` seconds at most;
+        on that very thread for nothing."""
+        deadline = time.monotonic() + wait_s
         with self._condition:
             self._closed = True
             self._condition.notify_all()
         with suppress(ClientClosedError):
-            stopped = self._speaker.call(self._stop)
-            if not wait_done(stopped, wait_s) and wait_s == STOP_S:
+            if self._speaker.is_current:
+                self._stop()
+            elif not wait_done(self._speaker.call(self._stop), wait_s) and wait_s == STOP_S:
                 _LOG.warning("ZooKeeper client did not stop within %g s", wait_s)
-        self._speaker.close(0.0)
+        self._speaker.close(max(0.0, deadline - time.monotonic()))
 
     def _stop(self) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,6 +61,14 @@ def entries(cluster: LocalCluster, ledger_id: int) -> tuple[LedgerState, list[by
         state = bk.ledger_metadata(ledger_id).state
         with bk.open_ledger(ledger_id) as ledger:
             return state, ledger.read(0, ledger.last_add_confirmed)
+
+
+def test_a_client_that_is_closed_leaves_no_thread_that_speaks_to_zookeeper(embedded: LocalCluster) -> None:
+    before = set(threading.enumerate())
+    for _ in range(20):
+        with bk_core.connect(embedded.uri) as bk:
+            list(bk.list_ledgers())
+        assert [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("bk-zookeeper")] == []
 
 
 def test_a_thread_goes_on_after_the_main_thread(embedded: LocalCluster) -> None:
