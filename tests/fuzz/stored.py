@@ -7,11 +7,10 @@ an error of this project, or something that is written and read again as the sam
 from __future__ import annotations
 
 import base64
-import faulthandler
 import json
 import random
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pyspark.sql import types as T
@@ -24,7 +23,8 @@ from bk_spark.arrow import schema_of_text, schema_text
 from bk_spark.catalog import KEY, _remembered
 from bk_spark.offsets import from_json, to_json
 from bk_spark.options import OPTIONS, parse_options
-from tests.fuzz.entries import NUMBERS, SILENCE_S, Result, Wrong, run_child
+from tests.fuzz.children import play_each, run_cases
+from tests.fuzz.entries import NUMBERS, Wrong
 
 SCHEMAS = [
     schema_text(StructType([StructField("a", T.LongType(), True, {"comment": "c"}), StructField("b", T.ArrayType(T.StringType()))])),
@@ -142,28 +142,7 @@ def play(rng: random.Random) -> bool:
 
 
 def child(seed: int, first: int, last: int | None, seconds: float | None) -> None:
-    end = None if seconds is None else time.monotonic() + seconds
-    number = first
-    while (last is None or number < last) and (end is None or time.monotonic() < end):
-        print(number, flush=True)
-        faulthandler.dump_traceback_later(SILENCE_S, exit=True)
-        try:
-            print("refused" if play(random.Random(f"{seed}/{number}")) else "read", flush=True)
-        except Exception as error:
-            print("wrong " + json.dumps(f"{type(error).__name__}: {error}"[:2000]), flush=True)
-        number += 1
-    faulthandler.cancel_dump_traceback_later()
-    print("done", flush=True)
+    play_each(lambda number: play(random.Random(f"{seed}/{number}")), first, last, seconds)
 
 
-def run(
-    *,
-    seconds: float | None = None,
-    seed: int = 0,
-    first: int = 0,
-    cases: int | None = None,
-    crashes_max: int = 20,
-    say: Callable[[str], None] = lambda text: None,
-) -> Result:
-    """As ``entries.run``."""
-    return run_child("tests.fuzz.stored", Result(), seconds, seed, first, cases, crashes_max, say)
+run = partial(run_cases, "tests.fuzz.stored")

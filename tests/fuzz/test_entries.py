@@ -12,7 +12,7 @@ import pytest
 from bk_spark.entry_check import EntryCheck
 from bk_spark.entry_values import ValueCheck
 from bk_spark.unpacking import _Decoder
-from tests.fuzz import entries
+from tests.fuzz import children, entries
 
 SEED = 20262
 
@@ -34,7 +34,7 @@ def test_each_byte_of_some_entries() -> None:
 
 def test_a_process_that_dies_is_a_crash_of_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    result = entries.run_child("tests.fuzz.dying", entries.Result(), None, 7, 0, 5, 20, told.append)
+    result = children.run_cases("tests.fuzz.dying", seed=7, cases=5, say=told.append)
     assert result.cases == 5 and result.refused == 4 and len(result.crashes) == 1
     assert told == result.crashes and "seed 7 case 2: the process ended with -" in told[0]
 

@@ -14,37 +14,22 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import bk_core
-from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import LogProperties, create_log
 from bk_core.client.write_handle import WriteHandle
 from bk_core.errors import BlockingCallError, ClientClosedError, OperationTimeoutError
-from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
 from bk_core.threads import SafeFuture, interrupted_call
 
 POINTS_MAX = 20_000
 TIMEOUT_S = 60.0  # of whatever waits for itself
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> Iterator[str]:
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
-    yield uri
-    for bookie in bookies:
-        bookie.close()
-    store.close()
 
 
 @pytest.fixture

@@ -12,19 +12,16 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import bk_core
-from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import LogProperties, create_log, delete_log, read_ledger_list
 from bk_core.errors import BkError, DuplicateEntryIdError, LogExistsError, NoSuchLedgerError, NoSuchLogError
-from bk_core.metadata import open_store
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
 
@@ -33,18 +30,6 @@ POINTS_MAX = 20_000  # of one call; more than there can be
 
 class Struck(KeyboardInterrupt):
     """Told apart from somebody's real one."""
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> Iterator[str]:
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
-    yield uri
-    for bookie in bookies:
-        bookie.close()
-    store.close()
 
 
 @pytest.fixture

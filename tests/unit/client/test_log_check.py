@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 import bk_core
 from bk_core import cli
-from bk_core.bookie.server import EmbeddedBookie
 from bk_core.cli import output
 from bk_core.client import list_store
 from bk_core.client.history import seal_log
@@ -26,7 +24,6 @@ from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log, gc_log, read_ledger_list, read_log, set_properties, trim_log, update_ledger_list
 from bk_core.client.writers import WRITER
 from bk_core.errors import ForeignLedgerError, LogDataLossError, LogListFullError, LogWriterAliveError
-from bk_core.metadata import open_store
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.list_size import check_size, is_large
 from bk_core.protocol.log.position import Position
@@ -38,17 +35,10 @@ SMALL = SealLimits(tail_max=4, chunk=2, fan_out=2)
 
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bk_core.BookKeeper]:
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+def client(uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[bk_core.BookKeeper]:
     monkeypatch.setenv(output.URI_VARIABLE, uri)
     with bk_core.connect(uri) as bk:
         yield bk
-    for bookie in bookies:
-        bookie.close()
-    store.close()
 
 
 def grow(client: bk_core.BookKeeper, count: int, name: str = "a") -> list[int]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bk_core
-from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.intents import DATA, Intent, intent_here, record_intent
 from bk_core.client.log_check import release_log
 from bk_core.client.log_writer import LogWriter
@@ -25,7 +23,6 @@ from bk_core.errors import (
     LogTakenOverError,
     WrongPasswordError,
 )
-from bk_core.metadata import open_store
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.exclusive import Insisted, check_exclusive, queries_of
 from bk_core.protocol.log.ledger_list import LedgerList
@@ -37,17 +34,10 @@ RAW = LogProperties(entry_format="raw")
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[bk_core.BookKeeper]:
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+def client(uri: str) -> Iterator[bk_core.BookKeeper]:
     with bk_core.connect(uri) as bk:
         create_log(bk, "a", RAW)
         yield bk
-    for bookie in bookies:
-        bookie.close()
-    store.close()
 
 
 def untouched(client: bk_core.BookKeeper) -> bool:

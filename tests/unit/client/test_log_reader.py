@@ -9,19 +9,16 @@ from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import bk_core
-from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client import log_reader
 from bk_core.client.log_reader import LogReader
 from bk_core.client.logs import LogWriter, create_log, delete_log, read_log, trim_log, update_ledger_list
 from bk_core.errors import LogDataLossError, NoSuchLogError
-from bk_core.metadata import open_store
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
@@ -33,17 +30,10 @@ LIMITS = Limits(explicit_lac_ns=5_000_000)
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[bk_core.BookKeeper]:
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+def client(uri: str) -> Iterator[bk_core.BookKeeper]:
     with bk_core.connect(uri, limits=LIMITS) as bk:
         create_log(bk, "a", LogProperties(entry_format="raw"))
         yield bk
-    for bookie in bookies:
-        bookie.close()
-    store.close()
 
 
 def payloads(reader: LogReader) -> list[bytes]:

@@ -10,14 +10,12 @@ from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import bk_core
-from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.intents import intents_of
 from bk_core.client.log_driver import LeaderWorks, append_outcome
 from bk_core.client.log_parts import Call, PayloadRun, Worker
@@ -47,7 +45,6 @@ from bk_core.errors import (
     WriteFailedError,
     WrongPasswordError,
 )
-from bk_core.metadata import open_store
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.effects import CheckLedger, CloseLedger, CreateLedger, DeleteLedger, ReadList, RecoverLedger, WriteList
@@ -57,18 +54,6 @@ from bk_core.protocol.log.segments import LogProperties
 
 LIMITS = Limits(explicit_lac_ns=5_000_000)
 RAW = LogProperties(entry_format="raw")
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> Iterator[str]:
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
-    yield uri
-    for bookie in bookies:
-        bookie.close()
-    store.close()
 
 
 @pytest.fixture

@@ -5,15 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Hashable, Iterator
-from pathlib import Path
 
 import pytest
 
 import bk_core
-from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.operations import run_machine
 from bk_core.errors import OperationTimeoutError
-from bk_core.metadata import open_store
 from bk_core.net.link import BookieLink
 from bk_core.net.outstanding import Answer, Waiting
 from bk_core.protocol.effects import Complete, Effect, SetTimer
@@ -43,16 +40,9 @@ class Steps:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[bk_core.BookKeeper]:
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+def client(uri: str) -> Iterator[bk_core.BookKeeper]:
     with bk_core.connect(uri, operation_timeout_s=0.6) as bk:
         yield bk
-    for bookie in bookies:
-        bookie.close()
-    store.close()
 
 
 def test_what_gets_on_may_take_longer_than_one_operation(client: bk_core.BookKeeper) -> None:

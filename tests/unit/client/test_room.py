@@ -9,34 +9,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bk_core
-from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client import write_handle
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import LogProperties, create_log
 from bk_core.errors import ClientClosedError
-from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
 
 TIMEOUT_S = 120.0
 WAITING = 80
-
-
-@pytest.fixture
-def uri(tmp_path: Path) -> Iterator[str]:
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
-    yield uri
-    for bookie in bookies:
-        bookie.close()
-    store.close()
 
 
 @pytest.fixture

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bk_core
-from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.write_handle import WriteHandle
 from bk_core.errors import ClientClosedError, InternalError, InvalidArgumentError, LedgerClosedError, OperationTimeoutError
-from bk_core.metadata import open_store
 from bk_core.net.link import BookieLink
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.wire.messages import ForceLedgerRequest
@@ -22,16 +19,9 @@ TIMEOUT_S = 0.5
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[bk_core.BookKeeper]:
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
+def client(uri: str) -> Iterator[bk_core.BookKeeper]:
     with bk_core.connect(uri) as bk:
         yield bk
-    for bookie in bookies:
-        bookie.close()
-    store.close()
 
 
 @pytest.fixture
