@@ -61,14 +61,25 @@ def arrow_columns(own: StructType, include_metadata: bool) -> StructType:
 
 
 def chosen(schema: StructType, columns: Sequence[str] | None) -> StructType:
-    """The columns that option ``columns`` names, in its order. InvalidArgumentError for one that is not there."""
+    """The columns that option ``columns`` names, in its order, spelled as they are there. InvalidArgumentError for one that is not there.
+
+    A name in another case means the only column that it fits: no Python source is told ``spark.sql.caseSensitive``.
+    """
     if columns is None:
         return schema
-    known = {field.name: field for field in schema.fields}
-    for name in columns:
-        if name not in known:
-            raise InvalidArgumentError(f"option columns: there is no column {name!r}; there are {', '.join(known)}")
-    return StructType([known[name] for name in columns])
+    found = [named(schema.names, name) for name in columns]
+    for name, there in zip(columns, found, strict=True):
+        if there is None:
+            raise InvalidArgumentError(f"option columns: there is no column {name!r}; there are {', '.join(schema.names)}")
+        if found.count(there) > 1:
+            raise InvalidArgumentError(f"option columns names column {there} twice")
+    return StructType([schema[there] for there in found if there is not None])
+
+
+def named(names: Sequence[str], name: str) -> str | None:
+    """The one of ``names`` that is meant: of the same spelling, or else the only one that differs in case alone."""
+    near = [one for one in names if one.casefold() == name.casefold()]
+    return name if name in names else near[0] if len(near) == 1 else None
 
 
 # --- record batches -----------------------------------------------------------------------------------------------------

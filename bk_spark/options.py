@@ -257,7 +257,8 @@ OPTIONS: tuple[Option, ...] = (
         "columns",
         parse_columns,
         None,
-        "Columns to read, in this order, e.g. `id,_offset`. Only they are decoded: Spark tells no Python source which ones a query uses.",
+        "Columns to read, in this order, e.g. `id,_offset`; case counts only where names differ in nothing else. Only they are decoded: "
+        "Spark tells no Python source which ones a query uses.",
         (),
         "all",
     ),

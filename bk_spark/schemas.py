@@ -84,6 +84,12 @@ def check_schema(schema: StructType) -> None:
                 + (" (a year-month interval for example to int months)" if isinstance(kind, T.YearMonthIntervalType) else ""),
                 column=path,
             )
+        elif isinstance(kind, MapType) and isinstance(kind.keyType, T.NullType):
+            raise LogSchemaError(
+                f"column {path} is {kind.simpleString()}: an empty map() has no types, and Arrow no keys without one. Give it some, e.g. "
+                f"cast({path} as map<string,string>)",
+                column=path,
+            )
 
 
 def _walk(path: str, kind: DataType) -> Iterator[tuple[str, DataType]]:

@@ -36,6 +36,7 @@ READERS_OWN = frozenset(  # what reading a raw log adds to each entry: a copy of
     {"log", "topic", "ledgerId", "entryId", "offset", "timestamp", "timestampType", "partition", "length"}
 )
 EMPTY_IF_RAW = frozenset({"key", "headers"})  # a raw entry has no room for them: they may come along only as nulls
+_RAW = ("value", *sorted(READERS_OWN | EMPTY_IF_RAW))
 
 
 _REPLACE = 'to replace rows and columns: mode("overwrite") with .option("overwriteSchema", "true")'
@@ -85,18 +86,20 @@ def extends(stored: str, schema: str) -> bool:
 def check_raw(log: str, given: StructType) -> None:
     """LogSchemaError unless a raw log can keep all of it: ``value``, beside the columns that reading a raw log adds."""
     check_schema(given)
-    if "value" not in given.names:
+    names = _raw_names(given.names)
+    if "value" not in names:
         raise LogSchemaError(f"raw log {log!r} takes a column named value (binary or string), not {_shown(given)}", log=log)
-    kind = given["value"].dataType.typeName()
+    kind = given[names.index("value")].dataType.typeName()
     if kind not in ("binary", "string"):
         raise LogSchemaError(f"raw log {log!r}: column value must be binary or string, not {kind}", log=log)
-    lost = [name for name in given.names if name != "value" and name not in READERS_OWN | EMPTY_IF_RAW]
+    lost = [name for name in names if name not in _RAW]
     if lost:
         raise LogSchemaError(f"raw log {log!r} stores only value; drop {', '.join(lost)} or use an arrow log", log=log)
 
 
 def only_value(log: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     """What a raw log keeps of ``batch``. LogSchemaError if a column that it has no room for holds more than nulls."""
+    batch = pa.RecordBatch.from_arrays(batch.columns, names=_raw_names(batch.schema.names))
     for name in EMPTY_IF_RAW.intersection(batch.schema.names):
         column = batch.column(name)
         if column.null_count != len(column):
@@ -106,6 +109,12 @@ def only_value(log: str, batch: pa.RecordBatch) -> pa.RecordBatch:
                 log=log,
             )
     return batch.select(["value"])
+
+
+def _raw_names(given: Sequence[str]) -> list[str]:
+    """The columns of a write to a raw log, spelled as a raw log spells them."""
+    chosen = {i: name for name, i in zip(_RAW, columns_for(_RAW, given), strict=True) if i is not None}
+    return [chosen.get(i, name) for i, name in enumerate(given)]
 
 
 def columns_for(wanted: Sequence[str], given: Sequence[str]) -> list[int | None]:
@@ -148,14 +157,31 @@ def widens(given: DataType, stored: DataType) -> bool:
         return widens(given.keyType, stored.keyType) and widens(given.valueType, stored.valueType)
     if isinstance(given, StructType) and isinstance(stored, StructType):
         pairs = zip(given.fields, stored.fields, strict=False)
-        return given.names == stored.names and all(widens(a.dataType, b.dataType) for a, b in pairs)
+        return _same_names(given.names, stored.names) and all(widens(a.dataType, b.dataType) for a, b in pairs)
     return into in _EXACT_IN.get(kind, ())
+
+
+def _same_names(given: Sequence[str], stored: Sequence[str]) -> bool:
+    """Whether the fields of two structs are called the same, each in its place, but for case where that leaves no doubt."""
+    folded = [name.casefold() for name in given]
+    return list(given) == list(stored) or (folded == [name.casefold() for name in stored] and len(set(folded)) == len(folded))
 
 
 def _refuse_untyped(log: str, new: Sequence[StructField]) -> None:
     for f in new:
         if isinstance(f.dataType, NullType):
             raise LogSchemaError(f"log {log!r}: column {f.name} is nothing but null; give it a type, e.g. cast(null as string)", log=log)
+        if _has_void(f.dataType):
+            told = f.dataType.simpleString()
+            raise LogSchemaError(f"log {log!r}: column {f.name} is {told}, and nothing else could be written there later; cast it", log=log)
+
+
+def _has_void(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_void(f.dataType) for f in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_void(kind.elementType)
+    return isinstance(kind, NullType) or (isinstance(kind, MapType) and (_has_void(kind.keyType) or _has_void(kind.valueType)))
 
 
 def _shown(schema: StructType) -> str:

@@ -14,7 +14,7 @@ from bk_core.errors import InvalidArgumentError, LogSchemaError, NoSuchLedgerErr
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
 from bk_spark.arrow import arrow_schema, schema_of_text
-from bk_spark.columns import arrow_columns, raw_schema
+from bk_spark.columns import arrow_columns, named, raw_schema
 from bk_spark.grammar import KAFKA
 from bk_spark.kafka_columns import kafka_schema
 from bk_spark.options import Options
@@ -105,7 +105,8 @@ def check_read_schema(given: StructType, whole: StructType) -> None:
     there = {field.name: field for field in arrow_schema(whole)}
     for field in arrow_schema(given):
         if field.name not in there or there[field.name].type != field.type:
-            found = f"{there[field.name].type}" if field.name in there else "not there"
+            spelled = named(list(there), field.name)
+            found = "not there" if spelled is None else f"{spelled} {there[spelled].type}"
             raise LogSchemaError(f"the schema asks for column {field.name} as {field.type}, which is {found}; leave .schema(...) out")
 
 

@@ -23,6 +23,7 @@ from bk_spark.columns import arrow_columns, chosen, raw_schema
 from bk_spark.options import Options
 from bk_spark.partitions import BookKeeperPartition, ledger_range, partitions_of, read_partition
 from bk_spark.planning import EntryRange
+from bk_spark.snapshot import check_read_schema
 
 NEVER = Limits(explicit_lac_ns=3_600_000_000_000)
 OPTIONS = Options("memory://")
@@ -197,5 +198,14 @@ def test_open_ledgers_are_left_alone_unless_the_word_is_written(client: bk_core.
 def test_columns_that_are_not_there() -> None:
     with pytest.raises(InvalidArgumentError, match="no column 'nope'; there are id, text"):
         chosen(ROWS, ("nope",))
+    assert chosen(ROWS, ("TEXT", "Id")).names == ["text", "id"]
+    with pytest.raises(InvalidArgumentError, match="names column id twice"):
+        chosen(ROWS, ("id", "ID"))
+    both = StructType([StructField("ab", LongType()), StructField("AB", LongType())])
+    assert chosen(both, ("AB",)).names == ["AB"]
+    with pytest.raises(InvalidArgumentError, match="no column 'Ab'; there are ab, AB"):  # which one is meant nobody knows
+        chosen(both, ("Ab",))
+    with pytest.raises(LogSchemaError, match="asks for column ID as int64, which is id int64"):
+        check_read_schema(StructType([StructField("ID", LongType())]), ROWS)
     with pytest.raises(LogSchemaError, match="_OFFSET of its own"):
         arrow_columns(StructType([StructField("_OFFSET", LongType())]), True)

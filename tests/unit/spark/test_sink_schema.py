@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from bk_core.errors import LogSchemaError
 from bk_spark.arrow import arrow_schema, conform, schema_of_text, schema_text
-from bk_spark.sink_schema import columns_for, extends, schema_to_write, spelled, widens
+from bk_spark.sink_schema import check_raw, columns_for, extends, only_value, schema_to_write, spelled, widens
 
 BYTE, SHORT, INT, LONG, FLOAT, DOUBLE = T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()
 
@@ -89,6 +89,41 @@ def test_names() -> None:
     assert spelled(batch, ["name", "id", "other"]).schema.names == ["id", "name"]
     with pytest.raises(LogSchemaError, match="more than one column named c"):
         schema_to_write("a", "", StructType([*one(INT).fields, *one(LONG).fields]), False)
+
+
+def test_names_of_fields_may_differ_in_case_alone() -> None:
+    """Python sources are not told ``spark.sql.caseSensitive``; Spark's default is that case does not count."""
+    stored, given = nested(LONG), T.MapType(T.StringType(), T.ArrayType(one(INT, "C")))
+    assert widens(given, stored)
+    batch = pa.RecordBatch.from_pydict({"c": [[("k", [{"C": 1}])]]}, schema=arrow_schema(one(given)))
+    assert conform(batch, arrow_schema(one(stored))).column("c").to_pylist() == [[("k", [{"c": 1}])]]
+    two = StructType([*one(INT, "a").fields, *one(INT, "A").fields])
+    assert widens(two, two) and not widens(two, StructType(list(reversed(two.fields))))  # which one is meant nobody knows
+
+
+def test_a_raw_log_takes_its_columns_in_any_case() -> None:
+    given = StructType([*one(T.BinaryType(), "VALUE").fields, *one(T.BinaryType(), "Key").fields, *one(LONG, "ledgerid").fields])
+    check_raw("a", given)
+    batch = pa.RecordBatch.from_pydict({"VALUE": [b"x"], "Key": pa.nulls(1, pa.binary()), "ledgerid": [1]})
+    assert only_value("a", batch).to_pydict() == {"value": [b"x"]}
+    with pytest.raises(LogSchemaError, match="column key is not all null"):
+        only_value("a", pa.RecordBatch.from_pydict({"value": [b"x"], "KEY": [b"k"]}))
+
+
+@pytest.mark.parametrize("kind", [T.MapType(T.NullType(), T.NullType()), T.ArrayType(T.MapType(T.NullType(), INT))])
+def test_an_empty_map_needs_types(kind: T.DataType) -> None:
+    with pytest.raises(LogSchemaError, match=r"column c\S* is map<void,.*>: an empty map\(\) has no types.*cast\("):
+        schema_to_write("a", "", one(kind), False)
+
+
+@pytest.mark.parametrize("kind", [T.ArrayType(T.NullType()), T.MapType(T.StringType(), T.NullType()), one(T.NullType())])
+def test_void_inside_is_filled_and_never_stored(kind: T.DataType) -> None:
+    with pytest.raises(LogSchemaError, match="column c is .*void.*cast it"):
+        schema_to_write("a", "", one(kind), False)
+    with pytest.raises(LogSchemaError, match="column c is .*void.*cast it"):
+        schema_to_write("a", schema_text(one(INT, "id")), one(kind), True)
+    stored = T.ArrayType(INT)
+    assert schema_to_write("a", schema_text(one(stored)), one(T.ArrayType(T.NullType())), False) == schema_text(one(stored))
 
 
 def test_schemas_follow_one_another() -> None:
