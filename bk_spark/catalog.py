@@ -4,6 +4,10 @@
 returns is stored with the table, with the metadata of its columns, and comes back in ``reader(schema)`` and ``streamReader(schema)``.
 Secrets are never stored: give them at each statement.
 
+A table made in any other way (with columns, by ``saveAsTable``, ``writeTo(...).create()`` or ``createOrReplace()``) remembers nothing: no
+method of ours is called for the table, and to a writer these statements look like ``save()``, down to the last byte that Spark sends, so
+that they cannot be refused either. The rows are in the log; the first read says how to make the table again.
+
 Writers must not look there: ``INSERT INTO t SELECT * FROM u`` hands over the columns of the query, so the metadata is that of ``u``, and
 the rows would be appended to the log they came from. They demand their options at the statement.
 """
@@ -67,9 +71,10 @@ def for_reading(given: Mapping[str, str], schema: StructType, takes: Callable[[s
     stored = _remembered(schema)
     if not given and not stored:
         raise InvalidArgumentError(
-            "this table does not say what to read: Spark keeps no options for it. Say it at the statement: "
-            f"SELECT * FROM t WITH ({_URI}, {_LOG}), or spark.read.option(...).table('t'); or make it with "
-            "CREATE TABLE t USING bookkeeper OPTIONS (...), which remembers them"
+            "this table does not say what to read: Spark keeps no options for it, and tells them to us only at a CREATE TABLE without "
+            "columns and without AS SELECT; not with columns, nor at saveAsTable, writeTo(...).create() or createOrReplace(). Its rows are "
+            "in the log. Make it again: DROP TABLE t; CREATE TABLE t USING bookkeeper OPTIONS (...), which finds the columns and remembers "
+            f"the options. Or say them at the statement: SELECT * FROM t WITH ({_URI}, {_LOG}), or spark.read.option(...).table('t')"
         )
     return {key: value for key, value in stored.items() if _field(key) not in fields and takes(_field(key))} | dict(given)
 
@@ -80,7 +85,8 @@ def for_writing(given: Mapping[str, str]) -> dict[str, str]:
         raise InvalidArgumentError(
             "Spark does not tell a write which options the table was made with. Say them at the statement: "
             f"INSERT INTO t WITH ({_URI}, {_LOG}) SELECT ...; df.writeTo('t').option('log', 'name').option(...).append(); or "
-            "df.write.format('bookkeeper').option(...).mode('append').save(). CREATE TABLE ... AS SELECT has no such place: create first"
+            "df.write.format('bookkeeper').option(...).mode('append').save(). Not df.write.option(...).insertInto('t'): Spark drops its "
+            "options. CREATE TABLE ... AS SELECT has no such place: create first"
         )
     return dict(given)
 

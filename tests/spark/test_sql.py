@@ -110,13 +110,53 @@ def test_tables_from_queries_and_views(spark: SparkSession, cluster: Any, tables
     assert spark.sql("SELECT sum(id) FROM v").first()[0] == 21
     uri = {"bookkeeper.metadataServiceUri": cluster.uri}
     assert spark.read.format("bookkeeper").options(**uri).load(tables[0]).count() == 7
-    spark.range(3).write.format("bookkeeper").options(**uri, log=f"{tables[0]}-new").saveAsTable("t3")
+
+
+MADE_WITHOUT_US = {  # statements that make a table t and ask nothing of ours for it; {} are options
+    "columns": lambda spark, options: spark.sql(
+        "CREATE TABLE t (id bigint) USING bookkeeper OPTIONS (" + ", ".join(f"`{k}` '{v}'" for k, v in options.items()) + ")"
+    ),
+    "saveAsTable": lambda spark, options: spark.range(2).write.format("bookkeeper").options(**options).saveAsTable("t"),
+    "create": lambda spark, options: spark.range(2).writeTo("t").using("bookkeeper").options(**options).create(),
+    "createOrReplace": lambda spark, options: spark.range(2).writeTo("t").using("bookkeeper").options(**options).createOrReplace(),
+}
+
+
+@pytest.mark.parametrize("way", MADE_WITHOUT_US)
+def test_a_table_that_remembers_nothing_says_how_it_is_made_again(spark: SparkSession, cluster: Any, active: None, way: str) -> None:
+    """Its rows are in the log, so that the way out that the message names has them all."""
+    options = {"bookkeeper.metadataServiceUri": cluster.uri, "log": f"sql-{way}"}
+    spark.range(1).write.format("bookkeeper").options(**options).mode("append").save()
+    MADE_WITHOUT_US[way](spark, options)
+    rows = {"columns": 1, "createOrReplace": 2}.get(way, 3)
     try:
-        with pytest.raises(PySparkException, match="SELECT \\* FROM t WITH"):
-            spark.table("t3").count()
-        assert spark.read.options(**uri, log=f"{tables[0]}-new").table("t3").count() == 3
+        with pytest.raises(PySparkException, match=r"DROP TABLE t; CREATE TABLE t USING bookkeeper OPTIONS.*SELECT \* FROM t WITH"):
+            spark.table("t").count()
+        assert spark.read.options(**options).table("t").count() == rows
+        spark.sql("DROP TABLE t")
+        spark.sql("CREATE TABLE t USING bookkeeper OPTIONS (" + ", ".join(f"`{k}` '{v}'" for k, v in options.items()) + ")")
+        assert spark.table("t").count() == rows
+        with pytest.raises(PySparkException, match=r"df.writeTo\('t'\)\.option.*Not df\.write\.option\(\.\.\.\)\.insertInto"):
+            spark.range(2).write.options(**options).insertInto("t")
+        spark.range(2).writeTo("t").options(**options).append()
+        assert spark.table("t").count() == rows + 2
     finally:
-        spark.sql("DROP TABLE t3")
+        spark.sql("DROP TABLE IF EXISTS t")
+
+
+def test_a_temporary_view_is_frozen_at_its_first_use(spark: SparkSession, cluster: Any, active: None) -> None:
+    options = {"bookkeeper.metadataServiceUri": cluster.uri, "log": "sql-frozen"}
+    made = (
+        "CREATE OR REPLACE TEMPORARY VIEW frozen USING bookkeeper OPTIONS (" + ", ".join(f"`{k}` '{v}'" for k, v in options.items()) + ")"
+    )
+    spark.range(2).write.format("bookkeeper").options(**options).mode("append").save()
+    spark.sql(made)
+    assert spark.table("frozen").count() == 2
+    spark.range(3).write.format("bookkeeper").options(**options).mode("append").save()
+    spark.sql("REFRESH TABLE frozen")
+    assert spark.table("frozen").count() == 2
+    spark.sql(made)
+    assert spark.table("frozen").count() == 5
 
 
 def test_a_mistake_in_create_table_is_told_at_once(spark: SparkSession, cluster: Any, active: None) -> None:
