@@ -250,7 +250,7 @@ OPTIONS: tuple[Option, ...] = (
         one_of("skip", "lac", "recover"),
         "skip",
         "Ledgers still written to: leave out until they are closed, read up to the last add confirmed (a stream follows it), or fence and "
-        "recover them first, which stops their writer.",
+        "recover them first, which stops their writer. A batch read that leaves one out without being told to warns (BK-READ-OPEN).",
     ),
     Option(
         "columns",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,6 +29,8 @@ from bk_spark.planning import Boundaries, EntryRange, plan
 from bk_spark.worker_process import spare_collections
 
 OPENERS = 4  # ledgers that a task opens ahead
+OPEN_ASKED_MAX = 8  # open ledgers that a warning counts the entries of
+_log = logging.getLogger("bk_spark.read")
 Schemas = Mapping[tuple[str | None, int], str]
 """By log and schema id: with which schema (as the ledger list keeps it) entries were written."""
 
@@ -165,7 +168,8 @@ def _deleted(stretch: Sequence[EntryRange]) -> LogDataLossError:
     first, last, name = stretch[0], stretch[-1], stretch[0].log
     whose = "" if name is None else f" of log {name!r}"
     message = f"entries {first.first}..{last.last} of ledger {first.ledger_id}{whose} are lost: the ledger does not exist (any more)"
-    return LogDataLossError(f"{message}; failOnDataLoss=false leaves them out", ledger=first.ledger_id)
+    what = "A DataFrame or temporary view reads what was there at its first use: make it anew; failOnDataLoss=false leaves lost entries out"
+    return LogDataLossError(f"{message}. {what}", ledger=first.ledger_id)
 
 
 # --- ledgers --------------------------------------------------------------------------------------------------------------
@@ -205,9 +209,36 @@ def _estimate(ledger: Any, last: int) -> int:
     return sum(sizes) * (last + 1) // len(sizes) if sizes else 0
 
 
+def warn_of_open(client: Any, options: Options, ledger_ids: Sequence[int], log: str | None = None) -> None:
+    """Say what a read leaves out because it is still written to, if nobody wrote that it may: reading it gives too few rows, or none."""
+    if not ledger_ids or "open_ledgers" in options.given:
+        return
+    counts: list[str] = []
+    with suppress(BkError):  # it is told all the same that they are left out
+        for ledger_id in ledger_ids[:OPEN_ASKED_MAX]:
+            with client.open_ledger(ledger_id, password=options.password) as ledger:
+                counts.append(f"ledger {ledger_id} with {int(ledger.last_add_confirmed) + 1} entries confirmed so far")
+    told = counts + [f"ledger {ledger_id}" for ledger_id in ledger_ids[len(counts) : OPEN_ASKED_MAX]]
+    more = len(ledger_ids) - len(told)
+    what = ", ".join(told) + (f" and {more} more" if more else "")
+    _log.warning(
+        "BK-READ-OPEN %sleaves out %d open ledger%s: %s. openLedgers=lac reads up to the last add confirmed and disturbs nobody; "
+        "openLedgers=skip leaves them out without this warning",
+        "the read " if log is None else f"the read of log {log!r} ",
+        len(ledger_ids),
+        "" if len(ledger_ids) == 1 else "s",
+        what,
+        extra={"context": {"log": log or "", "ledgers": ",".join(map(str, ledger_ids[:OPEN_ASKED_MAX]))}},
+    )
+
+
 def ledger_range(client: Any, options: Options, ledger_id: int) -> EntryRange | None:
     """All entries of one ledger as one row each; None if there are none, or it is skipped. NoSuchLedgerError."""
-    end = ledger_end(client, options, ledger_id)
+    return range_until(ledger_id, ledger_end(client, options, ledger_id))
+
+
+def range_until(ledger_id: int, end: tuple[int, int, bool] | None) -> EntryRange | None:
+    """The range of all entries of a ledger with this ``ledger_end``."""
     if end is None or end[0] < 0:
         return None
     last, size, _ = end

@@ -18,7 +18,7 @@ from bk_spark.columns import arrow_columns, named, raw_schema
 from bk_spark.grammar import KAFKA
 from bk_spark.kafka_columns import kafka_schema
 from bk_spark.options import Options
-from bk_spark.partitions import ledger_end, ledger_range
+from bk_spark.partitions import ledger_end, range_until, warn_of_open
 from bk_spark.planning import EntryRange, bounded, committed_ranges
 from bk_spark.pushdown import NO_BOUNDS, Bounds
 from bk_spark.starting import ending_position, source_logs, starting_position
@@ -120,7 +120,7 @@ def read_ranges(client: Any, options: Options, bounds: Bounds = NO_BOUNDS) -> tu
     views = views_of(client, options)
     ranges: list[EntryRange] = []
     for name, view in views.items():
-        seen, end = _with_live(client, options, view)
+        seen, end = _with_live(client, options, view, name)
         start, stop = starting_position(seen, name, options, "earliest", end), ending_position(seen, name, options, end)
         if start > stop:
             raise InvalidArgumentError(f"log {name!r}: the starting offset (segment {start.seq}) lies behind the ending one ({stop.seq})")
@@ -135,24 +135,30 @@ def _ledger_ranges(client: Any, options: Options, bounds: Bounds) -> list[EntryR
     if options.given & PLACES:
         raise InvalidArgumentError("ledgers are read whole: starting and ending offsets are places in logs; filter on entryId instead")
     ranges: list[EntryRange] = []
+    left_out: list[int] = []
     for ledger_id in dict.fromkeys(i for first, last in options.ledgers or () for i in range(first, last + 1)):
         try:
-            found = ledger_range(client, options, ledger_id)
+            end = ledger_end(client, options, ledger_id)
         except NoSuchLedgerError:
             if options.fail_on_data_loss:
                 raise
             continue
+        if end is None:
+            left_out.append(ledger_id)
+        found = range_until(ledger_id, end)
         ranges += [] if found is None else bounded(found, bounds)
+    warn_of_open(client, options, left_out)
     return ranges
 
 
-def _with_live(client: Any, options: Options, view: LogView) -> tuple[LogView, Position]:
+def _with_live(client: Any, options: Options, view: LogView, log: str) -> tuple[LogView, Position]:
     """The log with its live segments ended where ``openLedgers`` allows to read, and the end of what is read. A live segment whose ledger
     is CLOSED is read in any case; behind one that is not, nothing is (LOG-15)."""
     listed, end = view.listed, view.end_position
     for segment in view.live_segments:
         ended = ledger_end(client, options, segment.ledger_id)
         if ended is None:
+            warn_of_open(client, options, [segment.ledger_id], log)
             break
         last, size, closed = ended
         if last >= 0 or closed:

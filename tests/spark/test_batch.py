@@ -233,12 +233,13 @@ def test_loss_is_said_or_jumped_over(client: Any, read: Callable[..., Read], log
     assert read(ledgers="999999", failOnDataLoss="false").column("value") == []
 
 
-def test_open_ledgers_of_a_log(client: Any, read: Callable[..., Read], log: str) -> None:
+def test_open_ledgers_of_a_log(client: Any, read: Callable[..., Read], log: str, caplog: pytest.LogCaptureFixture) -> None:
     create_log(client, log, LogProperties(entry_format="raw"))
     with LogWriter.open(client, log) as writer:
         for value in (b"one", b"two", b"three"):
             writer.append(value)
         assert read(log=log).column("value") == []
+        assert f"the read of log '{log}' leaves out 1 open ledger" in caplog.text
         lac = read(log=log, openLedgers="lac").table()
         assert lac.column("value").to_pylist()[:2] == [b"one", b"two"] and lac.column("timestamp").null_count == lac.num_rows
         assert lac.column("offset").to_pylist() == list(range(lac.num_rows))

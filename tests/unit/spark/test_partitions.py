@@ -20,10 +20,10 @@ from bk_core.protocol.limits import Limits
 from bk_spark import partitions
 from bk_spark.arrow import arrow_schema, pack_arrow, schema_text
 from bk_spark.columns import arrow_columns, chosen, raw_schema
-from bk_spark.options import Options
+from bk_spark.options import Options, parse_options
 from bk_spark.partitions import BookKeeperPartition, ledger_range, partitions_of, read_partition
 from bk_spark.planning import EntryRange
-from bk_spark.snapshot import check_read_schema
+from bk_spark.snapshot import check_read_schema, read_ranges
 
 NEVER = Limits(explicit_lac_ns=3_600_000_000_000)
 OPTIONS = Options("memory://")
@@ -76,7 +76,9 @@ def test_a_deleted_ledger_is_a_loss_or_left_out(client: bk_core.BookKeeper) -> N
         ledger.append(b"a")
     gone = EntryRange(ledger.ledger_id, 0, 0, 1, log="flights")
     client.delete_ledger(ledger.ledger_id)
-    with pytest.raises(LogDataLossError, match="'flights' are lost: .* failOnDataLoss=false"):
+    with pytest.raises(
+        LogDataLossError, match="'flights' are lost: .* temporary view reads what was there at its first use.* failOnDataLoss=false"
+    ):
         values(gone)
     lossy = replace(OPTIONS, fail_on_data_loss=False)
     assert table(raw_schema(False, False), True, gone, options=lossy).num_rows == 0
@@ -193,6 +195,29 @@ def test_open_ledgers_are_left_alone_unless_the_word_is_written(client: bk_core.
     assert recovered is not None and recovered.last == 5
     with pytest.raises(bk_core.BkError):
         ledger.append(b"late")
+
+
+def test_a_read_that_leaves_open_ledgers_out_says_so(client: bk_core.BookKeeper, caplog: pytest.LogCaptureFixture) -> None:
+    """Else it gives too few rows, or none, without a word. Who writes ``openLedgers`` knows."""
+    ledger = client.create_ledger()
+    for _ in range(3):
+        ledger.append(b"ab")
+    with client.create_ledger() as closed:
+        closed.append(b"ab")
+
+    def read(**given: str) -> list[int]:
+        caplog.clear()
+        which = f"{closed.ledger_id},{ledger.ledger_id}"
+        _, ranges = read_ranges(client, parse_options({"metadataServiceUri": "memory://", "ledgers": which, **given}))
+        return [r.ledger_id for r in ranges]
+
+    assert read() == [closed.ledger_id]
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "bk_spark.read"]
+    assert f"leaves out 1 open ledger: ledger {ledger.ledger_id} with 2 entries confirmed so far. openLedgers=lac" in said
+    assert read(openLedgers="skip") == [closed.ledger_id] and not caplog.records
+    assert read(openLedgers="lac") == [closed.ledger_id, ledger.ledger_id] and not caplog.records
+    assert read(password="another") == [closed.ledger_id]  # nobody is asked with success, and it is told all the same
+    assert f"leaves out 1 open ledger: ledger {ledger.ledger_id}. openLedgers=lac" in caplog.text
 
 
 def test_columns_that_are_not_there() -> None:
