@@ -1,4 +1,4 @@
-"""How a client behaves: one frozen value, checked when it is made."""
+"""The settings of a client: one frozen value, checked when it is made."""
 
 from __future__ import annotations
 

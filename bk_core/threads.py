@@ -243,7 +243,7 @@ class Flag:
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether it is set now; False when the time is up."""
+        """True if it is set now; False when the time is up."""
         with self._monitor:
             return self._monitor.wait_for(self.is_set, timeout)
 
@@ -319,8 +319,8 @@ class SafeFuture(Future[T], Generic[T]):
                 raise
 
     def _call(self, callback: Callable[[Any], object]) -> None:
-        """What a callback raises ends nothing but the callback: whoever brings outcomes has others to bring. On the main thread it may be
-        a handler of a signal that raised it (Ctrl-C), which is for the program beneath."""
+        """Call it. An error that it raises ends nothing but the callback: whoever brings outcomes has others to bring. On the main thread
+        it may be a handler of a signal that raised it (Ctrl-C), which is for the program beneath."""
         try:
             callback(self)
         except Exception:
@@ -377,8 +377,8 @@ def start_aside(run: Callable[[], None], name: str) -> None:
 
 
 def made_aside(make: Callable[[], T], dispose: Callable[[T], object]) -> T:
-    """What ``make`` returns, made on a thread of its own, where no interrupt strikes: what starts threads and opens connections is there
-    as a whole, or ``dispose`` gets it when the caller is interrupted."""
+    """Have ``make`` run on a thread of its own, where no interrupt strikes, and return its result: what starts threads and opens
+    connections is there as a whole, or ``dispose`` gets it when the caller is interrupted."""
     future: SafeFuture[T] = SafeFuture()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""How much of what waits a micro-batch takes: rows, bytes, least rows and delay together. Pure.
+"""The part of what waits that a micro-batch takes: rows, bytes, least rows and delay together. Pure.
 
 Spark knows no composite limit (spark-connectors.md 5.7), so the conjunction is made here. Several logs share a limit as Kafka's topics do,
 in proportion to what waits in each, but exactly: shares add up to the limit, and no log that waits is starved, because each gets a row
@@ -23,7 +23,7 @@ class Counted(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What of one log may be read now: positions ``start <= p < end``."""
+    """The part of one log that may be read now: positions ``start <= p < end``."""
 
     view: Counted
     start: Position
@@ -60,7 +60,7 @@ def _fits(amount: int, limit: int | None) -> bool:
 
 
 def admit(backlogs: Sequence[Backlog], rows: int | None, size: int | None, turn: int) -> list[Position]:
-    """Where each log's part of the next batch ends. ``turn`` counts triggers: who comes first changes with it.
+    """The end of each log's part of the next batch. ``turn`` counts triggers: who comes first changes with it.
 
     Rows are exact: if ``rows`` wait and the bytes allow it, just so many are taken. Bytes are never more than ``size``, except when a
     single row is larger. What one log leaves of its share, because it has no more or its next row does not fit, the others get.
@@ -123,7 +123,7 @@ class Delay:
     last_batch_ms: int | None = None
 
     def holds(self, rows: int, at_ms: int) -> bool:
-        """Whether a batch with ``rows`` waiting rows must wait at ``at_ms`` (a monotonic clock)."""
+        """True if a batch with ``rows`` waiting rows must wait at ``at_ms`` (a monotonic clock)."""
         if self.min_rows is None or self.last_batch_ms is None or rows >= self.min_rows:
             return False
         return at_ms - self.last_batch_ms < self.max_delay_ms

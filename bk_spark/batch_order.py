@@ -1,4 +1,4 @@
-"""Where a batch belongs in its log: behind the one before it, to be left out as a replay, or behind something that is lost."""
+"""The place of a batch in its log: behind the one before it, to be left out as a replay, or behind something that is lost."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _log = logging.getLogger("bk_spark.commit")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is committed. ``owner``: the query or one-shot write whose ledgers they are. ``mark`` (id, batch id) makes it exactly once;
+    """The batch that is committed.
 
-    None appends even if Spark repeats it (exactlyOnce=false). ``number``: of a stream's batch, None for other writes.
+    ``owner``: the query or one-shot write whose ledgers they are. ``mark`` (id, batch id) makes it exactly once; None appends even if Spark
+    repeats it (exactlyOnce=false). ``number``: of a stream's batch, None for other writes.
     """
 
     owner: str

@@ -100,7 +100,7 @@ def _remembered(schema: StructType) -> dict[str, str]:
 
 
 def _field(key: str) -> str:
-    """What an option means, whatever its alias; unknown ones stand for themselves."""
+    """The name of an option, whatever its alias; unknown ones stand for themselves."""
     option = _SPELLED.get(key.lower())
     return key.lower() if option is None else option.field
 

@@ -58,7 +58,7 @@ os.register_at_fork(after_in_child=_forget_the_parents)
 
 @dataclass(slots=True)
 class _Appended:
-    """What a task wrote to one log."""
+    """The segments that a task wrote to one log."""
 
     ranges: list[SegmentRange] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
@@ -227,7 +227,7 @@ def _drop(ledger: DataLedger) -> None:
 
 
 def _close(ledger: DataLedger, *, forced: bool = False) -> bool:
-    """Whether it is closed now. Failing costs nothing: unacknowledged runs tell so themselves, and the janitor closes what stays open."""
+    """True if it is closed now. Failing costs nothing: unacknowledged runs tell so themselves, and the janitor closes what stays open."""
     try:
         ledger.handle.close(forced=forced)
     except BkError:
@@ -269,5 +269,5 @@ def _follows_on(before: SegmentRange, sent: _InFlight, first: int) -> bool:
 
 
 def kept_ledgers() -> Iterator[DataLedger]:
-    """What this process holds open now, for tests and diagnosis."""
+    """The ledgers that this process holds open now, for tests and diagnosis."""
     return iter(tuple(_kept.values()))

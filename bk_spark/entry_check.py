@@ -1,4 +1,4 @@
-"""What an entry says of itself, checked before Arrow sees it: every buffer lies in the entry and is as large as its column needs.
+"""The check of an entry's own description before Arrow sees it: every buffer lies in the entry and is as large as its column needs.
 
 An entry is one encapsulated IPC message: a mark, the length of the metadata, the metadata (a flatbuffer ``Message`` with a
 ``RecordBatch``), and the body with the buffers of all columns. A digest tells that an entry is the one that was written, not that its
@@ -46,7 +46,7 @@ class EntryShape:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where metadata of one form keep what differs from entry to entry. ``fixed``: all the rest, as (begin, end, bytes)."""
+    """The places at which metadata of one form keep what differs from entry to entry. ``fixed``: all the rest, as (begin, end, bytes)."""
 
     size: int
     rows_at: int | None
@@ -235,7 +235,7 @@ def _is_compressed(batch: Table) -> bool:
 
 
 def _others(data: bytes, places: list[tuple[int, int]]) -> Iterator[tuple[int, int, bytes]]:
-    """What is not in ``places`` (begin, size). ValueError if two of these share a byte."""
+    """The bytes that are not in ``places`` (begin, size). ValueError if two of these share a byte."""
     done = 0
     for begin, size in sorted(places):
         if begin < done and size:

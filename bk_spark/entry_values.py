@@ -35,7 +35,7 @@ class ValueCheck:
 
 
 def _demands(field: pa.Field) -> bool:
-    """Whether anything in the field is never null."""
+    """True if anything in the field is never null."""
     return not field.nullable or any(map(_demands, _children(field.type)))
 
 

@@ -44,7 +44,8 @@ def durable(
 
 
 def _create(store: MetadataStore, path: str, data: bytes) -> tuple[dict[str, LogOffset], bool]:
-    """What the node holds then, and whether somebody else wrote it. A lost answer of our own write looks like success (META-12)."""
+    """The value that the node holds then, and True if somebody else wrote it. A lost answer of our own write looks like success
+    (META-12)."""
     try:
         store.create(path, data)
     except NodeExistsError:

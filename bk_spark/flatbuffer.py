@@ -51,7 +51,7 @@ class Table:
         buffer.require(at, self._size)
 
     def place(self, slot: int, size: int) -> int | None:
-        """Where the ``size`` bytes of a field lie; None if the table does not have it."""
+        """The position of the ``size`` bytes of a field; None if the table does not have it."""
         entry = 4 + 2 * slot
         distance = self._buffer.number("H", self._vtable + entry) if entry < self._fields else 0
         if not distance:
@@ -69,7 +69,7 @@ class Table:
         return None if at is None else Table(self._buffer, at)
 
     def items(self, slot: int, size: int) -> tuple[int, int]:
-        """Where the items of a vector begin, and how many there are; ``size`` of one in bytes. A vector that is not there has none."""
+        """The position of a vector's first item, and the number of items; ``size`` of one in bytes. A vector that is not there has none."""
         at = self._referred(slot)
         if at is None:
             return 0, 0

@@ -1,4 +1,4 @@
-"""What the driver knows of the logs of a stream: lists kept fresh by watches, live segments followed by long polls.
+"""The driver's knowledge of the logs of a stream: lists kept fresh by watches, live segments followed by long polls.
 
 The stream reader has one thread, which Spark blocks on (spark-connectors.md 5.14, no. 19), so reading is done beside it: a watch that fires
 wakes a thread which reads that list again, and each followed ledger has a thread in a long poll. A trigger looks at what is there; it reads
@@ -88,7 +88,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class LiveEnd:
-    """What is known of a ledger that a list calls live: its last acknowledged entry (-1: none) and whether it is CLOSED there."""
+    """The state of a ledger that a list calls live: its last acknowledged entry (-1: none) and whether it is CLOSED there."""
 
     last: int
     closed: bool
@@ -114,7 +114,7 @@ class LiveTail:
                 self._stopped.wait(1.0)
 
     def look(self, fresh: bool = False) -> LiveEnd:
-        """What the long poll has brought; ``fresh`` asks the bookies first."""
+        """The state that the long poll has brought; ``fresh`` asks the bookies first."""
         if fresh:
             retried(self._handle.read_last_add_confirmed)
         closed = bool(self._handle.is_closed)  # before the LAC: a ledger that closes in between is seen as open once more

@@ -1,4 +1,4 @@
-"""What option values look like: text to plain, picklable values. Pure; a ValueError says what was expected.
+"""The grammar of option values: text to plain, picklable values. Pure; a ValueError says what was expected.
 
 Offsets of a source (spark-connectors.md 2.4), for one log or for each of several:
 
@@ -199,7 +199,7 @@ def parse_offsets(text: str) -> Offsets:
 
 
 def _is_place(value: Any) -> bool:
-    """Whether the value of a key is a place of its own: then the key is a log's name."""
+    """True if the value of a key is a place of its own: then the key is a log's name."""
     return isinstance(value, dict) or value in (EARLIEST, LATEST) or (_is_int(value) and value < 0)
 
 

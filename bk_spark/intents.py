@@ -1,4 +1,5 @@
-"""Whose a data ledger is, told before it exists: ``intents/<log>/<ledger id>`` in the metadata store (bk_core/client/intents.py).
+"""The owner of a data ledger, noted before the ledger exists: ``intents/<log>/<ledger id>`` in the metadata store
+(bk_core/client/intents.py).
 
 A ledger begins as the property of one query or write. When a task of another one goes on with it, it first says so in the intent, by
 compare-and-set, so a failed write that cleans up behind itself and a query that shares its ledger can never both be right.
@@ -22,7 +23,7 @@ SHARED = "*"
 
 
 def still_usable(client: Any, log: str, ledger_id: int, owner: str) -> bool:
-    """Whether ``owner`` may go on with a ledger that this process has open; from then on it is shared if somebody else began it.
+    """True if ``owner`` may go on with a ledger that this process has open; from then on it is shared if somebody else began it.
 
     False if a janitor, a deletion of the log or the end of a failed write claimed it.
     """

@@ -49,7 +49,8 @@ class KnownColumns:
                 self.check(log, schemas[schema_id])
 
     def until(self, log: str, view: LogView, start: Position, end: Position) -> Position:
-        """How far ``start <= p < end`` may be read: up to the first row that must not be. LogSchemaError if ``start`` is there already."""
+        """The end of the part of ``start <= p < end`` that may be read: up to the first row that must not be. LogSchemaError if ``start``
+        is there already."""
         if start >= end or not any(self._reason(schema) for schema in view.listed.schemas):
             return end
         for position, schema in _written_with(view, start, end):

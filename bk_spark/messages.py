@@ -1,4 +1,4 @@
-"""What write tasks tell the commit."""
+"""The messages of write tasks to the commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bk_core.protocol.log.ledger_list import SegmentRange
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """What one task wrote to one log. ``log_id`` is "" if the log did not exist when the write was planned; ``closed`` ledgers are done."""
+    """The ranges that one task wrote to one log. ``log_id`` is "" if the log did not exist when the write was planned; ``closed`` ledgers
+    are done."""
 
     log: str
     log_id: str

@@ -210,8 +210,8 @@ class Packer:
         return int(sink.size())
 
     def _sink(self, entry: pa.RecordBatch, needed: int, final: bool) -> tuple[pa.Buffer | None, Any]:
-        """Where a run that begins with ``entry`` is written to: memory of its final size, which is used again for a later run. Arrow's
-        allocator gives megabytes back. Only what compressed entries take is not known before."""
+        """The buffer that a run beginning with ``entry`` is written to: memory of its final size, which is used again for a later run.
+        Arrow's allocator gives megabytes back. Only what compressed entries take is not known before."""
         if self._compressed:
             return None, pa.BufferOutputStream()
         size = self._run_bytes + self._entry_size + _ROOM_BYTES

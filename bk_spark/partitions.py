@@ -1,4 +1,4 @@
-"""What a read task gets and does. Everything it needs is in the pickled partition and reader (spark-connectors.md 5.2)."""
+"""The input and the work of a read task. Everything it needs is in the pickled partition and reader (spark-connectors.md 5.2)."""
 
 from __future__ import annotations
 

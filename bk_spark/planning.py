@@ -56,7 +56,7 @@ class EntryRange:
 
     @property
     def units(self) -> int:
-        """What it can be cut into: rows where they are known, else entries."""
+        """The number of units it can be cut into: rows where they are known, else entries."""
         return self.rows if self.rows is not None and self.rows_per_entry else self.entries
 
     def part(self, start: int, end: int) -> EntryRange:
@@ -231,7 +231,7 @@ def _shares(ranges: Sequence[EntryRange], count: int, bytes_max: int, boundaries
 
 
 def _between(ranges: Sequence[EntryRange], start: tuple[int, int], end: tuple[int, int]) -> tuple[EntryRange, ...]:
-    """What lies between two cuts."""
+    """The part between two cuts."""
     found: list[EntryRange] = []
     for index in range(start[0], min(end[0] + 1, len(ranges))):
         r = ranges[index]

@@ -28,7 +28,7 @@ class Interval:
     among: frozenset[int] | None = None
 
     def meets(self, first: int, last: int | None) -> bool:
-        """Whether a number of ``first .. last`` (None: no end) may be meant."""
+        """True if a number of ``first .. last`` (None: no end) may be meant."""
         if self.low is not None and last is not None and last < self.low:
             return False
         if self.high is not None and first > self.high:
@@ -59,7 +59,7 @@ ANY = Interval()
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What filters allow: intervals by column (times in milliseconds since 1970), and the names of logs, None for all."""
+    """The values that filters allow: intervals by column (times in milliseconds since 1970), and the names of logs, None for all."""
 
     intervals: Mapping[str, Interval] = field(default_factory=lambda: MappingProxyType({}))
     logs: frozenset[str] | None = None

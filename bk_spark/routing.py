@@ -28,7 +28,7 @@ def route_column(schema: StructType) -> str:
 
 
 def without_route(schema: StructType, column: str) -> StructType:
-    """What is stored of a routed row."""
+    """The schema that is stored of a routed row: all fields but ``column``."""
     return StructType([f for f in schema.fields if f.name != column])
 
 

@@ -47,7 +47,7 @@ def task_identity() -> tuple[str, int, int]:
 
 
 def worker_is_reused() -> bool:
-    """Whether this process gets more tasks; with ``spark.python.worker.reuse=false`` it ends with this one, as pyspark's daemon sees it."""
+    """True if this process gets more tasks; with ``spark.python.worker.reuse=false`` it ends with this one, as pyspark's daemon sees it."""
     return TaskContext.get() is None or bool(os.environ.get("SPARK_REUSE_WORKER"))
 
 

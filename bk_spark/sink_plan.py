@@ -1,4 +1,4 @@
-"""How a write treats one log: decided from what is stored and from the options, before any row moves and without any side effect."""
+"""The plan of a write for one log: decided from what is stored and from the options, before any row moves and without any side effect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _ARROW_ONLY = {
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """How one log is written. ``log_id`` is "" if the log does not exist yet: the commit creates it. ``done``: rows need not be written."""
+    """The way in which one log is written. ``log_id`` is "" if the log does not exist yet: the commit creates it. ``done``: rows need not
+    be written."""
 
     log: str
     log_id: str
@@ -46,7 +47,7 @@ class LogPlan:
 
 
 def wanted_properties(options: Options) -> LogProperties:
-    """What a log that this write creates is like. InvalidArgumentError unless E >= Qw >= Qa (CR-1)."""
+    """The properties of a log that this write creates. InvalidArgumentError unless E >= Qw >= Qa (CR-1)."""
     o = options
     properties = LogProperties(
         o.entry_format,
@@ -80,7 +81,7 @@ def check_own_password(client: Any, options: Options, log: str, listed: LedgerLi
 
 
 def same_kind(options: Options, properties: LogProperties) -> bool:
-    """Whether a log is what this write would have created: its ledgers were made for such a one."""
+    """True if a log is what this write would have created: its ledgers were made for such a one."""
     wanted = wanted_properties(options)
     return all(getattr(wanted, kept) == getattr(properties, kept) for _, kept in _FIXED.values())
 

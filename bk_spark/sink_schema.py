@@ -1,4 +1,5 @@
-"""Which schema a write stores: columns go by name, types may only widen, new columns need ``mergeSchema``. Judged before any row moves."""
+"""The schema that a write stores: columns go by name, types may only widen, new columns need ``mergeSchema``. Judged before any row
+moves."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def schema_to_write(log: str, stored: str, given: StructType, merge: bool) -> st
 
 
 def extends(stored: str, schema: str) -> bool:
-    """Whether ``schema`` is ``stored`` with perhaps more columns at its end, so that it may follow it in the list."""
+    """True if ``schema`` is ``stored`` with perhaps more columns at its end, so that it may follow it in the list."""
     if not stored:
         return True
     before, after = arrow_schema_of_text(stored), arrow_schema_of_text(schema)
@@ -98,7 +99,7 @@ def check_raw(log: str, given: StructType) -> None:
 
 
 def only_value(log: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """What a raw log keeps of ``batch``. LogSchemaError if a column that it has no room for holds more than nulls."""
+    """The part of ``batch`` that a raw log keeps. LogSchemaError if a column that it has no room for holds more than nulls."""
     batch = pa.RecordBatch.from_arrays(batch.columns, names=_raw_names(batch.schema.names))
     for name in EMPTY_IF_RAW.intersection(batch.schema.names):
         column = batch.column(name)
@@ -141,7 +142,7 @@ def spelled(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 
 
 def widens(given: DataType, stored: DataType) -> bool:
-    """Whether every value of ``given`` is a value of ``stored``. Nested types: the same shape and names, widening inside."""
+    """True if every value of ``given`` is a value of ``stored``. Nested types: the same shape and names, widening inside."""
     if isinstance(given, NullType) or given == stored:
         return True
     kind, into = type(given), type(stored)
@@ -162,7 +163,7 @@ def widens(given: DataType, stored: DataType) -> bool:
 
 
 def _same_names(given: Sequence[str], stored: Sequence[str]) -> bool:
-    """Whether the fields of two structs are called the same, each in its place, but for case where that leaves no doubt."""
+    """True if the fields of two structs are called the same, each in its place, but for case where that leaves no doubt."""
     folded = [name.casefold() for name in given]
     return list(given) == list(stored) or (folded == [name.casefold() for name in stored] and len(set(folded)) == len(folded))
 

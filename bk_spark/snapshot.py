@@ -1,4 +1,4 @@
-"""What a batch read reads: the logs as they are now, and the ranges of their entries between its starting and ending offsets."""
+"""The content of a batch read: the logs as they are now, and the ranges of their entries between its starting and ending offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which logs a source reads, and where in each it begins and ends: ``startingOffsets``, ``startingTimestamp`` and their kin, for one log.
+"""The logs that a source reads, and the positions at which it begins and ends in each: ``startingOffsets``, ``startingTimestamp`` and their
+kin, for one log.
 
 As with Kafka a timestamp for all logs goes before timestamps by log, and those before offsets. Times are those of commits: the resolution
 is a segment, which for the Spark sink is what one task wrote in one batch (a live segment counts as committed now).
@@ -86,7 +87,8 @@ def _list(names: Collection[str]) -> str:
 
 
 def starting_position(view: LogView, log: str, options: Options, default: str, end: Position | None = None) -> Position:
-    """Where reading of ``log`` begins. ``default``: ``earliest`` or ``latest``. ``end``: what latest means, else the last committed entry.
+    """The position at which reading of ``log`` begins. ``default``: ``earliest`` or ``latest``. ``end``: what latest means, else the last
+    committed entry.
 
     LogDataLossError for a place that was trimmed or belongs to a log of that name that was deleted (``failOnDataLoss=false``: the first
     entry); InvalidArgumentError for a place behind the end, or a time behind the last commit (unless the strategy is ``latest``).
@@ -105,7 +107,7 @@ def starting_position(view: LogView, log: str, options: Options, default: str, e
 
 
 def ending_position(view: LogView, log: str, options: Options, end: Position | None = None) -> Position:
-    """Where a batch read of ``log`` ends: the first position that is not read. A time behind the last commit is the end of the log."""
+    """The end of a batch read of ``log``: the first position that is not read. A time behind the last commit is the end of the log."""
     end = view.end_position if end is None else end
     when = _time(options.ending_timestamp, options.ending_offsets_by_timestamp, log)
     if when is not None:
@@ -115,7 +117,7 @@ def ending_position(view: LogView, log: str, options: Options, end: Position | N
 
 
 def depends_on_now(options: Options, log: str, default: str) -> bool:
-    """Whether the starting position is another one when it is asked for later."""
+    """True if the starting position is another one when it is asked for later."""
     if _time(options.starting_timestamp, options.starting_offsets_by_timestamp, log) is not None:
         return options.starting_offsets_by_timestamp_strategy == "latest"
     return _place(options.starting_offsets, log, default).word == LATEST

@@ -182,7 +182,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return end
 
     def _backlogs(self, before: Offsets, snapshots: Mapping[str, Snapshot]) -> dict[str, Backlog]:
-        """What may be read of each log that the stream has begun. Losses are raised or told here."""
+        """The part of each log of the stream that may be read. Losses are raised or told here."""
         for name in sorted(set(before) - set(snapshots)):
             if not self._asks_for(name):
                 self._tell(
@@ -211,7 +211,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._columns.until(snapshot.name, snapshot.view, here, end)
 
     def _here(self, snapshot: Snapshot, offset: LogOffset) -> Position:
-        """Where ``offset`` is in the log as it is now, as it was spelled; the first entry if that is lost and may be."""
+        """The position of ``offset`` in the log as it is now, as it was spelled; the first entry if that is lost and may be."""
         try:
             check_there(snapshot.name, snapshot.view, offset)
         except LogDataLossError as error:
@@ -255,9 +255,9 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return ends
 
     def _fits(self, snapshot: Snapshot) -> bool:
-        """Whether a log that was found may be read: not before its first write, which gives it a schema. LogSchemaError for another entry
+        """True if a log that was found may be read: not before its first write, which gives it a schema.
 
-        format than the stream's; columns are looked at before any row is read (``_until``).
+        LogSchemaError for another entry format than the stream's; columns are looked at before any row is read (``_until``).
         """
         properties = snapshot.view.properties
         if properties.entry_format == "arrow" and not properties.schema:

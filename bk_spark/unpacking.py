@@ -116,7 +116,7 @@ class _Decoder:
                 yield batch if self._same else self._fitted(batch)
 
     def _checked(self, run: Run) -> bool:
-        """Whether any entry is compressed. LogEntryError unless all are record batches with the rows that they must have."""
+        """True if any entry is compressed. LogEntryError unless all are record batches with the rows that they must have."""
         compressed = False
         edges = run.offsets.tolist()
         for i in range(run.count):

@@ -1,4 +1,4 @@
-"""What bk_spark does to the Python processes that Spark keeps for its tasks and plans."""
+"""The changes that bk_spark makes to the Python processes that Spark keeps for its tasks and plans."""
 
 from __future__ import annotations
 

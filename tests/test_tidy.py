@@ -301,3 +301,27 @@ def test_importing_bk_core_is_cheap() -> None:
     program = "import sys, bk_core; print([m for m in ('kazoo', 'lmdb', 'google.protobuf', 'click', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+CLIPPED = re.compile(r"(?:What|Which|Who|Whose|Whom|Whether|Where|How)\b")
+BEING_REWRITTEN = ("bk_core/net/", "bk_core/kernels/")
+
+
+def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings, and the strings behind constants and fields that stand for one, with the line of each."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def test_docstrings_begin_with_their_subject() -> None:
+    """A stranger reads "True if ..." or "The bytes that ..." once, and "Whether ..." or "What ..." twice."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
+        for package in ("bk_core", "bk_spark")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if not str(path.relative_to(ROOT)).startswith(BEING_REWRITTEN)
+        for line, text in _texts(ast.parse(path.read_text()))
+        if CLIPPED.match(text)
+    ]
+    assert not found, "say what it is or does, with a subject:\n" + "\n".join(found)

@@ -198,8 +198,8 @@ def write_logging(configuration: Path) -> None:
 
 @dataclass(frozen=True)
 class ApacheSettings:
-    """What Apache's bookies run with: MiB of heap and of direct memory that a JVM may take, and ``lines`` of ``bookie.conf`` that take the
-    place of those that keep a bookie small, or stand beside them: ``{"journalMaxSizeMB": 2048}``. None leaves one out.
+    """The settings that Apache's bookies run with: MiB of heap and of direct memory that a JVM may take, and ``lines`` of ``bookie.conf``
+    that take the place of those that keep a bookie small, or stand beside them: ``{"journalMaxSizeMB": 2048}``. None leaves one out.
     """
 
     heap_mb: int = 512
@@ -222,7 +222,8 @@ def _loopback_interface() -> str:
 
 
 class ApacheBookie:
-    """One bookie JVM. ``directory`` keeps its data, configuration and ``bookie.log``; ``uri`` names the cluster, ``zk://HOST:PORT/ledgers``."""
+    """One bookie JVM. ``directory`` keeps its data, configuration and ``bookie.log``; ``uri`` names the cluster,
+    ``zk://HOST:PORT/ledgers``."""
 
     def __init__(self, libraries: Path, directory: Path, uri: str, port: int, registered: _Registered, settings: ApacheSettings) -> None:
         self.bookie_id = f"127.0.0.1:{port}"

@@ -131,7 +131,7 @@ class Collector:
         return metadata is not None and may_delete(metadata, self._bookie_id, lock_held=lock_held)
 
     def _change(self, ledger_id: int, decide: Callable[[int], list[Effect]]) -> bool:
-        """Whether anything was changed. A ledger that cannot be read here is left alone."""
+        """True if anything was changed. A ledger that cannot be read here is left alone."""
         try:
             return self._on_loop(lambda: self._server.change(decide(ledger_id)))
         except BookieIOError as error:

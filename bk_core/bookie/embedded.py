@@ -239,7 +239,7 @@ class EmbeddedBookie:
             reader.close()
 
     def _next_job(self, work: list[_Periodic]) -> Callable[[], object] | None:
-        """What was asked for, or else the periodic work that is due next; None to end."""
+        """The request that came, or else the periodic work that is due next; None to end."""
         due = min(work, key=lambda one: one.at)
         try:
             return self._work.get(timeout=max(0.0, due.at - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Whose directory this is, and whether it still holds what it once held (metadata.md 4.5, 4.6; B-10)."""
+"""The owner of a bookie's directory, and the check that it still holds what it once held (metadata.md 4.5, 4.6; B-10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What was promised and is not in the database yet: two files that take turns, written end to end and synced once per group of changes.
+"""The journal, which has what was promised and is not in the database yet: two files that take turns, written end to end and synced once
+per group of changes.
 
     file      "BKJ1" | 16 bytes id of the journal | records, then whatever was there before
     record    8 bytes mark | u64 number | u64 bytes | u32 crc32c of id, number, bytes and content | content (changes.py)

@@ -47,7 +47,7 @@ _Progress = Callable[[str], None]
 
 
 class _Bookie(Protocol):
-    """What EmbeddedBookieProcess and ApacheBookie have in common."""
+    """The interface that EmbeddedBookieProcess and ApacheBookie share."""
 
     @property
     def bookie_id(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What a bookie knows of a ledger, as bytes.
+"""A bookie's record of a ledger, as bytes.
 
     u32 crc32 of the rest | u8 format | u8 flags | i64 LAC | i64 last entry | u32 | u32 | key | explicit LAC | i64 deletion time
 

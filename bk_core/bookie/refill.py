@@ -158,7 +158,7 @@ class Refill:
             log.info("ledger %d has left limbo", ledger_id)
 
     def _fetch_all(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
-        """Whether every decided entry is here now."""
+        """True if every decided entry is here now."""
         complete = True
         decided = decided_entries(metadata, self._bookie_id)
         for chunk in _chunks(decided, CHUNK_ENTRIES):
@@ -204,7 +204,7 @@ class Refill:
 
 
 def is_sound(body: bytes, ledger_id: int, entry_id: int, metadata: LedgerMetadata) -> bool:
-    """Whether a replica's body is the entry: a damaged copy must not be multiplied.
+    """True if a replica's body is the entry: a damaged copy must not be multiplied.
 
     META-15: where metadata stores no digest, or not the password that a MAC needs, only the ids can be compared.
     """

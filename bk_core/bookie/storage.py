@@ -69,7 +69,7 @@ Completion = Callable[[int, BaseException | None], None]
 
 
 class Condition(Enum):
-    """What a directory holds before it is opened."""
+    """The content of a directory before it is opened."""
 
     ABSENT = "absent"
     DAMAGED = "damaged"
@@ -255,7 +255,7 @@ class LmdbBookieStorage:
         self._ledgers = self._env.open_db(b"ledgers")
 
     def _open_journal(self) -> Journal:
-        """What it has and the database has not is settled again."""
+        """Open the journal, and settle again the changes that it has and the database has not."""
         try:
             with self._env.begin() as txn:
                 state = txn.get(_JOURNAL_KEY)
@@ -278,7 +278,7 @@ class LmdbBookieStorage:
         self._settled.absorb(batch)
 
     def _layers(self) -> list[Batch]:
-        """What is not in the database yet, newest first. To be called, and looked at, under the condition's lock."""
+        """Changes that are not in the database yet, newest first. Call it, and look at the result, under the condition's lock."""
         return [layer for layer in (self._gathering, self._committing, self._settled, self._storing) if layer is not None]
 
     # --- view (BookieStorageView) ---------------------------------------------------------------------------------
@@ -480,7 +480,7 @@ class LmdbBookieStorage:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """What waits in memory for the journal or for the database, for back-pressure."""
+        """Bytes that wait in memory for the journal or for the database, for back-pressure."""
         layers = (self._gathering, self._committing, self._settled, self._storing)  # each of them may be replaced at any moment
         return sum(layer.bytes for layer in layers if layer is not None)
 

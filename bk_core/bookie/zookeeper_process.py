@@ -175,7 +175,7 @@ def _free_port() -> int:
 
 
 def _serves(port: int) -> bool:
-    """Whether the server answers the four-letter word ``srvr`` with its mode, which it does only when it takes sessions."""
+    """True if the server answers the four-letter word ``srvr`` with its mode, which it does only when it takes sessions."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
             connection.sendall(b"srvr")

@@ -65,7 +65,7 @@ def _place(position: Position | None) -> dict[str, int] | None:
 
 
 class _Told:
-    """What was sent and where it is."""
+    """Prints what was sent and where it is."""
 
     def __init__(self) -> None:
         self.entries = 0
@@ -154,7 +154,7 @@ def _position(view: LogView, text: str, client: BookKeeper, password: bytes) -> 
 
 
 def _last_entries(client: BookKeeper, view: LogView, count: int, password: bytes) -> Position:
-    """Where the last ``count`` entries begin. How many a live segment has, only its ledger knows."""
+    """The position at which the last ``count`` entries begin. Only its ledger knows how many entries a live segment has."""
     from bk_core.protocol.log.position import Position
 
     left = count

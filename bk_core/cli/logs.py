@@ -159,7 +159,7 @@ def show_segments(name: str, first: int, last: int | None, uri: str, protocol: s
 
 
 def _property_options(command: _Command) -> _Command:
-    """What may also be changed later. Options that are not given are None."""
+    """The options of a log that may also be changed later. Those that are not given are None."""
     for option in reversed(
         [
             click.option("--ensemble-size", type=click.IntRange(min=1), help="Bookies of a ledger."),

@@ -1,4 +1,4 @@
-"""What all commands share: the options of a cluster, tables for people, JSON lines for scripts."""
+"""The parts that all commands share: the options of a cluster, tables for people, JSON lines for scripts."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ _OFFSET_KEYS = {"logId", "seq", "entry", "row", "rows", "bytes"}
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a query is: its last committed batch, the last one it planned, and for each source the offset behind the committed batch."""
+    """The position of a query: its last committed batch, the last one it planned, and for each source the offset behind the committed
+    batch."""
 
     committed: int | None
     planned: int

@@ -30,7 +30,7 @@ def _rate_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tail_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How far a repair may go with a ledger whose writer has not closed it (RR-3)."""
+    """The options that say how far a repair may go with a ledger whose writer has not closed it (RR-3)."""
     command = click.option(
         "--grace",
         type=click.FloatRange(min=0),
@@ -98,7 +98,7 @@ def check(
     protocol: str,
     as_json: bool,
 ) -> int:
-    """Which replica of which entry is missing or corrupt. Reads only; never fences. Exit status 1 if anything is not good.
+    """Find replicas of entries that are missing or corrupt. Reads only; never fences. Exit status 1 if anything is not good.
 
     A fragment that is still being written (the last one of an unclosed ledger) is not judged entry by entry. --password and --digest are
     used where a ledger's metadata stores none.

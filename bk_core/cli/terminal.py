@@ -1,4 +1,5 @@
-"""What the command line shows to a terminal is text: no control character, no escape sequence, nothing that turns the direction of a line.
+"""The command line shows nothing but text to a terminal: no control character, no escape sequence, nothing that turns the direction of a
+line.
 
 Metadata, names, ids and messages come from other processes and from servers. ``safe_streams`` stands between everything that is printed,
 errors, questions and log lines as well, and the streams; ``safe`` is the one function that decides.

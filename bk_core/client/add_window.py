@@ -1,4 +1,4 @@
-"""How many entries of all its ledgers together a client has under way.
+"""The bound on entries under way of all ledgers of a client together.
 
 An Apache bookie queues 10,000 adds a thread. At the next one it answers TOO_MANY_REQUESTS, and some releases close the connection
 (wire-protocol.md 8.2; 4.18 does, [L]), so that everything on it counts as failed. A bookie does not care whose ledgers adds are for: the
@@ -20,7 +20,7 @@ PIECE_ENTRIES_MIN = 64
 
 
 class Batch:
-    """What was handed in between two flushes: ``runs`` of it are not answered yet. ``before``: an earlier one that may not be done."""
+    """The runs handed in between two flushes: ``runs`` of them are not answered yet. ``before``: an earlier one that may not be done."""
 
     __slots__ = ("before", "runs")
 
@@ -104,7 +104,7 @@ class AddWindow:
 
     @holds_lock
     def piece_entries(self) -> int:
-        """How many entries one ledger should hand in at once: two pieces are what it always may have under way."""
+        """The number of entries that one ledger should hand in at once: two pieces are what it always may have under way."""
         with self._lock:
             ledgers = self._ledgers
             return max(PIECE_ENTRIES_MIN, min(PIECE_ENTRIES_MAX, self._max // (8 * ledgers if ledgers > 1 else 2)))
@@ -206,7 +206,7 @@ class AddWindow:
             return share.turn is turn
 
     def mark(self, share: Share, fresh: Batch) -> Batch:
-        """What was handed in until now; what comes belongs to ``fresh``."""
+        """The batch of everything handed in until now; what comes belongs to ``fresh``."""
         with self._lock:
             fresh.before = before = share.batch
             share.batch = fresh

@@ -215,7 +215,8 @@ class BookKeeper:
                     raise LedgerExistsError(f"ledger {wanted} exists already", ledger=wanted) from None
 
     def _is_mine(self, ledger_id: int, metadata: LedgerMetadata) -> tuple[LedgerMetadata, Version] | None:
-        """What is stored, content and version read together, if it is this call's own earlier attempt (CR-4) that nobody has fenced since.
+        """The stored metadata, content and version read together, if it is this call's own earlier attempt (CR-4) that nobody has fenced
+        since.
 
         A format without a token, or one that cannot be read, is somebody else's (CR-5). Created and deleted meanwhile: not ours either,
         and never to be created again.
@@ -349,8 +350,9 @@ class BookKeeper:
         bytes_per_second: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> LedgerReport:
-        """Which replica of which entry is missing or corrupt (RR-4): the first and last entry of each replica, or with ``full`` all.
-        Neither fences nor writes. ``digest_type`` and ``password`` are used where metadata stores none (META-15). NoSuchLedgerError."""
+        """Find replicas of entries that are missing or corrupt (RR-4). It looks at the first and last entry of each replica, or with
+        ``full`` all. Neither fences nor writes. ``digest_type`` and ``password`` are used where metadata stores none (META-15).
+        NoSuchLedgerError."""
         from bk_core.client import replication
 
         options: dict[str, Any] = {"full": full, "digest_type": digest_type, "password": password}

@@ -1,4 +1,4 @@
-"""What is refused unless the caller insists, because it takes a log from others or takes ledgers out of one."""
+"""Calls that are refused unless the caller insists, because each takes a log from others or takes ledgers out of one."""
 
 from __future__ import annotations
 

@@ -76,7 +76,8 @@ _retry_at: dict[str, float] = {}  # by log id: no sealing before that time
 
 
 def history_of(client: LogClient, name: str, log_id: str, cache: ChunkCache = _cache) -> Load:
-    """How the chunks of this log's history are loaded. LogDataLossError for what was trimmed meanwhile, LogHistoryError if it is broken."""
+    """The function that loads chunks of this log's history. It raises LogDataLossError for what was trimmed meanwhile, LogHistoryError if
+    it is broken."""
 
     def load(ref: HistoryRef) -> Chunk:
         key = (log_id, ref.ledger_id, ref.entry_id)

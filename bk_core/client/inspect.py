@@ -24,7 +24,7 @@ IN_FLIGHT = 64
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """What one replica of an entry says about it.
+    """One replica's description of an entry.
 
     ``status`` is the bookie's answer. Only with OK there is a body; ``digest_ok`` tells whether it is intact and of this entry, and only
     then do ``last_add_confirmed`` (what the writer knew when it sent the entry) and ``length`` (payload bytes of the ledger up to and

@@ -72,8 +72,8 @@ _log = logging.getLogger("bk_core.client.janitor")
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """What one pass did: ledgers deleted, listed ledgers of vanished writers that were closed, what failed (ledger id, why), and ledgers
-    that it left alone for good because they do not carry the log's name and id, and were not adopted (OWN-6, OWN-11)."""
+    """The result of one pass: ledgers deleted, listed ledgers of vanished writers that were closed, what failed (ledger id, why), and
+    ledgers that it left alone for good because they do not carry the log's name and id, and were not adopted (OWN-6, OWN-11)."""
 
     deleted: tuple[int, ...] = ()
     closed: tuple[int, ...] = ()
@@ -209,7 +209,7 @@ _cleaned_at: MutableMapping[LogClient, dict[str, float]] = WeakKeyDictionary()
 def gc_quietly(
     client: LogClient, log: str, password: bytes = b"", budget_s: float = 2.0, *, query_id: str | None = None
 ) -> GcReport | None:
-    """What a committer does after its commit: clean up within about ``budget_s``, every ten seconds at most per client and log; None if it
+    """Clean up after a commit, within about ``budget_s``, every ten seconds at most per client and log; None if it
     was not yet time, which is found out without asking the store.
 
     It never fails the commit. Ledgers that dead workers of ``query_id``, whose batch is just committed, have left unlisted are garbage

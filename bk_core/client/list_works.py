@@ -1,4 +1,4 @@
-"""What the machines of trimmers and janitors ask for (protocol/log/effects.py), done with a client and its store."""
+"""Performs, with a client and its store, what the machines of trimmers and janitors ask for (protocol/log/effects.py)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from bk_core.protocol.log.effects import (
 
 
 class Ledgers(Protocol):
-    """How a pass closes and deletes ledgers: whether they existed, None for what failed (``failed`` says why)."""
+    """Closes and deletes ledgers for a pass: True if one existed, None if that failed (``failed`` says why)."""
 
     failed: dict[int, str]
     adopted: Collection[int]  # ledgers without a log's name that the list says are the log's (OWN-11)
@@ -69,7 +69,7 @@ class ListWorks:
         self._pause = 0.01
 
     def run(self, machine: ListClearing) -> None:
-        """What the machine fails with. Nothing more is begun once the time of the pass is over."""
+        """Run the machine to its end, and raise what it fails with. Nothing more is begun once the time of the pass is over."""
         waiting: deque[LogEffect] = deque(machine.start("pass", time.monotonic_ns()))
         while waiting:
             if self._ledgers.over:

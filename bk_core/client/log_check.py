@@ -55,7 +55,7 @@ class LogCheck:
 
 @dataclass(slots=True)
 class _Named:
-    """What a log lists of one ledger."""
+    """All that a log lists of one ledger."""
 
     first_seq: int
     last_seq: int

@@ -1,4 +1,4 @@
-"""What a leader of a log asks of its world (protocol/log/effects.py), done with a client and its store.
+"""Performs, with a client and its store, what a leader of a log asks of its world (protocol/log/effects.py).
 
 ``LeaderWorks.answer`` performs one request and gives its one answer; it blocks, so it runs on a ``Worker``. The outcomes mean what the
 table in effects.py says: UNKNOWN repeats the identical request (META-12), CONFLICT is somebody else, REFUSED ends it.
@@ -201,7 +201,7 @@ class LeaderWorks:
             del self._lists[old]
 
     def _forget_intents(self, ledger_ids: Iterable[int]) -> None:
-        """What is not forgotten now is next time."""
+        """Forget the intents of these ledgers. Those for which it fails are forgotten the next time."""
         with suppress(BkError):
             for ledger_id in tuple(ledger_ids):
                 self._client.store.delete(intent_path(self.name, ledger_id))

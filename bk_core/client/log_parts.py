@@ -107,7 +107,7 @@ class RollLimits:
 
 
 class Filling:
-    """How full the ledger is that entries go to."""
+    """The fill of the ledger that entries go to."""
 
     __slots__ = ("bytes", "entries", "ledger_id", "limits", "not_before_s", "old")
 
@@ -130,7 +130,7 @@ class Filling:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to roll."""
+        """True if it is time to roll."""
         limits = self.limits
         by_bytes = limits.bytes_max is not None and self.bytes >= limits.bytes_max
         by_entries = limits.entries_max is not None and self.entries >= limits.entries_max
@@ -251,7 +251,7 @@ class Worker:
 
 
 def _nothing() -> None:
-    """What no timer stands for."""
+    """The action of a key that has no timer: none."""
 
 
 def again(error: Exception, what: str = "") -> Exception:

@@ -63,7 +63,7 @@ class LogRun:
 
     @property
     def end_position(self) -> Position:
-        """Where to go on behind this run."""
+        """The position at which to go on behind this run."""
         return Position(self.segment.seq, self.first_entry + self.count)
 
 
@@ -147,7 +147,8 @@ class LogReader:
     # --- the machine ---------------------------------------------------------------------------------------------------
 
     def _now(self) -> Rest:
-        """What comes next, or is waited for. While the log is followed, the machine need not look again where nothing has changed."""
+        """The reader's next task: a run to hand out, or something to wait for. While the log is followed, the machine need not look again
+        where nothing has changed."""
         if self._following and self._rest is not None and not self._list_may_have_changed:
             return self._rest
         return self._run(self._look())

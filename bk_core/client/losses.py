@@ -35,7 +35,7 @@ class Losses:
             self._untold = None
 
     def take(self) -> Exception | None:
-        """What nobody was told, for a caller who raises it now."""
+        """The error that nobody was told, for a caller who raises it now."""
         with self._lock:
             error, self._untold = self._untold, None
             return error

@@ -53,7 +53,7 @@ def given_up(error: BkError, begun: float) -> BkError:
 
 
 class LeftOpen:
-    """What closing the client does to a writer that was not closed (WR-6): its queue fails, the metadata stays. Keeps no writer alive."""
+    """Ends a writer that is still open when the client is closed (WR-6): its queue fails, the metadata stays. Keeps no writer alive."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave = weakref.WeakMethod(leave)

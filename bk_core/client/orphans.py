@@ -171,7 +171,7 @@ def _is_unnamed(client: LogClient, ledger_id: int) -> bool:
 
 
 def _retie(client: LogClient, name: str, before: str, here: str) -> None:
-    """What lies beside the list and names cluster ``before`` names ``here``. It comes before the list is changed: who is interrupted
+    """Have what lies beside the list and names cluster ``before`` name ``here``. It comes before the list is changed: who is interrupted
     adopts again."""
     for place in ("intents", "readers", "deleted"):
         for child in client.store.children(f"{place}/{name}"):

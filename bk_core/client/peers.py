@@ -1,4 +1,4 @@
-"""What a session does about its bookies as peers: it asks those that are suspect whether they are back, and looks up their addresses.
+"""The care of a session for its bookies as peers: it asks those that are suspect whether they are back, and looks up their addresses.
 
 The decisions are those of ``bk_core/protocol/session``. Everything here happens on the reactor thread.
 """
@@ -26,7 +26,7 @@ _PROBE = ReadRequest(0, (1 << 63) - 1, 0)
 
 
 class Peers(Protocol):
-    """What probes need of a session."""
+    """The part of a session that probes need."""
 
     @property
     def reactor(self) -> Reactor: ...

@@ -1,4 +1,5 @@
-"""What this process can tell about itself and about other processes of its host (protocol/log/vanished.py decides what that means)."""
+"""The facts that this process can tell about itself and about other processes of its host (protocol/log/vanished.py decides what that
+means)."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class ReadHandle:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger is CLOSED, as far as this handle knows; not whether the handle is."""
+        """True if the ledger is CLOSED, as far as this handle knows; not whether the handle is."""
         return self._view.is_closed
 
     @property

@@ -1,4 +1,4 @@
-"""What a reading machine hands out, taken from the reactor thread to the caller's."""
+"""The runs that a reading machine hands out, on their way from the reactor thread to the caller's."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _drain_round(
 
 
 def _naming(client: BookKeeper, ledger_id: int, bookie: BookieId) -> StillNamed | None:
-    """How a ledger names the bookie, None if it does not."""
+    """The name that a ledger's metadata has for the bookie, None if it does not name it."""
     try:
         metadata = client.ledger_metadata(ledger_id)
     except NoSuchLedgerError:
@@ -269,7 +269,7 @@ class _Job:
         return tuple(bookie for bookie in lost if bookie in self._options.lost) if self._options.only_lost else lost
 
     def _after_grace(self) -> tuple[BookieId, ...]:
-        """What is still lost when the grace period is over, or nothing as soon as the writer has helped itself."""
+        """The bookies that are still lost when the grace period is over, or none as soon as the writer has helped itself."""
         changed = Flag()
         watch = self._session.store.watch_ledger(self.ledger_id, changed.set)
         try:
@@ -319,7 +319,8 @@ class _Job:
         return [position for position, bookie in enumerate(span.ensemble) if bookie in self._registered]
 
     def _find_damage(self, span: FragmentSpan, report: FragmentReport) -> dict[int, EntryRanges]:
-        """Which entries the bookies that are there have no good copy of. A quick look that found something is followed by a full one."""
+        """The entries of which the bookies that are there have no good copy. A quick look that found something is followed by a full
+        one."""
         bad = [replica.position for replica in report.replicas if not replica.is_good and replica.silent is None]
         if bad and not self._options.full:
             silent = [replica for replica in report.replicas if replica.silent is not None]

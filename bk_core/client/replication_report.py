@@ -1,4 +1,4 @@
-"""What checks, repairs and decommissions are asked for, and what they report."""
+"""The options of checks, repairs and decommissions, and their reports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class LedgerReport:
-    """What a check found. ``open_tail_lost`` are bookies of the undecided last fragment that are gone; its entries are not judged."""
+    """The findings of a check. ``open_tail_lost`` are bookies of the undecided last fragment that are gone; its entries are not judged."""
 
     ledger_id: int
     metadata: LedgerMetadata
@@ -73,7 +73,7 @@ class Refilled:
 
 @dataclass(slots=True)
 class RepairReport:
-    """What a repair did. ``problems`` say what it could not do; the same call may do it later (RR-8)."""
+    """The work of a repair. ``problems`` say what it could not do; the same call may do it later (RR-8)."""
 
     ledger_id: int
     moved: list[Moved] = field(default_factory=list)

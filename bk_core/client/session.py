@@ -1,4 +1,4 @@
-"""What all handles of one client share: the reactor, the links and the metadata threads."""
+"""The session that all handles of one client share: the reactor, the links and the metadata threads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SPREAD_KINDS = frozenset({"data", "batch"})  # over ``connections_per_bookie``
 
 
 class Informed(Protocol):
-    """Who wants to know that the registry changed."""
+    """Somebody who wants to know that the registry changed."""
 
     def feed(self, event: Event) -> None: ...
 
@@ -136,7 +136,7 @@ class Session:
                 self._emptied = tuple(left)
 
     def writer_options(self) -> WriterOptions:
-        """What the client's settings say about every writer."""
+        """The options that the client's settings give every writer."""
         settings = self.config
         timeout_s = settings.add_quorum_timeout_s
         return WriterOptions(
@@ -149,7 +149,7 @@ class Session:
         )
 
     def recovery_options(self) -> RecoveryOptions:
-        """What the client's settings say about every recovery."""
+        """The options that the client's settings give every recovery."""
         mode = EnsembleChangeMode[self.config.ensemble_change.upper()]
         return RecoveryOptions(ensemble_change=mode, barrier=self.config.recovery_barrier)
 

@@ -303,7 +303,8 @@ class WriteHandle:
                 self._nudge()
 
     def _bytes_of(self, payload: Any, name: str = "payload") -> BytesLike:
-        """What is read-only is taken as it is: whoever hands it in must not change it by another way until it is acknowledged."""
+        """The payload as bytes. A read-only buffer is taken as it is: the caller must not change it by another way until it is
+        acknowledged."""
         if isinstance(payload, bytes):
             return payload
         view = bytes_like(name, payload, ledger=self.ledger_id)
@@ -326,7 +327,7 @@ class WriteHandle:
             whole(0, ENTRY_ID_MAX - count + 1)("entry_id", entry_id)
 
     def _unacknowledged(self) -> str:
-        """What is still in flight, and with ids of the caller's what it may be waiting for."""
+        """A text about what is still in flight, and with ids of the caller's about what it may be waiting for."""
         text = f"ledger {self.ledger_id}: {self._share.bytes} bytes stayed unacknowledged"
         if self._options.caller_ids:
             text += f"; no entry is acknowledged before entry {self._machine.acknowledged_head + 1}"
@@ -487,7 +488,7 @@ class WriteHandle:
 
 
 def _completed(token: Any, value: Any) -> None:
-    """What is pending keeps its handle: the machine has the token until it is answered."""
+    """Tell an append that it is acknowledged. Pending appends keep their handle: the machine has the token until it is answered."""
     handle, batch, future, size, last = token
     handle._release(size, batch)
     if last and not future.done():
@@ -504,7 +505,8 @@ def _failed(token: Any, error: Exception) -> None:
 
 
 def _stepping(known: weakref.ref[WriteHandle]) -> Callable[[], None]:
-    """What the driver calls, which lives as long as connections know of it, after each step."""
+    """The function that the driver calls after each step. The driver lives as long as connections know of it, and must not keep the
+    handle."""
 
     def stepped() -> None:
         handle = known()

@@ -1,4 +1,4 @@
-"""Who writes a live segment: said in the custom metadata of its ledger, by the exclusive writer that made it (FORMAT.md)."""
+"""The writer of a live segment, named in the custom metadata of its ledger, by the exclusive writer that made it (FORMAT.md)."""
 
 from __future__ import annotations
 

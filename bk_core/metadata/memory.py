@@ -31,7 +31,7 @@ _RACKS = "racks"
 
 @dataclass(slots=True)
 class _World:
-    """What all stores of one name share. Keys of ``nodes``: ``ledger/<id>``, ``log/<path>``, ``cookie/<id>``."""
+    """The state that all stores of one name share. Keys of ``nodes``: ``ledger/<id>``, ``log/<path>``, ``cookie/<id>``."""
 
     lock: RLock = field(default_factory=RLock)
     nodes: dict[str, Versioned] = field(default_factory=dict)

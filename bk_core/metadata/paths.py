@@ -1,4 +1,4 @@
-"""Where things live in a ZooKeeper-like tree: ledger ids as paths, LAYOUT, names of id generation (metadata.md 1.2, 1.3, 2). Pure."""
+"""The paths of all nodes in a ZooKeeper-like tree: ledger ids as paths, LAYOUT, names of id generation (metadata.md 1.2, 1.3, 2). Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def trees(manager: str) -> tuple[Tree, ...]:
 
 
 def prunes_parents(manager: str) -> bool:
-    """Whether deleting a ledger also deletes its empty parents (metadata.md 2.4)."""
+    """True if deleting a ledger also deletes its empty parents (metadata.md 2.4)."""
     return manager in ("hierarchical", "longhierarchical")
 
 

@@ -1,4 +1,4 @@
-"""Where the bookies of a cluster stand: a fixed mapping, or Pulsar's ``/bookies`` node followed as it changes (metadata.md 1.5, 5.1)."""
+"""The racks of a cluster's bookies: a fixed mapping, or Pulsar's ``/bookies`` node followed as it changes (metadata.md 1.5, 5.1)."""
 
 from __future__ import annotations
 

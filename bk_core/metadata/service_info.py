@@ -1,4 +1,4 @@
-"""What a bookie's registration says about it: BookieServiceInfo (metadata.md 4.3, 4.4)."""
+"""BookieServiceInfo, which a bookie's registration holds (metadata.md 4.3, 4.4)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ServiceInfo:
 
 
 def bookie_service_info(host: str, port: int) -> ServiceInfo:
-    """What a bookie without TLS and without an HTTP server publishes."""
+    """The registration of a bookie without TLS and without an HTTP server."""
     return ServiceInfo((Endpoint("bookie", port, host, BOOKIE_PROTOCOL),))
 
 

@@ -36,7 +36,7 @@ class BookieView:
 
 
 BY_ROOT = "root-"
-"""How the identity of a cluster without INSTANCEID begins: the transaction that made its root follows (OWN-1)."""
+"""Prefix of the identity of a cluster without INSTANCEID: the transaction that made its root follows (OWN-1)."""
 
 
 def changed_cluster(root: str, before: str, now: str) -> str:
@@ -146,7 +146,7 @@ class MetadataStore(Protocol):
 
     @property
     def log_root(self) -> str:
-        """Where this cluster's logs lie (OWN-8); absolute, without the chroot."""
+        """The path of this cluster's logs (OWN-8); absolute, without the chroot."""
 
     def other_log_roots(self) -> tuple[str, ...] | None:
         """None unless the log root was given by hand and does not exist; then the log roots near it and near the ledgers root."""

@@ -43,13 +43,13 @@ class ReplicationLock(Protocol):
     """A held lock; it also goes with the session that made it."""
 
     def is_held(self) -> bool:
-        """Whether it is still this process's: a lost session loses it."""
+        """True while this process has it: a lost session loses it."""
 
     def release(self) -> None: ...
 
 
 class UnderreplicationStore(Protocol):
-    """What a metadata store offers to replicators. Errors as in bk_core/metadata/store.py."""
+    """The part of a metadata store that replicators use. Errors as in bk_core/metadata/store.py."""
 
     def mark_of(self, ledger_id: int) -> Mark | None: ...
 
@@ -66,10 +66,10 @@ class UnderreplicationStore(Protocol):
         """None if somebody else holds it. ``owner`` is for people who look."""
 
     def lock_holder(self, ledger_id: int) -> str | None:
-        """Who holds the lock, as it says itself; None if nobody."""
+        """The holder of the lock, as it calls itself; None if there is none."""
 
     def is_disabled(self) -> bool:
-        """Whether the operator switched Apache's auto-recovery off."""
+        """True if the operator switched Apache's auto-recovery off."""
 
 
 # --- paths and text -----------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class MemoryUnderreplication:
                 del self._state.locks[ledger_id]
 
     def release_all(self) -> None:
-        """What the end of a session does."""
+        """Release everything that belongs to one session, as the end of that session does."""
         for ledger_id in sorted(self._mine):
             self.release(ledger_id)
 

@@ -184,7 +184,8 @@ class ZooKeeperStore:
         return self._watch(self._log(path), callback)
 
     def clock_ms(self) -> int:
-        """What the servers stamp on a write. Asked by one, of the node ``clock``; counted on from there for ``CLOCK_KEPT_S`` at most."""
+        """The servers' clock, in milliseconds since 1970: one write to the node ``clock`` tells it, and this host counts on from there for
+        ``CLOCK_KEPT_S`` at most."""
         known = self._clock
         passed_s = 0.0 if known is None else _since_boot_s() - known[0]
         if known is None or not 0 <= passed_s < CLOCK_KEPT_S:

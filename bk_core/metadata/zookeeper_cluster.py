@@ -1,4 +1,4 @@
-"""Which cluster lies at the ledgers root, and where its logs lie (OWN-1, OWN-2, OWN-8)."""
+"""The identity of the cluster at the ledgers root, and the place of its logs (OWN-1, OWN-2, OWN-8)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TOLD_MAX = 5
 
 
 class Nodes(Protocol):
-    """What is asked of the store: nodes by absolute path, ledgers by id."""
+    """The part of the store that is needed here: nodes by absolute path, ledgers by id."""
 
     _root: str
 
@@ -60,7 +60,7 @@ class ClusterAtRoot:
         return self._checked(self._identity(self._root))
 
     def questions(self) -> list[tuple[str, str]]:
-        """What to ask in order to know which cluster this is: (operation, path), in one round trip unless an old cluster is new to us."""
+        """The requests that tell which cluster this is, as (operation, path), for one round trip unless an old cluster is new to us."""
         by_root = self._first is not None and self._first.startswith(BY_ROOT)
         more = [("exists", f"{self._root}/LAYOUT"), ("exists", self._root)] if by_root else []
         return [("get", f"{self._root}/INSTANCEID"), *more]
@@ -161,7 +161,8 @@ def clusters_near(nodes: Nodes, root: str) -> Iterator[str]:
 
 
 class LogRoot:
-    """Where the logs of a cluster lie (OWN-8): where its own node, ``<ledgers root>-logs``, says, in it or at the old place ``bk-logs``.
+    """The place of a cluster's logs (OWN-8): the one that its own node, ``<ledgers root>-logs``, tells, that node, or the old place
+    ``bk-logs``.
 
     The node is made once, by whoever writes about logs first; that is the whole decision. Before it is made, readers look where a
     writer would write.

@@ -1,4 +1,4 @@
-"""What the ZooKeeper client itself logs: nothing by default, because the store says what it means (SES-8).
+"""The log records of the ZooKeeper client itself: none by default, because the store says what they mean (SES-8).
 
 While there is no server kazoo warns at every attempt, about once a second for as long as the process lives.
 """

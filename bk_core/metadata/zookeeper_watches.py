@@ -41,7 +41,7 @@ Stamp = tuple[int, int] | None  # (creation, last change) of a node as transacti
 
 
 class Charge(Protocol):
-    """What the keeper looks after."""
+    """Something that the keeper looks after."""
 
     def look(self) -> None:
         """Compare with the server and act. A MetadataError means: look again soon."""
@@ -119,7 +119,7 @@ class Keeper:
 
 
 class Arms:
-    """What the ZooKeeper client is given to call: one function per node, however often that is watched.
+    """The callbacks that the ZooKeeper client is given: one function per node, however often that is watched.
 
     kazoo keeps a function until the node changes or the connection is lost, because a watch cannot be taken back alone. So what it keeps
     must not keep a cancelled watch alive, and with it all that its callback knows.

@@ -1,4 +1,4 @@
-"""What a ledger machine can ask of its world. The reactor and the simulator perform the same effects."""
+"""Effects that a ledger machine can ask of its world. The reactor and the simulator perform the same effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to a ledger machine. Every event is one input step (SM-1): its state effects are complete before any output leaves.
+"""Events that can happen to a ledger machine. Each is one input step (SM-1): its state effects are complete before any output leaves.
 
 ``now_ns`` is monotonic time in nanoseconds, handed in by the world (SM-4). ``request`` numbers are chosen by the machine and are
 unique within it (SM-3).

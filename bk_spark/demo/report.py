@@ -1,4 +1,4 @@
-"""What the demo found, as one value, and how it looks in a terminal."""
+"""The findings of the demo, as one value and as a terminal shows them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def replicas_per_bookie(ledger: LedgerRow) -> dict[str, int]:
 
 
 def _count_congruent(first: int, last: int, residue: int, modulus: int) -> int:
-    """How many e in first .. last have e mod modulus == residue."""
+    """The number of e in first .. last with e mod modulus == residue."""
     return max(0, (last - residue) // modulus - (first - 1 - residue) // modulus)
 
 

@@ -47,7 +47,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Stage:
-    """What the acts of the demo share: the cluster, a client, the screen, and what has been seen so far."""
+    """The state that the acts of the demo share: the cluster, a client, the screen, and what has been seen so far."""
 
     settings: Settings
     cluster: LocalCluster
@@ -180,7 +180,7 @@ def unfinished_batch(work: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the reader process found."""
+    """The findings of the reader process."""
 
     seconds: float
     comparison: Comparison

@@ -105,7 +105,8 @@ class _Found:
 
 
 def _found(client: Any, ids: Iterable[int]) -> Iterator[_Found]:
-    """What does not exist is left out. The time of creation is the metadata's, or else the metadata store's own."""
+    """The rows of these ledgers. Those that do not exist are left out. The time of creation is the metadata's, or else the metadata store's
+    own."""
     for ledger_id in ids:
         try:
             stored = client.store.read_ledger(ledger_id)

@@ -1,4 +1,4 @@
-"""What a metadata table is: columns, how its work is divided, and its rows."""
+"""The definition of a metadata table: columns, how its work is divided, and its rows."""
 
 from __future__ import annotations
 

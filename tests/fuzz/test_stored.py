@@ -38,9 +38,9 @@ def _that_asks_arrow_first(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("plant", [_that_follows_without_end, _that_asks_arrow_first], ids=lambda plant: plant.__name__)
 def test_planted_defects_are_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    for number in range(6000):
+    for number in range(40_000):
         try:
             stored.play(random.Random(f"{SEED}/{number}"))
         except (stored.Wrong, RecursionError, ArithmeticError, TypeError):
             return
-    raise AssertionError("6000 cases did not notice it")
+    raise AssertionError("40,000 cases did not notice it")

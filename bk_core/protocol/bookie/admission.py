@@ -1,4 +1,5 @@
-"""Which connections a bookie gives up, so that peers that only hold something leave room for those that work (BKE-5, BKE-6)."""
+"""The choice of connections that a bookie gives up, so that peers that only hold something leave room for those that work (BKE-5,
+BKE-6)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """How a connection stands: seconds since something was received, and since something was sent or there was nothing to send."""
+    """The state of a connection: seconds since something was received, and since something was sent or there was nothing to send."""
 
     received_s: float
     sent_s: float

@@ -1,4 +1,4 @@
-"""What a bookie that may have lost data does about each ledger (B-10, RC-26, RC-27), and what garbage collection may take (B-12)."""
+"""Decisions of a bookie that may have lost data about each ledger (B-10, RC-26, RC-27), and of garbage collection (B-12)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def after_loss(metadata: LedgerMetadata | None, bookie: BookieId) -> AfterLoss:
 
 
 def is_member(metadata: LedgerMetadata, bookie: BookieId) -> bool:
-    """Whether any fragment names the bookie."""
+    """True if any fragment names the bookie."""
     return any(bookie in fragment.ensemble for fragment in metadata.fragments)
 
 

@@ -1,4 +1,4 @@
-"""What one bookie answers (B-1..B-13; wire-protocol.md 8): requests and times in, replies and storage changes out.
+"""The answers of one bookie (B-1..B-13; wire-protocol.md 8): requests and times in, replies and storage changes out.
 
 The machine reads its storage through ``BookieStorageView`` and never changes it: it returns effects, which the host carries out *in order
 and before the next input*. That is what serialises a fence with the adds of the ledger (B-5). Apart from the storage the machine only
@@ -210,7 +210,7 @@ class BookieMachine(BookieReads):
         return status
 
     def _refuse_any(self, request: AddRequest, record: LedgerRecord | None) -> Status | None:
-        """What is wrong with an add whatever its body is."""
+        """The status that refuses an add whatever its body is."""
         if self._closed_to(request):
             return Status.READ_ONLY
         if request.ledger_id < 0:
@@ -346,7 +346,7 @@ class BookieMachine(BookieReads):
         return [Persist(self._without_entries(record), drop_entries=True), *self._refuse_polls(ledger_id)]
 
     def holds_moved(self, ledger_id: int) -> bool:
-        """Whether ``collect_moved`` would find anything to drop."""
+        """True if ``collect_moved`` would find anything to drop."""
         record = self._known(ledger_id)
         return record is not None and _has_to_go(record)
 

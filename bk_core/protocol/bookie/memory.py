@@ -44,7 +44,7 @@ class _Contents:
 
 
 class MemoryBookieStorage:
-    """What reads see is ``applied``; what a crash leaves is ``durable``. ``sync`` moves changes over in the order they were made.
+    """A storage in memory. Reads see ``applied``; a crash leaves ``durable``. ``sync`` moves changes over in the order they were made.
 
     A reply may leave once ``durable_position`` has reached the ``position`` at which it was made.
     """

@@ -1,4 +1,4 @@
-"""What a bookie answers to those who only want to know (wire-protocol.md 8.3-8.5, 8.8, 8.10, 8.11). Changes nothing."""
+"""The answers of a bookie to requests that only read (wire-protocol.md 8.3-8.5, 8.8, 8.10, 8.11). Changes nothing."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class BookieReads(BookieRules):
         return BatchReadResponse(request.request_id, Status.OK, request.ledger_id, request.entry_id, b"".join(parts))
 
     def _more(self, record: LedgerRecord | None, entry_id: int, wanted: int, rest: int) -> Iterator[bytes]:
-        """What follows the first entries of a batch, in pieces of ``(u32 length, body)*`` and ``rest`` bytes at most."""
+        """The part behind the first entries of a batch, in pieces of ``(u32 length, body)*`` and ``rest`` bytes at most."""
         while wanted > 0 and rest > 0:
             try:
                 count, bodies = self._at_hand(record, entry_id, wanted, rest)
@@ -191,5 +191,5 @@ class BookieReads(BookieRules):
 
 
 def advanced(record: LedgerRecord, request: ReadRequest) -> bool:
-    """Whether the LAC is beyond what the poll knows."""
+    """True if the LAC is beyond what the poll knows."""
     return request.previous_lac is not None and record.last_add_confirmed > request.previous_lac

@@ -1,4 +1,4 @@
-"""What a bookie keeps of a ledger, how the machine sees it, and what the machine asks of its host."""
+"""The record that a bookie keeps of a ledger, the machine's view of it, and the effects that the machine asks of its host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_ENTRIES = -1
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """What a bookie knows about one ledger besides its entries. All of it survives a restart.
+    """A bookie's knowledge about one ledger besides its entries. All of it survives a restart.
 
     ``key`` is None only for a ledger marked after a loss that nobody has presented a key for; the next key is then pinned.
     ``deleted`` is the tombstone left by garbage collection, so that an old writer stays locked out (B-6); ``deleted_at_ms`` is Unix time.

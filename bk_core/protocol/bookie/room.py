@@ -1,4 +1,4 @@
-"""What a bookie may still accept, from what its disk has left (B-11, BKE-3, BKE-8, BKE-9): byte counts in, decisions out."""
+"""The room that a bookie has for more entries, from what its disk has left (B-11, BKE-3, BKE-8, BKE-9): byte counts in, decisions out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Room:
 
 
 def free_bytes(look: DiskLook, reserve: int) -> int:
-    """What is free inside counts only beside some room outside: an entry that finds no long enough gap goes to the end of the file."""
+    """The free bytes. Those inside the file count only beside some room outside: an entry that finds no long enough gap goes to the end of
+    the file."""
     return look.outside + (look.inside if look.outside >= reserve // 4 else 0)
 
 

@@ -52,7 +52,7 @@ class ReadRun:
         return ReadRequest(0, self.ledger_id, self.first_entry_id)
 
     def after(self, count: int) -> ReadRun | None:
-        """What is left when the first ``count`` are answered."""
+        """The rest of the run when its first ``count`` entries are answered."""
         return ReadRun(self.ledger_id, self.first_entry_id + count, self.count - count) if count < self.count else None
 
 

@@ -51,7 +51,7 @@ class RequestStream(ServerProtocol):
         return units, consumed
 
     def encode_parts(self, response: Answer, reply_to: ReplyTo) -> list[BytesLike]:
-        """What to send for ``response``, in pieces. Raises InvalidArgumentError when the request's protocol has no such response."""
+        """The bytes to send for ``response``, in pieces. Raises InvalidArgumentError when the request's protocol has no such response."""
         match response:
             case AddRunAnswer():
                 number = v2_number(response.status)

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Sight(Enum):
-    """What a look at the metadata store has shown."""
+    """The result of a look at the metadata store."""
 
     HOME = "the cluster that this bookie has signed in to"
     GONE = "no such cluster: the metadata store has lost it, or never had it"

@@ -15,7 +15,7 @@ from bk_core.protocol.wire.messages import ReadLacResponse, ReadResponse
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which entries an answer should bring, and what to check them with: first, first + step, ... up to last."""
+    """The entries that an answer should bring, and the means to check them: first, first + step, ... up to last."""
 
     ledger_id: int
     first: int

@@ -1,4 +1,4 @@
-"""Which positions of an ensemble hold an entry, and how many answers are enough (Q-1..Q-10).
+"""The positions of an ensemble that hold an entry, and the number of answers that is enough (Q-1..Q-10).
 
 Two kinds of sets, both as bits of an int: a set of positions (bit p is position p) and, for a run of consecutive entries, a set of
 entries (bit i is the run's entry i). Work on a run is a handful of operations on such ints, however many entries it has.

@@ -16,7 +16,7 @@ DENIALS = frozenset({Status.NO_ENTRY, Status.NO_LEDGER})  # RC-11: definite. Sil
 
 
 class FencePhase:
-    """Who is fenced, and the numbers heard from them. ``again``: another recoverer has been at this ledger before."""
+    """The bookies that are fenced, and the numbers heard from them. ``again``: another recoverer has been at this ledger before."""
 
     def __init__(self, requests: RecoveryRequests, stored: LedgerMetadata, options: RecoveryOptions, limits: Limits, again: bool) -> None:
         self._requests = requests

@@ -211,6 +211,6 @@ class LongPoll:
 
 
 def _max_lac(response: object) -> int:
-    """What the bookie says beside the entry; -1 if nothing."""
+    """The LAC that the bookie tells beside the entry; -1 if none."""
     lac = getattr(response, "max_lac", None)
     return -1 if lac is None else int(lac)

@@ -102,7 +102,7 @@ class LedgerMetadata:
 
     @property
     def access(self) -> LedgerAccess:
-        """What entries of this ledger are checked with: to be given to other versions of the same metadata."""
+        """The password and digest type by which entries of this ledger are checked: to be given to other versions of the same metadata."""
         return LedgerAccess(self.digest_type, self.password)
 
     def with_access(self, access: LedgerAccess) -> LedgerMetadata:
@@ -146,7 +146,7 @@ class LedgerMetadata:
         return self.fragments[index]
 
     def first_entry_after(self, entry_id: int) -> int | None:
-        """Where the fragment behind the one of ``entry_id`` begins; None if there is none. Looked up as META-5's."""
+        """The first entry of the fragment behind the one of ``entry_id``; None if there is none. Looked up as META-5's."""
         index = bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id)
         return self.fragments[index].first_entry_id if index < len(self.fragments) else None
 

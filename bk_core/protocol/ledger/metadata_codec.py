@@ -52,7 +52,7 @@ _ABSENT_DIGEST = DigestType.CRC32  # what a reader assumes where none is stored 
 
 @lru_cache(maxsize=4096)  # a ledger of thousands of fragments names the same few bookies
 def is_bookie_id(text: str) -> bool:
-    """Whether every client can read ``text`` as a bookie id (metadata.md 4.2)."""
+    """True if every client can read ``text`` as a bookie id (metadata.md 4.2)."""
     return bool(text) and _BOOKIE_ID_LETTERS.issuperset(text) and text.lower() != "readonly"
 
 

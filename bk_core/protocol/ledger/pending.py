@@ -1,4 +1,4 @@
-"""What is known about entries on their way: who has them, who was sent them, who failed, run by run.
+"""The state of entries on their way: who has them, who was sent them, who failed, run by run.
 
 No object per entry: a run of 500 adds is one PendingRun whose AckSet keeps, per position, sets of entries as bits of an int
 (``distribution``). An answer for a run of entries is one or-operation, an ack quorum a threshold over E such ints, the committed prefix the
@@ -18,12 +18,12 @@ from bk_core.protocol.ledger.run import AddRun
 
 
 def trailing_ones(entries: int) -> int:
-    """How many entries from the first one on are in the set without a gap."""
+    """The number of entries, from the first one on, that are in the set without a gap."""
     return (~entries & (entries + 1)).bit_length() - 1
 
 
 class AckSet:
-    """What every position did with the entries of one run; each list has one set of entries per position.
+    """The answers of every position to the entries of one run; each list has one set of entries per position.
 
     ``acked``        answered OK by the bookie that holds the position (its ack leaves with it: EC-12)
     ``wanted``       in the position's write set and still of interest; given up after a late failure (WR-10) or in an older fragment

@@ -1,4 +1,4 @@
-"""What a range read asks for at a time: chunks, the lanes of a striped ledger, and how far ahead of its reader it may be."""
+"""The parts that a range read asks for at a time: chunks, the lanes of a striped ledger, and how far ahead of its reader it may be."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Block:
         return gone
 
     def take(self) -> list[EntryRun]:
-        """What may be delivered: of one chunk whatever is there, of several only all of it."""
+        """The runs that may be delivered: of one chunk whatever is there, of several only all of it."""
         lane = self.lanes[0] if len(self.lanes) == 1 else None
         if lane is not None and lane.step == 1:
             runs = lane.runs
@@ -126,7 +126,7 @@ class Block:
         return min((lane.next for lane in self.lanes if not lane.done), default=self.last + 1)
 
     def take_ready(self) -> list[EntryRun]:
-        """What there is without a gap from the first entry on, though more is to come: to make room."""
+        """The run without a gap from the first entry on, though more is to come: to make room."""
         end = self.ready - 1
         if end < self.first:
             return []
@@ -142,7 +142,7 @@ def _merged(first: int, last: int, lanes: list[list[EntryRun]]) -> EntryRun:
 
 
 class EntrySizes:
-    """What the entries of one ledger are guessed to have, from those that came lately. Shared by the reads of one handle."""
+    """The guessed size of a ledger's entries in bytes, from those that came lately. Shared by the reads of one handle."""
 
     __slots__ = ("_bytes",)
 
@@ -165,7 +165,7 @@ class EntrySizes:
 
 
 class ReadAhead:
-    """How much a read may ask for: bounded by bytes, which are guessed from what came before. A tail's reads share one.
+    """The amount that a read may ask for: bounded by bytes, which are guessed from what came before. A tail's reads share one.
 
     ``held`` are payload bytes that arrived and were not consumed.
     """
@@ -179,13 +179,14 @@ class ReadAhead:
         self._delivered: deque[int] = deque()
 
     def entries(self, batch: bool) -> int:
-        """How many entries to ask for at once: as many as one batch answer holds, of single reads only a few until their size is known."""
+        """The number of entries to ask for at once: as many as one batch answer holds, of single reads only a few until their size is
+        known."""
         if batch:
             return min(self._fitting(self._limits.read_batch_bytes), self._limits.read_chunk_entries)
         return self.run_entries() * self._lanes
 
     def run_entries(self) -> int:
-        """How many single reads make up one run."""
+        """The number of single reads that make up one run."""
         most = LANE_ENTRIES if self._sizes.known else max(1, SINGLE_READS_AT_FIRST // self._lanes)
         return min(self._fitting(self.run_bytes()), most, self._limits.read_chunk_entries)
 
@@ -193,13 +194,14 @@ class ReadAhead:
         return max(1, size // (self._sizes.bytes + ENTRY_OVERHEAD_BYTES))
 
     def blocks(self, batch: bool) -> int:
-        """How many blocks may be under way: of single reads as many as make up SINGLE_READS_IN_FLIGHT, but two at least."""
+        """The number of blocks that may be under way: of single reads as many as make up SINGLE_READS_IN_FLIGHT, but two at least."""
         if batch:
             return self._limits.read_chunks_in_flight
         return max(2, SINGLE_READS_IN_FLIGHT // self.entries(False)) if self._sizes.known else 1
 
     def run_bytes(self) -> int:
-        """What the answer to one run of single reads may have: entries may be larger than those before them, and then fewer are kept."""
+        """The bytes that the answer to one run of single reads may have: entries may be larger than those before them, and then fewer are
+        kept."""
         return max(1, min(self._limits.read_batch_bytes, self._limits.read_ahead_bytes // (2 * self._lanes)))
 
     def has_room(self, asked_entries: int) -> bool:

@@ -1,4 +1,4 @@
-"""What replicas answered instead of an entry, and which of it is reported (RD-6)."""
+"""The answers of replicas that gave no entry, and the choice of the one that is reported (RD-6)."""
 
 from __future__ import annotations
 

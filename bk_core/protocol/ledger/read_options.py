@@ -1,4 +1,4 @@
-"""What a reader may choose: how replicas are asked (RD-3..RD-5), how tails poll (LC-6), and what is shown during a recovery."""
+"""The options of a reader: how replicas are asked (RD-3..RD-5), how tails poll (LC-6), and what is shown during a recovery."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ReadMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How one handle reads.
+    """The way in which one handle reads.
 
     ``speculative``: while an operation is incomplete, ask another replica after ``Limits.speculative_read_ns``, doubled each time (RD-4).
     ``sticky``: without striping all reads prefer one bookie, which moves on when it fails (RD-2).

@@ -70,8 +70,8 @@ class RecoveryState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryProgress:
-    """How far a recovery is: the entry to decide next, the last entry that is back on Qa bookies, and on all Qw. Nothing here goes back
-    within a run, so that even bookies that come and go cannot keep up the appearance of progress."""
+    """The progress of a recovery: the entry to decide next, the last entry that is back on Qa bookies, and on all Qw. Nothing here goes
+    back within a run, so that even bookies that come and go cannot keep up the appearance of progress."""
 
     state: RecoveryState
     next_entry: int = 0
@@ -179,7 +179,7 @@ class LedgerRecovery:
 
     @property
     def progress(self) -> RecoveryProgress:
-        """How far this run is. While it does not change, nothing is being achieved."""
+        """The progress of this run. While it does not change, nothing is being achieved."""
         writer = self.writer
         if writer is None:
             return RecoveryProgress(self.state)

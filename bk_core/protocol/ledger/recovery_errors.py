@@ -1,4 +1,4 @@
-"""What a recovery that has to stop reports (RC-21)."""
+"""The errors of a recovery that has to stop (RC-21)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be chosen about a recovery. Every combination is safe; they differ in cost and in which bookies they get on with."""
+"""The options of a recovery. Every combination is safe; they differ in cost and in which bookies they get on with."""
 
 from __future__ import annotations
 

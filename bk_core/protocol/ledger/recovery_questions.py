@@ -1,4 +1,4 @@
-"""What a recovery asks bookies, and what the answers so far amount to. Bookkeeping only: nothing here sends or decides to close.
+"""The questions of a recovery to bookies, and the sum of the answers so far. Bookkeeping only: nothing here sends or decides to close.
 
 An inquiry is the same request put to several positions of one ensemble. An answer is good, a denial (RC-10), or unknown (RC-11). A position
 with an unknown answer may be asked again, ``repeats_max`` times each, while others are still silent: a bookie that hangs must not use

@@ -35,7 +35,7 @@ class RecoveryRequests:
         self._outstanding.clear()
 
     def take(self, request: int) -> tuple[Inquiry, int] | None:
-        """Whose answer this is: inquiry and position. None if nobody waits for it."""
+        """The inquiry and position that this answers. None if nobody waits for it."""
         return self._outstanding.pop(request, None)
 
     def _send(self, request: int, inquiry: Inquiry, position: int, message: Request) -> SendRead:

@@ -82,7 +82,7 @@ class ReplicaOrder:
 
 
 class ReadHistory:
-    """What reads met at each bookie lately. The world feeds it and tells the time (SM-4)."""
+    """The outcomes of reads at each bookie lately. The world feeds it and tells the time (SM-4)."""
 
     def __init__(self, slow_ns: int, recent_ns: int = RECENT_NS) -> None:
         self._slow_ns = slow_ns

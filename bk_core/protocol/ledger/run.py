@@ -47,7 +47,7 @@ class AddRun:
         return memoryview(self.frames)[self.offsets[index] + ADD_FRAME_PREFIX_BYTES : self.offsets[index + 1]]
 
     def count_for(self, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> int:
-        """How many there are of those ``indices``."""
+        """The number of ``indices`` for these arguments."""
         rounds, rest = divmod(self.count - start, ensemble_size)
         first = self.first_entry_id + start + rounds * ensemble_size
         last_round = ((position - entry) % ensemble_size < write_quorum_size for entry in range(first, first + rest))

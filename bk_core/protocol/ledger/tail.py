@@ -69,7 +69,7 @@ class Tail:
         self._finished = False
 
     def _known(self, lac: int) -> None:
-        """What the handle learned before counts even during a recovery."""
+        """Take in what the handle learned before, which counts even during a recovery."""
         if not self._view.is_closed:
             self._view.last_add_confirmed = max(self._view.last_add_confirmed, lac)
 
@@ -199,7 +199,7 @@ class Tail:
         return out
 
     def _is_past_the_end(self) -> bool:
-        """What could not be read was cut off by the close of the ledger; the alarm has been raised (OP-6)."""
+        """True if the close of the ledger cut off what could not be read; the alarm has been raised (OP-6)."""
         return self._view.is_closed and self._next > self._view.last_add_confirmed
 
     def _on_read(self) -> list[Effect]:

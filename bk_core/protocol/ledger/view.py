@@ -1,4 +1,4 @@
-"""What one reader knows of a ledger: its newest metadata, and how far it may read (OP-6, RD-1, RD-9, LC-4)."""
+"""One reader's knowledge of a ledger: its newest metadata, and how far it may read (OP-6, RD-1, RD-9, LC-4)."""
 
 from __future__ import annotations
 

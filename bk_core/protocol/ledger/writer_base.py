@@ -1,4 +1,5 @@
-"""What the parts of the writer share: its state, and the questions that more than one part asks. ``writer`` has the theory of operation."""
+"""The base that the parts of the writer share: its state, and the questions that more than one part asks. ``writer`` has the theory of
+operation."""
 
 from __future__ import annotations
 

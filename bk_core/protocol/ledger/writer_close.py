@@ -1,4 +1,4 @@
-"""How the writing of a ledger ends: closed, fenced, failed, abandoned (section 5, WR-11, WR-12)."""
+"""The ends of the writing of a ledger: closed, fenced, failed, abandoned (section 5, WR-11, WR-12)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ClosingWriter(ChangingWriter):
         return self._stop(WriterState.FENCED, error)
 
     def _may_close_here(self) -> bool:
-        """Whether the ledger may end at LAC: with guaranteed write quorum only what is fully replicated is closed over (G-10)."""
+        """True if the ledger may end at LAC: with guaranteed write quorum only what is fully replicated is closed over (G-10)."""
         return not self._guaranteed or self.last_add_fully_replicated == self.last_add_confirmed
 
     def _fatal(self, error: BkError) -> list[Effect]:

@@ -80,7 +80,7 @@ class FailingWriter(GuaranteeingWriter):
         return self._start_change(now_ns) if self._change is None and self.state is WriterState.OPEN else []
 
     def _record_failure(self, position: int, hits: Hits, status: Status, now_ns: int) -> tuple[list[Effect], bool]:
-        """Whether a change must be looked for now. EC-2: an uncommitted entry failed here; WR-10: only committed ones did.
+        """True if a change must be looked for now. EC-2: an uncommitted entry failed here; WR-10: only committed ones did.
 
         Entries that the bookie has do not count.
         """

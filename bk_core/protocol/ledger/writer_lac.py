@@ -73,7 +73,7 @@ class ConfirmingWriter(ClosingWriter):
         return [Fail(force.token, error) for force in waiting]
 
     def _closing_length(self) -> int:
-        """What was acknowledged but not forced is not part of the ledger (WR-17)."""
+        """The length without what was acknowledged but not forced, which is not part of the ledger (WR-17)."""
         return self._forced_length if self._deferred else super()._closing_length()
 
     # --- explicit LAC ------------------------------------------------------------------------------------------------

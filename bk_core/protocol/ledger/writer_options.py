@@ -1,4 +1,4 @@
-"""What the opener of a ledger decides about its writer. Every default is the behaviour that the rule book recommends."""
+"""The decisions of a ledger's opener about its writer. Every default is the behaviour that the rule book recommends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 
 class EnsembleChangeMode(Enum):
-    """What a failure of a bookie leads to (EC-3)."""
+    """The reaction to a bookie's failure (EC-3)."""
 
     IMMEDIATE = auto()  # it is replaced now
     DELAYED = auto()  # it is replaced once an entry cannot reach its ack quorum otherwise, or when it turned read-only
@@ -15,7 +15,7 @@ class EnsembleChangeMode(Enum):
 
 
 class ChangeWindow(Enum):
-    """What may be committed while the metadata of an ensemble change is on its way (EC-8, D8)."""
+    """The entries that may be committed while the metadata of an ensemble change is on its way (EC-8, D8)."""
 
     BLOCK = auto()  # nothing
     SURVIVORS = auto()  # what has its quorum without the departing bookies

@@ -1,4 +1,4 @@
-"""How many bytes of answers one connection has under way (LINK-5).
+"""The bytes of answers that one connection has under way (LINK-5).
 
 The window is as much as comes within ``HOLD_NS``: a fast link has many large answers under way, a thin one a few small ones, so that
 nobody waits long behind them and little is lost with a connection. Elapsed times tell the rate: an answer takes as long as what was
@@ -41,7 +41,7 @@ class FlowWindow:
         return admitted
 
     def piece(self, wanted: int, waiting: int) -> int:
-        """How much of ``wanted`` bytes to ask for at once, while so many wait for their turn."""
+        """The part of ``wanted`` bytes to ask for at once, while so many wait for their turn."""
         size = max(PIECE_BYTES_MIN, self.window // max(PIECES, waiting))
         self._limited = self._limited or size < wanted
         return min(wanted, size)
@@ -72,7 +72,8 @@ class FlowWindow:
 
 @dataclass(slots=True)
 class EntrySizes:
-    """What an entry of a ledger takes, as far as answers told. Of one that was never read a guess that lets a few be asked for."""
+    """The bytes that an entry of a ledger takes, as far as answers told. Of one that was never read a guess that lets a few be asked
+    for."""
 
     _sizes: dict[int, int] = field(default_factory=dict)
 

@@ -38,7 +38,7 @@ class LinkHealth:
     _marks: deque[tuple[int, int]] = field(default_factory=deque)  # (adds sent before, when)
 
     def connected(self, now_ns: int) -> None:
-        """What an earlier connection owed is not owed by this one."""
+        """Forget what an earlier connection owed: this one does not owe it."""
         self.heard_ns = now_ns
         self.drained_ns = self._latest_answered_ns = _NEVER
         self._adds_sent = self._adds_answered = 0
@@ -122,7 +122,7 @@ class Attempts:
     deadline_ns: int
 
     def next(self, now_ns: int) -> int | None:
-        """How long the next address may take; None if there is none, or no time."""
+        """The time in nanoseconds that the next address may take; None if there is none, or no time."""
         if self.left <= 0 or now_ns >= self.deadline_ns:
             return None
         share = (self.deadline_ns - now_ns) // self.left

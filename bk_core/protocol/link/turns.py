@@ -1,4 +1,4 @@
-"""Whose turn it is on a connection that cannot take everything at once (LINK-6)."""
+"""The order of turns on a connection that cannot take everything at once (LINK-6)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Turns(Generic[T]):
-    """What waits, by the reader it is for. Readers have their turns one after the other; of one reader the lowest entry goes first, because
-    that is what it waits for."""
+    """Requests that wait, by the reader they are for. Readers have their turns one after the other; of one reader the lowest entry goes
+    first, because that is what it waits for."""
 
     _by_reader: dict[Hashable, list[tuple[int, int, T]]] = field(default_factory=dict)
     _order: deque[Hashable] = field(default_factory=deque)
@@ -38,7 +38,7 @@ class Turns(Generic[T]):
         insort(waiting, (entry_id, self._number, item))  # numbers differ: items are never compared
 
     def peek(self) -> T:
-        """What ``pop`` would return. IndexError if nothing waits."""
+        """The item that ``pop`` would return. IndexError if nothing waits."""
         return self._by_reader[self._order[0]][0][2]
 
     def pop(self) -> T:

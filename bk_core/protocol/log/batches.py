@@ -1,4 +1,4 @@
-"""What a batch of a query is to a log, by the mark that the query has there. Pure.
+"""The standing of a query's batch in a log, by the mark that the query has there. Pure.
 
 A query numbers its batches without gaps, and commits each of them, also one without rows. So its mark says which batch comes next: one that
 the mark has already is a replay, and one behind a gap, or behind the first without any mark, comes to a log that has lost something.

@@ -105,7 +105,7 @@ class ListClearing(ListMachine):
     # --- what was put aside ---------------------------------------------------------------------------------------------
 
     def _clear(self, then: Callable[[], None]) -> None:
-        """What was released and is nobody's any more, what is condemned, and what a trim has dropped, one reference at a time."""
+        """Delete released ledgers that are nobody's any more, condemned ones, and what a trim has dropped, one reference at a time."""
         self._change(lambda listed, load: listed.settle(self._intents, load) if listed.released else listed, lambda: self._settled(then))
 
     def _settled(self, then: Callable[[], None]) -> None:

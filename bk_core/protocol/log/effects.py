@@ -1,4 +1,4 @@
-"""What the machines of a log ask of their world, and what can happen to them (replication-protocol.md section 10).
+"""Effects that the machines of a log ask of their world, and events that can happen to them (replication-protocol.md section 10).
 
 These stand one level above the effects of a ledger: creating, recovering, closing a ledger and appending to it are whole operations
 here, each run by a ledger machine of its own. Every request has a number of its own and gets exactly one answer with that number (SM-3),

@@ -1,4 +1,5 @@
-"""Who may write a log exclusively. Pure: decided from the list and from what is known of transactional writers, before any fencing.
+"""The admission of exclusive writers to a log. Pure: decided from the list and from what is known of transactional writers, before any
+fencing.
 
 A log belongs to transactional writers (queries, Spark's sink) as long as its list has a mark of one, or an intent tells of one that is
 not known to be gone. Marks of one-shot writes do not count: such a write is over when it is marked. The entries of an ``arrow`` log are
@@ -18,7 +19,8 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Insisted:
-    """What a writer that wants the log for itself has been told to do: fence an exclusive writer, stop queries, append Arrow entries."""
+    """The things that a writer which wants the log for itself has been told to do: fence an exclusive writer, stop queries, append Arrow
+    entries."""
 
     take_over: bool = True
     take_over_queries: bool = False

@@ -72,7 +72,7 @@ def counts(items: Iterable[Item], seq: int, load: Load) -> tuple[int, int]:
 
 
 def named(items: Iterable[Item], wanted: Collection[int], load: Load, trimmed_seq: int = 0) -> frozenset[int]:
-    """Which of the ledgers ``wanted`` a segment from ``trimmed_seq`` on names, or a reference lies in."""
+    """Those of the ledgers ``wanted`` that a segment from ``trimmed_seq`` on names, or that a reference lies in."""
     found: set[int] = set()
     for item in items:
         missing = [ledger_id for ledger_id in wanted if ledger_id not in found]

@@ -1,4 +1,5 @@
-"""Whose a log is, and whose a ledger is (OWN-3 .. OWN-6, OWN-11): ledger ids mean nothing without the cluster that issued them. Pure."""
+"""The cluster that owns a log, and the log that owns a ledger (OWN-3 .. OWN-6, OWN-11): ledger ids mean nothing without the cluster that
+issued them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ LOG_ROOT_KEY = "logRoot"
 
 
 class Standing(Enum):
-    """How a ledger of this cluster stands to a log."""
+    """The relation of a ledger of this cluster to a log."""
 
     NAMED = "carries the log's name"
     ADOPTED = "carries no log's name, and a person has said that it is the log's"
@@ -32,7 +33,7 @@ class Claim(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """How many ledgers of a list stand how."""
+    """The numbers of a list's ledgers by their relation to the log."""
 
     named: int = 0
     other: int = 0
@@ -89,7 +90,7 @@ def _was_used(listed: LedgerList) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What is left of a log under its name: the id of the log that is there, tombstones, an intent of the ledger in question;
+    """The traces of a log under its name: the id of the log that is there, tombstones, an intent of the ledger in question;
     ``unclear``: something is there that cannot be read, or lies elsewhere."""
 
     log_id: str | None = None

@@ -1,4 +1,4 @@
-"""How far a reader of a log is behind its end. Pure."""
+"""The distance of a log's reader from the end of the log. Pure."""
 
 from __future__ import annotations
 

@@ -127,11 +127,11 @@ class LedgerList:
         return mark is not None and mark.batch_id >= batch_id
 
     def named(self, ledger_ids: Collection[int], load: Load = no_history) -> frozenset[int]:
-        """Which of these ledgers the log lists, as data of a segment that is left or as history."""
+        """Those of these ledgers that the log lists, as data of a segment that is left or as history."""
         return named(self.items, ledger_ids, load, self.trimmed_seq)
 
     def mentioned(self, ledger_ids: Collection[int], load: Load = no_history) -> frozenset[int]:
-        """Which of these ledgers the log lists, or still has to read in order to delete what a trim has dropped."""
+        """Those of these ledgers that the log lists, or still has to read in order to delete what a trim has dropped."""
         opened = {ref.ledger_id for ref in self.opened}.intersection(ledger_ids)
         return named(self.dropped, ledger_ids, load) | self.named(ledger_ids, load) | opened
 

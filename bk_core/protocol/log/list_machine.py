@@ -1,4 +1,4 @@
-"""What machines share that work on the whole list of a log: reading it, and loading the chunks of its history that an answer needs."""
+"""The base of machines that work on the whole list of a log: reading it, and loading the chunks of its history that an answer needs."""
 
 from __future__ import annotations
 

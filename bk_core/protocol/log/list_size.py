@@ -1,4 +1,4 @@
-"""How large a list may become: it is one value of the metadata store, and marks of queries are the part that nothing seals. Pure."""
+"""The largest size of a list: it is one value of the metadata store, and marks of queries are the part that nothing seals. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machines of a log share: numbered requests, each with one answer and one thing to do about it; timers; one step at a time."""
+"""The base of a log's machines: numbered requests, each with one answer and one thing to do about it; timers; one step at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every reader of a log decides alike: whether it may go on behind a segment, and what it has lost. Pure.
+"""Decisions that every reader of a log takes alike: whether it may go on behind a segment, and what it has lost. Pure.
 
 ``LogReaderOrder`` reads one log entry by entry (client/log_reader.py drives it). Spark's source plans batches of many logs before anything
 is read, from offsets that Spark keeps: it has no position that moves by reading, reads every range in another process, and repeats

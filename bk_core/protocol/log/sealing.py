@@ -36,7 +36,8 @@ SEAL_LIMITS = SealLimits()
 
 
 def next_chunk(listed: LedgerList, limits: SealLimits = SEAL_LIMITS) -> Chunk:
-    """What is to be sealed next; () if the list is small enough. One chunk has at most eight times ``chunk`` segments."""
+    """The segments or references that are to be sealed next; () if the list is small enough. One chunk has at most eight times ``chunk``
+    segments."""
     last = listed.history[-limits.fan_out :]
     if len(last) == limits.fan_out and len({ref.level for ref in last}) == 1:
         return last

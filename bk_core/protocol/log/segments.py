@@ -106,7 +106,8 @@ def _most(total: int, parts: int, limit: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """What a committing writer brings: an acknowledged, inclusive range of entries of one ledger; ``bytes`` of payload, ``rows`` in it.
+    """A range that a committing writer brings: an acknowledged, inclusive range of entries of one ledger; ``bytes`` of payload, ``rows`` in
+    it.
 
     Every entry but the last holds ``rows_per_entry`` rows (0: not known, see above).
     """
@@ -168,9 +169,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class LogProperties:
-    """How entries of the log are made and kept. ``entry_format``: raw, each entry is what its writer gave; arrow, Spark's record batches,
-    which Spark asks for by name when it makes a log. ``schema`` is a serialised Arrow schema in base64, or "" until the first write gives
-    it.
+    """The settings by which entries of the log are made and kept. ``entry_format``: raw, each entry is what its writer gave; arrow, Spark's
+    record batches, which Spark asks for by name when it makes a log. ``schema`` is a serialised Arrow schema in base64, or "" until the
+    first write gives it.
 
     ``retention_ms``, ``retention_bytes``: what is older, or beyond that many newest bytes, may be trimmed; None keeps it for ever.
     ``guaranteed``: data ledgers are written with a guaranteed write quorum. ``committed_retention_ms``: marks of queries that have not

@@ -22,8 +22,8 @@ from bk_core.protocol.log.view import LogView
 
 @dataclass(frozen=True, slots=True)
 class TrimBounds:
-    """What may go: what lies before the segment of ``before``, what was committed before ``before_ms`` (milliseconds since 1970), and what
-    is older than the newest ``max_bytes``. Of several bounds the farthest holds."""
+    """The bounds of a trim. It drops what lies before the segment of ``before``, what was committed before ``before_ms`` (milliseconds
+    since 1970), and what is older than the newest ``max_bytes``. Of several bounds the farthest holds."""
 
     before: Position | None = None
     before_ms: int | None = None

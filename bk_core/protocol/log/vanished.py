@@ -1,4 +1,4 @@
-"""Which writers are gone for certain, and when a ledger that they left may be collected. Pure.
+"""Decides if a writer is gone for certain, and if a ledger that it left may be collected. Pure.
 
 Decided from what an intent says of its process, what is seen of that process here, and the age of the intent.
 """
@@ -13,7 +13,7 @@ COMMIT_GRACE_MS = 60_000
 
 
 class Presence(Enum):
-    """What can be seen of a process by its number."""
+    """The state of a process, as far as its number lets it be seen."""
 
     ABSENT = auto()
     """The kernel says there is none in this process namespace."""
@@ -26,7 +26,7 @@ class Presence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where numbers of processes mean something: a host by its name, its boot and the process namespace. "": not known."""
+    """The place in which numbers of processes mean something: a host by its name, its boot and the process namespace. "": not known."""
 
     host: str
     boot: str

@@ -74,11 +74,11 @@ class LogView:
         return segments_of(self.listed.items, max(first_seq, self.listed.trimmed_seq), last, self.load)
 
     def named(self, ledger_ids: Collection[int]) -> frozenset[int]:
-        """Which of these ledgers the log lists, as data or as history."""
+        """Those of these ledgers that the log lists, as data or as history."""
         return self.listed.named(ledger_ids, self.load)
 
     def mentioned(self, ledger_ids: Collection[int]) -> frozenset[int]:
-        """Which of these ledgers the log lists, or still has to read in order to delete what a trim has dropped."""
+        """Those of these ledgers that the log lists, or still has to read in order to delete what a trim has dropped."""
         return self.listed.mentioned(ledger_ids, self.load)
 
     # --- positions ----------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class LogView:
         return self._advance_over(pieces(self.listed.items, here.seq + 1, self.load), budget) or self.end_position
 
     def _advance_over(self, items: Iterable[Item], budget: _Budget) -> Position | None:
-        """Where the budget ends among ``items``; None if it outlasts them."""
+        """The position among ``items`` at which the budget ends; None if it outlasts them."""
         for item in items:
             if isinstance(item, Segment) and item.live:
                 return None
@@ -199,7 +199,7 @@ class LogView:
 
 
 class _Budget:
-    """What may still be admitted; None is unlimited."""
+    """The rows and bytes that may still be admitted; None is unlimited."""
 
     __slots__ = ("left",)
 

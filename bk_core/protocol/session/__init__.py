@@ -1,4 +1,4 @@
-"""What a client decides between its ledgers and the world: who is suspect, which address counts, how long an outage is borne.
+"""Decisions of a client between its ledgers and the world: who is suspect, which address counts, how long an outage is borne.
 
 suspicion.py  bookies whose connections broke, and when they are asked again
 addresses.py  addresses of bookies while the metadata store answers, and while it does not

@@ -1,4 +1,4 @@
-"""Which address of a bookie a new connection takes, and when the metadata store is asked for it (SES-5, SES-6)."""
+"""The address of a bookie that a new connection takes, and the moment at which the metadata store is asked for it (SES-5, SES-6)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How long a wait outlives an outage of the metadata store (SES-7), what is said about the outage (SES-8), and how long a server may take
-to answer a new connection (SES-12)."""
+"""The time that a wait outlives an outage of the metadata store (SES-7), the messages about the outage (SES-8), and the time that a server
+may take to answer a new connection (SES-12)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Connection:
         self._lost_at_ns: int | None = None
 
     def changed(self, connected: bool, now_ns: int) -> str | None:
-        """What to say now, if anything. The first connection, and that there has not been any yet, are no news."""
+        """The message that is due now, if any. The first connection, and that there has not been any yet, are no news."""
         if not connected:
             if not self._was_there or self._lost_at_ns is not None:
                 return None

@@ -1,4 +1,5 @@
-"""What is found at the addresses of a metadata store that gives no session, if waiting may help, and how it is told (SES-11)."""
+"""A look at the addresses of a metadata store that gives no session: what is there, if waiting may help, and the message about it
+(SES-11)."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def is_hopeless(found: Sequence[Found]) -> bool:
 
 
 def kind_of(answer: bytes | None) -> Reach:
-    """What answered ZooKeeper's command ``srvr`` so; None for nothing in time, b"" for the end of the connection."""
+    """The kind of server that answered ZooKeeper's command ``srvr`` so; None for nothing in time, b"" for the end of the connection."""
     if answer is None:
         return Reach.SILENT
     if answer.startswith((b"Zookeeper version", b"srvr is not executed")):  # the second: not among the commands that are allowed

@@ -16,7 +16,7 @@ ITEM_BYTES_MIN = 4 + 32  # the length, and the header of an entry
 
 @dataclass(frozen=True, slots=True)
 class BodyCheck:
-    """What the bodies of an answer are verified with: a number of the ledger metadata's digest enum, and the key of HMAC."""
+    """The means by which the bodies of an answer are verified: a number of the ledger metadata's digest enum, and the key of HMAC."""
 
     digest_type: int
     hmac_key: bytes = field(default=b"", repr=False)

@@ -23,7 +23,8 @@ Protocol = Literal["v2", "v3"]
 
 @dataclass(frozen=True, slots=True)
 class ReplyTo:
-    """What a response must repeat of its request besides the ids: protocol, header version (0: the legacy word of v2), v3 priority."""
+    """The part of a request, besides the ids, that its response repeats: protocol, header version (0: the legacy word of v2), v3
+    priority."""
 
     protocol: Protocol
     version: int
@@ -105,7 +106,7 @@ Item = tuple[int, int, int, int, int, int, int]
 
 
 def scan_v2(buffer: BytesLike, start: int, stop: int, frame_bytes_max: int) -> tuple[list[Item], int, int]:
-    """What a client has received: (items, how far they go, size of the incomplete frame behind them or 0).
+    """Decode what a client has received: (items, how far they go, size of the incomplete frame behind them or 0).
 
     Answers to adds and to reads are joined where they follow each other. Bookies from 4.16 write the acknowledgements of one journal sync
     as one run of frames, so a buffer is a few items whatever its size. Raises RemoteProtocolError.

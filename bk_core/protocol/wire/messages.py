@@ -1,4 +1,4 @@
-"""What clients and bookies say to each other: one frozen dataclass per request and response, no bytes of the wire.
+"""The messages of clients and bookies: one frozen dataclass per request and response, no bytes of the wire.
 
 Source: wire-protocol.md 4.2 and 5.2-5.3. ``body`` is an entry body: 32-byte header, digest, payload (wire-protocol.md 7.1).
 ``request_id`` is the correlation number: v3 ``txnId``, v2 batch-read ``requestId``; 0 where v2 has none (adds and single reads are
@@ -205,7 +205,7 @@ class BatchReadResponse:
 
 @dataclass(frozen=True, slots=True)
 class ReadRunResponse:
-    """What came of a ReadRunRequest, a prefix of it: ``frames`` are v2 read responses back to back, ``(u32 length, 24 bytes, body)*``."""
+    """The answer to a prefix of a ReadRunRequest: ``frames`` are v2 read responses back to back, ``(u32 length, 24 bytes, body)*``."""
 
     request_id: int
     status: Status

@@ -35,11 +35,11 @@ class ReadRun:
         return self.next > self._last
 
     def awaits(self, entry_id: int) -> bool:
-        """Whether an answer about this entry is still wanted."""
+        """True if an answer about this entry is still wanted."""
         return self.next <= entry_id <= self._last and (entry_id - self.next) % self._request.step == 0 and entry_id not in self._ahead
 
     def in_order(self, first: int, count: int, step: int) -> int:
-        """How many of ``count`` answers, to entries ``first``, ``first + step``, ..., continue what is there."""
+        """The number of ``count`` answers, to entries ``first``, ``first + step``, ..., that continue what is there."""
         if first != self.next or not count:
             return 0
         return min(count if step == self._request.step else 1, (self._last - first) // self._request.step + 1)
@@ -78,7 +78,7 @@ class ReadRun:
             self._ahead_bytes = 0
 
     def response(self, otherwise: Status) -> ReadRunResponse:
-        """What there is: OK if that is anything, else why the first entry was refused, or ``otherwise``."""
+        """The answer to the whole run: OK if anything is there, else why the first entry was refused, or ``otherwise``."""
         asked = self._request
         status = Status.OK if self._frames else otherwise if self._refusal is None else self._refusal
         return ReadRunResponse(asked.request_id, status, asked.ledger_id, asked.entry_id, self._frames, self._max_lac)

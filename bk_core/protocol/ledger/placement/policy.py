@@ -1,4 +1,4 @@
-"""What every placement policy can do, and what they share: one order of preference per choice."""
+"""The interface of placement policies, and their common base: one order of preference per choice."""
 
 from __future__ import annotations
 

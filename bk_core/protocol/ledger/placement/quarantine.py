@@ -16,7 +16,7 @@ _ABOUT_THE_LEDGER = frozenset(
 
 
 def is_bookie_failure(status: Status) -> bool:
-    """Whether an answer counts against the bookie that gave it (or gave none)."""
+    """True if an answer counts against the bookie that gave it (or gave none)."""
     return status not in _ABOUT_THE_LEDGER
 
 

@@ -1,4 +1,4 @@
-"""Which rack a bookie stands in (metadata.md 1.5, 5.1).
+"""The rack of each bookie (metadata.md 1.5, 5.1).
 
 A *location* is an absolute path such as ``/rack-a``, or ``/region/rack`` in clusters of two levels. Locations are given for names; a name
 is a bookie id, a host name or an address. All locations of one cluster have the same depth.

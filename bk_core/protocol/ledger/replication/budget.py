@@ -1,4 +1,4 @@
-"""How much a check or a copy may hold in memory and read per second."""
+"""The bytes that a check or a copy may hold in memory and read per second."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ByteBudget:
         return max(1, min(self.batch_bytes_max, self.bytes_max // BATCHES_IN_BUDGET))
 
     def admits(self, size: int) -> bool:
-        """Whether ``size`` more bytes may be asked for. Something always may, or one large entry would block for ever."""
+        """True if ``size`` more bytes may be asked for. Something always may, or one large entry would block for ever."""
         return self.in_flight == 0 or self.in_flight + size <= self.bytes_max
 
     def pause_ns(self, now_ns: int) -> int:
-        """How long the rate wants nothing to be asked; 0 if it does not mind."""
+        """The time during which the rate wants nothing to be asked; 0 if it does not mind."""
         return max(0, self._free_at_ns - now_ns)
 
     def reserve(self, size: int) -> None:

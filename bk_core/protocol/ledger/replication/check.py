@@ -1,4 +1,4 @@
-"""Which replica of which entry of one fragment is missing or bad (RR-4).
+"""The check of one fragment for replicas of entries that are missing or bad (RR-4).
 
 Theory of operation. Every position of the fragment is a replica of its own stripe. In quick mode the first and the last entry of each
 stripe are read, in full mode every entry, always from that one bookie and never with the fence flag. Without striping many entries are
@@ -33,7 +33,7 @@ SILENCE = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.PROTOCOL_ERROR, 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """What one position of a fragment holds of its stripe ``first_stored..last_stored`` (None: the stripe is empty)."""
+    """The content of one position of a fragment: its part of the stripe ``first_stored..last_stored`` (None: the stripe is empty)."""
 
     position: int
     bookie: BookieId
@@ -310,7 +310,7 @@ class FragmentCheck:
     # --- the report --------------------------------------------------------------------------------------------------
 
     def report(self) -> FragmentReport:
-        """What is known so far; complete once the machine has completed."""
+        """The result so far; complete once the machine has completed."""
         return FragmentReport(self.span, tuple(self._reports()))
 
     def _reports(self) -> Iterator[ReplicaReport]:

@@ -1,4 +1,5 @@
-"""Which fragments may be checked and copied, which entries a position stores, and how a fragment's bookies are exchanged. No state."""
+"""Functions without state: which fragments may be checked and copied, which entries a position stores, and how a fragment's bookies are
+exchanged."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def is_eligible(metadata: LedgerMetadata, first_entry_id: int) -> bool:
 
 
 def fragment_index(metadata: LedgerMetadata, first_entry_id: int) -> int | None:
-    """Where the fragment with this key stands in the metadata; None if there is none."""
+    """The index of the fragment with this key in the metadata; None if there is none."""
     index = bisect_left(metadata.fragments, first_entry_id, key=lambda fragment: fragment.first_entry_id)
     found = index < len(metadata.fragments) and metadata.fragments[index].first_entry_id == first_entry_id
     return index if found else None
@@ -139,7 +140,7 @@ class EntryRanges:
         return EntryRanges(tuple((low, high) for low, high in joined))
 
     def count(self, distribution: Distribution, position: int) -> int:
-        """How many ids, each period of the stripe counted at once."""
+        """The number of ids, each period of the stripe counted at once."""
         size, held = distribution.ensemble_size, distribution.write_quorum_size
         total = 0
         for low, high in self.ranges:

@@ -20,12 +20,12 @@ def spans_to_fill(metadata: LedgerMetadata) -> tuple[FragmentSpan, ...]:
 
 
 def everything(metadata: LedgerMetadata, span: FragmentSpan) -> dict[int, EntryRanges]:
-    """What FragmentRepair is to write again: every entry of the span, at every position of its write set."""
+    """The entries that FragmentRepair is to write again: every entry of the span, at every position of its write set."""
     return {position: EntryRanges(((span.first_entry_id, span.last_entry_id),)) for position in range(metadata.ensemble_size)}
 
 
 def sealed(stored: LedgerMetadata, filled: tuple[Fragment, ...]) -> LedgerMetadata | None:
-    """What is to be stored once everything is filled in; ``filled`` are the fragments as they were then.
+    """The metadata to be stored once everything is filled in; ``filled`` are the fragments as they were then.
 
     None if the seal is there. ReplicationError if bookies were exchanged meanwhile: what took their place has to be filled first.
     """

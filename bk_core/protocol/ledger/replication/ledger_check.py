@@ -125,7 +125,7 @@ class LedgerCheck:
         )
 
     def _take(self, number: int, effects: list[Effect]) -> list[Effect]:
-        """What one fragment wants of the world; its timers under its own name, but the pace is everybody's."""
+        """The effects of one fragment's check; its timers are under its own name, but the pace is everybody's."""
         taken: list[Effect] = []
         for effect in effects:
             match effect:

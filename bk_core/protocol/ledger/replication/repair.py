@@ -161,7 +161,7 @@ class FragmentRepair:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """What is known to be stored."""
+        """The metadata that is known to be stored."""
         return self._change.metadata
 
     @property
@@ -282,7 +282,7 @@ class FragmentRepair:
         return [SendRead(self._requests, bookie, BatchReadRequest(self._requests, self.ledger_id, reading.next, count, bytes_max))]
 
     def _size(self, single: bool) -> int:
-        """What one read will take until its copies are confirmed: each bookie that is to get them counts."""
+        """The bytes that one read will take until its copies are confirmed: each bookie that is to get them counts."""
         return self._budget.entry_bytes * self._fan_out if single else self._budget.batch_bytes
 
     def _read(self, event: ReadReply, now_ns: int) -> list[Effect]:
@@ -427,7 +427,7 @@ class FragmentRepair:
         return effects + self._go_on(now_ns)
 
     def _again(self, now_ns: int) -> list[Effect]:
-        """What failed is read and sent again."""
+        """Read and send again what failed."""
         self._waiting.extend(self._resting)
         self._resting.clear()
         effects: list[Effect] = []
