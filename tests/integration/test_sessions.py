@@ -29,19 +29,12 @@ from bk_core.client.log_reader import LogReader
 from bk_core.client.logs import LogProperties, LogWriter, create_log
 from bk_core.errors import BkError, BookieUnavailableError, MetadataUnavailableError, ReadError
 from bk_core.metadata import open_store
+from tests.integration.patience import PATIENCE_S, until
 from tests.network.proxy import Proxy
 from tests.network.stopping import stop_process
 from tests.soak.cluster import ThroughProxy
 
-PATIENCE_S = 60.0
 T = TypeVar("T")
-
-
-def until(true: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def again(make: Callable[[], T]) -> T:
