@@ -19,6 +19,7 @@ from bk_spark.kafka_columns import AS_RAW
 from bk_spark.known_columns import KnownColumns
 from bk_spark.options import Options, refuse_others
 from bk_spark.partitions import partitions_of, read_partition
+from bk_spark.plain_errors import plainly
 from bk_spark.pushdown import NO_BOUNDS, Bounds, bounds_of
 from bk_spark.snapshot import PLACES, check_read_schema, common_columns, is_raw_source, read_ranges, source_schema, views_of
 from bk_spark.tables.cluster import BOOKIES, FRAGMENTS, LEDGERS
@@ -80,6 +81,7 @@ class BookKeeperReader(DataSourceReader):
         own = None if self._raw else common_columns(views)
         self._known = None if own is None else KnownColumns(own if options.include_metadata == KAFKA else schema, own)
 
+    @plainly
     def partitions(self) -> Sequence[InputPartition]:
         client = client_for(self._options.uri, self._options.protocol)
         views, ranges = read_ranges(client, self._options, self._bounds)
@@ -94,6 +96,7 @@ class BookKeeperReader(DataSourceReader):
 class PushdownReader(BookKeeperReader):
     """Every filter is handed back, so that Spark looks at each row again: bounds only spare reading (pushdown.py)."""
 
+    @plainly
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         include = self._options.include_metadata
         meant = AS_RAW if include == KAFKA else _PLAIN if self._raw else _UNDERSCORED if include else {}
@@ -124,6 +127,7 @@ class MetadataReader(DataSourceReader):
         self._columns = tuple(schema.names)
         self._schema = arrow_schema(schema)
 
+    @plainly
     def partitions(self) -> Sequence[InputPartition]:
         client = client_for(self._options.uri, self._options.protocol)
         return [TablePartition(unit) for unit in self._table.plan(client, self._options, self._bounds)]
@@ -139,6 +143,7 @@ class MetadataReader(DataSourceReader):
 
 
 class PushdownMetadataReader(MetadataReader):
+    @plainly
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = bounds_of(filters, self._table.bounded_by)
         return filters

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from bk_core.client.guards import check_password
-from bk_core.client.list_store import UPDATE_TIMEOUT_S, until_definite
+from bk_core.client.list_store import UPDATE_TIMEOUT_S, no_such_log, until_definite
 from bk_core.client.logs import log_path, read_ledger_list
 from bk_core.client.writers import writer_told
 from bk_core.errors import InvalidArgumentError, LogTakenOverError, NoSuchLogError, WrongPasswordError
@@ -95,7 +95,7 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
     listed = _read(client, log)
     if listed is None:
         if not options.create_logs:
-            raise NoSuchLogError(f"there is no log {log!r}, and createLogs is false", log=log)
+            raise NoSuchLogError(f"{no_such_log(client, log).args[0]}; createLogs is false, so this write makes none", log=log)
         properties = wanted_properties(options)
     else:
         properties = listed.properties

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from bk_core.errors import InvalidArgumentError
 from bk_spark.catalog import for_reading, for_writing, forget, of_table, remember
 from bk_spark.options import parse_options
+from bk_spark.plain_errors import plainly
 from bk_spark.worker_process import spare_collections
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class BookKeeperDataSource(DataSource):
     def name(cls) -> str:
         return "bookkeeper"
 
+    @plainly
     def schema(self) -> StructType:
         """Spark pickles the source after this call, and calls it only where no schema was given (5.2): so what follows knows."""
         from bk_spark.reader import schema_of
@@ -49,11 +51,13 @@ class BookKeeperDataSource(DataSource):
             return remember(schema_of(parse_options(self._table)), self._table)
         return schema_of(parse_options(self._given))
 
+    @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         from bk_spark.reader import BATCH_OPTIONS, batch_reader
 
         return batch_reader(parse_options(for_reading(self._given, schema, BATCH_OPTIONS.__contains__)), schema)
 
+    @plainly
     def streamReader(self, schema: StructType) -> BookKeeperStreamReader:
         from bk_spark.stream_reader import BookKeeperStreamReader
 
@@ -62,11 +66,13 @@ class BookKeeperDataSource(DataSource):
             raise InvalidArgumentError(f"metadata={options.metadata} is a table for batch reads; a stream reads log, logs or logPattern")
         return BookKeeperStreamReader(options, schema, self._inferred)
 
+    @plainly
     def writer(self, schema: StructType, overwrite: bool) -> BookKeeperWriter:
         from bk_spark.writer import BookKeeperWriter
 
         return BookKeeperWriter(parse_options(for_writing(self._given)), forget(schema), overwrite)
 
+    @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> BookKeeperStreamWriter:
         from bk_spark.writer import BookKeeperStreamWriter
 

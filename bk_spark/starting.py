@@ -17,6 +17,8 @@ from bk_core.protocol.log.view import LogView
 from bk_spark.grammar import EARLIEST, LATEST, Offsets, Place, matching
 from bk_spark.options import Options
 
+_SHOWN = 10  # names of logs in a message
+
 
 def source_logs(options: Options, client: Any, under_way: bool = False) -> tuple[str, ...]:
     """Names of the logs to read, sorted: ``log``, ``logs``, or those that ``logPattern`` matches now. NoSuchLogError if it matches none.
@@ -26,9 +28,10 @@ def source_logs(options: Options, client: Any, under_way: bool = False) -> tuple
     if options.log_pattern is None:
         names = options.log_names()
     else:
-        names = matching(options.log_pattern, list_logs(client))
+        there = list_logs(client)
+        names = matching(options.log_pattern, there)
         if not names:
-            raise NoSuchLogError(f"logPattern {options.log_pattern!r} matches no log", pattern=options.log_pattern)
+            raise NoSuchLogError(f"logPattern {options.log_pattern!r} matches no log; {_some(there)}", pattern=options.log_pattern)
     if not (under_way and options.log_pattern is not None):
         check_offsets_name(options, names)
     return names
@@ -80,6 +83,12 @@ def _check_same(option: str, given: Collection[str], names: Collection[str]) -> 
     if missing or strange:
         wrong = f"leaves out {_list(missing)}" if missing else f"names {_list(strange)}"
         raise InvalidArgumentError(f"{option} {wrong}; the source reads {_list(names)}")
+
+
+def _some(names: Collection[str]) -> str:
+    shown = sorted(names)[:_SHOWN]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return f"there are {', '.join(shown)}{more}" if names else "there is none at all"
 
 
 def _list(names: Collection[str]) -> str:

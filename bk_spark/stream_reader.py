@@ -25,8 +25,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from bk_core.client.list_store import no_such_log
 from bk_core.client.logs import now_ms
-from bk_core.errors import InvalidArgumentError, LogDataLossError, LogError, LogSchemaError, NoSuchLogError
+from bk_core.errors import InvalidArgumentError, LogDataLossError, LogError, LogSchemaError
 from bk_core.protocol.log.lag import Lag, lag
 from bk_core.protocol.log.position import Position
 from bk_spark.admission import Backlog, Delay, admit
@@ -39,6 +40,7 @@ from bk_spark.known_columns import KnownColumns
 from bk_spark.offsets import LogOffset, check_there, from_json, to_json
 from bk_spark.options import Options, refuse_others
 from bk_spark.partitions import partitions_of, read_partition
+from bk_spark.plain_errors import plainly
 from bk_spark.planning import EntryRange, committed_ranges
 from bk_spark.reader import BATCH_OPTIONS
 from bk_spark.snapshot import check_read_schema, common_columns, is_raw_source, source_schema, views_of
@@ -103,6 +105,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     # --- the first offset ----------------------------------------------------------------------------------------------
 
+    @plainly
     def initialOffset(self) -> dict[str, Any]:
         """Spark does not store it and asks again (5.6), so it is fixed for the run, and with ``readerName`` for ever."""
         if self._initial is None:
@@ -125,7 +128,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             check_beginning(self._options, snapshots)
         missing = sorted(set(names) - set(snapshots))
         if missing and self._options.log_pattern is None:
-            raise NoSuchLogError(f"there is no log {missing[0]!r}", log=missing[0])
+            raise no_such_log(client_for(self._options.uri, self._options.protocol), missing[0])
         return {name: self._begin(snapshot) for name, snapshot in snapshots.items()}
 
     def _begin(self, snapshot: Snapshot) -> LogOffset:
@@ -145,10 +148,12 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             return ReadMinRows(options.min_rows_per_trigger)
         return ReadAllAvailable()
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes what is read in this run. Called before ``initialOffset``, after a restart too (5.7)."""
         self._target = {name: (snapshot.view.log_id, snapshot.end) for name, snapshot in self._snapshots(fresh=True).items()}
 
+    @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Rows, bytes, least rows and delay hold together (Spark knows no composite limit); ReadAllAvailable is obeyed.
 
@@ -282,6 +287,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     # --- lag ------------------------------------------------------------------------------------------------------------
 
+    @plainly
     def reportLatestOffset(self) -> dict[str, Any]:
         """``latestOffset`` of the progress: the end of each log with its cumulative rows and bytes; lag is what ``endOffset`` lacks."""
         if self._latest is None:
@@ -303,6 +309,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             text = "log %s: %d rows; then %d rows, %d bytes, %.1f s behind"
             _log.info(text, name, max(0, taken), behind.rows, behind.bytes, behind.seconds, extra={"context": context})
 
+    @plainly
     def commit(self, end: dict[str, Any]) -> None:
         """A hint only (5.6): nothing is released by it."""
 
@@ -314,6 +321,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     # --- tasks -----------------------------------------------------------------------------------------------------
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """LogDataLossError if start > end: returning nothing would lose rows silently (5.6 d)."""
         before, after = from_json(start), from_json(end)

@@ -15,6 +15,7 @@ from bk_spark.batch_order import Batch
 from bk_spark.commit import abort, commit
 from bk_spark.messages import ours, query_id_of
 from bk_spark.options import Options
+from bk_spark.plain_errors import plainly
 from bk_spark.sink import Sink
 
 TXN = "txn:"
@@ -47,12 +48,15 @@ class BookKeeperWriter(DataSourceArrowWriter):
         self._batch = Batch(self._owner, mark, overwrite)
         self._sink = Sink(options, schema, self._owner, mark)
 
+    @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.write(iterator)
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         commit(self._sink.options, ours(messages), self._batch)
 
+    @plainly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         abort(self._sink.options, ours(messages), self._batch)
 
@@ -72,9 +76,11 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         self._overwrite = overwrite
         self._sink = Sink(options, schema, "", None)
 
+    @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.write(iterator)
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         told = ours(messages)
         query_id = query_id_of(told)
@@ -83,6 +89,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         mark = (query_id, batchId) if self._sink.options.exactly_once else None
         commit(self._sink.options, told, Batch(query_id, mark, self._overwrite, batchId))
 
+    @plainly
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         told = ours(messages)
         query_id = query_id_of(told)

@@ -1,0 +1,119 @@
+"""What a user sees of an error of a driver's call: the message, and not the way that it came."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.serializers import CPickleSerializer, write_int, write_with_length
+from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.worker import create_data_source
+from pyspark.util import handle_worker_exception
+
+from bk_core.errors import BkError, InternalError, LogSchemaError
+from bk_spark import clients
+from bk_spark.plain_errors import plainly
+from bk_spark.reader import BookKeeperReader, MetadataReader, PushdownMetadataReader, PushdownReader
+from bk_spark.source import BookKeeperDataSource
+from bk_spark.stream_reader import BookKeeperStreamReader
+from bk_spark.writer import BookKeeperStreamWriter, BookKeeperWriter
+
+SCHEMA = StructType([StructField("id", LongType())])
+CALLS: dict[type, tuple[str, ...]] = {
+    BookKeeperDataSource: ("schema", "reader", "streamReader", "writer", "streamWriter"),
+    BookKeeperReader: ("partitions",),
+    PushdownReader: ("partitions", "pushFilters"),
+    MetadataReader: ("partitions",),
+    PushdownMetadataReader: ("partitions", "pushFilters"),
+    BookKeeperStreamReader: (
+        "initialOffset",
+        "prepareForTriggerAvailableNow",
+        "latestOffset",
+        "reportLatestOffset",
+        "commit",
+        "partitions",
+    ),
+    BookKeeperWriter: ("write", "commit", "abort"),
+    BookKeeperStreamWriter: ("write", "commit", "abort"),
+}
+
+
+@pytest.fixture
+def uri(world: Any) -> Iterator[str]:
+    world.write([1], log="flights")
+    yield world.client.config.uri
+    while clients._clients:
+        clients._clients.popitem()[1].close()
+
+
+def shown(call: Callable[[], Any]) -> tuple[BkError, str]:
+    """As pyspark sends it to the JVM."""
+    with pytest.raises(BkError) as caught:
+        call()
+    error = caught.value
+    return error, "".join(traceback.TracebackException(type(error), error, error.__traceback__, compact=True).format())
+
+
+def ours(text: str) -> int:
+    return sum(line.lstrip().startswith("File ") and ("/bk_spark/" in line or "/bk_core/" in line) for line in text.splitlines())
+
+
+def test_a_mistake_is_shown_without_the_way_it_came(uri: str) -> None:
+    def source(**options: str) -> BookKeeperDataSource:
+        return BookKeeperDataSource({"metadataServiceUri": uri, **options})
+
+    mistakes: list[tuple[Callable[[], Any], str]] = [
+        (lambda: source(log="a", entrySize="9m").schema(), "[BK-ARGUMENT] option entrySize"),
+        (lambda: source(log="flihgts").schema(), "[BK-NO-LOG] there is no log 'flihgts'; did you mean 'flights'?"),
+        (lambda: source(log="flihgts").streamReader(SCHEMA), "[BK-NO-LOG] there is no log 'flihgts'; did you mean 'flights'?"),
+        (lambda: source(log="flights").reader(StructType([StructField("x", LongType())])), "[BK-LOG-SCHEMA] the schema asks for column x"),
+        (lambda: source(log="flihgts", createLogs="false").writer(SCHEMA, False), "did you mean 'flights'?; createLogs is false"),
+        (lambda: source(logPattern="flihgt.*").schema(), "matches no log; there are flights"),
+        (lambda: BookKeeperDataSource({}).streamWriter(SCHEMA, False), "[BK-ARGUMENT] Spark does not tell a write"),
+        (lambda: source(log="flights", startingOffsets='{"seq":9}').reader(SCHEMA).partitions(), "lies behind the end of log 'flights'"),
+    ]
+    for call, message in mistakes:
+        _, text = shown(call)
+        assert message in text.splitlines()[-1] and ours(text) == 1, text
+        assert "During handling" not in text and "direct cause" not in text, text
+
+
+def test_a_mistake_as_spark_gets_it_from_its_planner() -> None:
+    """The call of ``load()``, from the bytes that the JVM sends to those that it shows."""
+    asked, told = io.BytesIO(), io.BytesIO()
+    CPickleSerializer()._write_with_length(BookKeeperDataSource, asked)
+    write_with_length(b"bookkeeper", asked)
+    asked.write(b"\0")  # no schema is given
+    options = {"metadataServiceUri": "zk://127.0.0.1:1/ledgers", "entrySize": "9m"}
+    write_int(len(options), asked)
+    for text in (text for pair in options.items() for text in pair):
+        write_with_length(text.encode(), asked)
+    asked.seek(0)
+    try:
+        create_data_source._main(asked, io.BytesIO())
+    except BkError as error:
+        handle_worker_exception(error, told, hide_traceback=False)
+    text = told.getvalue()[8:].decode()
+    assert "option entrySize: expected at most" in text and ours(text) == 1, text
+
+
+def test_a_cause_is_dropped_and_a_defect_is_not() -> None:
+    @plainly
+    def fail(error: BkError) -> None:
+        try:
+            raise KeyError("cause")
+        except KeyError as cause:
+            raise error from cause
+
+    error, text = shown(lambda: fail(LogSchemaError("it does not fit", log="a")))
+    assert "cause" not in text and (error.context, str(pickle.loads(pickle.dumps(error)))) == ({"log": "a"}, str(error))
+    assert "KeyError: 'cause'" in shown(lambda: fail(InternalError("a defect")))[1]
+
+
+@pytest.mark.parametrize(("kind", "method"), [(kind, method) for kind, methods in CALLS.items() for method in methods])
+def test_every_call_of_the_driver_is_told_plainly(kind: type, method: str) -> None:
+    assert getattr(kind, method).__wrapped__.__name__ == method
