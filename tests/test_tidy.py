@@ -75,7 +75,7 @@ FORBIDDEN = {"bk_core": {"pyspark", "pyarrow", "pandas", "py4j", "bk_spark"}, "b
 ONLY_IN = {
     "kazoo": ("bk_core.metadata.zookeeper", "bk_core.metadata.zookeeper_link"),
     "grpc": ("bk_core.metadata.etcd",),
-    "lmdb": ("bk_core.bookie.storage",),
+    "lmdb": ("bk_core.bookie.directory", "bk_core.bookie.storage"),
 }
 SPARK_FREE = {"bk_spark.planning", "bk_spark.offsets", "bk_spark.options"}  # partitions.py must subclass InputPartition
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from bk_core.bookie.directory import Condition, condition_of, move_aside
 from bk_core.bookie.private import make_directory, opener
-from bk_core.bookie.storage import Condition, condition_of, move_aside
 from bk_core.errors import InvalidArgumentError, NoNodeError
 from bk_core.metadata.cookies import Cookie, decode_cookie, encode_cookie
 from bk_core.metadata.store import MetadataStore

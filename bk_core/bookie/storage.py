@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,13 +31,24 @@ import lmdb
 from bk_core.bookie import tables
 from bk_core.bookie.batch import ID_END, Batch, Single
 from bk_core.bookie.changes import decode_changes, encode_changes
-from bk_core.bookie.journal import FILE_BYTES, ID_BYTES, KEPT_BYTES, LAST_BYTES, NAMES, Journal, create
-from bk_core.bookie.private import FILE_MODE, make_directory, opener
+from bk_core.bookie.directory import (
+    DATABASES,
+    JOURNAL_KEY,
+    JOURNAL_STATE,
+    compact,
+    free_outside_bytes,
+    give_back_journal,
+    keep_lock_file,
+    statvfs_of,
+    used_and_free,
+)
+from bk_core.bookie.journal import FILE_BYTES, ID_BYTES, KEPT_BYTES, LAST_BYTES, Journal, create
+from bk_core.bookie.private import FILE_MODE, make_directory
 from bk_core.bookie.records import decode_record, encode_record
 from bk_core.errors import BookieIOError
 from bk_core.protocol.bookie import Change, LedgerRecord, Persist
 from bk_core.protocol.bookie.chunks import PAGE_CHUNK_BYTES_MAX, Run
-from bk_core.protocol.bookie.room import PAGE_BYTES, RESERVE_BYTES, DiskLook, free_bytes
+from bk_core.protocol.bookie.room import RESERVE_BYTES, DiskLook, free_bytes
 
 log = logging.getLogger("bk_core.bookie")
 
@@ -50,136 +59,12 @@ STORE_AFTER_S = 1.0  # or after this long
 MAP_BYTES_START = 256 << 20  # sparse: costs address space, not disk
 RECORD_CACHE_MAX = 65_536
 
-COMPACT_BYTES_MIN = 64 << 20  # a smaller file is not worth it
-COMPACT_SPARE_BYTES = 1 << 20  # of the file system, beside what the new file takes
-LOCK_BYTES = 8192  # of lock.mdb, which LMDB writes through a map: a page of it without a place on the disk would kill the process
-
-_DATABASES = 3
-_TABLES = (b"entries", b"runs", b"ledgers")
-_DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.IncompatibleError)
-_META_PAGES = 2
 _ROWS = 10_000
-_JOURNAL_KEY = b"journal"  # in the unnamed database, beside the names of the others
-_JOURNAL = struct.Struct(f">{ID_BYTES}sQ")  # id, number of the last record that is in the database
 _LEDGER_KEY = struct.Struct(">Q")
 
 _T = TypeVar("_T")
 
 Completion = Callable[[int, BaseException | None], None]
-
-
-class Condition(Enum):
-    """The content of a directory before it is opened."""
-
-    ABSENT = "absent"
-    DAMAGED = "damaged"
-    EMPTY = "empty"  # a sound database without a ledger
-    USED = "used"
-
-
-def condition_of(directory: Path) -> Condition:
-    """Look at a storage without changing it. Damage inside of it shows only when it is read.
-
-    BookieIOError if it cannot be looked at now, which is no damage: the disk fails, or no more files can be opened.
-    """
-    path = directory / "data.mdb"
-    if not path.exists() or not path.stat().st_size:
-        return Condition.ABSENT  # LMDB makes a database of an empty file as if there never was one
-    try:
-        with lmdb.open(str(directory), max_dbs=_DATABASES, readonly=True, create=False, lock=False) as env, env.begin() as txn:
-            if txn.get(b"ledgers") is None:
-                return Condition.ABSENT
-            state = txn.get(_JOURNAL_KEY)
-            replayed: list[int] = []
-            if state is not None:
-                journal_id, after = _JOURNAL.unpack(state)
-                Journal(directory, journal_id, after, lambda number, content: replayed.append(number)).close()
-            db = env.open_db(b"ledgers", txn, create=False)
-            return Condition.USED if replayed or txn.stat(db)["entries"] else Condition.EMPTY
-    except (lmdb.Error, struct.error, BookieIOError) as error:
-        if _is_damage(error):
-            return Condition.DAMAGED
-        raise BookieIOError(f"storage in {directory} cannot be looked at: {error}") from error
-
-
-def _is_damage(error: BaseException) -> bool:
-    """Of the bytes, or of a file that is missing; anything else may pass."""
-    if isinstance(error, lmdb.Error):
-        return isinstance(error, _DAMAGE)
-    return not isinstance(error.__cause__, OSError) or isinstance(error.__cause__, FileNotFoundError)
-
-
-def move_aside(directory: Path) -> Path:
-    """Make room for a new storage, keeping the old bytes. Returns where they are now."""
-    path = directory / "data.mdb"
-    number = 1
-    while (kept := directory / f"data.mdb.lost-{number}").exists():
-        number += 1
-    path.rename(kept)
-    for name in NAMES:
-        if (directory / name).exists():
-            (directory / name).rename(directory / f"{name}.lost-{number}")
-    (directory / "lock.mdb").unlink(missing_ok=True)
-    return kept
-
-
-def _pages(env: Any) -> tuple[int, int]:
-    """Bytes of the database's file that are used, and that are free in it."""
-    with env.begin(buffers=True) as txn:
-        names = [bytes(key) for key, _ in txn.cursor() if bytes(key) in _TABLES]
-        stats = [txn.stat(env.open_db(None, txn))] + [txn.stat(env.open_db(name, txn, create=False)) for name in names]
-        size = int(stats[0]["psize"])
-        used = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats) + _META_PAGES
-        return used * size, max(0, env.info()["last_pgno"] + 1 - used) * size
-
-
-def give_back_journal(directory: Path) -> None:
-    """Before the storage is opened: cut the files of its journal where the database has all of their records, which makes room for it."""
-    try:
-        with lmdb.open(str(directory), max_dbs=_DATABASES, readonly=True, create=False, lock=False) as env, env.begin() as txn:
-            journal_id, after = _JOURNAL.unpack(txn.get(_JOURNAL_KEY, b""))
-        journal = Journal(directory, journal_id, after, lambda number, content: None)
-    except (OSError, lmdb.Error, struct.error, BookieIOError):
-        return  # whoever opens it says what is wrong
-    journal.give_back(LAST_BYTES)
-    journal.close()
-
-
-def compact(directory: Path) -> bool:
-    """Write the database anew without what is free in it, if that is most of a large file and there is room for the rest. Before it is
-    opened. Returns whether that was done; a crash in the middle, or an error of the disk, leaves the old file."""
-    path, draft = directory / "data.mdb", directory / "compacted.new"
-    shutil.rmtree(draft, ignore_errors=True)
-    if not path.exists() or path.stat().st_size < COMPACT_BYTES_MIN:
-        return False
-    try:
-        return _compact(directory, path, draft)
-    except (OSError, lmdb.Error) as error:
-        log.warning("the database in %s stays as large as it is: %s", directory, error)
-        return False
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _compact(directory: Path, path: Path, draft: Path) -> bool:
-    with lmdb.open(str(directory), max_dbs=_DATABASES, readonly=True, create=False, lock=False) as env:
-        used, free = _pages(env)
-        stat = os.statvfs(directory)
-        if free < used or stat.f_bavail * stat.f_frsize < used + COMPACT_SPARE_BYTES:
-            return False
-        make_directory(draft)
-        env.copy(str(draft), compact=True)
-    os.chmod(draft / "data.mdb", FILE_MODE)
-    for target in (draft / "data.mdb", directory):
-        if target == directory:
-            (draft / "data.mdb").replace(path)
-        descriptor = os.open(target, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    log.info("the database in %s was compacted from %d to %d MiB", directory, (used + free) >> 20, path.stat().st_size >> 20)
-    return True
 
 
 class LmdbBookieStorage:
@@ -234,16 +119,16 @@ class LmdbBookieStorage:
     def _make_room(self) -> None:
         """The disk may be full already, by what an earlier process wrote."""
         with suppress(BookieIOError):
-            if _free_outside(self.directory) < self.reserve_bytes // 2:
+            if free_outside_bytes(self.directory) < self.reserve_bytes // 2:
                 give_back_journal(self.directory)
         compact(self.directory)
-        _keep_lock_file(self.directory / "lock.mdb")
+        keep_lock_file(self.directory / "lock.mdb")
 
     def _open_database(self) -> None:
         self._env = lmdb.open(
             str(self.directory),
             map_size=self._map_bytes,
-            max_dbs=_DATABASES,
+            max_dbs=DATABASES,
             subdir=True,
             readahead=False,
             metasync=True,
@@ -258,13 +143,13 @@ class LmdbBookieStorage:
         """Open the journal, and settle again the changes that it has and the database has not."""
         try:
             with self._env.begin() as txn:
-                state = txn.get(_JOURNAL_KEY)
+                state = txn.get(JOURNAL_KEY)
             if state is None:
-                state = _JOURNAL.pack(os.urandom(ID_BYTES), 0)
+                state = JOURNAL_STATE.pack(os.urandom(ID_BYTES), 0)
                 create(self.directory, state[:ID_BYTES])
                 with self._env.begin(write=True) as txn:
-                    txn.put(_JOURNAL_KEY, state)
-            self._journal_id, after = _JOURNAL.unpack(state)
+                    txn.put(JOURNAL_KEY, state)
+            self._journal_id, after = JOURNAL_STATE.unpack(state)
             journal = Journal(self.directory, self._journal_id, after, self._replay)
             journal.keep_room()
             return journal
@@ -398,14 +283,14 @@ class LmdbBookieStorage:
     def disk_bytes(self) -> tuple[int, int]:
         """Total bytes of the file system, and those that are free there or inside of the database. BookieIOError if it cannot be asked."""
         look = self.look()
-        stat = _statvfs(self.directory)
+        stat = statvfs_of(self.directory)
         return stat.f_blocks * stat.f_frsize, free_bytes(look, self.reserve_bytes)
 
     def look(self) -> DiskLook:
         """Take in how many bytes are free now. BookieIOError if that cannot be asked (BKE-8)."""
         with self._condition:
             pending = sum(layer.demand for layer in self._layers())
-        return DiskLook(_free_outside(self.directory), self.free_inside_bytes(), pending)
+        return DiskLook(free_outside_bytes(self.directory), self.free_inside_bytes(), pending)
 
     def be_scarce(self, scarce: bool) -> None:
         """BKE-9: give back what of the journal is not needed, and put what comes where any gap will do; or no longer."""
@@ -420,7 +305,7 @@ class LmdbBookieStorage:
         """Of the database's file, what deleted entries have left for new ones. BookieIOError."""
         try:
             with self._map_lock:
-                return _pages(self._env)[1]
+                return used_and_free(self._env)[1]
         except lmdb.Error as error:
             raise BookieIOError(f"storage cannot be read: {error}") from error
 
@@ -609,7 +494,7 @@ class LmdbBookieStorage:
                 txn.delete(_LEDGER_KEY.pack(ledger_id), db=self._ledgers)
             else:
                 txn.put(_LEDGER_KEY.pack(ledger_id), encode_record(record), db=self._ledgers)
-        txn.put(_JOURNAL_KEY, _JOURNAL.pack(self._journal_id, batch.record))
+        txn.put(JOURNAL_KEY, JOURNAL_STATE.pack(self._journal_id, batch.record))
 
     def _grow(self) -> None:
         with self._map_lock:
@@ -625,7 +510,7 @@ class LmdbBookieStorage:
     def _free_mib(self) -> int:
         """For messages: to LMDB a disk that takes only half of a page is one that fails."""
         try:
-            return _free_outside(self.directory) >> 20
+            return free_outside_bytes(self.directory) >> 20
         except BookieIOError:
             return 0
 
@@ -682,25 +567,3 @@ def _decoded(ledger_id: int, value: bytes) -> LedgerRecord | None:
         return decode_record(ledger_id, value)
     except BookieIOError:
         return None
-
-
-def _keep_lock_file(path: Path) -> None:
-    """OSError if its first page, with the places of many readers, has no place on the disk."""
-    with open(path, "ab", opener=opener) as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, LOCK_BYTES)
-        except OSError:
-            if os.lseek(file.fileno(), 0, os.SEEK_HOLE) < PAGE_BYTES:
-                raise
-
-
-def _statvfs(directory: Path) -> os.statvfs_result:
-    try:
-        return os.statvfs(directory)
-    except OSError as error:
-        raise BookieIOError(f"the file system of {directory} cannot be asked for its size: {error}") from error
-
-
-def _free_outside(directory: Path) -> int:
-    stat = _statvfs(directory)
-    return stat.f_bavail * stat.f_frsize

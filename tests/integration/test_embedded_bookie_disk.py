@@ -12,11 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from bk_core.bookie import storage as storage_module
+from bk_core.bookie import directory as directory_module
 from bk_core.bookie.collector import CollectorOptions
+from bk_core.bookie.directory import compact
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
 from bk_core.bookie.local_cluster import local_cluster
-from bk_core.bookie.storage import LmdbBookieStorage, compact
+from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.bookie import LedgerRecord, Persist
 from bk_core.protocol.wire import messages as m
@@ -42,7 +43,7 @@ def _small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         used = sum(file.stat().st_blocks * 512 for file in Path(path).iterdir() if file.is_file())
         return SimpleNamespace(f_frsize=4096, f_blocks=CAPACITY // 4096, f_bavail=max(0, CAPACITY - used) // 4096)
 
-    monkeypatch.setattr(storage_module.os, "statvfs", statvfs)
+    monkeypatch.setattr(directory_module.os, "statvfs", statvfs)
     monkeypatch.setattr("bk_core.bookie.loop.HOUSEKEEPING_S", 0.02)
 
 
@@ -86,7 +87,7 @@ def test_a_full_bookie_whose_ledgers_are_deleted_takes_new_ones(
 
 
 def test_what_is_compacted_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_module, "COMPACT_BYTES_MIN", 0)
+    monkeypatch.setattr(directory_module, "COMPACT_BYTES_MIN", 0)
     storage = LmdbBookieStorage(tmp_path)
     for entry_id in range(400):
         storage.apply(Persist(LedgerRecord(1, KEY, last_entry_id=entry_id), entry_id, body(1, entry_id, bytes(20_000))))

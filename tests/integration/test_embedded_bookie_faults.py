@@ -92,7 +92,7 @@ def test_a_file_system_that_cannot_be_asked_counts_as_full(store: FaultyStore, t
     def fail(_path: object) -> Any:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("bk_core.bookie.storage.os.statvfs", fail)
+    monkeypatch.setattr("bk_core.bookie.directory.os.statvfs", fail)
     with EmbeddedBookie(tmp_path, store=store) as bookie, peer_of(bookie) as peer:
         assert store.bookies().readonly == (bookie.bookie_id,)
         assert peer.status(m.BookieInfoRequest(1)) is Status.IO_ERROR

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from bk_core.bookie import journal as journals
 from bk_core.bookie.batch import Batch
 from bk_core.bookie.changes import decode_changes, encode_changes
+from bk_core.bookie.directory import Condition, condition_of, move_aside
 from bk_core.bookie.journal import NAMES, Journal, create
 from bk_core.bookie.records import encode_record
-from bk_core.bookie.storage import Condition, LmdbBookieStorage, condition_of, move_aside
+from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.errors import BookieIOError, RemoteProtocolError
 from bk_core.protocol.bookie import Change, LedgerRecord, MemoryBookieStorage, Persist, PersistRun
 from bk_core.protocol.bookie.chunks import Run, bounds_of

@@ -1,0 +1,167 @@
+"""A bookie's directory as files: what it is like before it is opened, what is done to it then, and the room on its disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import struct
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from bk_core.bookie.journal import ID_BYTES, LAST_BYTES, NAMES, Journal
+from bk_core.bookie.private import FILE_MODE, make_directory, opener
+from bk_core.errors import BookieIOError
+from bk_core.protocol.bookie.room import PAGE_BYTES
+
+log = logging.getLogger("bk_core.bookie")
+
+COMPACT_BYTES_MIN = 64 << 20  # a smaller file is not worth it
+COMPACT_SPARE_BYTES = 1 << 20  # of the file system, beside what the new file takes
+LOCK_BYTES = 8192  # of lock.mdb, which LMDB writes through a map: a page of it without a place on the disk would kill the process
+
+DATABASES = 3
+_TABLES = (b"entries", b"runs", b"ledgers")
+_DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.IncompatibleError)
+_META_PAGES = 2
+JOURNAL_KEY = b"journal"  # in the unnamed database, beside the names of the others
+JOURNAL_STATE = struct.Struct(f">{ID_BYTES}sQ")  # id, number of the last record that is in the database
+
+
+class Condition(Enum):
+    """The content of a directory before it is opened."""
+
+    ABSENT = "absent"
+    DAMAGED = "damaged"
+    EMPTY = "empty"  # a sound database without a ledger
+    USED = "used"
+
+
+def condition_of(directory: Path) -> Condition:
+    """Look at a storage without changing it. Damage inside of it shows only when it is read.
+
+    BookieIOError if it cannot be looked at now, which is no damage: the disk fails, or no more files can be opened.
+    """
+    path = directory / "data.mdb"
+    if not path.exists() or not path.stat().st_size:
+        return Condition.ABSENT  # LMDB makes a database of an empty file as if there never was one
+    try:
+        with lmdb.open(str(directory), max_dbs=DATABASES, readonly=True, create=False, lock=False) as env, env.begin() as txn:
+            if txn.get(b"ledgers") is None:
+                return Condition.ABSENT
+            state = txn.get(JOURNAL_KEY)
+            replayed: list[int] = []
+            if state is not None:
+                journal_id, after = JOURNAL_STATE.unpack(state)
+                Journal(directory, journal_id, after, lambda number, content: replayed.append(number)).close()
+            db = env.open_db(b"ledgers", txn, create=False)
+            return Condition.USED if replayed or txn.stat(db)["entries"] else Condition.EMPTY
+    except (lmdb.Error, struct.error, BookieIOError) as error:
+        if _is_damage(error):
+            return Condition.DAMAGED
+        raise BookieIOError(f"storage in {directory} cannot be looked at: {error}") from error
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Of the bytes, or of a file that is missing; anything else may pass."""
+    if isinstance(error, lmdb.Error):
+        return isinstance(error, _DAMAGE)
+    return not isinstance(error.__cause__, OSError) or isinstance(error.__cause__, FileNotFoundError)
+
+
+def move_aside(directory: Path) -> Path:
+    """Make room for a new storage, keeping the old bytes. Returns where they are now."""
+    path = directory / "data.mdb"
+    number = 1
+    while (kept := directory / f"data.mdb.lost-{number}").exists():
+        number += 1
+    path.rename(kept)
+    for name in NAMES:
+        if (directory / name).exists():
+            (directory / name).rename(directory / f"{name}.lost-{number}")
+    (directory / "lock.mdb").unlink(missing_ok=True)
+    return kept
+
+
+def used_and_free(env: Any) -> tuple[int, int]:
+    """Bytes of the database's file that are used, and that are free in it."""
+    with env.begin(buffers=True) as txn:
+        names = [bytes(key) for key, _ in txn.cursor() if bytes(key) in _TABLES]
+        stats = [txn.stat(env.open_db(None, txn))] + [txn.stat(env.open_db(name, txn, create=False)) for name in names]
+        size = int(stats[0]["psize"])
+        used = sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats) + _META_PAGES
+        return used * size, max(0, env.info()["last_pgno"] + 1 - used) * size
+
+
+def give_back_journal(directory: Path) -> None:
+    """Before the storage is opened: cut the files of its journal where the database has all of their records, which makes room for it."""
+    try:
+        with lmdb.open(str(directory), max_dbs=DATABASES, readonly=True, create=False, lock=False) as env, env.begin() as txn:
+            journal_id, after = JOURNAL_STATE.unpack(txn.get(JOURNAL_KEY, b""))
+        journal = Journal(directory, journal_id, after, lambda number, content: None)
+    except (OSError, lmdb.Error, struct.error, BookieIOError):
+        return  # whoever opens it says what is wrong
+    journal.give_back(LAST_BYTES)
+    journal.close()
+
+
+def compact(directory: Path) -> bool:
+    """Write the database anew without what is free in it, if that is most of a large file and there is room for the rest. Before it is
+    opened. Returns whether that was done; a crash in the middle, or an error of the disk, leaves the old file."""
+    path, draft = directory / "data.mdb", directory / "compacted.new"
+    shutil.rmtree(draft, ignore_errors=True)
+    if not path.exists() or path.stat().st_size < COMPACT_BYTES_MIN:
+        return False
+    try:
+        return _compact(directory, path, draft)
+    except (OSError, lmdb.Error) as error:
+        log.warning("the database in %s stays as large as it is: %s", directory, error)
+        return False
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _compact(directory: Path, path: Path, draft: Path) -> bool:
+    with lmdb.open(str(directory), max_dbs=DATABASES, readonly=True, create=False, lock=False) as env:
+        used, free = used_and_free(env)
+        stat = os.statvfs(directory)
+        if free < used or stat.f_bavail * stat.f_frsize < used + COMPACT_SPARE_BYTES:
+            return False
+        make_directory(draft)
+        env.copy(str(draft), compact=True)
+    os.chmod(draft / "data.mdb", FILE_MODE)
+    for target in (draft / "data.mdb", directory):
+        if target == directory:
+            (draft / "data.mdb").replace(path)
+        descriptor = os.open(target, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    log.info("the database in %s was compacted from %d to %d MiB", directory, (used + free) >> 20, path.stat().st_size >> 20)
+    return True
+
+
+def keep_lock_file(path: Path) -> None:
+    """OSError if its first page, with the places of many readers, has no place on the disk."""
+    with open(path, "ab", opener=opener) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, LOCK_BYTES)
+        except OSError:
+            if os.lseek(file.fileno(), 0, os.SEEK_HOLE) < PAGE_BYTES:
+                raise
+
+
+def statvfs_of(directory: Path) -> os.statvfs_result:
+    try:
+        return os.statvfs(directory)
+    except OSError as error:
+        raise BookieIOError(f"the file system of {directory} cannot be asked for its size: {error}") from error
+
+
+def free_outside_bytes(directory: Path) -> int:
+    stat = statvfs_of(directory)
+    return stat.f_bavail * stat.f_frsize
