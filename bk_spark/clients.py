@@ -1,20 +1,25 @@
-"""One client per process and cluster. Keyed by process id, because Spark forks its Python workers from a daemon."""
+"""One client per process and cluster, and one more for read tasks. Keyed by process id, because Spark forks its workers from a daemon."""
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from bk_core.protocol.limits import Limits
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
+    from bk_core.metadata.lazy import LazyStore
+    from bk_core.metadata.store import MetadataStore
+    from bk_spark.known import Known
 
 # Of a process with one task: many of them write to the same bookies, which queue 10,000 adds a thread (wire-protocol.md 8.2).
 LIMITS = Limits(unretired_entries_max=2000)
 
 _clients: dict[tuple[int, str, str], BookKeeper] = {}
+_readers: dict[tuple[int, str, str], tuple[str, LazyStore, BookKeeper]] = {}
 _lock = threading.Lock()
 
 
@@ -34,6 +39,30 @@ def client_for(uri: str, protocol: str = "v2") -> BookKeeper:
         if client is None:
             client = _clients[key] = connect(uri, protocol="v3" if protocol == "v3" else "v2", limits=LIMITS, await_store=True)
         return client
+
+
+def reading_client(uri: str, protocol: str, known: Known) -> BookKeeper:
+    """The process's client for reading what the driver has told about (SES-13): it has no session with the metadata store until something
+    fails, because a host has many such processes. It is one of its own, because a writer must not go by such addresses.
+    """
+    from bk_core.client import connect
+    from bk_core.metadata import open_store
+    from bk_core.metadata.lazy import LazyStore
+
+    key = (os.getpid(), uri, protocol)
+    with _lock:
+        there = _readers.get(key)
+        outlived = there is not None and (there[0] != known.cluster or there[1].cluster_has_changed)
+        if there is None or outlived:
+            store = LazyStore(partial(open_store, uri, patient=True), known.cluster, uri)
+            wire = "v3" if protocol == "v3" else "v2"
+            client = connect(uri, protocol=wire, limits=LIMITS, await_store=True, store=cast("MetadataStore", store))
+            _readers[key] = known.cluster, store, client
+        _, store, client = _readers[key]
+        store.know(known.addresses)
+    if there is not None and outlived:
+        there[2].close()
+    return client
 
 
 def _close_outlived(key: tuple[int, str, str]) -> None:

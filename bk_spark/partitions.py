@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -16,14 +16,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from bk_core.errors import BkError, LogDataLossError, NoSuchLedgerError
+from bk_core.metadata.store import Versioned
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.view import LogView
 from bk_core.threads import WorkerPool
 from bk_spark.arrow import Run, arrow_schema_of_text
-from bk_spark.clients import client_for
+from bk_spark.clients import client_for, reading_client
 from bk_spark.columns import RunSplitter, arrow_column_batches, joined, raw_column_batches
 from bk_spark.grammar import KAFKA
 from bk_spark.kafka_columns import kafka_batches, plain_schema
+from bk_spark.known import Known, Learned, metadata_of, part_of
 from bk_spark.options import Options
 from bk_spark.planning import Boundaries, EntryRange, plan
 from bk_spark.worker_process import spare_collections
@@ -36,24 +38,35 @@ Schemas = Mapping[tuple[str | None, int], str]
 
 
 class BookKeeperPartition(InputPartition):
-    """Ranges of entries that one task reads, in order. ``rotation``: which replica it asks first, so that tasks spread over bookies."""
+    """Ranges of entries that one task reads, in order. ``rotation``: which replica it asks first, so that tasks spread over bookies.
+    ``known``: what spares the task a session with the metadata store."""
 
-    def __init__(self, ranges: Sequence[EntryRange], schemas: Schemas | None = None, rotation: int = 0) -> None:
+    def __init__(self, ranges: Sequence[EntryRange], schemas: Schemas | None = None, rotation: int = 0, known: Known | None = None) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
         self.schemas = dict(schemas or {})
         self.rotation = rotation
+        self.known = known
 
     def __repr__(self) -> str:
         return f"BookKeeperPartition({', '.join(f'{r.ledger_id}:{r.first}-{r.last}' for r in self.ranges)})"
 
 
-def partitions_of(client: Any, options: Options, views: Mapping[str, LogView], ranges: Iterable[EntryRange]) -> list[BookKeeperPartition]:
-    """Tasks for ``ranges``, as ``maxBytesPerPartition``, ``maxRecordsPerPartition`` and ``minPartitions`` say. ``views``: by log name."""
-    boundaries = fragment_boundaries(client)
+def partitions_of(
+    client: Any, options: Options, views: Mapping[str, LogView], ranges: Sequence[EntryRange], learned: Learned | None = None
+) -> list[BookKeeperPartition]:
+    """Tasks for ``ranges``, as ``maxBytesPerPartition``, ``maxRecordsPerPartition`` and ``minPartitions`` say. ``views``: by log name.
+    ``learned``: what a stream has learned for batches before."""
+    if not ranges:
+        return []
+    known = (learned or Learned()).known(client, [r.ledger_id for r in ranges])
+    boundaries = fragment_boundaries(known)
     tasks = plan(ranges, options.max_bytes_per_partition, options.min_partitions, boundaries, options.max_records_per_partition)
     start = tasks[0][0].ledger_id if tasks else 0  # where this stream's planner has asked for the first entry (measuring.py)
-    return [BookKeeperPartition(task, _schemas(task, views), start + index) for index, task in enumerate(tasks)]
+    return [
+        BookKeeperPartition(task, _schemas(task, views), start + index, part_of(known, {r.ledger_id for r in task}))
+        for index, task in enumerate(tasks)
+    ]
 
 
 def _schemas(task: Sequence[EntryRange], views: Mapping[str, LogView]) -> dict[tuple[str | None, int], str]:
@@ -92,17 +105,18 @@ def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: In
 def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[EntryRange, Iterator[Run]]]:
     """Each range with its entries. Ranges that touch are read as one, through one handle. A range's runs must be used up before the next
     one is asked for."""
-    client = client_for(options.uri, options.protocol)
+    known = partition.known
+    client = client_for(options.uri, options.protocol) if known is None else reading_client(options.uri, options.protocol, known)
     # Tasks spread over the bookies by rotation. One task stays with one: entries are large here, and a bookie that misses its cache reads
     # a hundred of them ahead, for nothing where their next reader goes elsewhere.
     reads = replace(client.config.reads, rotation=partition.rotation, spread=False)
-    for stretch, handle in _opened(client, options, reads, list(_touching(partition.ranges))):
+    for stretch, handle in _opened(client, options, reads, list(_touching(partition.ranges)), {} if known is None else known.ledgers):
         first, last = stretch[0], stretch[-1]
         with handle as ledger:
-            if ledger.is_closed and ledger.last_add_confirmed < last.last:
-                raise _cut_off(first.ledger_id, first.first, last.last, ledger.last_add_confirmed)
+            _check_end(ledger, stretch)
             # The driver learned that these entries are acknowledged, from a ledger list or a LAC; this handle's LAC may be lower (RD-1).
-            runs = RunSplitter(ledger.read_runs(first.first, last.last, unchecked_bound=first.acknowledged))
+            found = ledger.read_runs(first.first, last.last, unchecked_bound=first.acknowledged)
+            runs = RunSplitter(_there(client, options, stretch, ledger, found))
             for r in stretch:
                 yield r, runs.through(r.last)
 
@@ -110,19 +124,39 @@ def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[En
 Stretch = list[EntryRange]
 
 
-def _opened(client: Any, options: Options, reads: Any, stretches: Sequence[Stretch]) -> Iterator[tuple[Stretch, Any]]:
-    """Each stretch with its handle, in order. The next few are opened meanwhile: opening waits for the metadata store, and for the bookies
-    of a ledger that is not CLOSED, which is most of the time that small ledgers take. A ledger that is gone is an error in its turn."""
+def _there(client: Any, options: Options, stretch: Stretch, ledger: Any, runs: Iterator[Run]) -> Iterator[Run]:
+    """The runs; of a ledger that is found to be gone on the way an error, or no more of them, as ``failOnDataLoss`` says.
+    LogDataLossError if it was closed before their end since the driver looked; ClusterChangedError (OWN-2)."""
+    try:
+        yield from runs
+    except NoSuchLedgerError:
+        if options.fail_on_data_loss:
+            raise _deleted(stretch) from None
+    except BkError:
+        if client.store.cluster_has_changed:
+            client.store.check_cluster()
+        _check_end(ledger, stretch)
+        raise
+
+
+def _opened(
+    client: Any, options: Options, reads: Any, stretches: Sequence[Stretch], known: Mapping[int, Versioned]
+) -> Iterator[tuple[Stretch, Any]]:
+    """Each stretch with its handle, in order. The next few are opened meanwhile, unless all are ``known``: opening waits for the metadata
+    store, which is most of the time that small ledgers take. A ledger that is gone is an error in its turn."""
 
     def opened(stretch: Stretch) -> Any:
-        lac = not stretch[0].acknowledged  # else nobody needs it
-        return client.open_ledger(stretch[0].ledger_id, password=options.password, options=reads, lac=lac)
+        ledger_id, acknowledged = stretch[0].ledger_id, stretch[0].acknowledged
+        if acknowledged and ledger_id in known:
+            return client.open_known(ledger_id, known[ledger_id], password=options.password, options=reads)
+        return client.open_ledger(ledger_id, password=options.password, options=reads, lac=not acknowledged)  # else nobody needs it
 
-    pool = WorkerPool("bk-open", OPENERS) if len(stretches) > 1 else None
+    waits = any(not stretch[0].acknowledged or stretch[0].ledger_id not in known for stretch in stretches)
+    pool = WorkerPool("bk-open", OPENERS) if len(stretches) > 1 and waits else None
     rest = iter(stretches)
 
     def begun(count: int) -> list[tuple[Stretch, Future[Any] | None]]:
-        return [] if pool is None else [(stretch, pool.call(partial(opened, stretch))) for stretch in islice(rest, count)]
+        return [(stretch, None if pool is None else pool.call(partial(opened, stretch))) for stretch in islice(rest, count)]
 
     waiting: deque[tuple[Stretch, Future[Any] | None]] = deque((stretch, None) for stretch in islice(rest, 1))
     try:
@@ -158,9 +192,12 @@ def _touching(ranges: Sequence[EntryRange]) -> Iterator[Stretch]:
         yield stretch
 
 
-def _cut_off(ledger_id: int, first: int, last: int, end: int) -> LogDataLossError:
-    message = f"entries {max(first, end + 1)}..{last} of ledger {ledger_id} are lost: the ledger was closed at entry {end}"
-    return LogDataLossError(message, ledger=ledger_id, first_entry=max(first, end + 1), last_entry=last)
+def _check_end(ledger: Any, stretch: Stretch) -> None:
+    """LogDataLossError for a ledger that is known to be CLOSED before the end of what is to be read."""
+    first, last, end = stretch[0].first, stretch[-1].last, ledger.last_add_confirmed
+    if ledger.is_closed and end < last:
+        message = f"entries {max(first, end + 1)}..{last} of ledger {ledger.ledger_id} are lost: the ledger was closed at entry {end}"
+        raise LogDataLossError(message, ledger=ledger.ledger_id, first_entry=max(first, end + 1), last_entry=last)
 
 
 def _deleted(stretch: Sequence[EntryRange]) -> LogDataLossError:
@@ -175,14 +212,12 @@ def _deleted(stretch: Sequence[EntryRange]) -> LogDataLossError:
 # --- ledgers --------------------------------------------------------------------------------------------------------------
 
 
-def fragment_boundaries(client: Any) -> Boundaries:
+def fragment_boundaries(known: Known) -> Boundaries:
     """First entries of a ledger's fragments; none for a ledger that is gone, which the task will find out."""
 
     def boundaries(ledger_id: int) -> list[int]:
-        try:
-            return [fragment.first_entry_id for fragment in client.ledger_metadata(ledger_id).fragments]
-        except NoSuchLedgerError:
-            return []
+        stored = known.ledgers.get(ledger_id)
+        return [] if stored is None else [fragment.first_entry_id for fragment in metadata_of(stored).fragments]
 
     return boundaries
 

@@ -36,6 +36,7 @@ from bk_spark.clients import client_for
 from bk_spark.first_offset import durable
 from bk_spark.following import Snapshot, SourceLogs, retried
 from bk_spark.grammar import KAFKA, matching
+from bk_spark.known import Learned
 from bk_spark.known_columns import KnownColumns
 from bk_spark.offsets import LogOffset, check_there, from_json, to_json
 from bk_spark.options import Options, refuse_others
@@ -71,6 +72,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._raw = is_raw_source(options, views)
         self._columns = None if self._raw else self._expected(schema, common_columns(views), inferred)
         self._logs: SourceLogs | None = None
+        self._learned = Learned()
         self._initial: dict[str, Any] | None = None
         self._planned: set[str] = set()
         self._target: dict[str, tuple[str, Position]] | None = None
@@ -85,7 +87,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __getstate__(self) -> dict[str, Any]:
         """For tasks: options and schema. What is followed stays in the driver."""
-        return {**self.__dict__, "_logs": None}
+        return {**self.__dict__, "_logs": None, "_learned": None}
 
     def _snapshots(self, fresh: bool = False, reached: Mapping[str, Position] | None = None) -> dict[str, Snapshot]:
         if self._logs is None:
@@ -340,7 +342,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 raise LogDataLossError(f"offsets of log {name!r} run backwards: {json.dumps(start)} > {json.dumps(end)}", log=name)
             ranges += self._ranges(snapshots.get(name), name, here, there)
         client = client_for(self._options.uri, self._options.protocol)
-        return partitions_of(client, self._options, {name: snapshot.view for name, snapshot in snapshots.items()}, ranges)
+        return partitions_of(client, self._options, {name: snapshot.view for name, snapshot in snapshots.items()}, ranges, self._learned)
 
     def _refuse_unknown_first(self, start: dict[str, Any], end: dict[str, Any]) -> None:
         """A batch 0 that an earlier run planned began where *its* initialOffset was, which nobody wrote down (5.6)."""

@@ -133,7 +133,6 @@ class ZooKeeperProcess:
             "tickTime=500\n"
             "minSessionTimeout=1000\n"
             "maxSessionTimeout=60000\n"
-            "maxClientCnxns=0\n"
             "admin.enableServer=false\n"
             "4lw.commands.whitelist=ruok,srvr\n"
         )

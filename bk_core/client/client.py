@@ -38,7 +38,7 @@ from bk_core.errors import (
 )
 from bk_core.exit_hook import end_with_process, forget
 from bk_core.metadata import open_store
-from bk_core.metadata.store import BookieView, MetadataStore, Version
+from bk_core.metadata.store import BookieView, MetadataStore, Version, Versioned
 from bk_core.net.local_resources import local_resource_error
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, DigestType, Fragment, LedgerAccess, LedgerMetadata, LedgerState
@@ -280,6 +280,13 @@ class BookKeeper:
         if not lac:
             return ReadHandle(self._session, ledger_id, metadata, version, options)
         return ReadHandle.open(self._session, ledger_id, metadata, version, options)
+
+    @checked(ledger_id=ID, password=SECRET)
+    def open_known(self, ledger_id: int, stored: Versioned, *, password: bytes = b"", options: ReadOptions | None = None) -> ReadHandle:
+        """``open_ledger(..., lac=False)`` by metadata that the store has told somebody else (SES-13): it is asked itself only when no
+        replica of an entry has it (RD-7). WrongPasswordError; MetadataFormatError if ``stored`` cannot be understood."""
+        metadata = self._granted(ledger_id, metadata_codec.decode(stored.data), password, None)
+        return ReadHandle(self._session, ledger_id, metadata, stored.version, options)
 
     @checked(ledger_id=ID, password=SECRET)
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:

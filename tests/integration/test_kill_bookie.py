@@ -47,7 +47,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     configuration = tmp_path / "zoo.cfg"
     configuration.write_text(
         f"dataDir={tmp_path / 'zookeeper'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
-        "tickTime=500\nminSessionTimeout=1000\nmaxSessionTimeout=2000\nmaxClientCnxns=0\nadmin.enableServer=false\n"
+        "tickTime=500\nminSessionTimeout=1000\nmaxSessionTimeout=2000\nadmin.enableServer=false\n"
     )
     with ExitStack() as resources:
         log = resources.enter_context((tmp_path / "zookeeper.log").open("wb"))

@@ -32,6 +32,7 @@ class UnitMutation:
 
 _SUSPICION = "bk_core.protocol.session.suspicion", "tests/unit/session/test_suspicion.py"
 _ADDRESSES = "bk_core.protocol.session.addresses", "tests/unit/session/test_addresses.py"
+_ON_DEMAND = "bk_core.protocol.session.on_demand", "tests/unit/session/test_on_demand.py"
 _OUTAGE = "bk_core.protocol.session.outage", "tests/unit/session/test_outage.py"
 _REACH = "bk_core.protocol.session.reach", "tests/unit/session/test_reach.py"
 _TIMES = "bk_core.protocol.log.times", "tests/unit/log/test_times.py"
@@ -87,6 +88,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "test_each_loss_and_each_return_is_said_once",
     ),
     _of(_OUTAGE, "SES-12", "self._patience_s *= 2", "pass", "test_each_new_connection_waits_longer_until_one_is_answered"),
+    _of(_ON_DEMAND, "SES-13", "IDLE_NS if self.held else ", "", "test_a_session_is_kept_while_it_is_used_and_for_a_while_after"),
     _of(
         _SHORTAGE,
         "SES-9",

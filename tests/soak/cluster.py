@@ -41,7 +41,7 @@ class ShortSessionZooKeeper:
         configuration = directory / "zoo.cfg"
         configuration.write_text(
             f"dataDir={directory / 'zookeeper-data'}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\ntickTime=500\n"
-            f"minSessionTimeout=1000\nmaxSessionTimeout={int(SESSION_S * 1000)}\nmaxClientCnxns=0\nadmin.enableServer=false\n"
+            f"minSessionTimeout=1000\nmaxSessionTimeout={int(SESSION_S * 1000)}\nadmin.enableServer=false\n"
         )
         java = [apache.find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", find_jars()]
         self._command = [*java, MAIN_CLASS, str(configuration)]

@@ -22,6 +22,7 @@ from bk_core.client.replication_report import RepairOptions
 from bk_core.config import ClientConfig
 from bk_core.errors import ArgumentTypeError, BkError, InvalidArgumentError
 from bk_core.metadata import open_store
+from bk_core.metadata.store import Versioned
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.position import Position
@@ -51,6 +52,7 @@ WRONG: dict[str, list[Any]] = {
     "ReadMode": ["PARALLEL", 1],
     "DigestType": [8],
     "Orphan": [8, "x"],
+    "Versioned": ["x", 8, (b"", 0)],
     "threading.Event": [8, "x"],
     "str | os.PathLike[str]": [8, b"x", True],
     "ApacheSettings": [8, {}],
@@ -117,7 +119,7 @@ def methods(kind: type, *without: str) -> list[str]:
 NEEDED: dict[str, Any] = {
     "ledger_id": 0, "uri": "memory://x", "bookie": "h:1", "name": "log", "log": "log", "first": 0, "last": 0, "entry_id": 0,
     "timeout_s": 0.0, "payload": b"x", "payloads": [b"x"], "cluster": "x", "offsets": array("q", (0, 1)),
-    "seq": 0, "query_ids": (), "index": 0,
+    "seq": 0, "stored": Versioned(b"", 0), "query_ids": (), "index": 0,
 }  # fmt: skip
 CALLS: list[tuple[str, Callable[[Tree], Callable[..., Any]]]] = [
     ("connect", lambda tree: bk_core.connect),

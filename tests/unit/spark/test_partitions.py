@@ -37,7 +37,8 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bk_core.
     store.initialize_cluster()
     bookies = [EmbeddedBookie(tmp_path / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
     with bk_core.connect(uri, limits=NEVER) as bk:
-        monkeypatch.setattr(partitions, "client_for", lambda *_: bk)
+        for name in ("client_for", "reading_client"):
+            monkeypatch.setattr(partitions, name, lambda *_: bk)
         yield bk
     for bookie in bookies:
         bookie.close()

@@ -1,0 +1,205 @@
+"""A metadata store that opens its session when it is needed (SES-13): for processes that were told what they need, as there are many of."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from bk_core.errors import ClientClosedError, ClusterChangedError
+from bk_core.metadata.store import BookieView, MetadataStore, Watch, changed_cluster
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.protocol.session.on_demand import OnDemand
+from bk_core.threads import mark_own
+
+Address = tuple[str, int]
+
+
+class LazyStore:
+    """All of MetadataStore, for a client that reads. ``opener`` makes the store itself; ``cluster`` is the identity that the cluster had
+    for whoever told this process about it, and ``root`` its place, for messages.
+
+    Every call opens the session, and one that nobody has used for a while is ended; but ``resolve`` of a bookie whose address was told
+    (``know``), the first ``cluster_id``, and ``watch_bookies``, which calls back once there is a session, do without. Calls that need one
+    raise ClusterChangedError if the cluster is another one by then (OWN-2).
+    """
+
+    def __init__(self, opener: Callable[[], MetadataStore], cluster: str, root: str) -> None:
+        self._opener = opener
+        self._cluster = cluster
+        self._root = root
+        self._vouched = True
+        self._changed = self._closed = False
+        self._addresses: dict[BookieId, Address] = {}
+        self._on_bookies: list[Callable[[BookieView], None]] = []
+        self._state = OnDemand()
+        self._store: MetadataStore | None = None
+        self._opening = threading.RLock()
+        self._lock = threading.Condition(threading.RLock())
+
+    def know(self, addresses: Mapping[BookieId, Address]) -> None:
+        """Addresses of bookies as the store told them to somebody else, lately."""
+        with self._lock:
+            self._addresses |= addresses
+
+    # --- the session -------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_session(self) -> bool:
+        """True as long as there is one."""
+        return self._state.open
+
+    @contextmanager
+    def _used(self) -> Iterator[MetadataStore]:
+        """The store itself, which is kept meanwhile."""
+        with self._opening:
+            with self._lock:
+                needed = self._state.began(time.monotonic_ns())
+            try:
+                if needed:
+                    self._open()
+            except BaseException:
+                self._release()
+                raise
+        try:
+            store = self._store
+            if store is None:
+                raise ClientClosedError("this metadata store was closed")
+            yield store
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            self._state.ended(time.monotonic_ns())
+            self._lock.notify_all()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("this metadata store was closed")
+        store = self._opener()
+        try:
+            found = store.cluster_id()
+            if found != self._cluster:
+                self._changed = True
+                raise ClusterChangedError(changed_cluster(self._root, self._cluster, found))
+            for callback in self._on_bookies:
+                store.watch_bookies(callback)
+            with self._lock:
+                if self._closed:
+                    raise ClientClosedError("this metadata store was closed")
+                self._store, self._state.open = store, True
+        except BaseException:
+            store.close()
+            raise
+        threading.Thread(target=self._end_idle, name="bk-metadata-idle", daemon=True).start()
+
+    def _end_idle(self) -> None:
+        """Waits until nobody has used the session for a while, and ends it."""
+        mark_own()
+        with self._lock:
+            while (left := self._state.idle_in_ns(time.monotonic_ns())) and not self._closed:
+                self._lock.wait(left / 1e9)
+            store = self._taken()
+        if store is not None:
+            store.close()
+
+    def _taken(self) -> MetadataStore | None:
+        store, self._store, self._state.open = self._store, None, False
+        return store
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            store = self._taken()
+            self._lock.notify_all()
+        if store is not None:
+            store.close()
+
+    # --- what needs none --------------------------------------------------------------------------------------------------
+
+    def cluster_id(self) -> str:
+        """The first time as it was told: it is for the connection, which asks nobody."""
+        vouched, self._vouched = self._vouched, False
+        if vouched:
+            return self._cluster
+        with self._used() as store:
+            return store.cluster_id()
+
+    @property
+    def cluster_has_changed(self) -> bool:
+        return self._changed or (self._store is not None and self._store.cluster_has_changed)
+
+    def resolve(self, bookie_id: BookieId) -> Address:
+        """As it was told, as long as there is no session. One is opened when all replicas of an entry failed; then the store is asked."""
+        with self._lock:
+            known = None if self._state.open else self._addresses.get(bookie_id)
+        if known is not None:
+            return known
+        with self._used() as store:
+            found = store.resolve(bookie_id)
+        self.know({bookie_id: found})
+        return found
+
+    def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
+        with self._opening:
+            self._on_bookies.append(callback)
+            if self._store is not None:
+                self._store.watch_bookies(callback)
+        return _Forgotten(partial(self._on_bookies.remove, callback))  # what the session knows of it goes with the session
+
+    def is_connected(self) -> bool:
+        return self._store is not None and self._store.is_connected()
+
+    # --- what needs one ----------------------------------------------------------------------------------------------------
+
+    @property
+    def log_root(self) -> str:
+        with self._used() as store:
+            return store.log_root
+
+    def list_ledgers(self) -> Iterator[int]:
+        with self._used() as store:
+            yield from store.list_ledgers()
+
+    def watch_ledger(self, ledger_id: int, callback: Callable[[], None]) -> Watch:
+        return self._watching(lambda store: store.watch_ledger(ledger_id, callback))
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Watch:
+        return self._watching(lambda store: store.watch(path, callback))
+
+    def watch_rack_map(self, callback: Callable[[], None]) -> Watch:
+        return self._watching(lambda store: store.watch_rack_map(callback))
+
+    def _watching(self, begin: Callable[[MetadataStore], Watch]) -> Watch:
+        """The session is kept until the watch is cancelled."""
+        with ExitStack() as using:
+            watch = begin(using.enter_context(self._used()))
+            using.callback(watch.cancel)
+            return _Forgotten(using.pop_all().close)
+
+    def __getattr__(self, name: str) -> Any:
+        """Every other call."""
+        if name.startswith("_") or not callable(getattr(MetadataStore, name, None)):
+            raise AttributeError(name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._used() as store:
+                return getattr(store, name)(*args, **kwargs)
+
+        return call
+
+
+class _Forgotten:
+    """A watch that is cancelled once."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel: Callable[[], None] | None = cancel
+
+    def cancel(self) -> None:
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None:
+            cancel()
