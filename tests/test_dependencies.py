@@ -78,10 +78,15 @@ def test_the_source_checks_the_bounds_that_are_declared() -> None:
     assert set(needs.MODULES) <= set(CORE) | set(SPARK)
 
 
-def test_protobuf_is_young_enough_for_what_was_generated() -> None:
+def test_every_protobuf_that_is_declared_loads_what_was_generated() -> None:
+    """It refuses what a newer one made, by all three numbers, and what one made that is two majors older."""
+    requirement = next(r for r in PROJECT["dependencies"] if r.startswith("protobuf"))
+    refused = int(requirement.partition(",<")[2])
     for path in GENERATED:
-        generated = re.search(r"Protobuf Python Version: (\d+)\.(\d+)", path.read_text())
-        assert generated is not None and CORE["protobuf"][:2] >= (int(generated[1]), int(generated[2])), path
+        generated = re.search(r"Protobuf Python Version: (\d+)\.(\d+)\.(\d+)", path.read_text())
+        assert generated is not None
+        assert CORE["protobuf"] >= tuple(map(int, generated.groups())), path
+        assert refused <= int(generated[1]) + 2, path
 
 
 # --- the message --------------------------------------------------------------------------------------------------------
