@@ -19,8 +19,17 @@ def _may_fall_back(reason: ImportError) -> bool:
     """Whether pure may stand in; says so once if it does."""
     if _choice == "native":
         return False
-    logging.getLogger(__name__).warning("the native kernels cannot be loaded, the slow ones in Python are used: %s", reason)
+    logging.getLogger(__name__).warning("the native kernels cannot be loaded, the slow ones in Python are used: %s%s", reason, _zip_hint())
     return True
+
+
+def _zip_hint() -> str:
+    """The advice to those who put a zip or a wheel on the path. Python imports no extension from an archive."""
+    archive = getattr(getattr(__spec__, "loader", None), "archive", None)
+    if archive is None:
+        return ""
+    advice = "install the wheel there, or ship a packed environment (bk_spark/README.md, Deploying)"
+    return f"; bk_core comes from an archive, which no extension is imported from ({archive}): {advice}"
 
 
 IMPLEMENTATION = "pure"
@@ -79,7 +88,7 @@ else:
         IMPLEMENTATION = "native"
     except ImportError as failure:
         if not _may_fall_back(failure):
-            raise ImportError(f"BK_CORE_KERNELS=native, but the native kernels cannot be loaded: {failure}") from failure
+            raise ImportError(f"BK_CORE_KERNELS=native, but the native kernels cannot be loaded: {failure}{_zip_hint()}") from failure
         from bk_core.kernels.pure import (
             CRC32C_KERNEL,
             crc32c,

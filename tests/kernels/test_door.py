@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,7 @@ def run(root: Path, choice: str | None) -> subprocess.CompletedProcess[str]:
     environment["PYTHONPATH"] = str(root)
     if choice is not None:
         environment["BK_CORE_KERNELS"] = choice
-    return subprocess.run([sys.executable, "-c", SHOW], env=environment, cwd=root, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", SHOW], env=environment, cwd=root.parent, capture_output=True, text=True, timeout=60)
 
 
 def with_extension(bare: Path) -> Path:
@@ -65,6 +66,19 @@ def test_a_broken_extension_falls_back_too(bare: Path) -> None:
     (bare / "bk_core" / "kernels" / Path(_native.__file__).name).write_bytes(b"not a shared library")
     result = run(bare, None)
     assert result.stdout.startswith("pure ") and "the native kernels cannot be loaded" in result.stderr
+
+
+def test_a_zip_or_a_wheel_on_the_path_says_what_to_do(bare: Path) -> None:
+    """It has the extension, as --py-files has when it gets a wheel, and Python imports none from there."""
+    for ending in ("zip", "whl"):
+        packed = bare.with_name(f"{bare.name}-packed.{ending}")
+        shutil.make_archive(str(bare.with_name("packed")), "zip", with_extension(bare))
+        bare.with_name("packed.zip").rename(packed)
+        result = run(packed, None)
+        assert result.stdout == "pure python 0xe3069283\n"
+        assert result.stderr.count("\n") == 1 and f"({packed}): install the wheel there" in result.stderr
+        forced = run(packed, "native")
+        assert forced.returncode != 0 and f"({packed}): install the wheel there" in forced.stderr
 
 
 def test_native_forced_but_missing_is_fatal(bare: Path) -> None:
