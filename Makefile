@@ -143,9 +143,10 @@ INTERRUPTS ?= 1000
 interrupts: setup
 	@$(ENV) BK_INTERRUPTS=$(INTERRUPTS) $(if $(SEED),BK_SEED=$(SEED)) $(BIN)/python -m pytest -q -s tests/integration/test_interrupts.py
 
-# Spark as local-cluster, with dynamic allocation, over Connect, without worker reuse; processes of it are killed
+# Spark as local-cluster, with dynamic allocation, over Connect, without worker reuse; processes of it are killed. Then environments and
+# packages that Spark hands out to executors which have nothing of ours; packing them needs the package index
 deployments: setup
-	@$(ENV) BK_DEPLOYMENTS=all $(BIN)/pytest -q -s tests/spark/test_deployments.py
+	@$(ENV) BK_DEPLOYMENTS=all $(BIN)/pytest -q -s tests/spark/test_deployments.py tests/spark/packed_environment.py
 
 # The fault table of the Spark sink and source (tests/faults). REPEAT, SEED, CELLS='regular expression', APACHE=4.18.0
 faults: setup
