@@ -148,6 +148,7 @@ class _Pass:
             if existed:
                 self.deleted.append(ledger_id)
             if ledger_id in self.intents and ledger_id not in self.foreign:
+                self.client.store.check_cluster()  # a cluster made anew meanwhile may have an intent of its own there (OWN-10)
                 forget_intent(self.client, self.log, ledger_id, self.intents[ledger_id].purpose)
             gone.append(ledger_id)
         return gone

@@ -16,6 +16,7 @@ from typing import Any
 from bk_core.client.driver import Driver
 from bk_core.errors import BkError, NotEnoughBookiesError
 from bk_core.net.asking import is_repeatable
+from bk_core.net.link_state import CHECK_NS
 from bk_core.net.outstanding import Waiting
 from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.reader import RangeReader
@@ -401,7 +402,9 @@ class LinkRun:
         self.calm = self.over = False
         self.asked: list[Asked] = []
         self.useful_bytes = 0
-        self.answered_ns: dict[SimSocket, int] = {}  # by connection: of what was answered the latest time of sending
+        self._answers: deque[tuple[int, SimSocket, int]] = deque()  # when something was answered, and when that was sent
+        self._answered_ns: dict[SimSocket, int] = {}
+        self.brought_nothing: set[SimSocket] = set()  # connections on which an answer was that there is no such entry
         self.told_ns: dict[str, int] = {}  # when the sessions were told where a bookie is
         self.suspect_ns: dict[tuple[str, str], int] = {}
         self._found: dict[str, list[str]] = {}
@@ -486,11 +489,20 @@ class LinkRun:
     def outstanding(self, link: SimLink) -> list[Asked]:
         return [one for one in self.asked[-400:] if one.link is link and not one.answers and one.waiting is not None and one.sends]
 
+    def answered_ns(self, sock: SimSocket) -> int:
+        """Of what was answered on a connection the latest time of sending; not yet of what its link may not have looked at since."""
+        while self._answers and self._answers[0][0] <= self.world.now - 2 * CHECK_NS:
+            _, answered, sent_ns = self._answers.popleft()
+            self._answered_ns[answered] = max(self._answered_ns.get(answered, 0), sent_ns)
+        return self._answered_ns.get(sock, 0)
+
     def _sent(self, link: SimLink, waiting: Waiting) -> None:
         asked = getattr(waiting.answer, "__self__", None)
         if not isinstance(asked, Asked):
             if isinstance(waiting.answer, partial):
                 self.world.probes["a suspect was asked whether it is back"] += 1
+                if link.connection is not None:
+                    self.brought_nothing.add(link.connection)
             return
         asked.waiting = waiting
         asked.sends += 1
@@ -510,7 +522,7 @@ class LinkRun:
         sock, sent_ns = link.latest, waiting.patience.sent_ns
         losses, failures = link.losses - asked.counted[0], link.failures - asked.counted[1]
         if status not in SILENCE:
-            self._good(asked, waiting)
+            self._good(asked, waiting, status)
         elif status is Status.TIMEOUT and sent_ns is not None and sock is not None and link.dropped_ns != now:
             if asked.message.ledger_id in sock.forgotten:
                 self.world.probes["a request was passed over while others were answered"] += 1
@@ -522,10 +534,12 @@ class LinkRun:
         if status in SILENCE and self.is_mild:
             self._find("I-K1", f"{asked} ended with {status.name}; nothing was wrong but that the network is thin")
 
-    def _good(self, asked: Asked, waiting: Waiting) -> None:
+    def _good(self, asked: Asked, waiting: Waiting, status: Status) -> None:
         sock = asked.link.latest
         if sock is not None and waiting.patience.sent_ns is not None:
-            self.answered_ns[sock] = max(self.answered_ns.get(sock, 0), asked.piece_ns)
+            if status is not Status.OK:
+                self.brought_nothing.add(sock)
+            self._answers.append((self.world.now, sock, asked.piece_ns))
             if self.world.now - waiting.patience.sent_ns > TIMEOUT_NS:
                 self.world.probes["an answer took longer than its timeout and was taken"] += 1
 
