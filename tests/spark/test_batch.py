@@ -21,9 +21,9 @@ from bk_core.errors import InvalidArgumentError, LogDataLossError, LogSchemaErro
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.ledger_list import LogProperties
 from bk_core.protocol.log.position import Position
-from bk_spark import clients
 from bk_spark.arrow import arrow_schema
 from bk_spark.source import BookKeeperDataSource
+from tests.spark_clients import close_clients
 
 pytestmark = pytest.mark.spark
 
@@ -56,8 +56,7 @@ class Read:
 @pytest.fixture
 def read(cluster: Any) -> Iterator[Callable[..., Read]]:
     yield lambda **options: Read(cluster.uri, **options)
-    while clients._clients:  # workers are killed with theirs; this process goes on
-        clients._clients.popitem()[1].close()
+    close_clients()  # workers are killed with theirs; this process goes on
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from bk_core.client.logs import LogWriter, create_log, read_log
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.ledger_list import LogProperties
-from bk_spark import clients
 from bk_spark.reader import TABLES
 from bk_spark.source import BookKeeperDataSource
+from tests.spark_clients import close_clients
 
 pytestmark = pytest.mark.spark
 
@@ -37,8 +37,7 @@ def rows(cluster: Any) -> Iterator[Callable[..., list[dict[str, Any]]]]:
         return [row for p in partitions for batch in reader.read(p) for row in batch.to_pylist()]
 
     yield rows
-    while clients._clients:
-        clients._clients.popitem()[1].close()
+    close_clients()
 
 
 @pytest.fixture

@@ -46,7 +46,6 @@ TYPES: dict[str, tuple[str, ...]] = {
     "geo": ("st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')",),
     "globe": ("st_geogfromwkb(X'0101000000000000000000F03F0000000000000040')",),
     "tick": ("cast('23:59:59.123' as time(3))",),
-    "nothings": ("array(null)",),
     "either": ('parse_json(\'{"a":[1,null,"x"],"b":1.5}\')', "parse_json('null')"),
 }
 

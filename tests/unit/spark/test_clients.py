@@ -13,6 +13,7 @@ from bk_core.client.logs import create_log, list_logs
 from bk_core.errors import ClientClosedError, ClusterChangedError
 from bk_core.metadata import open_store
 from bk_spark import clients
+from tests.spark_clients import close_clients
 
 
 @pytest.fixture
@@ -22,8 +23,7 @@ def store(tmp_path: Path) -> Iterator[Any]:
     made.initialize_cluster()
     yield made
     made.close()
-    while clients._clients:
-        clients._clients.popitem()[1].close()
+    close_clients()
 
 
 def test_a_cluster_that_was_made_anew_costs_one_batch_and_not_the_process(store: Any) -> None:

@@ -28,6 +28,7 @@ from bk_spark.known import Known, Learned
 from bk_spark.options import Options
 from bk_spark.partitions import BookKeeperPartition, partitions_of, read_partition
 from bk_spark.planning import EntryRange
+from tests.spark_clients import close_clients
 
 SCHEMA = arrow_schema(raw_schema(None, False))
 QUICK = Limits(explicit_lac_ns=3_600_000_000_000, unreachable_ns=60_000_000_000)
@@ -64,11 +65,10 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
+    close_clients()  # of tests before, in this process
     made = World(tmp_path)
     yield made
-    for _, _, reader in clients._readers.values():
-        reader.close()
-    clients._readers.clear()
+    close_clients()
     made.client.close()
     for bookie in made.bookies:
         bookie.close()

@@ -20,6 +20,7 @@ from bk_spark import commit as commits
 from bk_spark.options import URI_ENVIRONMENT
 from bk_spark.schemas import arrow_schema
 from bk_spark.source import BookKeeperDataSource
+from tests.spark_clients import close_clients
 
 ENTRIES = {AddRequest: "add", AddRun: "add", ReadRequest: "read", BatchReadRequest: "read", ReadRun: "read"}
 
@@ -30,8 +31,7 @@ def uri(world: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for module in (sink, commits, data_ledgers):
         monkeypatch.setattr(module, "client_for", clients.client_for)
     yield world.client.config.uri
-    while clients._clients:
-        clients._clients.popitem()[1].close()
+    close_clients()
 
 
 def read(**options: str) -> list[Any]:

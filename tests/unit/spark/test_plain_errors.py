@@ -15,12 +15,12 @@ from pyspark.sql.worker import create_data_source
 from pyspark.util import handle_worker_exception
 
 from bk_core.errors import BkError, InternalError, LogSchemaError
-from bk_spark import clients
 from bk_spark.plain_errors import plainly
 from bk_spark.reader import BookKeeperReader, MetadataReader, PushdownMetadataReader, PushdownReader
 from bk_spark.source import BookKeeperDataSource
 from bk_spark.stream_reader import BookKeeperStreamReader
 from bk_spark.writer import BookKeeperStreamWriter, BookKeeperWriter
+from tests.spark_clients import close_clients
 
 SCHEMA = StructType([StructField("id", LongType())])
 CALLS: dict[type, tuple[str, ...]] = {
@@ -46,8 +46,7 @@ CALLS: dict[type, tuple[str, ...]] = {
 def uri(world: Any) -> Iterator[str]:
     world.write([1], log="flights")
     yield world.client.config.uri
-    while clients._clients:
-        clients._clients.popitem()[1].close()
+    close_clients()
 
 
 def shown(call: Callable[[], Any]) -> tuple[BkError, str]:
