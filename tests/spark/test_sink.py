@@ -172,6 +172,19 @@ def test_complete_mode_replaces_the_log_with_every_batch(sinks: Sinks, log: str)
     assert sinks.rows(f"{log}-out") == [(0, 6), (1, 6)]
 
 
+def test_an_overwrite_may_replace_the_columns(sinks: Sinks, log: str) -> None:
+    sinks.write(sinks.spark.range(3), log=log)
+    named = sinks.spark.range(2).selectExpr("cast(id as string) as id", "id as number")
+    with pytest.raises(PySparkException, match="overwriteSchema"):
+        sinks.write(named, "overwrite", log=log)
+    with pytest.raises(PySparkException, match="overwriteSchema=true replaces columns together with all rows"):
+        sinks.write(named, log=log, overwriteSchema="true")
+    assert sinks.rows(log) == [0, 1, 2]
+    sinks.write(named, "overwrite", log=log, overwriteSchema="true")
+    sinks.write(named, log=log)
+    assert sinks.rows(log) == [("0", 0), ("0", 0), ("1", 1), ("1", 1)]
+
+
 def test_overwrite_and_a_write_that_fails(sinks: Sinks, log: str) -> None:
     sinks.write(sinks.spark.range(5), log=log)
     sinks.write(sinks.spark.range(10, 12), "overwrite", log=log)
