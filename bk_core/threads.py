@@ -36,6 +36,7 @@ log = logging.getLogger("bk_core.threads")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 JOIN_S = 10.0
+ENDING_S = 5.0  # from the end of our clients to that of the interpreter are only the functions given to ``atexit`` before ours
 _RUNNING = "RUNNING"  # a state of concurrent.futures
 
 _INSTEAD = "give it a callback, or hand it to a thread of your own"
@@ -69,6 +70,12 @@ def calling_back() -> Iterator[None]:
 def is_ending() -> bool:
     """True once the interpreter is being taken down: threads that are daemons stand still for ever, so nobody may wait for one."""
     return sys.is_finalizing()
+
+
+def rest_if_daemon() -> None:
+    """Hold a program's daemon thread until the interpreter stops it, ``ENDING_S`` at most: somebody may wait for a lock that it holds."""
+    if threading.current_thread().daemon and not is_own():
+        time.sleep(ENDING_S)
 
 
 class _Process:

@@ -42,7 +42,7 @@ from bk_core.protocol.ledger.replica_order import Rank, ReadHistory
 from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode, WriterOptions
 from bk_core.protocol.session.shortage import Shortages
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRunRequest, Request, Status
-from bk_core.threads import Home, SafeFuture, WorkerPool, wait_done
+from bk_core.threads import Home, SafeFuture, WorkerPool, rest_if_daemon, wait_done
 
 log = logging.getLogger("bk_core.client")
 
@@ -73,7 +73,7 @@ class Session:
         self.config = config
         self.store = store
         self.home = Home()
-        self._over = False
+        self._over = self._ended = False
         self._racks = RackMap(store, config.racks) if config.placement == "rack-aware" else None
         self.reactor = Reactor()
         self.rng = random.Random()
@@ -312,6 +312,8 @@ class Session:
         """At every call of a user: ForkedClientError in a forked child, ClientClosedError where nobody would answer any more."""
         self.home.check()
         if self._over:
+            if self._ended:
+                rest_if_daemon()
             raise ClientClosedError("this client was closed, by this program or because the process ends")
 
     def close(self) -> None:
@@ -349,8 +351,8 @@ class Session:
 
     def end(self) -> None:
         """As the process ends: stop the reactor and tell nobody. There may still be threads (daemons) that wait in handles, and what they
-        would make of an error would be the last that is seen of a program that did nothing wrong."""
-        self._over = True
+        would make of an error would be the last that is seen of a program that did nothing wrong. So those that ask for more rest, too."""
+        self._ended = self._over = True
         self.reactor.close()
 
     def aside(self, task: Callable[[], None]) -> SafeFuture[None]:

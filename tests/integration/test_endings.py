@@ -49,8 +49,8 @@ def embedded(running_clusters: Callable[[str], LocalCluster]) -> LocalCluster:
     return running_clusters("embedded")
 
 
-def run(cluster: LocalCluster, program: str, name: str = "-") -> Ended:
-    command = [sys.executable, "-X", "faulthandler", "-c", HEAD + textwrap.dedent(program), cluster.uri, name]
+def run(cluster: LocalCluster, program: str, name: str = "-", before: str = "") -> Ended:
+    command = [sys.executable, "-X", "faulthandler", "-c", before + HEAD + textwrap.dedent(program), cluster.uri, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROMPT_S, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done
     return Ended(done.stdout.splitlines())
@@ -189,6 +189,28 @@ def test_what_nobody_closes_holds_nobody_up(embedded: LocalCluster, log_name: st
             """
         ),
         log_name,
+    )
+
+
+@pytest.mark.parametrize("step", ["writer.append(b'x')", "bk.create_ledger()", "ledger.read(0, 0)", "list(bk.list_ledgers())"])
+def test_a_daemon_that_goes_on_asking_while_the_process_ends_says_nothing(embedded: LocalCluster, step: str) -> None:
+    """Between the end of the clients and that of the interpreter runs what was given to ``atexit`` before they were."""
+    run(
+        embedded,
+        f"""
+        with bk.create_ledger() as closed:
+            closed.append(b"x")
+        ledger = bk.open_ledger(closed.ledger_id)
+        writer = bk.create_ledger()
+        asked = threading.Event()
+        def ask():
+            while True:
+                {step}
+                asked.set()
+        threading.Thread(target=ask, daemon=True).start()
+        asked.wait()
+        """,
+        before="import atexit, time\natexit.register(time.sleep, 0.5)\n",
     )
 
 
