@@ -22,7 +22,7 @@ ROWS_MAX = (1 << 31) - 1
 _PREFIX = struct.Struct("<Ii")
 _I64 = struct.Struct("<q")
 _MARK = 0xFFFFFFFF
-_VERSIONS = (3, 4)  # V4 and V5, which differ in unions only
+_V5 = 4  # Arrow reads V4's compression from another place, which nothing here looks at
 _RECORD_BATCH = 3
 _CODECS = (0, 1)  # LZ4_FRAME, ZSTD
 _AS_IT_IS = -1  # a buffer that compression would have made larger
@@ -145,8 +145,11 @@ class EntryCheck:
         """ValueError for what is no record batch with as many columns and buffers as the schema has."""
         buffer = FlatBuffer(metadata)
         message = buffer.root()
-        if message.number(0, "h", 0) not in _VERSIONS or message.number(1, "B", 0) != _RECORD_BATCH:
+        if message.number(1, "B", 0) != _RECORD_BATCH:
             raise ValueError("it is another kind of Arrow message")
+        version = message.number(0, "h", 0)
+        if version != _V5:
+            raise ValueError(f"it is of version V{version + 1} of Arrow's format, and entries are of V5")
         batch = message.table(2)
         if batch is None:
             raise ValueError("it has no record batch")

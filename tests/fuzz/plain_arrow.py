@@ -57,7 +57,7 @@ def rows_of(entry: bytes, schema: pa.Schema, names: Collection[str]) -> list[tup
         raise NotSoundError("no metadata")
     message, body = Message(entry[8 : 8 + length]), entry[8 + length :]
     top = message.fields(message.number("I", 0))
-    if message.number("h", top.get(0, -1)) not in (3, 4) or message.number("B", top.get(1, -1)) != 3:
+    if message.number("h", top.get(0, -1)) != 4 or message.number("B", top.get(1, -1)) != 3:
         raise NotSoundError("another message")
     if (message.number("q", top[3]) if 3 in top else 0) != len(body):
         raise NotSoundError("another body")

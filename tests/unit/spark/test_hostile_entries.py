@@ -35,6 +35,7 @@ class Places:
         assert batch is not None
         self.metadata, self.body = 8, 8 + metadata
         self.rows, self.body_length = (8 + (at or 0) for at in (batch.place(0, 8), message.place(3, 8)))
+        self.version = 8 + (message.place(0, 2) or 0)
         self.nodes, self.buffers = (8 + batch.items(slot, 16)[0] for slot in (1, 2))
 
     def buffer(self, entry: bytes, number: int) -> int:
@@ -124,6 +125,8 @@ LIES: dict[str, Bend] = {
     "metadata of negative length": put("<i", "metadata", -8, -4),
     "no metadata, which ends a stream": put("<i", "metadata", 0, -4),
     "no mark": put("<i", "metadata", 0, -8),
+    "another version, in which compression is told elsewhere": put("<h", "version", 3),
+    "a version of the future": put("<h", "version", 5),
     "metadata that point out": put("<I", "metadata", 1 << 20),
     "metadata that point to themselves": put("<I", "metadata", 0),
     "an entry cut in its metadata": cut(40),
