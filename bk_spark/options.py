@@ -56,7 +56,7 @@ OPTIONS: tuple[Option, ...] = (
         parse_text,
         None,
         f"Metadata store of the cluster, e.g. `zk://host:2181/ledgers`. Falls back to the environment variable `{URI_ENVIRONMENT}`.",
-        ("metadataServiceUri",),
+        ("metadataServiceUri", "uri"),
         "required",
     ),
     Option("bookkeeper.protocol", "protocol", one_of("v2", "v3"), "v2", "Wire protocol of the data path."),
