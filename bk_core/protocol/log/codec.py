@@ -160,7 +160,10 @@ def _decode_v1_segment(row: Any, seq: int) -> Segment:
 
 def _decode_properties(value: Mapping[str, Any], schema: str) -> LogProperties:
     def optional(name: str) -> int | None:
-        return None if value.get(name) is None else int(value[name])
+        bound = value.get(name)
+        if bound is not None and not (type(bound) is int and bound > 0):
+            raise ValueError(f"{name} is {bound!r}, by which everything would be trimmed")
+        return bound
 
     return LogProperties(
         entry_format=str(value["entryFormat"]),

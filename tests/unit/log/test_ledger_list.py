@@ -270,6 +270,16 @@ def test_a_schema_is_replaced_only_with_all_rows() -> None:
     assert decode(encode(other)) == other and other.total_rows == 2
 
 
+@pytest.mark.parametrize("name", ["retentionMs", "retentionBytes", "committedRetentionMs"])
+@pytest.mark.parametrize("bound", [0, -1, 0.0, 1.5, True, "1"])
+def test_a_stored_retention_of_nothing_is_no_list(name: str, bound: object) -> None:
+    """A retention that somebody edited so would trim everything."""
+    value = json.loads(encode(LedgerList("a", LogProperties(), cluster="c")))
+    value["properties"][name] = bound
+    with pytest.raises(MetadataFormatError, match=f"{name} is"):
+        decode(json.dumps(value).encode())
+
+
 @pytest.mark.parametrize("name", ["retention_ms", "retention_bytes", "committed_retention_ms"])
 def test_a_retention_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="must be positive, or absent"):
