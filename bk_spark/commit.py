@@ -77,8 +77,8 @@ class _LogCommit:
                 self._check(listed)
                 if self._options.overwrite_schema:  # nothing that is there needs to fit
                     return listed
-                for schema in {part.schema for part in self._parts}:
-                    self._with_schema(listed, schema)
+                for schema, base in {(part.schema, part.base) for part in self._parts}:
+                    self._with_schema(listed, schema, base)
             return listed
 
         try:
@@ -195,11 +195,15 @@ class _LogCommit:
         return changed
 
     def _appended(self, listed: LedgerList, part: LogPart) -> LedgerList:
-        listed = self._with_schema(listed, part.schema)
+        listed = self._with_schema(listed, part.schema, part.base)
         return listed.append_segments(part.ranges, self._at_ms, schema=part.schema or None)
 
-    def _with_schema(self, listed: LedgerList, schema: str) -> LedgerList:
-        """The schema that the rows were written with, made the log's if it is new. The plan checked it against what was stored then."""
+    def _with_schema(self, listed: LedgerList, schema: str, base: str) -> LedgerList:
+        """The schema that the rows were written with, made the log's if it is new. The plan checked it against ``base``, the log's then.
+
+        LogSchemaError if the log has been given columns since that the rows would add to without ``mergeSchema``, or if its columns were
+        replaced (LOG-19): what was dropped must not come back with them.
+        """
         current = listed.properties.schema
         if not schema or schema == current:
             return listed
@@ -207,7 +211,9 @@ class _LogCommit:
             return listed.replace_schema(schema)
         if schema in listed.schemas and extends(schema, current):
             return listed
-        if not extends(current, schema):
+        replaced = base != "" and base not in listed.schemas
+        uninvited = current != "" and not self._options.merge_schema
+        if replaced or uninvited or not extends(current, schema):
             raise LogSchemaError(
                 f"another writer gave log {self.log!r} other columns during this write; nothing was published. Run the write again",
                 log=self.log,

@@ -13,14 +13,15 @@ from bk_core.protocol.log.ledger_list import SegmentRange
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """The ranges that one task wrote to one log. ``log_id`` is "" if the log did not exist when the write was planned; ``closed`` ledgers
-    are done."""
+    """The ranges that one task wrote to one log. ``log_id`` is "" if the log did not exist when the write was planned, and ``base`` the
+    schema that it had then; ``closed`` ledgers are done."""
 
     log: str
     log_id: str
     schema: str
     ranges: tuple[SegmentRange, ...]
     closed: tuple[int, ...] = ()
+    base: str = ""
 
     @property
     def rows(self) -> int:

@@ -105,8 +105,11 @@ class Sink:
         except BaseException:
             ledgers.discard()
             raise
-        nothing: tuple[tuple[Any, ...], tuple[int, ...]] = ((), ())
-        return tuple(LogPart(plan.log, plan.log_id, plan.schema, *written.get(plan.log, nothing)) for plan in plans.values())
+        parts: list[LogPart] = []
+        for plan in plans.values():
+            ranges, closed = written.get(plan.log, ((), ()))
+            parts.append(LogPart(plan.log, plan.log_id, plan.schema, ranges, closed, plan.properties.schema))
+        return tuple(parts)
 
     def _single(self, batches: Iterator[pa.RecordBatch], plans: dict[str, LogPlan], plan: LogPlan) -> Iterator[tuple[LogPlan, PackedRun]]:
         plans[plan.log] = plan

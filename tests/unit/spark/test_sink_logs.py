@@ -240,6 +240,34 @@ def test_whoever_writes_the_columns_from_before_an_overwrite_is_told(world: Any)
     assert world.rows("a") == ["one"]
 
 
+def test_a_column_that_an_overwrite_dropped_does_not_come_back(world: Any) -> None:
+    """LOG-19: the columns that are left are the first of those from before, so the late rows would only seem to add some."""
+    old = "id long, text string"
+    world.write({"id": [1], "text": ["a"]}, schema=old, log="a")
+    rows = {"id": [2], "text": ["late"]}
+    late = [world.writer(old, log="a"), world.stream(old, log="a"), world.writer(f"{old}, more long", log="a", mergeSchema="true")]
+    messages = [world.task(w, rows | ({"more": [3]} if i == 2 else {}), query="q" if i == 1 else "") for i, w in enumerate(late)]
+    world.write([100], overwrite=True, log="a", overwriteSchema="true")
+    for i, (writer, message) in enumerate(zip(late, messages, strict=True)):
+        with pytest.raises(LogSchemaError, match="other columns"):
+            writer.commit([message], 0) if i == 1 else writer.commit([message])
+    assert world.rows("a") == [100] and schema_of_text(read_ledger_list(world.client, "a").properties.schema).names == ["id"]
+
+
+def test_the_second_of_two_first_writes_adds_no_columns_uninvited(world: Any) -> None:
+    first, second, merging = (
+        world.writer(log="a"),
+        world.writer("id long, x long", log="a"),
+        world.writer("id long, x long", log="a", mergeSchema="true"),
+    )
+    messages = [world.task(first, [1]), *(world.task(writer, {"id": [2], "x": [3]}) for writer in (second, merging))]
+    first.commit([messages[0]])
+    with pytest.raises(LogSchemaError, match="other columns"):
+        second.commit([messages[1]])
+    merging.commit([messages[2]])
+    assert world.rows("a") == [1, (2, 3)]
+
+
 def test_routed_overwrites_replace_columns_too(world: Any) -> None:
     rows, schema = {"id": [1, 2], "log": ["l1", "l2"]}, "id long, log string"
     world.write(rows, schema=schema)
