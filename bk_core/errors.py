@@ -20,8 +20,8 @@
     │   ├── NoClusterError, ClusterChangedError, MetadataDeniedError, ClusterExistsError
     ├── LogError                      a log as a whole
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
-    │   ├── LogEntryError, EntryTooLargeError, NullValueError, LogOfQueriesError, LogClockError, WrongClusterError, ForeignLedgerError,
-    │   ├── LogWriterAliveError, LogListFullError, NoSuchLogRootError
+    │   ├── LogEntryError, EntryTooLargeError, NullValueError, LogOfQueriesError (LogFormatError), LogClockError, WrongClusterError,
+    │   ├── ForeignLedgerError, LogWriterAliveError, LogListFullError, NoSuchLogRootError
     ├── DiskFullError                 a local cluster's directory has no room
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
         MissingPackageError
@@ -221,7 +221,7 @@ class LedgerExistsError(LedgerError):
 
 
 class LedgerFencedError(LedgerError):
-    """Another client is recovering the ledger; what was pending may or may not be part of it (WR-11)."""
+    """A recovery, of this program or of another, fenced the ledger; what was pending may or may not be part of it (WR-11)."""
 
     code = "BK-FENCED"
     outcome_unknown = True
@@ -433,6 +433,12 @@ class LogOfQueriesError(LogError):
     """The log is for transactional writers: queries write it, or its entries are Arrow record batches (GRD-1). Nothing was fenced."""
 
     code = "BK-LOG-QUERIES"
+
+
+class LogFormatError(LogOfQueriesError):
+    """The log is for Arrow record batches, as Spark's queries write them, and not for other bytes (GRD-1). Nothing was fenced."""
+
+    code = "BK-LOG-FORMAT"
 
 
 class LogWriterAliveError(LogError):

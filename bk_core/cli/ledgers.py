@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bk_core.cli.output import access_options, cluster_options, connected, preview, say_json, say_table, when, with_progress
+from bk_core.cli.output import access_options, check_range, cluster_options, connected, preview, say_json, say_table, when, with_progress
 from bk_core.errors import NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 
@@ -114,6 +114,7 @@ def read_ledger(
 
     Where it ends before --last, or may go on, standard error says so; exit status 1 if --last was not reached.
     """
+    check_range(first, last)
     access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
     with connected(uri, protocol) as client, client.open_ledger(ledger_id, **access) as handle:
         end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
@@ -128,15 +129,30 @@ def read_ledger(
 def _say_end(ledger_id: int, state: LedgerState, end: int, first: int, last: int | None) -> int:
     """Why it ends here, where that is not plain; the exit status."""
     short = last is not None and last > end
-    if short or first > end:
-        wanted = f"entry {first}" if first > end else f"entry {last}"
-        where = "has no entry" if end < 0 else f"ends at entry {end}" if state is LedgerState.CLOSED else f"is confirmed up to entry {end}"
-        click.echo(f"ledger {ledger_id} {where}: {wanted} lies beyond", err=True)
+    asked = first if first > end else last
+    beyond = f": entry {asked} lies beyond" if (short or first > end) and (first > 0 or last is not None) else ""
     if state is not LedgerState.CLOSED:
-        text = f"ledger {ledger_id} is {state.name} and confirmed up to entry {end}" if end >= 0 else f"ledger {ledger_id} is {state.name}"
-        hint = "read again for what its writer adds; if that is gone, `bk ledger recover` finds and fixes the end"
-        click.echo(f"{text}; {hint}", err=True)
+        click.echo(f"ledger {ledger_id} is {state.name}{_confirmed(state, end, beyond)}. {_going_on(ledger_id, state)}", err=True)
+    elif end < 0:
+        click.echo(f"ledger {ledger_id} is CLOSED and has no entry{beyond}", err=True)
+    elif beyond:
+        click.echo(f"ledger {ledger_id} ends at entry {end}{beyond}", err=True)
     return 1 if short else 0
+
+
+def _confirmed(state: LedgerState, end: int, beyond: str) -> str:
+    """Entries of a ledger without a confirmed one may well exist: only the next entry or the close tells readers of the last."""
+    if end >= 0:
+        return f" and confirmed up to entry {end} so far{beyond}"
+    why = " (what was acknowledged last is confirmed with the next entry)" if state is LedgerState.OPEN else ""
+    return f", and none of its entries is confirmed yet{why}: nothing is shown"
+
+
+def _going_on(ledger_id: int, state: LedgerState) -> str:
+    recover = f"`bk ledger recover {ledger_id}`"
+    if state is LedgerState.OPEN:
+        return f"Read again if its writer lives; if it is gone, {recover} finds and fixes the end"
+    return f"Read again when its recovery has fixed the end; if nobody recovers it any more, {recover} does"
 
 
 def _say_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:

@@ -8,11 +8,13 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from bk_core.cli.output import cluster_options, connected, password_option, preview, say_json
+from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -44,7 +46,9 @@ def append(name: str, take_over: bool, take_over_queries: bool, password: str, u
 
     with connected(uri, protocol) as client:
         secret = password.encode()
-        with LogWriter.open(client, name, password=secret, take_over=take_over, take_over_queries=take_over_queries) as writer:
+        with _told_for_lines(name):
+            opened = LogWriter.open(client, name, password=secret, take_over=take_over, take_over_queries=take_over_queries)
+        with opened as writer:
             told = _Told()
             for lines in _lines(sys.stdin.buffer):
                 told.send(writer, lines)
@@ -58,6 +62,25 @@ def append(name: str, take_over: bool, take_over_queries: bool, password: str, u
         click.echo(f"{told.entries:,} entries, {told.bytes:,} bytes, at {where}")
     else:
         click.echo("no entries")
+
+
+@contextmanager
+def _told_for_lines(name: str) -> Iterator[None]:
+    """A log that takes no lines, or is not there, is told with the command that makes one which does."""
+    try:
+        yield
+    except LogFormatError:
+        message = (
+            f"log {name!r} is for Arrow record batches, as Spark writes them (the default of bk log create); lines of text would make it "
+            "unreadable. Make a log for them: bk log create NAME --entry-format raw"
+        )
+        raise LogFormatError(message, log=name) from None
+    except NoSuchLogRootError:
+        raise
+    except NoSuchLogError as error:
+        told = str(error.args[0])
+        message = f"{told}{'' if told.endswith('?') else ';'} `bk log create {name} --entry-format raw` makes a log for lines"
+        raise NoSuchLogError(message, log=name) from None
 
 
 def _place(position: Position | None) -> dict[str, int] | None:

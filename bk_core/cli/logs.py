@@ -9,7 +9,7 @@ import click
 
 from bk_core.cli.log_entries import append, tail
 from bk_core.cli.log_upkeep import check, marks, release, repair
-from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
+from bk_core.cli.output import check_range, cluster_options, connected, password_option, say_json, say_table, when, with_progress
 from bk_core.cli.units import Duration, Size
 from bk_core.errors import BkError, MetadataFormatError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.segments import ENTRY_FORMATS, LogProperties, Segment
@@ -146,6 +146,7 @@ def show_segments(name: str, first: int, last: int | None, uri: str, protocol: s
     """All segments of a log, however old, read from its history chunk by chunk."""
     from bk_core.client.logs import read_log
 
+    check_range(first, last)
     with connected(uri, protocol) as client:
         segments = read_log(client, name).segments(first, last)
         if not as_json:

@@ -55,6 +55,12 @@ def connected(uri: str, protocol: str) -> Iterator[BookKeeper]:
         yield client
 
 
+def check_range(first: int, last: int | None) -> None:
+    """A wrong command line where --last lies before --first: it would show nothing."""
+    if last is not None and last < first:
+        raise click.UsageError(f"--last {last} lies before --first {first}")
+
+
 def say_json(value: dict[str, Any]) -> None:
     click.echo(safe_json(value))
 

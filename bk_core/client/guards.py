@@ -16,7 +16,8 @@ from bk_core.protocol.log.password import TOLD_MAX, check_told, is_same, witness
 
 
 def admit_writer(client: LogClient, name: str, listed: LedgerList, insisted: Insisted, own: Collection[int] = ()) -> None:
-    """GRD-1, for a list that was just read. ``own``: ledgers of the writer itself. LogOfQueriesError, LogTakenOverError."""
+    """GRD-1, for a list that was just read. ``own``: ledgers of the writer itself. LogOfQueriesError, LogFormatError,
+    LogTakenOverError."""
     writing = () if insisted.take_over_queries else _writing(client, name)
     live = [segment.ledger_id for segment in listed.live_segments if segment.ledger_id not in own]
     told = writer_told(client, live) if live and not insisted.take_over else ""

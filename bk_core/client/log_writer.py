@@ -178,8 +178,8 @@ class LogWriter:
         """Take the log over and return its writer, once the list names its first ledger.
 
         Before anything is fenced it is refused (GRD-1): LogTakenOverError with ``take_over=False`` where somebody writes the log or died
-        writing it; LogOfQueriesError without ``take_over_queries`` where queries of Spark write it, whose commits this writer ends, and
-        without ``arrow_entries`` where entries are Arrow record batches, which every payload then has to be.
+        writing it; LogOfQueriesError without ``take_over_queries`` where queries of Spark write it, whose commits this writer ends;
+        LogFormatError without ``arrow_entries`` where entries are Arrow record batches, which every payload then has to be.
 
         ``still_leading`` asks an election, between two rounds of a take-over that others keep winning; safety never depends on it
         (LOG-4). ``attempts``: how many rounds. Raises LogTakenOverError when others won them all, or the election was lost; NoSuchLogError;

@@ -117,6 +117,8 @@ class WriteHandle:
             payload if isinstance(payload, bytes) else self._bytes_of(payload, f"payloads[{index}]")
             for index, payload in enumerate(payloads)
         ]
+        if not parts:
+            raise InvalidArgumentError("payloads is empty: give at least one entry", ledger=self.ledger_id)
         offsets = array("q", accumulate(map(len, parts), initial=0))
         return self.append_run(b"".join(parts), offsets, entry_id=entry_id)
 

@@ -163,7 +163,7 @@ class ChangingWriter(FailingWriter):
                 return self._fenced()
             case LedgerState.CLOSED:
                 last = event.metadata.last_entry_id
-                message = f"ledger {self.ledger_id} was closed at entry {last} by another client"
+                message = f"ledger {self.ledger_id} was closed at entry {last} by somebody else, such as a recovery"
                 return self._stop(WriterState.FAILED, LedgerClosedError(message, ledger=self.ledger_id, entry=last))
             case _:
                 return self._adopt(change, event.metadata, now_ns)

@@ -69,9 +69,10 @@ class ClosingWriter(ChangingWriter):
 
     def _fenced(self) -> list[Effect]:
         """WR-11, D1: stop at once, touch no metadata; by option close the ledger at this end."""
+        later = f"entries after {self.last_add_confirmed}" if self.last_add_confirmed >= 0 else "its entries"
         message = (
-            f"ledger {self.ledger_id} is being recovered by another client; "
-            f"entries after {self.last_add_confirmed} may or may not be part of it"
+            f"ledger {self.ledger_id} was fenced by a recovery (this program's or another's); {later} may or may not be part of it: "
+            "read the ledger, and write on in a new one"
         )
         error = LedgerFencedError(message, ledger=self.ledger_id, entry=self.last_add_confirmed)
         if self.options.close_in_recovery and self._may_close_here():
@@ -198,7 +199,7 @@ class ClosingWriter(ChangingWriter):
             # SM-3: a request of its own, lest a late answer about the old version be taken for this one's.
             closing.wanted, closing.request, closing.reading = self._closed_metadata(stored), self._request(), False
             return [WriteLedger(closing.request, closing.wanted, self.version)]
-        message = f"ledger {self.ledger_id} is being recovered by another client, which will close it"
+        message = f"ledger {self.ledger_id} was fenced by a recovery (this program's or another's), which will close it"
         return self._close_failed(LedgerFencedError(message, ledger=self.ledger_id))
 
     def _closed_by_another(self, closing: Closing, stored: LedgerMetadata) -> list[Effect]:
@@ -212,7 +213,7 @@ class ClosingWriter(ChangingWriter):
         if stored.last_entry_id < mine.last_entry_id:
             message = f"{end}, below acknowledged entry {mine.last_entry_id}"
             return [Log("error", message), *self._close_failed(PersistenceViolatedError(message, ledger=self.ledger_id))]
-        message = f"{end} by another client; this writer ended at {mine.last_entry_id}"
+        message = f"{end} by somebody else, such as a recovery; this writer ended at {mine.last_entry_id}"
         return self._close_failed(MetadataConflictError(message, ledger=self.ledger_id))
 
     def _same_end(self, stored: LedgerMetadata) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from bk_core.errors import LogOfQueriesError, LogTakenOverError
+from bk_core.errors import LogFormatError, LogOfQueriesError, LogTakenOverError
 from bk_core.protocol.log.ledger_list import ONE_SHOT, LedgerList
 
 _NAMED = 3
@@ -39,13 +39,14 @@ def queries_of(listed: LedgerList, writing: Collection[str]) -> tuple[str, ...]:
 def check_exclusive(
     name: str, listed: LedgerList, writing: Collection[str], insisted: Insisted, live: Collection[int], writer: str
 ) -> None:
-    """GRD-1: LogOfQueriesError for a log of queries or of Arrow entries, LogTakenOverError for one with a writer, unless insisted.
+    """GRD-1: LogOfQueriesError for a log of queries, LogFormatError for one of Arrow entries, LogTakenOverError for one with a writer,
+    unless insisted.
 
     ``writing``: query ids of intents whose writers are not known to be gone. ``live``: live ledgers of others. ``writer``: who that is.
     """
     if listed.properties.entry_format == "arrow" and not insisted.arrow_entries:
-        raise LogOfQueriesError(
-            f"log {name!r} holds Arrow record batches, as Spark writes them, and other bytes would make it unreadable. Append to a log "
+        raise LogFormatError(
+            f"log {name!r} is for Arrow record batches, as Spark writes them; other bytes would make it unreadable. Append to a log "
             "that was created with entry_format='raw', or say arrow_entries=True if every payload is a record batch of the log's schema",
             log=name,
         )

@@ -25,7 +25,7 @@ _TOLD = {
     Reach.UNREACHABLE: "{0} cannot be reached",
     Reach.SILENT: "{0} does not answer",
     Reach.CLOSES: "{0} accepts a connection and closes it at once: its limit of connections for one host (maxClientCnxns) may be reached",
-    Reach.FOREIGN: "at {0} is something else than ZooKeeper, such as a bookie",
+    Reach.FOREIGN: "at {0} something answers that is not ZooKeeper, such as a bookie: the URI takes ZooKeeper's port, mostly 2181",
     Reach.NOT_SERVING: "the ZooKeeper at {0} does not serve: it may lack its quorum",
     Reach.SERVES: "the ZooKeeper at {0} answers, but gave no session",
 }

@@ -139,6 +139,11 @@ def test_lines_go_in_and_come_out(bk: Bk, client: bk_core.BookKeeper) -> None:
         assert f"{beyond} lies beyond the end of {what}" in bk.err
     bk("tail", "b", status=1)
     assert "there is no log 'b'" in bk.err
+    for name, near in (("b", ";"), ("ab", "; did you mean 'a'?")):
+        bk("append", name, status=1, stdin=b"x\n")
+        assert (
+            bk.err == f"error: [BK-NO-LOG] there is no log '{name}'{near} `bk log create {name} --entry-format raw` makes a log for lines\n"
+        )
 
 
 def test_a_name_that_is_nearly_right_is_told(bk: Bk, client: bk_core.BookKeeper) -> None:
@@ -177,7 +182,10 @@ def test_append_fences_only_when_it_is_told_to(bk: Bk, client: bk_core.BookKeepe
 def test_lines_are_no_entries_of_an_arrow_log(bk: Bk) -> None:
     bk("create", "a")
     bk("append", "a", status=1, stdin=b"x\n")
-    assert "[BK-LOG-QUERIES]" in bk.err and "raw" in bk.err
+    assert bk.err == (
+        "error: [BK-LOG-FORMAT] log 'a' is for Arrow record batches, as Spark writes them (the default of bk log create); lines of text "
+        "would make it unreadable. Make a log for them: bk log create NAME --entry-format raw\n"
+    )
 
 
 def test_a_log_of_queries_is_taken_from_them_only_when_it_is_told_to(bk: Bk, client: bk_core.BookKeeper) -> None:

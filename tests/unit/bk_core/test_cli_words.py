@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from bk_core.cli.terminal import SafeStream, safe, safe_json, safe_streams
 from bk_core.errors import ClusterExistsError
 from bk_core.metadata import open_store, paths
 from bk_core.metadata.store import MetadataStore
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import LedgerState
 
 # Colours, a title, a C1 introducer, a right-to-left override, an isolate, a line separator, a delete and half a character.
 HOSTILE = "a\x1b[31mb\x1b]0;owned\x07c\x9b31md\u202egnp\u2066e\u2028f\x7fg\rh"
@@ -154,15 +157,73 @@ def test_a_read_of_an_open_ledger_says_how_far_it_is_confirmed(client: bk_core.B
     assert cli.run(["ledger", "read", str(live.ledger_id), "--raw"]) == 0
     out, err = capsys.readouterr()
     assert out == "0\n1\n2\n"
-    assert f"ledger {live.ledger_id} is OPEN and confirmed up to entry 2; read again" in err and "`bk ledger recover`" in err
+    hint = f". Read again if its writer lives; if it is gone, `bk ledger recover {live.ledger_id}` finds and fixes the end\n"
+    assert err == f"ledger {live.ledger_id} is OPEN and confirmed up to entry 2 so far{hint}"
     assert cli.run(["ledger", "read", str(live.ledger_id), "--last", "9"]) == 1
-    assert f"ledger {live.ledger_id} is confirmed up to entry 2: entry 9 lies beyond" in capsys.readouterr().err
+    beyond = f"ledger {live.ledger_id} is OPEN and confirmed up to entry 2 so far: entry 9 lies beyond{hint}"
+    assert capsys.readouterr().err == beyond
     assert cli.run(["ledger", "read", str(ledger.ledger_id)]) == 0
     assert capsys.readouterr().err == ""
     assert cli.run(["ledger", "read", str(ledger.ledger_id), "--last", "5"]) == 1
     assert capsys.readouterr().err == f"ledger {ledger.ledger_id} ends at entry 0: entry 5 lies beyond\n"
     assert cli.run(["ledger", "read", str(ledger.ledger_id), "--first", "5"]) == 0
     assert capsys.readouterr().err == f"ledger {ledger.ledger_id} ends at entry 0: entry 5 lies beyond\n"
+
+
+def test_a_read_of_a_ledger_without_a_confirmed_entry_does_not_say_that_it_has_none(
+    client: bk_core.BookKeeper, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = client.create_ledger()
+    live.append_many([b"a", b"b", b"c"]).result(60)
+    live.abandon()
+    number = str(live.ledger_id)
+    unconfirmed = (
+        f"ledger {number} is OPEN, and none of its entries is confirmed yet (what was acknowledged last is confirmed with the next entry): "
+        f"nothing is shown. Read again if its writer lives; if it is gone, `bk ledger recover {number}` finds and fixes the end\n"
+    )
+    for bounds, status in (([], 0), (["--last", "2"], 1)):
+        assert cli.run(["ledger", "read", number, *bounds]) == status
+        assert capsys.readouterr() == ("", unconfirmed)
+    stored = client.store.read_ledger(live.ledger_id)
+    recovering = replace(metadata_codec.decode(stored.data), state=LedgerState.IN_RECOVERY)
+    client.store.write_ledger(live.ledger_id, metadata_codec.encode(recovering), stored.version)
+    assert cli.run(["ledger", "read", number]) == 0
+    err = capsys.readouterr().err
+    assert (
+        f"ledger {number} is IN_RECOVERY, and none of its entries is confirmed yet: nothing is shown. Read again when its recovery" in err
+    )
+    assert cli.run(["ledger", "recover", number]) == 0
+    assert cli.run(["ledger", "read", number, "--raw"]) == 0
+    assert capsys.readouterr().out.endswith("a\nb\nc\n")
+    empty = client.create_ledger()
+    empty.close()
+    assert cli.run(["ledger", "read", str(empty.ledger_id)]) == 0
+    assert capsys.readouterr().err == f"ledger {empty.ledger_id} is CLOSED and has no entry\n"
+    assert cli.run(["ledger", "read", str(empty.ledger_id), "--last", "4"]) == 1
+    assert capsys.readouterr().err == f"ledger {empty.ledger_id} is CLOSED and has no entry: entry 0 lies beyond\n"
+
+
+@pytest.mark.parametrize("command", [["ledger", "read", "8"], ["log", "segments", "a"]])
+def test_a_range_that_ends_before_it_begins_is_a_wrong_command_line(
+    store: MetadataStore, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    assert cli.run([*command, "--first", "1", "--last", "0"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "Error: --last 0 lies before --first 1\n" in err
+
+
+def test_a_writer_that_was_fenced_does_not_blame_another_client(client: bk_core.BookKeeper) -> None:
+    """WR-11: with the program's own recovery, before and behind the first confirmed entry."""
+    for entries, later in ((0, "its entries"), (1, "entries after 0")):
+        ledger = client.create_ledger()
+        for _ in range(entries):
+            ledger.append(b"x")
+        client.recover_ledger(ledger.ledger_id).close()
+        with pytest.raises(bk_core.BkError) as caught:
+            ledger.append(b"y")
+        wanted = f"ledger {ledger.ledger_id} was fenced by a recovery (this program's or another's); {later} may or may not be part of it: "
+        assert str(caught.value) == f"[BK-FENCED] {wanted}read the ledger, and write on in a new one"
+        ledger.abandon()
 
 
 def test_a_tail_beyond_the_end_of_a_closed_ledger_is_refused(client: bk_core.BookKeeper) -> None:

@@ -204,6 +204,11 @@ def test_a_secret_is_never_shown(tree: Tree) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_no_payloads_are_told_as_the_caller_gave_them(tree: Tree) -> None:
+    with tree.client.create_ledger() as ledger, pytest.raises(InvalidArgumentError, match="payloads is empty: give at least one entry"):
+        ledger.append_many([])
+
+
 @pytest.mark.parametrize("one", ["append", "append_future", "append_many"])
 def test_a_run_is_refused_as_a_whole(tree: Tree, one: str) -> None:
     append: Any = getattr(tree.writer, one)

@@ -18,6 +18,7 @@ from bk_core.client.writers import writer_of, writer_told
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerListedError,
+    LogFormatError,
     LogHistoryError,
     LogOfQueriesError,
     LogTakenOverError,
@@ -114,8 +115,11 @@ def test_other_bytes_do_not_get_into_a_log_of_arrow_entries(client: bk_core.Book
     """GRD-1."""
     create_log(client, "arrow", LogProperties(entry_format="arrow"))
     for words in ({}, {"take_over_queries": True}):
-        with pytest.raises(LogOfQueriesError, match="entry_format='raw'"):
+        with pytest.raises(
+            LogFormatError, match="'arrow' is for Arrow record batches.* entry_format='raw', or say arrow_entries=True"
+        ) as told:
             LogWriter.open(client, "arrow", **words)
+        assert told.value.code == "BK-LOG-FORMAT" and isinstance(told.value, LogOfQueriesError)
     LogWriter.open(client, "arrow", arrow_entries=True).close()
 
 

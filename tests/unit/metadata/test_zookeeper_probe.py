@@ -17,6 +17,7 @@ from bk_core.errors import InvalidArgumentError, MetadataUnavailableError
 from bk_core.metadata import open_store
 
 WHOLE_S = 2.0  # of a try that waits its whole time
+_FOREIGN = "something answers that is not ZooKeeper, such as a bookie: the URI takes ZooKeeper's port, mostly 2181"
 
 
 @contextmanager
@@ -99,8 +100,8 @@ def problem(hosts: str, **settings: float) -> str:
     [
         (silent, "does not answer"),
         (full, r"accepts a connection and closes it at once: its limit of connections for one host (maxClientCnxns) may be reached"),
-        (web, "is something else than ZooKeeper, such as a bookie"),
-        (greeting, "is something else than ZooKeeper, such as a bookie"),
+        (web, _FOREIGN),
+        (greeting, _FOREIGN),
         (idle, "does not serve: it may lack its quorum"),
     ],
 )
@@ -120,7 +121,7 @@ def test_a_port_of_a_bookie_is_no_zookeeper(tmp_path: Path) -> None:
         stack.callback(store.close)
         bookie = EmbeddedBookie(tmp_path / "bookie", "127.0.0.1", 0, store).start()
         stack.callback(bookie.close)
-        assert "is something else than ZooKeeper, such as a bookie" in problem(bookie.bookie_id, metadata_timeout_s=WHOLE_S)
+        assert _FOREIGN in problem(bookie.bookie_id, metadata_timeout_s=WHOLE_S)
 
 
 def test_a_refusal_and_an_unknown_host_are_told_at_once(free: int) -> None:
