@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from bk_core.client.identity import recover_own
 from bk_core.client.logs import list_logs, log_path, now_ms, read_log
-from bk_core.errors import BkError, ClientClosedError, LogDataLossError, NoSuchLedgerError, NoSuchLogError
+from bk_core.errors import BkError, ClientClosedError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log import reading
 from bk_core.protocol.log.position import Position
@@ -27,6 +27,7 @@ from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
 from bk_core.threads import Flag, WorkerPool
 from bk_spark.grammar import matching
+from bk_spark.ledger_checks import lost_live
 from bk_spark.measuring import EntryLengths, Measured
 from bk_spark.offsets import LogOffset
 from bk_spark.options import Options
@@ -191,8 +192,7 @@ class FollowedLog:
             except NoSuchLedgerError as error:  # the log may have been trimmed or deleted a moment ago, which has words of its own
                 again = self.refresh(fresh=True)
                 if again.log_id == view.log_id and again.live_segments == view.live_segments:
-                    message = f"log {self.name!r} lists a live ledger that does not exist ({error}); its entries are lost"
-                    raise LogDataLossError(message, log=self.name) from None
+                    raise lost_live(self.name, int(error.context["ledger"])) from None
                 return self._with_live(again, lengths, fresh, reached)
 
     def _with_live(self, view: LogView, lengths: EntryLengths, fresh: bool, reached: Position | None) -> Snapshot:

@@ -16,7 +16,6 @@ from typing import Any
 from bk_core.errors import BkError, NoNodeError
 from bk_core.metadata.store import Versioned
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.threads import WorkerPool
 
 KEPT_S = 10.0
@@ -43,7 +42,7 @@ class Learned:
         """Ledgers that do not exist are left out, and bookies of which no address is known. The identity is read last: whatever was read
         before is of this cluster (OWN-3)."""
         ledgers = self._ledgers(client, list(dict.fromkeys(ledger_ids)))
-        bookies = {bookie for stored in ledgers.values() for bookie in bookies_of(stored)}
+        bookies = {bookie for stored in ledgers.values() for bookie in facts_of(stored).bookies}
         addresses: dict[str, tuple[str, int]] = {}
         for bookie in sorted(bookies):
             try:
@@ -86,22 +85,30 @@ def _read(client: Any, ledger_id: int) -> Versioned | None:
     return found
 
 
-def metadata_of(stored: Versioned) -> LedgerMetadata:
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """Facts that planning needs of a ledger. ``password``: None if none is stored, so that any may be the right one (META-15)."""
+
+    bookies: frozenset[str]
+    fragment_starts: tuple[int, ...]
+    password: bytes | None = field(repr=False)
+
+
+def facts_of(stored: Versioned) -> LedgerFacts:
     """MetadataFormatError."""
-    return metadata_codec.decode(stored.data)
-
-
-def bookies_of(stored: Versioned) -> frozenset[str]:
-    return _bookies_of(stored.data)
+    return _facts_of(stored.data)
 
 
 @lru_cache(_KEPT)
-def _bookies_of(data: bytes) -> frozenset[str]:
-    return frozenset(bookie for fragment in metadata_codec.decode(data).fragments for bookie in fragment.ensemble)
+def _facts_of(data: bytes) -> LedgerFacts:
+    metadata = metadata_codec.decode(data)
+    bookies = frozenset(bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
+    starts = tuple(fragment.first_entry_id for fragment in metadata.fragments)
+    return LedgerFacts(bookies, starts, metadata.password if metadata.has_password else None)
 
 
 def part_of(known: Known, ledger_ids: Collection[int]) -> Known:
     """As much of it as a task needs that reads these ledgers."""
     ledgers = {ledger_id: known.ledgers[ledger_id] for ledger_id in ledger_ids if ledger_id in known.ledgers}
-    bookies = {bookie for stored in ledgers.values() for bookie in bookies_of(stored)}
+    bookies = {bookie for stored in ledgers.values() for bookie in facts_of(stored).bookies}
     return replace(known, ledgers=ledgers, addresses={bookie: known.addresses[bookie] for bookie in bookies & known.addresses.keys()})

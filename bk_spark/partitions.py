@@ -25,7 +25,8 @@ from bk_spark.clients import client_for, reading_client
 from bk_spark.columns import RunSplitter, arrow_column_batches, joined, raw_column_batches
 from bk_spark.grammar import KAFKA
 from bk_spark.kafka_columns import kafka_batches, plain_schema
-from bk_spark.known import Known, Learned, metadata_of, part_of
+from bk_spark.known import Known, Learned, facts_of, part_of
+from bk_spark.ledger_checks import check_password, still_there
 from bk_spark.options import Options
 from bk_spark.planning import Boundaries, EntryRange, plan
 from bk_spark.worker_process import spare_collections
@@ -56,10 +57,13 @@ def partitions_of(
     client: Any, options: Options, views: Mapping[str, LogView], ranges: Sequence[EntryRange], learned: Learned | None = None
 ) -> list[BookKeeperPartition]:
     """Tasks for ``ranges``, as ``maxBytesPerPartition``, ``maxRecordsPerPartition`` and ``minPartitions`` say. ``views``: by log name.
-    ``learned``: what a stream has learned for batches before."""
+    ``learned``: what a stream has learned for batches before. WrongPasswordError; LogDataLossError for a ledger that does not exist, or
+    with ``failOnDataLoss=false`` a warning and what is left."""
     if not ranges:
         return []
     known = (learned or Learned()).known(client, [r.ledger_id for r in ranges])
+    check_password(known, options, ranges)
+    ranges = still_there(known, options, ranges)
     boundaries = fragment_boundaries(known)
     tasks = plan(ranges, options.max_bytes_per_partition, options.min_partitions, boundaries, options.max_records_per_partition)
     start = tasks[0][0].ledger_id if tasks else 0  # where this stream's planner has asked for the first entry (measuring.py)
@@ -213,11 +217,11 @@ def _deleted(stretch: Sequence[EntryRange]) -> LogDataLossError:
 
 
 def fragment_boundaries(known: Known) -> Boundaries:
-    """First entries of a ledger's fragments; none for a ledger that is gone, which the task will find out."""
+    """First entries of a ledger's fragments; none for a ledger that is gone."""
 
-    def boundaries(ledger_id: int) -> list[int]:
+    def boundaries(ledger_id: int) -> Sequence[int]:
         stored = known.ledgers.get(ledger_id)
-        return [] if stored is None else [fragment.first_entry_id for fragment in metadata_of(stored).fragments]
+        return [] if stored is None else facts_of(stored).fragment_starts
 
     return boundaries
 

@@ -73,11 +73,11 @@ def check_fixed(options: Options, log: str, properties: LogProperties) -> None:
 
 
 def check_own_password(client: Any, options: Options, log: str, listed: LedgerList) -> None:
-    """InvalidArgumentError for another password than the log is written with (GRD-6)."""
+    """WrongPasswordError for another password than the log is written with (GRD-6)."""
     try:
         check_password(client, log, listed, options.password)
     except WrongPasswordError as error:
-        raise InvalidArgumentError(f"option password does not fit: {error.args[0]}", **error.context) from None
+        raise WrongPasswordError(f"option password does not fit: {error.args[0]}", **error.context) from None
 
 
 def same_kind(options: Options, properties: LogProperties) -> bool:
@@ -89,7 +89,8 @@ def same_kind(options: Options, properties: LogProperties) -> bool:
 def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: tuple[str, int] | None) -> LogPlan:
     """Read the log's list and decide. Raises before any side effect: InvalidArgumentError for options that do not fit the log,
 
-    LogSchemaError, LogTakenOverError behind an exclusive writer without ``takeOver``, NoSuchLogError with ``createLogs=false``.
+    WrongPasswordError, LogSchemaError, LogTakenOverError behind an exclusive writer without ``takeOver``, NoSuchLogError with
+    ``createLogs=false``.
     """
     log_path(log)
     listed = _read(client, log)

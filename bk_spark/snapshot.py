@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
@@ -17,12 +18,14 @@ from bk_spark.arrow import arrow_schema, schema_of_text
 from bk_spark.columns import arrow_columns, named, raw_schema
 from bk_spark.grammar import KAFKA
 from bk_spark.kafka_columns import kafka_schema
+from bk_spark.ledger_checks import REST, lost_live
 from bk_spark.options import Options
 from bk_spark.partitions import ledger_end, range_until, warn_of_open
 from bk_spark.planning import EntryRange, bounded, committed_ranges
 from bk_spark.pushdown import NO_BOUNDS, Bounds
 from bk_spark.starting import ending_position, source_logs, starting_position
 
+_log = logging.getLogger("bk_spark.read")
 PLACES = frozenset(
     {
         "starting_offsets",
@@ -141,7 +144,8 @@ def _ledger_ranges(client: Any, options: Options, bounds: Bounds) -> list[EntryR
             end = ledger_end(client, options, ledger_id)
         except NoSuchLedgerError:
             if options.fail_on_data_loss:
-                raise
+                message = f"option ledgers: ledger {ledger_id} does not exist; {REST}"
+                raise NoSuchLedgerError(message, ledger=ledger_id) from None
             continue
         if end is None:
             left_out.append(ledger_id)
@@ -156,7 +160,14 @@ def _with_live(client: Any, options: Options, view: LogView, log: str) -> tuple[
     is CLOSED is read in any case; behind one that is not, nothing is (LOG-15)."""
     listed, end = view.listed, view.end_position
     for segment in view.live_segments:
-        ended = ledger_end(client, options, segment.ledger_id)
+        try:
+            ended = ledger_end(client, options, segment.ledger_id)
+        except NoSuchLedgerError:
+            lost = lost_live(log, segment.ledger_id)
+            if options.fail_on_data_loss:
+                raise lost from None
+            _log.warning("%s", lost, extra={"context": {"log": log}})
+            continue
         if ended is None:
             warn_of_open(client, options, [segment.ledger_id], log)
             break

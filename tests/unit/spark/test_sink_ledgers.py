@@ -152,10 +152,10 @@ def test_another_password_is_refused_before_a_row_is_written(world: Any) -> None
     ledgers = world.ledgers()
     for given in ({}, {"password": "other"}, {"password": "other", "takeOver": "true"}):
         for made in (world.writer, world.stream):
-            with pytest.raises(InvalidArgumentError, match="option password does not fit: log 'a'") as refused:
+            with pytest.raises(WrongPasswordError, match="option password does not fit: log 'a'") as refused:
                 made(log="a", **given)
             assert "secret" not in str(refused.value) and "other" not in str(refused.value).replace("another", "")
-    with pytest.raises(InvalidArgumentError, match="option password"):
+    with pytest.raises(WrongPasswordError, match="option password"):
         world.task(world.writer("log string, id long", password="other"), {"log": ["a"], "id": [2]})
     assert world.ledgers() == ledgers
     world.write([2], log="a", password="secret")
@@ -167,7 +167,7 @@ def test_of_two_first_writes_with_two_passwords_one_is_told(world: Any) -> None:
     first, second = (world.writer(log="a", password=word) for word in ("one", "two"))
     messages = [world.task(writer, [i]) for i, writer in enumerate((first, second))]
     first.commit([messages[0]])
-    with pytest.raises(InvalidArgumentError, match="option password does not fit"):
+    with pytest.raises(WrongPasswordError, match="option password does not fit"):
         second.commit([messages[1]])
     assert world.rows_of("a", b"one") == [0]
 
