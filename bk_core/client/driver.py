@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from bk_core.client.session import Session
@@ -166,8 +166,8 @@ class Driver:
                 self._send_read(request, bookie, message, timeout_ns)
             case SendAndForget(bookie, message):
                 self.session.link(bookie, "control").request(message, self.session.config.limits.add_timeout_ns, lambda s, r: None)
-            case ReadLedger(request):
-                self._read_ledger(request)
+            case ReadLedger(request, bookies):
+                self._read_ledger(request, bookies)
             case WriteLedger(request, metadata, version):
                 self._write_ledger(request, metadata, version)
             case SetTimer(key, after_ns):
@@ -198,14 +198,15 @@ class Driver:
         if not answered:
             self._reads[request] = link, waiting
 
-    def _read_ledger(self, request: int) -> None:
-        def read() -> tuple[LedgerMetadata, int]:
+    def _read_ledger(self, request: int, bookies: Sequence[BookieId] = ()) -> None:
+        def read() -> tuple[LedgerMetadata, int, dict[BookieId, tuple[str, int]]]:
             found = self.session.store.read_ledger(self.ledger_id)
-            return metadata_codec.decode(found.data).with_access(self._access), found.version
+            return metadata_codec.decode(found.data).with_access(self._access), found.version, self.session.addresses_of(bookies)
 
         def then(result: Any, error: Exception | None) -> None:
             if error is None:
-                self.feed(LedgerRead(request, Outcome.OK, result[0], result[1]))
+                metadata, version, addresses = result
+                self.feed(LedgerRead(request, Outcome.OK, metadata, version, moved=self.session.have_moved(addresses)))
             else:
                 self.feed(LedgerRead(request, outcome_of(error), error=error))
 

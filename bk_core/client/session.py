@@ -6,8 +6,8 @@ import logging
 import random
 import weakref
 from _thread import RLock
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from bk_core.client.peers import Resolver, Suspects
 from bk_core.config import ClientConfig
 from bk_core.errors import (
     AddQuorumTimeoutError,
+    BkError,
     ClientClosedError,
     LocalResourceError,
     MetadataUnavailableError,
@@ -48,6 +49,7 @@ log = logging.getLogger("bk_core.client")
 
 METADATA_THREADS = 4
 CLOSE_S = 10.0
+MOVED_LATELY_NS = 60_000_000_000  # a read takes less, and one that asks again for nothing does it once
 # What may become of an operation for want of connections.
 BEHIND_A_SHORTAGE = (ReadError, RecoveryFailedError, NotEnoughBookiesError, AddQuorumTimeoutError, WriteFailedError, OperationTimeoutError)
 SPREAD_KINDS = frozenset({"data", "batch"})  # over ``connections_per_bookie``
@@ -88,6 +90,7 @@ class Session:
         self._emptied: tuple[BookieId, ...] = ()
         self._emptied_lock = RLock()
         self.owner: Callable[[], object] = lambda: None
+        self._moved_ns: dict[BookieId, int] = {}  # when a link was found to lead to where the bookie is not
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
         self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
         self._resolver = Resolver(self.reactor, store, self.metadata_call)
@@ -265,7 +268,24 @@ class Session:
     def _found(self, bookie: BookieId, address: tuple[str, int] | None, error: Exception | None) -> None:
         if address is not None:
             for link in [link for key, link in self._links.items() if key[0] == bookie]:
-                link.moved(address)
+                if link.moved(address):
+                    self._moved_ns[bookie] = self.reactor.now_ns()
+
+    def addresses_of(self, bookies: Iterable[BookieId]) -> dict[BookieId, tuple[str, int]]:
+        """A metadata thread. Where they are registered now, without those of which that is not known."""
+        found: dict[BookieId, tuple[str, int]] = {}
+        for bookie in bookies:
+            with suppress(BkError):
+                found[bookie] = self.store.resolve(bookie)
+        return found
+
+    def have_moved(self, addresses: Mapping[BookieId, tuple[str, int]]) -> bool:
+        """Reactor thread. True if one of them was looked for elsewhere until now, or until lately: whoever was refused there is to ask
+        again (RD-7). Connections to where they are not any more are dropped (LINK-4)."""
+        for bookie, address in addresses.items():
+            self._found(bookie, address, None)
+        since = self.reactor.now_ns() - MOVED_LATELY_NS
+        return any(self._moved_ns.get(bookie, since) > since for bookie in addresses)
 
     def drop_link(self, bookie: BookieId, kind: str) -> None:
         link = self._links.pop((bookie, kind, 0), None)

@@ -113,10 +113,13 @@ class BookieLink(ConnectingLink):
         if self._connected and self._health.is_doubtful(since_ns, needed=needed):
             self._drop(Status.TIMEOUT, "another connection to it fell silent", backoff=False)
 
-    def moved(self, address: tuple[str, int]) -> None:
-        """LINK-4: the bookie is registered at ``address``."""
-        if self.address is not None and self.address != address and (self._connected or self._connecting):
+    def moved(self, address: tuple[str, int]) -> bool:
+        """LINK-4: the bookie is registered at ``address``. True if that is not where it was looked for."""
+        if self.address is None or self.address == address:
+            return False
+        if self._connected or self._connecting:
             self._drop(Status.UNAVAILABLE, f"the bookie moved to {address[0]}:{address[1]}", backoff=False)
+        return True
 
     def close(self) -> None:
         self._closed = True

@@ -42,7 +42,10 @@ class SendAndForget:
 
 @dataclass(frozen=True, slots=True)
 class ReadLedger:
+    """Metadata of this ledger, and with ``bookies`` where these are now."""
+
     request: int
+    bookies: tuple[BookieId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,13 +64,14 @@ class ReadReply:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRead:
-    """Answer to ReadLedger."""
+    """Answer to ReadLedger. ``moved``: one of the bookies that it named is reached at another address than a moment ago."""
 
     request: int
     outcome: Outcome
     metadata: LedgerMetadata | None = None
     version: int = -1
     error: Exception | None = None
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

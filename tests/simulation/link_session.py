@@ -52,6 +52,7 @@ class SimSession(Session):
         self.reactor = SimReactor(network)
         self._racks = None
         self._links = {}
+        self._moved_ns = {}
         self._emptied = ()
         self._view = BookieView((), ())
         self._on_bookies = {}

@@ -390,7 +390,7 @@ class RangeReader:
     # --- when no replica helps -----------------------------------------------------------------------------------------
 
     def _exhausted(self, chunk: Chunk) -> list[Effect]:
-        """RD-7: before an entry is given up, the metadata is read once more; its replicas may be others now."""
+        """RD-7: before an entry is given up, the metadata is read once more; its replicas may be others now, or elsewhere."""
         if self._may_come_back(chunk) and (pause_ns := self._unreachable.failed(self._now_ns)) is not None:
             return self._wait(chunk, pause_ns)
         if chunk.looked_again:
@@ -398,7 +398,7 @@ class RangeReader:
         chunk.looked_again = True
         request, self.next_request = self.next_request, self.next_request + 1
         self._looking[request] = chunk
-        return [ReadLedger(request)]
+        return [ReadLedger(request, chunk.ensemble)]
 
     def _may_come_back(self, chunk: Chunk) -> bool:
         """RD-13. A confirmed entry exists, so a replica that denies it cannot speak for those that cannot be reached."""
@@ -415,7 +415,7 @@ class RangeReader:
         if chunk not in self._glancing.values():
             request, self.next_request = self.next_request, self.next_request + 1
             self._glancing[request] = chunk
-            effects.append(ReadLedger(request))
+            effects.append(ReadLedger(request, chunk.ensemble))
         if not self._again_armed:
             self._again_armed = True
             effects.append(SetTimer(AGAIN, pause_ns))
@@ -442,7 +442,7 @@ class RangeReader:
             self._adopt(read.metadata, read.version)
         if chunk.done or chunk not in self._chunks():  # closed below it
             return effects + self._deliver()
-        same = self._metadata.fragment_of(chunk.next).ensemble == chunk.ensemble
+        same = self._metadata.fragment_of(chunk.next).ensemble == chunk.ensemble and not read.moved
         if glance and (same or chunk.parked):
             return effects
         if chunk.asked and not glance:  # the other look has found other replicas meanwhile

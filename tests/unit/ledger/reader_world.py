@@ -189,11 +189,11 @@ class World:
     def change(self, value: LedgerMetadata, version: int) -> None:
         self.perform(self.machine.handle(MetadataChanged(value, version), self.now_ns))
 
-    def look(self, value: LedgerMetadata | None, version: int = -1, outcome: Outcome = Outcome.OK) -> None:
+    def look(self, value: LedgerMetadata | None, version: int = -1, outcome: Outcome = Outcome.OK, moved: bool = False) -> None:
         """Answer the one outstanding look at the metadata."""
         (look,) = self.looks
         self.looks.clear()
-        self.perform(self.machine.handle(LedgerRead(look.request, outcome, value, version), self.now_ns))
+        self.perform(self.machine.handle(LedgerRead(look.request, outcome, value, version, moved=moved), self.now_ns))
 
     def consume(self) -> None:
         self.perform(self.machine.consumed())

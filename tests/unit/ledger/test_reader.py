@@ -269,6 +269,27 @@ def test_before_giving_up_the_metadata_is_read_again() -> None:
     assert world.looks == [] and type(world.ends[0]) is ReadError
 
 
+def test_replicas_that_are_elsewhere_now_are_asked_again() -> None:
+    """RD-7: the metadata is as it was, and one of its bookies has another address. They are asked again once."""
+    world = reader(4, 4)
+    for _ in range(3):
+        world.answer(world.asks[0], Status.NO_ENTRY)
+    assert sorted(world.looks[0].bookies) == ["a", "b", "c"]
+    world.look(TEN, 1, moved=True)
+    assert world.ends == []
+    for _ in range(2):
+        world.answer(world.asks[0], Status.NO_ENTRY)
+    world.answer(world.asks[0], good)
+    assert world.entries == expected(4, 4)
+    world = reader(4, 4)
+    for _ in range(3):
+        world.answer(world.asks[0], Status.NO_ENTRY)
+    world.look(TEN, 1, moved=True)
+    for _ in range(3):
+        world.answer(world.asks[0], Status.NO_ENTRY)
+    assert world.looks == [] and type(world.ends[0]) is NoSuchEntryError
+
+
 def test_metadata_that_moved_only_other_entries_is_no_reason_to_ask_again() -> None:
     """RD-7: the ensemble of *that entry* must have changed."""
     world = reader(4, 4)

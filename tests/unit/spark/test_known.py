@@ -112,6 +112,21 @@ def test_when_no_replica_is_where_it_was_the_store_is_asked(world: World) -> Non
     assert world.lazy.has_session
 
 
+@pytest.mark.parametrize("times", [1, 4])
+def test_another_bookie_at_the_old_address_is_no_loss(world: World, times: int) -> None:
+    """RD-7, SES-13: it denies the entries, and so it does on the connection that leads to it already. ``times``: ledgers in one task."""
+    ranges: list[EntryRange] = []
+    for _ in range(times):
+        with world.client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as ledger:
+            ledger.append_many([b"a", b"b"]).result(30)
+        ranges.append(EntryRange(ledger.ledger_id, 0, 1, 2))
+    here = {bookie.bookie_id: world.store.resolve(bookie.bookie_id) for bookie in world.bookies}
+    names = list(here)
+    elsewhere = {name: here[names[i - 1]] for i, name in enumerate(names)}
+    for _ in range(2):  # the second task tells the process the wrong addresses again, and finds connections
+        assert world.read(misplaced(world.task(*ranges), elsewhere)) == [b"a", b"b"] * times
+
+
 def test_entries_are_found_that_moved_since_planning(world: World) -> None:
     """RD-7: the driver was told of a bookie that was replaced since."""
     with world.client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as ledger:
