@@ -95,6 +95,10 @@ class ClientClosedError(BkError):
     outcome_unknown = True
 
 
+CLIENT_CLOSED = "this client was closed, by this program or because the process ends"
+"""The message of ClientClosedError for every call of a client, whichever part of it is asked first."""
+
+
 class ForkedClientError(BkError):
     """A client, handle or cluster was used in a process that was forked from its own. Nothing was done: connect again in this process."""
 

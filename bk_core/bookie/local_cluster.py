@@ -41,6 +41,7 @@ from bk_core.threads import Home
 BOOKIES_MAX = 64
 ROOM_BYTES = 32 << 20  # of the disk, below which a cluster does not start
 _EMBEDDED = "embedded"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _ADVICE = "make room there, or name another directory"
 _START_TIMEOUT_S = 60.0
 _Progress = Callable[[str], None]
@@ -165,7 +166,7 @@ class LocalCluster:
             self._start(bookies, directory, apache, zookeeper)
         except BaseException as error:
             self._resources.close()
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(error, OSError) and error.errno in _FULL:
                 raise DiskFullError(f"the disk of {error.filename or directory or tempfile.gettempdir()} is full: {_ADVICE}") from error
             raise
 
@@ -186,8 +187,14 @@ class LocalCluster:
             self._resources.callback(shutil.rmtree, made, ignore_errors=True)
             directory = made
         directory = directory.absolute()
-        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)  # one that is there stays as it is
-        lock: IO[str] = self._resources.enter_context((directory / "lock").open("w"))
+        try:
+            directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)  # one that is there stays as it is
+            lock: IO[str] = self._resources.enter_context((directory / "lock").open("w"))
+        except OSError as error:
+            if error.errno in _FULL:
+                raise
+            message = f"no local cluster can be kept in {directory}: {error.strerror} ({error.filename}); name a directory of yours"
+            raise InvalidArgumentError(message) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

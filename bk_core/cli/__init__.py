@@ -14,6 +14,7 @@ from bk_core.cli.logs import log
 from bk_core.cli.queries import query
 from bk_core.cli.replication import bookie, check, repair
 from bk_core.cli.terminal import safe_streams
+from bk_core.cli.usage import with_its_place
 from bk_core.errors import BkError
 
 
@@ -59,6 +60,8 @@ def _run(arguments: list[str] | None) -> int:
         status = cli.main(args=arguments, prog_name="bk", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error = with_its_place(error, sys.argv[1:] if arguments is None else arguments)
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,12 +12,13 @@ from bk_core.cli.log_entries import append, tail
 from bk_core.cli.log_upkeep import check, marks, release, repair
 from bk_core.cli.output import check_range, cluster_options, connected, password_option, say_json, say_table, when, with_progress
 from bk_core.cli.units import Duration, Size
-from bk_core.errors import BkError, MetadataFormatError, NoSuchLogError, WrongClusterError
+from bk_core.errors import BkError, InvalidArgumentError, MetadataFormatError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.segments import ENTRY_FORMATS, LogProperties, Segment
 from bk_core.protocol.log.view import LogView
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
+    from bk_core.protocol.log.position import Position
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SEGMENT_COLUMNS = ["#seq", "#ledger", "#first entry", "#last entry", "#rows", "#bytes", "committed (UTC)"]
@@ -189,6 +191,11 @@ def _given(properties: dict[str, Any]) -> dict[str, Any]:
     return {name: None if value == -1 else value for name, value in properties.items() if value is not None}
 
 
+def _option(name: str) -> str:
+    """The option that gives this field of ``LogProperties``."""
+    return "--" + {"retention_ms": "retention", "committed_retention_ms": "committed-retention"}.get(name, name).replace("_", "-")
+
+
 @log.command("create")
 @click.argument("name")
 @click.option("--entry-format", type=click.Choice(ENTRY_FORMATS), default="arrow", show_default=True, help="raw: one value per entry.")
@@ -199,8 +206,10 @@ def create(name: str, entry_format: str, exist_ok: bool, uri: str, protocol: str
     """Make an empty log."""
     from bk_core.client.logs import create_log, read_log
 
+    wanted = LogProperties(entry_format=entry_format, **_given(properties))
+    wanted.check(_option)
     with connected(uri, protocol) as client:
-        create_log(client, name, LogProperties(entry_format=entry_format, **_given(properties)), exist_ok=exist_ok)
+        create_log(client, name, wanted, exist_ok=exist_ok)
         view = read_log(client, name)
     _say_log(name, view, as_json)
 
@@ -217,6 +226,7 @@ def change(name: str, uri: str, protocol: str, as_json: bool, **properties: Any)
     if not given:
         raise click.UsageError("say what to change")
     with connected(uri, protocol) as client:
+        replace(read_log(client, name).properties, **given).check(_option)
         set_properties(client, name, **given)
         view = read_log(client, name)
     _say_log(name, view, as_json)
@@ -372,11 +382,12 @@ def trim(
             if retention:
                 raise click.UsageError(f"log {name} keeps everything for ever; set a retention with `bk log set`, or say what to drop")
             raise click.UsageError("say what to drop: --before-seq, --older-than, --keep-bytes or --retention")
+        before = None if before_seq is None else Position(before_seq)
+        _check_before(name, before, view)
         before_ms = None if age_ms is None else store_now_ms(client) - age_ms
         if dry_run:
             _say_trim(name, _would_go(view, before_seq, before_ms, keep_bytes), None, as_json)
             return
-        before = None if before_seq is None else Position(before_seq)
         deleted = trim_log(client, name, before=before, before_ms=before_ms, max_bytes=keep_bytes, password=password.encode())
         after = read_log(client, name).listed
     gone = (
@@ -385,6 +396,15 @@ def trim(
         after.trimmed_bytes - view.listed.trimmed_bytes,
     )
     _say_trim(name, gone, deleted, as_json)
+
+
+def _check_before(name: str, before: Position | None, view: LogView) -> None:
+    from bk_core.protocol.log.truncation import check_before
+
+    try:
+        check_before(name, before, view.listed)
+    except InvalidArgumentError as error:
+        raise click.BadParameter(str(error.args[0]), param_hint="--before-seq") from None
 
 
 def _either(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import random
 import time
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from bk_core.arguments import ID, POSITIVE, SECONDS, SECRET, checked
+from bk_core.client.near import meant
 from bk_core.client.operations import given_up, run_machine
 from bk_core.client.read_handle import ReadHandle
 from bk_core.client.session import Closable, Session
@@ -43,6 +43,7 @@ from bk_core.net.local_resources import local_resource_error
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, DigestType, Fragment, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import new_ensemble_striped
+from bk_core.protocol.ledger.quorums import check_sizes
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.recovery import LedgerRecovery
 from bk_core.threads import is_ending, is_own, made_aside, mark_own, start_aside
@@ -159,12 +160,7 @@ class BookKeeper:
         the rules; marked in the custom metadata for good, G-0). ``caller_ids``: every append names its entry id (WR-2).
         ``deferred_sync``: bookies acknowledge before they sync, and ``WriteHandle.force`` makes entries durable and readable (WR-17).
         """
-        sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
-        if not ensemble_size >= write_quorum_size >= ack_quorum_size:
-            raise InvalidArgumentError(
-                "ensemble_size >= write_quorum_size >= ack_quorum_size must hold, not "
-                f"{sizes[0]} >= {sizes[1]} >= {sizes[2]}: an entry cannot go to more bookies than there are"
-            )
+        check_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
         if guaranteed_write_quorum and deferred_sync:
             raise InvalidArgumentError("deferred_sync allows no ensemble change, which guaranteed_write_quorum needs; choose one")
         options = replace(self._session.writer_options(), caller_ids=caller_ids, deferred_sync=deferred_sync)
@@ -472,8 +468,7 @@ def _check_names(given: Iterable[str], kind: type, what: str) -> None:
     known = [field.name for field in fields(kind)]
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            hint = meant(name, known, 1) or f"there are {', '.join(known)}"
             raise InvalidArgumentError(f"there is no {what} {name!r}; {hint}")
 
 

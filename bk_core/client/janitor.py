@@ -62,7 +62,7 @@ from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import HistoryRef, Segment
 from bk_core.protocol.log.times import check_not_ahead, is_ahead
-from bk_core.protocol.log.truncation import LogTruncation, TrimBounds
+from bk_core.protocol.log.truncation import LogTruncation, TrimBounds, check_before
 from bk_core.protocol.log.vanished import may_be_collected
 
 INTENT_AGE_S = 6 * 3600.0
@@ -283,12 +283,13 @@ def trim_log(
 
     Dropped is what lies before the segment of ``before``, what was committed before ``before_ms``, and what is older than the newest
     ``max_bytes``. It stops before a live segment, and before one whose ledger is neither CLOSED nor watched by an intent (LOG-11): its
-    writer may still commit more of it. InvalidArgumentError without any bound; NoSuchLogError.
+    writer may still commit more of it. InvalidArgumentError without any bound, and for a ``before`` behind the end; NoSuchLogError.
     """
     if before is None and before_ms is None and max_bytes is None:
         raise InvalidArgumentError("say where to trim: before, before_ms or max_bytes")
+    if before is not None or before_ms is not None:
+        check_before(log, before, read_ledger_list(client, log))  # a log that is not there needs no clock
     if before_ms is not None:
-        read_ledger_list(client, log)  # a log that is not there needs no clock
         check_not_ahead("before_ms", before_ms, store_now_ms(client))
     work = _Pass(client, log, password)
     _trim(work, before, before_ms, max_bytes)

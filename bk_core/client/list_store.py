@@ -7,10 +7,10 @@ import random
 import re
 import time
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bk_core.client.identity import of_this_cluster
+from bk_core.client.near import meant
 from bk_core.client.operations import given_up
 from bk_core.errors import (
     ArgumentTypeError,
@@ -139,12 +139,8 @@ def no_such_log(client: LogClient, name: str) -> NoSuchLogError:
     check_log_root(client)
     elsewhere = client.store.log_elsewhere(name)
     hint = "" if elsewhere is None else f" at {client.store.log_root}; an older program keeps one at {elsewhere} (log_root={elsewhere!r})"
-    near = get_close_matches(name, client.store.children("logs"))
-    return NoSuchLogError(f"there is no log {name!r}{hint}{f'; did you mean {_either(near)}?' if near else ''}", log=name)
-
-
-def _either(names: list[str]) -> str:
-    return " or ".join(map(repr, names))
+    near = meant(name, client.store.children("logs"))
+    return NoSuchLogError(f"there is no log {name!r}{hint}{f'; {near}' if near else ''}", log=name)
 
 
 def check_log_root(client: LogClient) -> None:

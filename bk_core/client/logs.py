@@ -27,6 +27,7 @@ from bk_core.client.list_store import (
     store_now_ms,
     until_definite,
 )
+from bk_core.client.near import meant
 from bk_core.client.orphans import Orphan, adopt_log, delete_orphan, find_orphans, forget_log, unnamed_ledgers
 from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
 from bk_core.protocol.log.codec import encode
@@ -86,7 +87,7 @@ def create_log(client: LogClient, name: str, properties: LogProperties | None = 
     """Create an empty log, by default of raw entries, as ``LogWriter`` writes them. LogExistsError unless ``exist_ok``, which returns the
     log that is there."""
     chosen = properties or LogProperties()
-    chosen.check()
+    chosen.check(str)
     path = log_path(name)
     fresh = LedgerList(log_id=uuid.uuid4().hex, properties=chosen, cluster=client.store.cluster_id())
     elsewhere = client.store.log_elsewhere(name)
@@ -99,7 +100,7 @@ def create_log(client: LogClient, name: str, properties: LogProperties | None = 
         found = read_ledger_list(client, name)
         if found.log_id == fresh.log_id or exist_ok:  # the first answer was lost (META-12), or somebody was there first
             return found
-        raise LogExistsError(f"log {name!r} exists", log=name) from None
+        raise LogExistsError(f"log {name!r} exists; exist_ok=True (--exist-ok) takes it as it is", log=name) from None
     return fresh
 
 
@@ -121,10 +122,14 @@ def set_properties(client: LogClient, name: str, **changes: Any) -> LedgerList:
     known = {field.name for field in fields(LogProperties)} - {"extra"}
     unknown = sorted(set(changes) - known)
     if unknown:
-        raise InvalidArgumentError(f"a log has no properties {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        free = sorted(known - {"entry_format", "schema"})
+        hint = meant(unknown[0], free) or f"those that can be changed are {', '.join(free)}"
+        raise InvalidArgumentError(f"a log has no property {unknown[0]!r}; {hint}")
 
     def change(listed: LedgerList) -> LedgerList:
         """Marks that are too old by now go at once: a full list has no room for one more (JAN-6)."""
-        return listed.set_properties(replace(listed.properties, **changes)).forget_old_marks(store_now_ms(client))
+        wanted = replace(listed.properties, **changes)
+        wanted.check(str)
+        return listed.set_properties(wanted).forget_old_marks(store_now_ms(client))
 
     return update_ledger_list(client, name, change)

@@ -15,6 +15,7 @@ from bk_core.client.add_window import AddWindow
 from bk_core.client.peers import Resolver, Suspects
 from bk_core.config import ClientConfig
 from bk_core.errors import (
+    CLIENT_CLOSED,
     AddQuorumTimeoutError,
     BkError,
     ClientClosedError,
@@ -334,7 +335,7 @@ class Session:
         if self._over:
             if self._ended:
                 rest_if_daemon()
-            raise ClientClosedError("this client was closed, by this program or because the process ends")
+            raise ClientClosedError(CLIENT_CLOSED)
 
     def close(self) -> None:
         """May be called again: each step is done once, or once more."""

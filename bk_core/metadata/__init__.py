@@ -50,8 +50,12 @@ def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, 
 
     parts = urlsplit(f"//{rest}")
     hosts = parts.netloc.replace(";", ",").strip(",")
-    if not hosts or not parts.path:
-        raise InvalidArgumentError(f"{uri!r} lacks hosts or the ledgers root, as in zk://host:2181/ledgers")
+    if not hosts:
+        raise InvalidArgumentError(f"{uri!r} lacks hosts: zk://host:port/ledgers")
+    if not parts.path.strip("/"):
+        raise InvalidArgumentError(f"{uri!r} lacks the ledgers root: zk://host:port/ledgers")
+    if parts.path.endswith("/"):
+        raise InvalidArgumentError(f"the ledgers root of {uri!r} ends with a slash: write {parts.path.rstrip('/')}")
     split_hosts(hosts)
     query = dict(parse_qsl(parts.query))
     unknown = sorted(query.keys() - {"chroot", "session_timeout_ms", "log_root"})

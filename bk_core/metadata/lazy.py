@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from bk_core.errors import ClientClosedError, ClusterChangedError
+from bk_core.errors import CLIENT_CLOSED, ClientClosedError, ClusterChangedError
 from bk_core.metadata.store import BookieView, MetadataStore, Watch, changed_cluster
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.session.on_demand import OnDemand
@@ -67,7 +67,7 @@ class LazyStore:
         try:
             store = self._store
             if store is None:
-                raise ClientClosedError("this metadata store was closed")
+                raise ClientClosedError(CLIENT_CLOSED)
             yield store
         finally:
             self._release()
@@ -79,7 +79,7 @@ class LazyStore:
 
     def _open(self) -> None:
         if self._closed:
-            raise ClientClosedError("this metadata store was closed")
+            raise ClientClosedError(CLIENT_CLOSED)
         store = self._opener()
         try:
             found = store.cluster_id()
@@ -90,7 +90,7 @@ class LazyStore:
                 store.watch_bookies(callback)
             with self._lock:
                 if self._closed:
-                    raise ClientClosedError("this metadata store was closed")
+                    raise ClientClosedError(CLIENT_CLOSED)
                 self._store, self._state.open = store, True
         except BaseException:
             store.close()

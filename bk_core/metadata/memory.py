@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from bk_core.errors import (
+    CLIENT_CLOSED,
     ClientClosedError,
     ClusterChangedError,
     ClusterExistsError,
@@ -244,7 +245,7 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError("this metadata store was closed")
+            raise ClientClosedError(CLIENT_CLOSED)
 
     def _create(self, key: str, data: bytes, parents: bool = False) -> Version:
         self._check_open()

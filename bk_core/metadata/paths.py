@@ -141,6 +141,10 @@ def check_root(path: str, what: str) -> str:
     """An absolute path of at least one name without a trailing slash."""
     if not path.startswith("/"):
         raise InvalidArgumentError(f"{what} {path!r} does not start with a slash")
+    if not path.strip("/"):
+        raise InvalidArgumentError(f"{what} {path!r} names nothing: a slash and a name are the least")
+    if path.endswith("/"):
+        raise InvalidArgumentError(f"{what} {path!r} ends with a slash: write {path.rstrip('/')!r}")
     check_relative(path[1:], what)
     return path
 

@@ -14,6 +14,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 
 from bk_core.errors import (
+    CLIENT_CLOSED,
     ClientClosedError,
     MetadataDeniedError,
     MetadataError,
@@ -141,7 +142,7 @@ class Link:
             return translated(KazooTimeoutError(), path)
         except Exception as error:
             if self._closed:
-                raise ClientClosedError("this metadata store was closed") from None
+                raise ClientClosedError(CLIENT_CLOSED) from None
             told = translated(error, path)
             told.__cause__ = error if told is not error else None
             return told
@@ -188,7 +189,7 @@ class Link:
         with self._condition:
             self._condition.wait_for(lambda: self.connected or self._closed, max(0.0, timeout_s))
             if self._closed:
-                raise ClientClosedError("this metadata store was closed")
+                raise ClientClosedError(CLIENT_CLOSED)
             return self.connected
 
     def _on_state(self, state: str) -> None:

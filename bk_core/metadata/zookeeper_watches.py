@@ -16,6 +16,7 @@ from threading import Event, Lock, RLock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bk_core.errors import (
+    CLIENT_CLOSED,
     ClientClosedError,
     MetadataError,
     MetadataOutcomeUnknownError,
@@ -61,7 +62,7 @@ class Keeper:
     def add(self, charge: Charge) -> None:
         with self._lock:
             if self._closed:
-                raise ClientClosedError("this metadata store was closed")
+                raise ClientClosedError(CLIENT_CLOSED)
             self._charges[id(charge)] = charge
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="bk-metadata-keeper", daemon=True)

@@ -297,8 +297,11 @@ def test_unknown_and_deleted_ledgers(client: BookKeeper) -> None:
 
 
 def test_sizes_that_cannot_work(client: BookKeeper) -> None:
-    for e, w, a in [(2, 3, 2), (3, 2, 3)]:
-        with pytest.raises(InvalidArgumentError, match="ensemble_size >= write_quorum_size"):
+    for e, w, a, words in [
+        (2, 3, 2, "write_quorum_size 3 is above ensemble_size 2"),
+        (3, 2, 3, "ack_quorum_size 3 is above write_quorum_size 2"),
+    ]:
+        with pytest.raises(InvalidArgumentError, match=words):
             client.create_ledger(ensemble_size=e, write_quorum_size=w, ack_quorum_size=a)
     with pytest.raises(InvalidArgumentError, match="ack_quorum_size"):
         client.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=0)

@@ -72,7 +72,7 @@ class LedgerMetadata:
     creator_token: int | None = None
     format_version: int = 3
     unknown_fields: bytes = field(default=b"", repr=False)
-    has_password: bool = True
+    has_password: bool = field(default=True, repr=False)  # that one is stored, perhaps an empty one: no protection is told by it
     custom_unknown_fields: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)  # per key of ``custom`` (META-8)
     has_digest: bool = True
 

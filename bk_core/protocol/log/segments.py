@@ -8,13 +8,14 @@ and positions inside an entry do not arise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.ledger.quorums import check_sizes
 from bk_core.protocol.log.position import Position
 
 ENTRY_FORMATS = ("arrow", "raw")
@@ -167,6 +168,12 @@ class Mark:
     bytes: int | None = None
 
 
+def stored_name(name: str) -> str:
+    """A field of ``LogProperties`` as lists spell it, and options of Spark."""
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
 @dataclass(frozen=True, slots=True)
 class LogProperties:
     """The settings by which entries of the log are made and kept. ``entry_format``: raw, each entry is what its writer gave; arrow, Spark's
@@ -198,27 +205,18 @@ class LogProperties:
             digest = self.digest_type.upper()
             object.__setattr__(self, "digest_type", "MAC" if digest == "HMAC" else digest)
 
-    def check(self) -> None:
+    def check(self, spelled: Callable[[str], str] = stored_name) -> None:
         """InvalidArgumentError unless every property is one that ledgers can be written with: E >= Qw >= Qa >= 1 (CR-1), entry format
-        and digest type known, retentions positive."""
+        and digest type known, retentions positive. ``spelled`` writes a field's name as whoever gave it does: ``str`` for Python's."""
         self._check_kinds()
-        if self.digest_type not in DigestType.__members__:
-            raise InvalidArgumentError(f"digestType must be one of {', '.join(DigestType.__members__)}, not {self.digest_type!r}")
-        if self.entry_format not in ENTRY_FORMATS:
-            raise InvalidArgumentError(f"entryFormat must be one of {', '.join(ENTRY_FORMATS)}, not {self.entry_format!r}")
-        if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
-            raise InvalidArgumentError(
-                "need ensembleSize >= writeQuorumSize >= ackQuorumSize >= 1, not "
-                f"{self.ensemble_size}/{self.write_quorum_size}/{self.ack_quorum_size}"
-            )
-        bounds = {
-            "retentionMs": self.retention_ms,
-            "retentionBytes": self.retention_bytes,
-            "committedRetentionMs": self.committed_retention_ms,
-        }
-        for name, bound in bounds.items():
+        for name, known in (("digest_type", tuple(DigestType.__members__)), ("entry_format", ENTRY_FORMATS)):
+            if getattr(self, name) not in known:
+                raise InvalidArgumentError(f"{spelled(name)} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        check_sizes(self.ensemble_size, self.write_quorum_size, self.ack_quorum_size, spelled)
+        for name in ("retention_ms", "retention_bytes", "committed_retention_ms"):
+            bound = getattr(self, name)
             if bound is not None and bound <= 0:
-                raise InvalidArgumentError(f"{name} must be positive, or absent to keep everything, not {bound}")
+                raise InvalidArgumentError(f"{spelled(name)} must be positive, or absent to keep everything, not {bound}")
 
     def _check_kinds(self) -> None:
         for name in ("entry_format", "digest_type", "schema"):

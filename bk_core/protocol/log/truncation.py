@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from bk_core.errors import BkError
+from bk_core.errors import BkError, InvalidArgumentError
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.log.clearing import ListClearing
 from bk_core.protocol.log.effects import LedgerOpened, LookAtLedger
@@ -54,6 +54,15 @@ def _at_byte(view: LogView, beyond: int) -> int:
     while found > view.listed.trimmed_seq and view.counts_before(Position(found))[1] - view.listed.trimmed_bytes > beyond:
         found -= 1
     return found
+
+
+def check_before(name: str, before: Position | None, listed: LedgerList) -> None:
+    """InvalidArgumentError for a bound beyond the end of the log: it is mistyped, or of another log, and would drop everything."""
+    if before is None or before.seq <= listed.next_seq:
+        return
+    end = listed.next_seq
+    last = f"whose last segment is {end - 1}: before=Position({end}) (--before-seq {end}) drops all" if end else "which has no segment yet"
+    raise InvalidArgumentError(f"segment {before.seq} lies beyond the end of log {name!r}, {last}", log=name)
 
 
 class LogTruncation(ListClearing):

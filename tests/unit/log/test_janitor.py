@@ -296,7 +296,7 @@ def test_a_committer_applies_the_retention(client: Any) -> None:
         ({"before": Position(7)}, 7),
         ({"before": Position(7, 5)}, 7),
         ({"before": Position(7, 10)}, 8),
-        ({"before": Position(99)}, 20),
+        ({"before": Position(20)}, 20),
         ({"before_ms": 1011}, 11),
         ({"before_ms": 0}, 0),
         ({"before_ms": 5000}, 20),
@@ -348,7 +348,7 @@ def test_a_trim_stops_before_what_is_still_written(client: Any) -> None:
     client.ledgers[open_one].state = LedgerState.CLOSED
     with LogWriter.open(client, "a", take_over_queries=True) as writer:
         writer.append(b"x")
-        assert trim_log(client, "a", before=Position(9)) == (open_one,)
+        assert trim_log(client, "a", before=Position(3)) == (open_one,)
         assert left(client) == [2]
     assert gc_log(client, "a", min_age_s=0).deleted == (watched,)
 

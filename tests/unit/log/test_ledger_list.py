@@ -131,9 +131,9 @@ def test_foreign_bytes_are_refused(data: bytes) -> None:
     ("properties", "named"),
     [
         (LogProperties(entry_format="avro"), "entryFormat must be one of arrow, raw"),
-        (LogProperties(ensemble_size=2), "2/3/2"),
-        (LogProperties(write_quorum_size=1), "3/1/2"),
-        (LogProperties(ack_quorum_size=0), "3/3/0"),
+        (LogProperties(ensemble_size=2), "writeQuorumSize 3 is above ensembleSize 2: "),
+        (LogProperties(write_quorum_size=1), "ackQuorumSize 2 is above writeQuorumSize 1: "),
+        (LogProperties(ack_quorum_size=0), "ackQuorumSize must be at least 1, not 0"),
     ],
 )
 def test_a_log_that_could_not_be_written_is_refused_at_its_creation(properties: LogProperties, named: str) -> None:

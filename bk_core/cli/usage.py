@@ -1,0 +1,33 @@
+"""Options of a command that were given in front of it: ``bk --uri URI ledger ls``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import click
+
+
+def with_its_place(error: click.NoSuchOption, words: Sequence[str]) -> click.NoSuchOption:
+    """The error with the place where the option goes, if a command below the one that got it knows it; else as it is. ``words``: the
+    command line."""
+    if error.ctx is None or not isinstance(error.ctx.command, click.Group):
+        return error
+    command, path = error.ctx.command, error.ctx.command_path
+    below: click.Command = command
+    for word in words:
+        if isinstance(below, click.Group) and word in below.commands:
+            below, path = below.commands[word], f"{path} {word}"
+    found = next((one for one in _options(below) if error.option_name in one.opts + one.secondary_opts), None)
+    if found is None:
+        return error
+    where = f"{path} COMMAND" if isinstance(below, click.Group) else path
+    value = "" if found.is_flag or found.count else " ..."
+    message = f"No such option {error.option_name!r} here: it goes behind the command, as in `{where} {error.option_name}{value}`."
+    return click.NoSuchOption(error.option_name, message, ctx=error.ctx)
+
+
+def _options(command: click.Command) -> Iterable[click.Option]:
+    yield from (one for one in command.params if isinstance(one, click.Option))
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            yield from _options(below)

@@ -1,0 +1,30 @@
+"""Names that somebody may have meant who wrote one that there is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher, get_close_matches
+from os.path import commonprefix
+
+NEAR_MAX = 3
+_TYPO = 2  # letters: so many may be wrong in front of the same end
+_ALIKE = 0.5  # of what stands in front of the same end, if it is longer
+
+
+def near_names(name: str, known: Iterable[str], most: int = NEAR_MAX) -> list[str]:
+    """The known names that look like ``name``, at most ``most``, the nearest first. The same end alone makes none near: many names of a
+    kind have it."""
+    known = list(known)
+    return [one for one in get_close_matches(name, known, max(1, len(known))) if _is_alike(name, one)][:most]
+
+
+def meant(name: str, known: Iterable[str], most: int = NEAR_MAX) -> str:
+    """``did you mean 'this' or 'that'?``, or nothing."""
+    near = near_names(name, known, most)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _is_alike(one: str, other: str) -> bool:
+    same = len(commonprefix([one[::-1], other[::-1]]))
+    heads = one[: len(one) - same], other[: len(other) - same]
+    return max(map(len, heads)) <= _TYPO or SequenceMatcher(None, *heads).ratio() >= _ALIKE
