@@ -312,6 +312,10 @@ class SafeFuture(Future[T], Generic[T]):
             return  # whoever brought the outcome has it
         self._call(fn)
 
+    def call_first(self, fn: Callable[[Future[T]], object]) -> None:
+        """For whoever brings the outcome: ``fn`` runs as soon as it is there, before any other completion callback."""
+        self._done_callbacks.insert(0, fn)
+
     def _invoke_callbacks(self) -> None:
         callbacks = self._done_callbacks
         while callbacks:

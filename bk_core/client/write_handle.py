@@ -369,7 +369,8 @@ class WriteHandle:
     def _ask(self, step: Callable[[Any], list[Effect]], token: Any) -> None:
         self._driver.step(step, token, asker=token)
 
-    def _release(self, size: int, batch: Batch) -> None:
+    def _release(self, size: int, batch: Batch, _future: object = None) -> None:
+        """A run has its outcome, and its future has been told: who flushes finds all futures done. Callbacks of users find room."""
         self._adds.answered(self._share, size, batch)
         if not batch.runs:
             self._answered.notify_all()
@@ -492,17 +493,21 @@ class WriteHandle:
 def _completed(token: Any, value: Any) -> None:
     """Tell an append that it is acknowledged. Pending appends keep their handle: the machine has the token until it is answered."""
     handle, batch, future, size, last = token
-    handle._release(size, batch)
     if last and not future.done():
+        future.call_first(partial(handle._release, size, batch))
         future.set_result(value)
+    else:
+        handle._release(size, batch)
 
 
 def _failed(token: Any, error: Exception) -> None:
     """A run is acknowledged only if all its pieces are: with ids of the caller's one may be refused and the next be taken."""
     handle, batch, future, size, _ = token
-    handle._release(size, batch)
-    if not future.done():
+    if future.done():
+        handle._release(size, batch)
+    else:
         handle._losses.lost(future, handle._machine.error or error)
+        future.call_first(partial(handle._release, size, batch))
         future.set_exception(error)
 
 

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,38 @@ def test_flush_waits_for_empty_payloads_too(uri: str) -> None:
         ledger.flush()
         assert all(f.done() for f in pending)
         assert ledger.last_add_confirmed == 199
+
+
+@pytest.mark.parametrize("ending", ["acknowledged", "failed"])
+def test_a_flush_returns_when_all_futures_are_done(
+    cluster: tuple[str, list[EmbeddedBookie]], ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the reactor is held up right behind what lets the flush go."""
+    release = WriteHandle._release
+
+    def slowly(handle: WriteHandle, *what: Any) -> None:
+        release(handle, *what)
+        threading.Event().wait(0.05)
+
+    monkeypatch.setattr(WriteHandle, "_release", slowly)
+    uri, bookies = cluster
+    with bk_core.connect(uri) as bk:
+        ledger = bk.create_ledger()
+        if ending == "failed":
+            for bookie in bookies:
+                bookie.close()
+        pending = [ledger.append_future(b"x") for _ in range(3)]
+        with suppress(BkError):
+            ledger.flush()
+        assert [future.done() for future in pending] == [True] * 3
+        ledger.abandon()
+
+
+def test_a_callback_of_the_last_append_may_flush(uri: str) -> None:
+    with bk_core.connect(uri) as bk, bk.create_ledger() as ledger:
+        flushed: Future[None] = Future()
+        ledger.append_future(b"x").add_done_callback(lambda _: flushed.set_result(ledger.flush()))
+        assert flushed.result(30) is None
 
 
 def test_a_buffer_may_be_reused_as_soon_as_append_returns(uri: str) -> None:
