@@ -83,10 +83,11 @@ def for_writing(given: Mapping[str, str]) -> dict[str, str]:
     """InvalidArgumentError, with the line to write, if there are no options: the table's do not reach a write."""
     if not given:
         raise InvalidArgumentError(
-            "Spark does not tell a write which options the table was made with. Say them at the statement: "
-            f"INSERT INTO t WITH ({_URI}, {_LOG}) SELECT ...; df.writeTo('t').option('log', 'name').option(...).append(); or "
-            "df.write.format('bookkeeper').option(...).mode('append').save(). Not df.write.option(...).insertInto('t'): Spark drops its "
-            "options. CREATE TABLE ... AS SELECT has no such place: create first"
+            "Spark does not tell a write which options the table was made with. For CREATE TABLE ... AS SELECT write the rows first: "
+            "df.write.format('bookkeeper').option(...).mode('append').save(), then CREATE TABLE t USING bookkeeper OPTIONS (...). Into a "
+            f"table that is there, say them at the statement: INSERT INTO t WITH ({_URI}, {_LOG}) SELECT ...; "
+            "df.writeTo('t').option('log', 'name').option(...).append(); or save() as above. Not df.write.option(...).insertInto('t'): "
+            "without .format('bookkeeper') Spark drops its options"
         )
     return dict(given)
 

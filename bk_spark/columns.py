@@ -56,7 +56,7 @@ def arrow_columns(own: StructType, include_metadata: bool) -> StructType:
     reserved = {name.lower() for name in METADATA_NAMES}
     taken = [name for name in own.names if name.lower() in reserved]
     if taken:
-        raise LogSchemaError(f"the log has a column {taken[0]} of its own, so includeMetadata=true cannot add one; leave the option out")
+        raise LogSchemaError(f"the log has a column {taken[0]!r} of its own, so includeMetadata=true cannot add one; leave the option out")
     return StructType([*own.fields, *METADATA_FIELDS])
 
 
@@ -70,9 +70,9 @@ def chosen(schema: StructType, columns: Sequence[str] | None) -> StructType:
     found = [named(schema.names, name) for name in columns]
     for name, there in zip(columns, found, strict=True):
         if there is None:
-            raise InvalidArgumentError(f"option columns: there is no column {name!r}; there are {', '.join(schema.names)}")
+            raise InvalidArgumentError(f"option columns: there is no column {name!r}; there are {', '.join(map(repr, schema.names))}")
         if found.count(there) > 1:
-            raise InvalidArgumentError(f"option columns names column {there} twice")
+            raise InvalidArgumentError(f"option columns names column {there!r} twice")
     return StructType([schema[there] for there in found if there is not None])
 
 

@@ -140,9 +140,22 @@ def parse_text(text: str) -> str:
     return text.strip()
 
 
+_OF_PATTERNS = re.compile(r"[*?+|^$,()\[\]{}\\]")
+
+
+def parse_log(text: str) -> str:
+    """One name: what else it may be made of, the log itself is asked. Signs of a pattern or a list are told here."""
+    name = parse_text(text)
+    if _OF_PATTERNS.search(name):
+        raise ValueError("expected the name of one log; for several logs: logPattern with a regular expression, or logs like flights,ships")
+    return name
+
+
 def parse_names(text: str) -> tuple[str, ...]:
     """``flights, ships``: names separated by commas, sorted, each once."""
     names = [name.strip() for name in text.split(",")]
+    if any(_OF_PATTERNS.search(name) for name in names):
+        raise ValueError("expected names like flights,ships; for all logs whose name matches a regular expression: logPattern")
     if not all(names) or len(set(names)) < len(names):
         raise ValueError("expected different names like flights,ships")
     return tuple(sorted(names))
@@ -193,9 +206,19 @@ def parse_offsets(text: str) -> Offsets:
     if plain.lower() in (EARLIEST, LATEST):
         return Offsets(Place(word=plain.lower()))
     value = _json_object(plain, OFFSETS_SHAPE)
+    if any(isinstance(place, dict) and _is_by_partition(place) for place in value.values()):
+        raise ValueError(
+            'a log has no partitions: Kafka\'s {"0": 5} has no counterpart here, name a segment ({"flights":{"seq":3}}) or a time '
+            f"(startingTimestamp, endingTimestamp); expected {OFFSETS_SHAPE}"
+        )
     if value and all(_is_place(place) for place in value.values()):
         return Offsets(by_log=tuple(sorted((name, _place(place)) for name, place in value.items())))
     return Offsets(_place(value))
+
+
+def _is_by_partition(place: Mapping[str, Any]) -> bool:
+    """True for what Kafka's source takes for a topic: a number for each partition."""
+    return bool(place) and all(_is_number(key) for key in place)
 
 
 def _is_place(value: Any) -> bool:
@@ -230,22 +253,38 @@ def _natural(value: Mapping[str, Any], key: str) -> int:
     return int(number)
 
 
-def parse_when(text: str) -> int:
+class Moment(int):
+    """Milliseconds since 1970, and the ``text`` that they were given as, for messages."""
+
+    text: str
+
+    def __new__(cls, text: str, ms: int) -> Moment:
+        made = super().__new__(cls, ms)
+        made.text = text
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Moment, (self.text, int(self))
+
+
+def parse_when(text: str) -> Moment:
     """Milliseconds since 1970: digits as they are, or ISO 8601 (``2026-11-20T12:00:00Z``); without a zone it is UTC."""
     plain = text.strip()
     if _is_number(plain):
-        return int(plain)
+        return Moment(plain, int(plain))
     try:
         moment = datetime.fromisoformat(plain)
     except ValueError:
         raise ValueError("expected milliseconds since 1970 or ISO 8601 like 2026-11-20T12:00:00Z") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return Moment(plain, int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
 def parse_times(text: str) -> tuple[tuple[str, int], ...]:
     """``{"flights": 1763640000000, "ships": "2026-11-20T12:00:00Z"}``: a time for each log, sorted by name."""
     shape = 'JSON like {"flights":1763640000000,"ships":"2026-11-20T12:00:00Z"}'
     value = _json_object(text, shape)
+    if any(isinstance(when, dict) and _is_by_partition(when) for when in value.values()):
+        raise ValueError(f"a log has no partitions, as Kafka's topics have: name one time for each log; expected {shape}")
     if not value or not all(isinstance(when, str) or (_is_int(when) and when >= 0) for when in value.values()):
         raise ValueError(f"expected {shape}")
     return tuple(sorted((name, parse_when(str(when))) for name, when in value.items()))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from bk_core.errors import LogSchemaError
-from bk_spark.columns import HEADERS, METADATA_FIELDS, RAW_FIELDS
+from bk_spark.columns import HEADERS, METADATA_FIELDS, RAW_FIELDS, named
 from bk_spark.schemas import arrow_schema
 
 KAFKA_FIELDS = (
@@ -31,24 +31,27 @@ _ZERO = frozenset({"partition", "timestampType"})
 _OWN = ("key", "value", "headers")
 
 
-def kafka_schema(own: StructType | None, include_headers: bool) -> StructType:
-    """``own``: the columns of the logs; None for raw entries. LogSchemaError if they are not those of records."""
+def kafka_schema(own: StructType | None, include_headers: bool, log: str = "") -> StructType:
+    """``own``: the columns of the logs, those of ``log``; None for raw entries. LogSchemaError if they are not those of records."""
     if own is not None:
-        _check_records(own)
+        _check_records(own, log)
     return StructType([*KAFKA_FIELDS, HEADERS] if include_headers else list(KAFKA_FIELDS))
 
 
-def _check_records(own: StructType) -> None:
-    advice = "includeMetadata=kafka needs a column value, beside it at most key and headers; includeMetadata=true takes any columns"
-    if "value" not in own.names or (others := [name for name in own.names if name not in _OWN]):
-        has = "no column value" if "value" not in own.names else f"a column {others[0]}"
-        raise LogSchemaError(f"the log has {has}: {advice}")
-    for name in ("key", "value"):
-        if name in own.names and own[name].dataType.typeName() not in ("binary", "string"):
-            raise LogSchemaError(f"column {name} of the log is {own[name].dataType.simpleString()}, not binary or string: {advice}")
-    if "headers" in own.names and arrow_schema(StructType([own["headers"]])).types != arrow_schema(StructType([HEADERS])).types:
-        kinds = f"{own['headers'].dataType.simpleString()}, not {HEADERS.dataType.simpleString()}"
-        raise LogSchemaError(f"column headers of the log is {kinds}: {advice}")
+def _check_records(own: StructType, log: str) -> None:
+    """Names are found in any case where that leaves no doubt, as writes and option ``columns`` find them."""
+    advice = "includeMetadata=kafka needs a column 'value', beside it at most 'key' and 'headers'; includeMetadata=true takes any columns"
+    meant = {name: spelled for name in _OWN if (spelled := named(own.names, name)) is not None}
+    if "value" not in meant or (others := [name for name in own.names if name not in meant.values()]):
+        has = "no column 'value'" if "value" not in meant else f"a column {others[0]!r}"
+        raise LogSchemaError(f"log {log!r} has {has}: {advice}", log=log)
+    for name, spelled in meant.items():
+        kind = own[spelled].dataType
+        if name != "headers" and kind.typeName() not in ("binary", "string"):
+            raise LogSchemaError(f"column {spelled!r} of log {log!r} is {kind.simpleString()}, not binary or string: {advice}", log=log)
+        if name == "headers" and arrow_schema(StructType([own[spelled]])).types != arrow_schema(StructType([HEADERS])).types:
+            kinds = f"{kind.simpleString()}, not {HEADERS.dataType.simpleString()}"
+            raise LogSchemaError(f"column {spelled!r} of log {log!r} is {kinds}: {advice}", log=log)
 
 
 def plain_schema(schema: pa.Schema, raw: bool, stored: Iterable[pa.Schema]) -> pa.Schema:
@@ -57,7 +60,11 @@ def plain_schema(schema: pa.Schema, raw: bool, stored: Iterable[pa.Schema]) -> p
     metadata = {field.name: field for field in arrow_schema(StructType(list(RAW_FIELDS if raw else METADATA_FIELDS)))}
     kinds = {} if raw else {field.name: field for one in stored for field in one}
     prefix = "" if raw else "_"
-    fields = [kinds.get(f.name, f) if f.name in _OWN else metadata[prefix + AS_RAW[f.name]] for f in schema if f.name not in _ZERO]
+    fields = [
+        kinds.get(named(list(kinds), f.name) or f.name, f) if f.name in _OWN else metadata[prefix + AS_RAW[f.name]]
+        for f in schema
+        if f.name not in _ZERO
+    ]
     return pa.schema(fields or [metadata[f"{prefix}offset"]])
 
 
@@ -70,6 +77,7 @@ def kafka_batches(schema: pa.Schema, raw: bool, batches: Iterable[pa.RecordBatch
             if field.name in _ZERO:
                 columns.append(pa.repeat(pa.scalar(0, field.type), batch.num_rows))
             else:
-                column = batch.column(field.name if field.name in _OWN else prefix + AS_RAW[field.name])
+                name = named(batch.schema.names, field.name) if field.name in _OWN else prefix + AS_RAW[field.name]
+                column = batch.column(name)
                 columns.append(column if column.type == field.type else column.cast(field.type))
         yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
 from bk_spark.planning import EntryRange
-from bk_spark.schemas import arrow_schema, arrow_schema_of_text
+from bk_spark.schemas import arrow_schema, arrow_schema_of_text, spark_type
 
-Field = tuple[str, object]
+Field = tuple[str, pa.DataType]
 """Name and Arrow type."""
 
 
@@ -76,24 +77,26 @@ class KnownColumns:
         fields = [(field.name, field.type) for field in arrow_schema_of_text(schema)]
         for name, kind in fields:
             if name in self._given and self._given[name] != kind:
+                read = f"this read has {name!r} as {spark_type(self._given[name])}"
                 return (
-                    f"has a column {name} of type {kind}, and this read has {name} as {self._given[name]}. None of these rows was "
-                    "read; leave the log out, or read it in a query of its own"
+                    f"has a column {name!r} of type {spark_type(kind)}, and {read}. None of these rows was read; make the DataFrame anew "
+                    "if the columns were replaced since, else leave the log out, or read it in a query of its own"
                 )
         if not self._all_asked:
             return ""
         for (name, kind), (other, its_kind) in zip(fields, self._own, strict=False):
             if (name, kind) != (other, its_kind):
+                others = f"others of this read have {other!r} {spark_type(its_kind)}"
                 return (
-                    f"has column {name} {kind} where others of this read have {other} {its_kind}: logs are read together if the columns "
-                    "of one are the first of the other's. None of these rows was read; leave the log out, or read it in a query of its own"
+                    f"has column {name!r} {spark_type(kind)} where {others}: logs are read together if the columns of one "
+                    "are the first of the other's. None of these rows was read; leave the log out, or read it in a query of its own"
                 )
         new = self._new_ones(schema)
         if new and self._refuse_new:
             return (
-                f"has rows with new columns since the DataFrame of this query was made: {', '.join(new)}. The query ends before the first "
-                "of these rows. Make the DataFrame anew (load() finds the new columns) and start it with the same checkpoint: nothing is "
-                "lost. failOnNewColumns=false goes on without them; option columns, or .schema(...), asks for some only"
+                f"has rows with new columns since the DataFrame of this query was made: {', '.join(map(repr, new))}. The query ends before "
+                "the first of these rows. Make the DataFrame anew (load() finds the new columns) and start it with the same checkpoint: "
+                "nothing is lost. failOnNewColumns=false goes on without them; option columns, or .schema(...), asks for some only"
             )
         return ""
 

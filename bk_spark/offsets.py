@@ -44,7 +44,10 @@ def from_json(value: Mapping[str, Any]) -> dict[str, LogOffset]:
     try:
         return {name: _log_offset(offset) for name, offset in value.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"not an offset of this source: {str(value)[:500]}") from error
+        raise InvalidArgumentError(
+            f"the checkpoint was written by another source, such as Kafka's, or edited: {str(value)[:500]} is no offset of logs. Begin a "
+            "new checkpoint, and say where with startingOffsets or startingTimestamp"
+        ) from error
 
 
 def _log_offset(value: Mapping[str, Any]) -> LogOffset:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,37 @@ def unknown(key: str, options: Sequence[Option]) -> str:
     near = get_close_matches(key.lower(), spellings, n=1, cutoff=0.5)
     hint = f"; did you mean {spellings[near[0]]}?" if near else f"; known: {', '.join(option.name for option in options)}"
     return f"unknown option {key!r}{hint}"
+
+
+def out_of_place(idle: Mapping[str, str], what: str) -> str:
+    """The text of the error for options (fields by name) that do nothing in ``what``."""
+    homes: dict[str, list[str]] = {}
+    for name, field in sorted(idle.items()):
+        homes.setdefault(_home(field), []).append(name)
+    told = ", ".join(f"{', '.join(names)} to {home}" if len(homes) > 1 else home for home, names in homes.items())
+    one = len(idle) == 1
+    belong = "belong: " if len(homes) > 1 else f"{'it belongs' if one else 'they belong'} to "
+    return f"option{'' if one else 's'} {', '.join(sorted(idle))} {'does' if one else 'do'} nothing in {what}: {belong}{told}"
+
+
+def _home(field: str) -> str:
+    """Reads and writes to which an option means something, by its field."""
+    from bk_spark.reader import BATCH_OPTIONS, TABLES  # for the message alone: these import much, and one another
+    from bk_spark.sink import SINK_OPTIONS, STREAM_SINK_OPTIONS
+    from bk_spark.stream_reader import STREAMED
+
+    batch, stream = field in BATCH_OPTIONS, field in STREAMED
+    tables = [name for name, table in TABLES.items() if field in table.takes]
+    places = [
+        *(["batch and streaming reads of rows"] if batch and stream else []),
+        *(["batch reads of rows"] if batch and not stream else []),
+        *(["streaming reads (readStream)"] if stream and not batch else []),
+        *([f"metadata={', '.join(tables)}"] if tables else []),
+        *(["writes"] if field in SINK_OPTIONS & STREAM_SINK_OPTIONS else []),
+        *(["batch writes"] if field in SINK_OPTIONS - STREAM_SINK_OPTIONS else []),
+        *(["streaming writes (writeStream)"] if field in STREAM_SINK_OPTIONS - SINK_OPTIONS else []),
+    ]
+    return f"{', '.join(places[:-1])} and {places[-1]}" if len(places) > 1 else places[0]
 
 
 def options_table(options: Sequence[Option]) -> str:

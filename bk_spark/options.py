@@ -21,6 +21,7 @@ from bk_spark.grammar import (
     parse_duration,
     parse_entry_size,
     parse_ledgers,
+    parse_log,
     parse_metadata,
     parse_names,
     parse_offsets,
@@ -32,7 +33,7 @@ from bk_spark.grammar import (
     parse_version,
     parse_when,
 )
-from bk_spark.option_help import unknown
+from bk_spark.option_help import out_of_place, unknown
 
 URI_ENVIRONMENT = "BOOKKEEPER_METADATA_SERVICE_URI"
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})  # Spark mixes these into a streaming sink's options
@@ -60,7 +61,7 @@ OPTIONS: tuple[Option, ...] = (
         "required",
     ),
     Option("bookkeeper.protocol", "protocol", one_of("v2", "v3"), "v2", "Wire protocol of the data path."),
-    Option("log", "log", parse_text, None, 'Log to read or write; also `load("name")`.', ("topic", "path"), "one of these four"),
+    Option("log", "log", parse_log, None, 'Log to read or write; also `load("name")`.', ("topic", "path"), "one of these four"),
     Option("logs", "logs", parse_names, None, "Logs to read together, e.g. `flights,ships`.", ("subscribe", "topics"), "one of these four"),
     Option(
         "logPattern",
@@ -473,10 +474,11 @@ def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | Non
 
 
 def refuse_others(options: Options, takes: frozenset[str], what: str) -> None:
-    """InvalidArgumentError for an option that would be read and then do nothing. ``takes``: fields; ``what`` the options are for."""
-    idle = sorted(option.name for option in OPTIONS if option.field in options.given - takes)
+    """InvalidArgumentError for an option that would be read and then do nothing. ``takes``: fields; ``what`` the options are for. It
+    says where they belong."""
+    idle = {option.name: option.field for option in OPTIONS if option.field in options.given - takes}
     if idle:
-        raise InvalidArgumentError(f"option {', '.join(idle)} does nothing in {what}")
+        raise InvalidArgumentError(out_of_place(idle, what))
 
 
 def _parse(option: Option, text: str) -> Any:

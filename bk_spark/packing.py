@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -266,7 +266,7 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 def wide_row(row: int, entry: pa.RecordBatch, size: int, compressed: bool) -> EntryTooLargeError:
     """The one row of ``entry`` makes an entry of ``size`` bytes, which no bookie takes."""
     largest = max(range(entry.num_columns), key=lambda i: entry.column(i).nbytes)
-    where = f"{entry.column(largest).nbytes} of them in column {entry.schema.names[largest]}"
+    where = f"{entry.column(largest).nbytes} of them in column {entry.schema.names[largest]!r}"
     what = "divide it into several rows" if compressed else 'write with .option("compression", "zstd"), divide it into several rows'
     return too_large(row, f"{size} bytes, {where}", size, what)
 
@@ -293,17 +293,21 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     unknown = [name for name in batch.schema.names if name not in schema.names]
     if unknown or len(set(batch.schema.names)) != batch.num_columns:
-        raise LogSchemaError(f"columns {', '.join(unknown or batch.schema.names)} are written; the log has {', '.join(schema.names)}")
+        raise LogSchemaError(f"columns {_quoted(unknown or batch.schema.names)} are written; the log has {_quoted(schema.names)}")
     present = set(batch.schema.names)
     columns = [_cast(batch.column(f.name), f) if f.name in present else pa.nulls(batch.num_rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return as_type(column, field.type)
     except pa.ArrowException as error:
-        raise LogSchemaError(f"column {field.name} is {column.type}; the log has {field.type}: {error}", column=field.name) from error
+        raise LogSchemaError(f"column {field.name!r} is {column.type}; the log has {field.type}: {error}", column=field.name) from error
 
 
 def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -371,7 +375,7 @@ def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedRun]
 
 def _value_column(batch: pa.RecordBatch, row: int) -> pa.Array:
     if "value" not in batch.schema.names:
-        raise InvalidArgumentError("a raw log takes a column named value (binary or string)")
+        raise InvalidArgumentError("a raw log takes a column named 'value' (binary or string)")
     column = batch.column("value")
     if column.null_count:
         import pyarrow.compute as pc
@@ -383,11 +387,11 @@ def _value_column(batch: pa.RecordBatch, row: int) -> pa.Array:
     try:
         return column if pa.types.is_binary(column.type) else as_type(_textual(column), pa.binary())
     except pa.ArrowException as error:
-        raise InvalidArgumentError(f"column value must be binary or string, not {column.type}") from error
+        raise InvalidArgumentError(f"column 'value' must be binary or string, not {column.type}") from error
 
 
 def _textual(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         return column
-    raise InvalidArgumentError(f"column value must be binary or string, not {kind}")
+    raise InvalidArgumentError(f"column 'value' must be binary or string, not {kind}")

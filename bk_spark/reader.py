@@ -44,6 +44,8 @@ _ALWAYS = frozenset({"uri", "protocol", "metadata", "columns", "pushdown"})
 _ROWS = WHICH_LEDGERS | PLACES | _ALWAYS | {"password", "open_ledgers", "fail_on_data_loss", "include_metadata", "include_headers"}
 BATCH_OPTIONS = _ROWS | {"max_bytes_per_partition", "max_records_per_partition", "min_partitions", "max_bytes_per_entry"}
 """Options, by field, that mean something to a batch read."""
+BATCH_ONLY = frozenset({"ledgers", "metadata", "pushdown", "ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp"})
+"""Those among them that a stream refuses, with words of their own."""
 
 
 def schema_of(options: Options) -> StructType:
@@ -61,7 +63,7 @@ def batch_reader(options: Options, schema: StructType) -> DataSourceReader:
     """Only with ``pushdown=true`` a reader with ``pushFilters``: Spark refuses one that has it while its conf is off (5.5)."""
     takes = BATCH_OPTIONS if options.metadata is None else _ALWAYS | TABLES[options.metadata].takes
     what = "a batch read of rows" if options.metadata is None else f"metadata={options.metadata}"
-    refuse_others(options, takes, f"{what}: it belongs to a stream, a write or another table")
+    refuse_others(options, takes, what)
     if options.metadata is not None:
         return PushdownMetadataReader(options, schema) if options.pushdown else MetadataReader(options, schema)
     return PushdownReader(options, schema) if options.pushdown else BookKeeperReader(options, schema)

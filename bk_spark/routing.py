@@ -20,7 +20,7 @@ def route_column(schema: StructType) -> str:
         if found:
             if not isinstance(found[0].dataType, StringType):
                 kind = found[0].dataType.simpleString()
-                raise LogSchemaError(f"column {found[0].name} chooses the log of each row, so it must be a string, not {kind}")
+                raise LogSchemaError(f"column {found[0].name!r} chooses the log of each row, so it must be a string, not {kind}")
             return found[0].name
     raise InvalidArgumentError(
         'name the log: .option("log", "name"), or WITH (log = \'name\') on a table; or give each row a string column "log"'
@@ -40,7 +40,7 @@ def split_by_log(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str, pa.R
     index = batch.schema.get_field_index(column)
     names = batch.column(index)
     if names.null_count:
-        raise LogSchemaError(f"column {column} chooses the log of each row, and {names.null_count} rows have null there")
+        raise LogSchemaError(f"column {column!r} chooses the log of each row, and {names.null_count} rows have null there")
     others = [i for i in range(batch.num_columns) if i != index]
     rest = pa.RecordBatch.from_arrays([batch.column(i) for i in others], schema=pa.schema([batch.schema.field(i) for i in others]))
     encoded = names.dictionary_encode()

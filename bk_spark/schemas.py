@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from bk_core.errors import LogSchemaError
@@ -80,13 +80,13 @@ def check_schema(schema: StructType) -> None:
             _check_names(path, kind)
         elif not isinstance(kind, (ArrayType, MapType, *_CARRIED)) or isinstance(kind, T.UserDefinedType):
             raise LogSchemaError(
-                f"column {path} has type {kind.simpleString()}, which Spark cannot read back from a Python data source: cast it first"
+                f"column {path!r} has type {kind.simpleString()}, which Spark cannot read back from a Python data source: cast it first"
                 + (" (a year-month interval for example to int months)" if isinstance(kind, T.YearMonthIntervalType) else ""),
                 column=path,
             )
         elif isinstance(kind, MapType) and isinstance(kind.keyType, T.NullType):
             raise LogSchemaError(
-                f"column {path} is {kind.simpleString()}: an empty map() has no types, and Arrow no keys without one. Give it some, e.g. "
+                f"column {path!r} is {kind.simpleString()}: an empty map() has no types, and Arrow no keys without one. Give it some, e.g. "
                 f"cast({path} as map<string,string>)",
                 column=path,
             )
@@ -108,8 +108,8 @@ def _check_names(path: str, kind: StructType) -> None:
     """Names are compared with their case: whether ``a`` and ``A`` are one column is a setting of a session, not of a log."""
     twice = sorted({name for name in kind.names if kind.names.count(name) > 1})
     if twice:
-        where = f"struct {path}" if path else "the DataFrame"
-        raise LogSchemaError(f"{where} has more than one column named {', '.join(twice)}: rename them", column=path)
+        where = f"struct {path!r}" if path else "the DataFrame"
+        raise LogSchemaError(f"{where} has more than one column named {', '.join(map(repr, twice))}: rename them", column=path)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -161,3 +161,8 @@ def arrow_schema_of_text(text: str) -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(data))
     except (pa.ArrowException, ValueError, OSError) as error:
         raise LogSchemaError(f"the schema stored with the log cannot be read: {error}") from error
+
+
+def spark_type(kind: pa.DataType) -> str:
+    """The name that Spark gives the type, for messages: ``bigint`` for int64."""
+    return from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString()

@@ -29,10 +29,11 @@ _SOURCE_ONLY = {"ledgers": "ledgers", "logs": "logs", "logPattern": "log_pattern
 _LEDGERS = {"ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type", "password", "guaranteed_write_quorum"}
 _PACKING = {"entry_format", "entry_size", "compression", "max_bytes_per_entry"}
 _ROLLS = {"roll_max_bytes", "roll_max_entries", "roll_max_time_ms", "max_open_ledgers", "max_in_flight_bytes"}
-_COMMITS = {"create_logs", "merge_schema", "overwrite_schema", "take_over", "exactly_once", "txn_app_id", "txn_version"}
-SINK_OPTIONS = frozenset({"uri", "protocol", "log"} | _LEDGERS | _PACKING | _ROLLS | _COMMITS)
+_COMMITS = {"create_logs", "merge_schema", "overwrite_schema", "take_over", "exactly_once"}
+_TRANSACTIONS = {"txn_app_id", "txn_version"}
+SINK_OPTIONS = frozenset({"uri", "protocol", "log"} | _LEDGERS | _PACKING | _ROLLS | _COMMITS | _TRANSACTIONS)
 """Options, by field, that mean something to a write."""
-STREAM_SINK_OPTIONS = SINK_OPTIONS | {"fail_on_data_loss", "fail_on_different_replay"}
+STREAM_SINK_OPTIONS = (SINK_OPTIONS - _TRANSACTIONS) | {"fail_on_data_loss", "fail_on_different_replay"}
 """The same of a stream: batch writes have no checkpoint that could fit a log or not."""
 ROUTED_RUN_BYTES = 512 << 10
 """Payload of one append to one of several logs, each of which has memory of its own for the run that it fills."""
@@ -54,21 +55,22 @@ def worker_is_reused() -> bool:
 class Sink:
     """One planned write. Plain data: it is pickled into every task. ``owner`` is "" for a stream: there the query id owns ledgers."""
 
-    def __init__(self, options: Options, schema: StructType, owner: str, mark: tuple[str, int] | None) -> None:
+    def __init__(self, options: Options, schema: StructType, owner: str, mark: tuple[str, int] | None, overwrite: bool = False) -> None:
         for name, given in _SOURCE_ONLY.items():
             if given in options.given:
                 raise InvalidArgumentError(f'option {name} is for reading; a write takes .option("log", "name") or a column log')
         if owner:
-            refuse_others(options, SINK_OPTIONS, "a batch write: it belongs to a stream or a read")
+            refuse_others(options, SINK_OPTIONS, "a batch write")
         else:
-            refuse_others(options, STREAM_SINK_OPTIONS, "the sink of a stream: it belongs to a read")
+            refuse_others(options, STREAM_SINK_OPTIONS, "the sink of a stream")
         wanted_properties(options)
         self.options = options
         self.owner = owner
         self.mark = mark
+        self.overwrite = overwrite
         self.route = route_column(schema) if options.log is None else None
         self.schema = schema if self.route is None else without_route(schema, self.route)
-        self.plan = None if options.log is None else plan_log(self._client(), options, options.log, schema, mark)
+        self.plan = None if options.log is None else plan_log(self._client(), options, options.log, schema, mark, overwrite)
         if self.plan is None:
             check_schema(self.schema)
 
@@ -137,7 +139,7 @@ class Sink:
         for batch in batches:
             for log, rows in split_by_log(batch, self.route):
                 if log not in plans:
-                    plans[log] = plan_log(self._client(), self.options, log, self.schema, self.mark)
+                    plans[log] = plan_log(self._client(), self.options, log, self.schema, self.mark, self.overwrite)
                     packers[log] = _LogPacker(plans[log], self.options)
                 before = packers[log].held_bytes
                 for run in packers[log].put(rows):

@@ -86,7 +86,7 @@ def same_kind(options: Options, properties: LogProperties) -> bool:
     return all(getattr(wanted, kept) == getattr(properties, kept) for _, kept in _FIXED.values())
 
 
-def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: tuple[str, int] | None) -> LogPlan:
+def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: tuple[str, int] | None, overwrite: bool = False) -> LogPlan:
     """Read the log's list and decide. Raises before any side effect: InvalidArgumentError for options that do not fit the log,
 
     WrongPasswordError, LogSchemaError, LogTakenOverError behind an exclusive writer without ``takeOver``, NoSuchLogError with
@@ -109,16 +109,16 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
                 '.option("takeOver", "true"); of one that died close the segment: bk log release',
                 log=log,
             )
-    text = _schema_for(options, log, properties, schema)
+    text = _schema_for(options, log, properties, schema, overwrite)
     done = mark is not None and listed is not None and listed.is_committed(*mark)
     plain = replace(properties, extra={})  # what this release does not know, it need not carry into tasks
     return LogPlan(log, "" if listed is None else listed.log_id, plain, text, done)
 
 
-def _schema_for(options: Options, log: str, properties: LogProperties, schema: StructType) -> str:
+def _schema_for(options: Options, log: str, properties: LogProperties, schema: StructType, overwrite: bool) -> str:
     if properties.entry_format != "raw":
         stored = "" if options.overwrite_schema else properties.schema
-        return schema_to_write(log, stored, schema, options.merge_schema)
+        return schema_to_write(log, stored, schema, options.merge_schema, overwrite)
     for name, given in _ARROW_ONLY.items():
         if given in options.given:
             raise InvalidArgumentError(f"option {name} is for arrow logs; {log!r} is a raw one: each value is an entry as it is")

@@ -40,11 +40,17 @@ EMPTY_IF_RAW = frozenset({"key", "headers"})  # a raw entry has no room for them
 _RAW = ("value", *sorted(READERS_OWN | EMPTY_IF_RAW))
 
 
+_ADD = 'Add new ones with .option("mergeSchema", "true")'
+_KEEPS = (
+    'An overwrite keeps the log\'s columns: replace them with .option("overwriteSchema", "true"), or add to them with '
+    '.option("mergeSchema", "true")'
+)
 _REPLACE = 'to replace rows and columns: mode("overwrite") with .option("overwriteSchema", "true")'
 
 
-def schema_to_write(log: str, stored: str, given: StructType, merge: bool) -> str:
+def schema_to_write(log: str, stored: str, given: StructType, merge: bool, overwrite: bool = False) -> str:
     """The text of the schema that rows of ``given`` are written with: ``stored``, or with ``merge`` one with new columns at its end.
+    ``overwrite``: rows are replaced, so that the columns could be, too.
 
     LogSchemaError names every column that does not fit. Missing columns are filled with null; all stored columns are nullable.
     """
@@ -55,7 +61,7 @@ def schema_to_write(log: str, stored: str, given: StructType, merge: bool) -> st
     kept = schema_of_text(stored)
     chosen = columns_for(kept.names, given.names)
     wrong = [
-        f"{f.name} is {given[i].dataType.simpleString()}, stored as {f.dataType.simpleString()}"
+        f"{f.name!r} is {given[i].dataType.simpleString()}, stored as {f.dataType.simpleString()}"
         for f, i in zip(kept.fields, chosen, strict=True)
         if i is not None and not widens(given[i].dataType, f.dataType)
     ]
@@ -67,11 +73,7 @@ def schema_to_write(log: str, stored: str, given: StructType, merge: bool) -> st
             raise LogSchemaError(f"log {log!r} has the columns {_shown(kept)}; none of them is in the DataFrame", log=log)
         return stored
     if not merge:
-        raise LogSchemaError(
-            f"log {log!r} has no column {', '.join(f.name for f in new)}; it has {_shown(kept)}. "
-            'Add new ones with .option("mergeSchema", "true")',
-            log=log,
-        )
+        raise LogSchemaError(f"log {log!r} has no column {_quoted(new)}; it has {_shown(kept)}. {_KEEPS if overwrite else _ADD}", log=log)
     _refuse_untyped(log, new)
     return schema_text(StructType([*kept.fields, *new]))
 
@@ -89,13 +91,13 @@ def check_raw(log: str, given: StructType) -> None:
     check_schema(given)
     names = _raw_names(given.names)
     if "value" not in names:
-        raise LogSchemaError(f"raw log {log!r} takes a column named value (binary or string), not {_shown(given)}", log=log)
+        raise LogSchemaError(f"raw log {log!r} takes a column named 'value' (binary or string), not {_shown(given)}", log=log)
     kind = given[names.index("value")].dataType.typeName()
     if kind not in ("binary", "string"):
-        raise LogSchemaError(f"raw log {log!r}: column value must be binary or string, not {kind}", log=log)
+        raise LogSchemaError(f"raw log {log!r}: column 'value' must be binary or string, not {kind}", log=log)
     lost = [name for name in names if name not in _RAW]
     if lost:
-        raise LogSchemaError(f"raw log {log!r} stores only value; drop {', '.join(lost)} or use an arrow log", log=log)
+        raise LogSchemaError(f"raw log {log!r} stores only 'value'; drop {', '.join(map(repr, lost))} or use an arrow log", log=log)
 
 
 def only_value(log: str, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -105,8 +107,8 @@ def only_value(log: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         column = batch.column(name)
         if column.null_count != len(column):
             raise LogSchemaError(
-                f"raw log {log!r} stores only value, and column {name} is not all null; drop it, or write to a log of arrow entries, which "
-                "keeps key, value and headers",
+                f"raw log {log!r} stores only 'value', and column {name!r} is not all null; drop it, or write to a log of arrow entries, "
+                "which keeps key, value and headers",
                 log=log,
             )
     return batch.select(["value"])
@@ -171,10 +173,12 @@ def _same_names(given: Sequence[str], stored: Sequence[str]) -> bool:
 def _refuse_untyped(log: str, new: Sequence[StructField]) -> None:
     for f in new:
         if isinstance(f.dataType, NullType):
-            raise LogSchemaError(f"log {log!r}: column {f.name} is nothing but null; give it a type, e.g. cast(null as string)", log=log)
+            raise LogSchemaError(f"log {log!r}: column {f.name!r} is nothing but null; give it a type, e.g. cast(null as string)", log=log)
         if _has_void(f.dataType):
             told = f.dataType.simpleString()
-            raise LogSchemaError(f"log {log!r}: column {f.name} is {told}, and nothing else could be written there later; cast it", log=log)
+            raise LogSchemaError(
+                f"log {log!r}: column {f.name!r} is {told}, and nothing else could be written there later; cast it", log=log
+            )
 
 
 def _has_void(kind: DataType) -> bool:
@@ -186,4 +190,8 @@ def _has_void(kind: DataType) -> bool:
 
 
 def _shown(schema: StructType) -> str:
-    return ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in schema.fields)
+    return ", ".join(f"{f.name!r} {f.dataType.simpleString()}" for f in schema.fields)
+
+
+def _quoted(fields: Sequence[StructField]) -> str:
+    return ", ".join(repr(f.name) for f in fields)

@@ -55,12 +55,23 @@ def views_of(client: Any, options: Options, under_way: bool = False) -> dict[str
         try:
             views[name] = read_log(client, name)
         except NoSuchLogError as error:
+            missing = with_deleted(error) if under_way else error
             if options.log_pattern is None and (not under_way or options.fail_on_data_loss):
-                raise
-            missing = error
+                raise missing from None
     if missing is not None and not views:
         raise missing
     return views
+
+
+def with_deleted(error: NoSuchLogError) -> NoSuchLogError:
+    """The same error for what may be a stream that is started again: nobody can tell a deleted log from one that never was."""
+    if type(error) is not NoSuchLogError:
+        return error
+    text = str(error.args[0])
+    stop = "" if text.endswith("?") else "."
+    return NoSuchLogError(
+        f"{text}{stop} If this is a stream that has read it before, it was deleted, and what was not read yet is lost", **error.context
+    )
 
 
 def is_raw_source(options: Options, views: Mapping[str, LogView]) -> bool:
@@ -82,25 +93,39 @@ def source_schema(options: Options, views: Mapping[str, LogView]) -> StructType:
         return raw_schema(options.include_metadata is not False, options.include_headers)
     own = common_columns(views)
     if options.include_metadata == KAFKA:
-        return kafka_schema(own, options.include_headers)
-    if options.include_headers and "headers" not in own.names:
-        raise LogSchemaError("includeHeaders=true on logs without a column headers: headers are what their writers put there")
+        return kafka_schema(own, options.include_headers, widest(views))
+    if options.include_headers and named(own.names, "headers") is None:
+        raise LogSchemaError(f"log {widest(views)!r} has no column 'headers', so includeHeaders=true has nothing to show: leave it out")
     return arrow_columns(own, bool(options.include_metadata))
 
 
 def common_columns(views: Mapping[str, LogView]) -> StructType:
     """Those of the log with the most. The others have the first of them: as if written before columns were added (null there)."""
-    schemas = {name: schema_of_text(view.properties.schema) for name, view in views.items() if view.properties.schema}
-    if not schemas:
-        raise LogSchemaError(f"log {', '.join(map(repr, views))} has no schema yet: its first write gives it")
-    longest = max(schemas, key=lambda name: len(schemas[name].fields))
+    schemas = _schemas(views)
+    longest = _longest(schemas)
     whole = list(arrow_schema(schemas[longest]))
     for name, schema in schemas.items():
         fields = list(arrow_schema(schema))
         if fields != whole[: len(fields)]:
             differs = next(f for f, other in zip(fields, whole, strict=False) if f != other)
-            raise LogSchemaError(f"logs {name!r} and {longest!r} cannot be read together: they differ at column {differs.name}", log=name)
+            raise LogSchemaError(f"logs {name!r} and {longest!r} cannot be read together: they differ at column {differs.name!r}", log=name)
     return schemas[longest]
+
+
+def widest(views: Mapping[str, LogView]) -> str:
+    """The log whose columns ``common_columns`` gives."""
+    return _longest(_schemas(views))
+
+
+def _schemas(views: Mapping[str, LogView]) -> dict[str, StructType]:
+    schemas = {name: schema_of_text(view.properties.schema) for name, view in views.items() if view.properties.schema}
+    if not schemas:
+        raise LogSchemaError(f"log {', '.join(map(repr, views))} has no schema yet: its first write gives it")
+    return schemas
+
+
+def _longest(schemas: Mapping[str, StructType]) -> str:
+    return max(schemas, key=lambda name: len(schemas[name].fields))
 
 
 def check_read_schema(given: StructType, whole: StructType) -> None:
@@ -109,8 +134,11 @@ def check_read_schema(given: StructType, whole: StructType) -> None:
     for field in arrow_schema(given):
         if field.name not in there or there[field.name].type != field.type:
             spelled = named(list(there), field.name)
-            found = "not there" if spelled is None else f"{spelled} {there[spelled].type}"
-            raise LogSchemaError(f"the schema asks for column {field.name} as {field.type}, which is {found}; leave .schema(...) out")
+            found = "not there" if spelled is None else f"{spelled!r} {whole[spelled].dataType.simpleString()}"
+            raise LogSchemaError(
+                f"the schema asks for column {field.name!r} as {given[field.name].dataType.simpleString()}, which is {found}: leave "
+                ".schema(...) out; if there is none, the log's columns were replaced since: make the DataFrame, or the table, anew"
+            )
 
 
 # --- ranges -------------------------------------------------------------------------------------------------------------
@@ -126,7 +154,7 @@ def read_ranges(client: Any, options: Options, bounds: Bounds = NO_BOUNDS) -> tu
         seen, end = _with_live(client, options, view, name)
         start, stop = starting_position(seen, name, options, "earliest", end), ending_position(seen, name, options, end)
         if start > stop:
-            raise InvalidArgumentError(f"log {name!r}: the starting offset (segment {start.seq}) lies behind the ending one ({stop.seq})")
+            raise InvalidArgumentError(f"log {name!r}: the starting offset (segment {start.seq}) lies beyond the ending one ({stop.seq})")
         live = {segment.seq for segment in view.live_segments}
         found = committed_ranges(seen, start, stop, name, bounds)
         ranges += [replace(r, committed_at_ms=None) if r.seq in live else r for r in found]

@@ -81,8 +81,10 @@ def check_offsets_name(options: Options, names: Collection[str]) -> None:
 def _check_same(option: str, given: Collection[str], names: Collection[str]) -> None:
     missing, strange = set(names) - set(given), set(given) - set(names)
     if missing or strange:
-        wrong = f"leaves out {_list(missing)}" if missing else f"names {_list(strange)}"
-        raise InvalidArgumentError(f"{option} {wrong}; the source reads {_list(names)}")
+        named = f"names {_list(strange)}, which {'is' if len(strange) == 1 else 'are'} not read" if strange else ""
+        lacks = f"leaves out {_list(missing)}" if missing else ""
+        reads = f"; the source reads {_list(names)}" if not (strange and missing) else ""
+        raise InvalidArgumentError(f"{option} {' and '.join(filter(None, (f'{named},' if named and lacks else named, lacks)))}{reads}")
 
 
 def _some(names: Collection[str]) -> str:
@@ -92,7 +94,9 @@ def _some(names: Collection[str]) -> str:
 
 
 def _list(names: Collection[str]) -> str:
-    return ", ".join(sorted(names)) or "no log"
+    shown = [repr(name) for name in sorted(names)[:_SHOWN]]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ", ".join(shown) + more if names else "no log"
 
 
 def starting_position(view: LogView, log: str, options: Options, default: str, end: Position | None = None) -> Position:
@@ -100,23 +104,24 @@ def starting_position(view: LogView, log: str, options: Options, default: str, e
     committed entry.
 
     LogDataLossError for a place that was trimmed or belongs to a log of that name that was deleted (``failOnDataLoss=false``: the first
-    entry); InvalidArgumentError for a place behind the end, or a time behind the last commit (unless the strategy is ``latest``).
+    entry); InvalidArgumentError for a place beyond the end, or a time after the last commit (unless the strategy is ``latest``).
     """
     end = view.end_position if end is None else end
     when = _time(options.starting_timestamp, options.starting_offsets_by_timestamp, log)
     if when is not None:
         position = view.position_at_time(when)
         if position is None and options.starting_offsets_by_timestamp_strategy == "error":
+            option = "startingOffsetsByTimestamp" if options.starting_timestamp is None else "startingTimestamp"
             raise InvalidArgumentError(
-                f"log {log!r} has no commit at or after {when} (milliseconds since 1970); with startingOffsetsByTimestampStrategy=latest "
-                "reading begins at its end"
+                f"log {log!r} has no commit at or after {getattr(when, 'text', when)} ({option}); with "
+                "startingOffsetsByTimestampStrategy=latest reading begins at its end"
             )
         return end if position is None else min(position, end)
     return _position(view, log, _place(options.starting_offsets, log, default), "startingOffsets", options, end)
 
 
 def ending_position(view: LogView, log: str, options: Options, end: Position | None = None) -> Position:
-    """The end of a batch read of ``log``: the first position that is not read. A time behind the last commit is the end of the log."""
+    """The end of a batch read of ``log``: the first position that is not read. A time after the last commit is the end of the log."""
     end = view.end_position if end is None else end
     when = _time(options.ending_timestamp, options.ending_offsets_by_timestamp, log)
     if when is not None:
@@ -150,7 +155,7 @@ def _position(view: LogView, log: str, place: Place, option: str, options: Optio
             raise
         position = view.first_position
     if position > max(end, view.normal(end)):
-        raise InvalidArgumentError(f"{option} lies behind the end of log {log!r} (segment {end.seq}, entry {end.entry})")
+        raise InvalidArgumentError(f"{option} lies beyond the end of log {log!r} (segment {end.seq}, entry {end.entry})")
     return min(position, end)
 
 

@@ -43,14 +43,16 @@ from bk_spark.options import Options, refuse_others
 from bk_spark.partitions import partitions_of, read_partition
 from bk_spark.plain_errors import plainly
 from bk_spark.planning import EntryRange, committed_ranges
-from bk_spark.reader import BATCH_OPTIONS
-from bk_spark.snapshot import check_read_schema, common_columns, is_raw_source, source_schema, views_of
+from bk_spark.reader import BATCH_ONLY, BATCH_OPTIONS
+from bk_spark.snapshot import check_read_schema, common_columns, is_raw_source, source_schema, views_of, with_deleted
 from bk_spark.starting import check_beginning, depends_on_now, source_logs, starting_position, unnamed_place
 
 CATCH_UP_S = 5.0
 _TRIGGERS = {"max_rows_per_trigger", "max_bytes_per_trigger", "min_rows_per_trigger", "max_trigger_delay_ms"}
 STREAM_OPTIONS = BATCH_OPTIONS | _TRIGGERS | {"reader_name", "fail_on_new_columns"}
 """Options, by field, that mean something to a stream, beside those that ``_refuse_batch_options`` has words for."""
+STREAMED = STREAM_OPTIONS - BATCH_ONLY
+"""Those among them that do something there."""
 LOG_LEVEL = "BOOKKEEPER_LOG_LEVEL"
 _log = logging.getLogger("bk_spark.stream")
 Offsets = dict[str, LogOffset]
@@ -64,7 +66,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, options: Options, schema: StructType, inferred: bool = False) -> None:
         _refuse_batch_options(options)
-        refuse_others(options, STREAM_OPTIONS, "a stream: it belongs to a batch read or a write")
+        refuse_others(options, STREAM_OPTIONS, "a stream")
         self._options = options
         views = retried(lambda: views_of(client_for(options.uri, options.protocol), options, under_way=True))
         check_read_schema(schema, source_schema(options, views))
@@ -130,7 +132,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             check_beginning(self._options, snapshots)
         missing = sorted(set(names) - set(snapshots))
         if missing and self._options.log_pattern is None:
-            raise no_such_log(client_for(self._options.uri, self._options.protocol), missing[0])
+            raise with_deleted(no_such_log(client_for(self._options.uri, self._options.protocol), missing[0]))
         return {name: self._begin(snapshot) for name, snapshot in snapshots.items()}
 
     def _begin(self, snapshot: Snapshot) -> LogOffset:
@@ -194,7 +196,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if not self._asks_for(name):
                 self._tell(
                     LogError(
-                        f"log {name!r} is in the checkpoint, and not asked for any more: the stream stays behind its row "
+                        f"log {name!r} is in the checkpoint, and not asked for any more: the stream keeps its place at row "
                         f"{before[name].rows:,}, and goes on there if it is asked for again",
                         log=name,
                     )
@@ -214,7 +216,9 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._columns is None:
             return end
         if left_out := self._columns.left_out(snapshot.view.listed.schemas):
-            self._tell(LogSchemaError(f"log {snapshot.name!r}: new columns are not read: {', '.join(left_out)}", log=snapshot.name))
+            self._tell(
+                LogSchemaError(f"log {snapshot.name!r}: new columns are not read: {', '.join(map(repr, left_out))}", log=snapshot.name)
+            )
         return self._columns.until(snapshot.name, snapshot.view, here, end)
 
     def _here(self, snapshot: Snapshot, offset: LogOffset) -> Position:

@@ -46,7 +46,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
         elif not options.exactly_once:
             mark = None
         self._batch = Batch(self._owner, mark, overwrite)
-        self._sink = Sink(options, schema, self._owner, mark)
+        self._sink = Sink(options, schema, self._owner, mark, overwrite)
 
     @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -74,7 +74,7 @@ class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
         if options.fail_on_different_replay and not options.exactly_once:
             raise InvalidArgumentError("exactlyOnce=false keeps no mark that a replay could be told by; leave failOnDifferentReplay out")
         self._overwrite = overwrite
-        self._sink = Sink(options, schema, "", None)
+        self._sink = Sink(options, schema, "", None, overwrite)
 
     @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -211,7 +211,7 @@ def test_starting_and_ending_offsets(client: Any, read: Callable[..., Read], fli
     assert ids(**future, startingOffsetsByTimestampStrategy="latest") == (0, 0, 0)
     by_ledger = json.dumps({"ledgerId": third.ledger_id, "entryId": third.first_entry})
     assert ids(startingOffsets=by_ledger) == (1500, 1599, 100)
-    with pytest.raises(InvalidArgumentError, match="lies behind the ending one"):
+    with pytest.raises(InvalidArgumentError, match="lies beyond the ending one"):
         read(log=flights, startingOffsets='{"seq":2}', endingOffsets='{"seq":1}').partitions()
     with pytest.raises(InvalidArgumentError, match="ledgers are read whole"):
         read(ledgers=str(third.ledger_id), startingOffsets="earliest").partitions()
@@ -326,7 +326,7 @@ def test_a_schema_of_the_users_own(cluster: Any, read: Callable[..., Read], flig
     reader = source.reader(type(whole)([whole["text"]]))
     (batch, *_) = reader.read(reader.partitions()[0])
     assert batch.schema.names == ["text"]
-    with pytest.raises(LogSchemaError, match="column length"):
+    with pytest.raises(LogSchemaError, match="column 'length'"):
         source.reader(type(whole)([whole["text"], read(ledgers="0-1", failOnDataLoss="false").schema["length"]]))
 
 
@@ -336,7 +336,7 @@ def test_a_schema_of_the_users_own(cluster: Any, read: Callable[..., Read], flig
 def test_options_that_would_do_nothing_are_errors(read: Callable[..., Read], flights: str) -> None:
     idle = {"maxRowsPerTrigger": "5", "readerName": "r", "entryFormat": "raw", "txnAppId": "a"}
     for name, value in idle.items():
-        with pytest.raises(InvalidArgumentError, match=f"{name}.* does nothing in a batch read"):
+        with pytest.raises(InvalidArgumentError, match=f"{name}.* (does|do) nothing in a batch read"):
             read(log=flights, **{name: value}, **({"txnVersion": "1"} if name == "txnAppId" else {}))
     with pytest.raises(InvalidArgumentError, match="log does nothing in metadata=bookies"):
         read(log=flights, metadata="bookies")

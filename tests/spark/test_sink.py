@@ -8,7 +8,8 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import bk_core
 from bk_core.client.intents import intents_of
 from bk_core.client.logs import LogWriter, create_log, gc_log, list_logs, read_ledger_list, read_log
 from bk_core.errors import NoSuchLogError
@@ -211,10 +213,32 @@ def test_columns_by_name_and_evolution(sinks: Sinks, log: str) -> None:
     sinks.write(sinks.spark.createDataFrame([(1, "a")], "id long, name string"), log=log)
     sinks.write(sinks.spark.createDataFrame([("b", 2)], "name string, id int"), log=log)
     more = sinks.spark.createDataFrame([(3, 0.5)], "id long, more double")
-    with pytest.raises(PySparkException, match="BK-LOG-SCHEMA.*no column more"):
+    with pytest.raises(PySparkException, match="BK-LOG-SCHEMA.*no column 'more'"):
         sinks.write(more, log=log)
     sinks.write(more, log=log, mergeSchema="true")
     assert sinks.rows(log) == [(1, "a", None), (2, "b", None), (3, None, 0.5)]
+
+
+def test_a_thread_of_its_own_writes_after_it_made_the_session_active(spark: SparkSession, cluster: Any, active: None, log: str) -> None:
+    """README, Deploying: the first is Spark's doing, the second one the way out that is named there."""
+    frame = spark.range(3)
+
+    def write() -> None:
+        frame.write.format("bookkeeper").options(**{"bookkeeper.metadataServiceUri": cluster.uri, "log": log}).mode("append").save()
+
+    def activate_and_write() -> None:
+        spark.createDataFrame([(1,)], "a int")
+        write()
+
+    def told(call: Callable[[], None]) -> BaseException | None:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(call).exception(300)
+
+    assert "DATA_SOURCE_NOT_FOUND" in str(told(write))
+    assert told(activate_and_write) is None
+    with bk_core.connect(cluster.uri) as client:
+        view = read_log(client, log)
+        assert view.counts_before(view.end_position)[0] == 3
 
 
 def test_take_over(sinks: Sinks, log: str) -> None:

@@ -104,7 +104,7 @@ def test_inserts_say_where_to(spark: SparkSession, cluster: Any, client: Any, ta
 
 def test_tables_from_queries_and_views(spark: SparkSession, cluster: Any, tables: tuple[str, str]) -> None:
     options = f"`bookkeeper.metadataServiceUri` '{cluster.uri}', log '{tables[0]}'"
-    with pytest.raises(PySparkException, match="create first"):
+    with pytest.raises(PySparkException, match="For CREATE TABLE ... AS SELECT write the rows first"):
         spark.sql(f"CREATE TABLE t2 USING bookkeeper OPTIONS ({options}) AS SELECT * FROM t0")
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING bookkeeper OPTIONS ({options})")
     assert spark.sql("SELECT sum(id) FROM v").first()[0] == 21
@@ -124,7 +124,7 @@ MADE_WITHOUT_US = {  # statements that make a table t and ask nothing of ours fo
 
 @pytest.mark.parametrize("way", MADE_WITHOUT_US)
 def test_a_table_that_remembers_nothing_says_how_it_is_made_again(spark: SparkSession, cluster: Any, active: None, way: str) -> None:
-    """Its rows are in the log, so that the way out that the message names has them all."""
+    """insertInto takes options behind ``format`` alone. Rows are in the log, so that the way out that the message names has them all."""
     options = {"bookkeeper.metadataServiceUri": cluster.uri, "log": f"sql-{way}"}
     spark.range(1).write.format("bookkeeper").options(**options).mode("append").save()
     MADE_WITHOUT_US[way](spark, options)
@@ -136,9 +136,12 @@ def test_a_table_that_remembers_nothing_says_how_it_is_made_again(spark: SparkSe
         spark.sql("DROP TABLE t")
         spark.sql("CREATE TABLE t USING bookkeeper OPTIONS (" + ", ".join(f"`{k}` '{v}'" for k, v in options.items()) + ")")
         assert spark.table("t").count() == rows
-        with pytest.raises(PySparkException, match=r"df.writeTo\('t'\)\.option.*Not df\.write\.option\(\.\.\.\)\.insertInto"):
+        with pytest.raises(
+            PySparkException, match=r"df.writeTo\('t'\)\.option.*Not df\.write\.option\(\.\.\.\)\.insertInto.*without .format"
+        ):
             spark.range(2).write.options(**options).insertInto("t")
-        spark.range(2).writeTo("t").options(**options).append()
+        spark.range(1).writeTo("t").options(**options).append()
+        spark.range(1).write.format("bookkeeper").options(**options).insertInto("t")
         assert spark.table("t").count() == rows + 2
     finally:
         spark.sql("DROP TABLE IF EXISTS t")

@@ -112,9 +112,9 @@ def test_comments_order_and_case_are_kept(spark: SparkSession, load: Callable[..
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (("interval '1-2' year to month as months",), "column months has type interval year to month"),
-        (("array(named_struct('x', interval '1' month)) as l",), r"column l\.element\.x has type interval month"),
-        (("1 as a", "2 as b", "3 as a"), "more than one column named a"),
+        (("interval '1-2' year to month as months",), "column 'months' has type interval year to month"),
+        (("array(named_struct('x', interval '1' month)) as l",), r"column 'l\.element\.x' has type interval month"),
+        (("1 as a", "2 as b", "3 as a"), "more than one column named 'a'"),
     ],
 )
 def test_what_cannot_come_back_is_refused_at_planning(

@@ -60,9 +60,9 @@ def test_what_cannot_come_back_is_refused_with_column_and_type(kind: DataType, w
         (StructType([StructField("s", StructType([StructField("x", T.ArrayType(kind))]))]), r"s\.x\.element"),
         (StructType([StructField("m", T.MapType(T.StringType(), kind))]), r"m\.value"),
     ):
-        with pytest.raises(LogSchemaError, match=f"column {path} has type.*{word}"):
+        with pytest.raises(LogSchemaError, match=f"column '{path}' has type.*{word}"):
             check_schema(schema)
-        with pytest.raises(LogSchemaError, match=f"column {path} "):
+        with pytest.raises(LogSchemaError, match=f"column '{path}' "):
             schema_text(schema)
 
 
@@ -75,9 +75,9 @@ TEXT, INT = T.StringType(), T.IntegerType()
 
 def test_names_are_unique_with_their_case() -> None:
     check_schema(columns(a=INT, A=INT))
-    with pytest.raises(LogSchemaError, match="the DataFrame has more than one column named a"):
+    with pytest.raises(LogSchemaError, match="the DataFrame has more than one column named 'a'"):
         check_schema(StructType([*columns(a=INT, b=INT), StructField("a", TEXT)]))
-    with pytest.raises(LogSchemaError, match=r"struct s\.element has more than one column named x"):
+    with pytest.raises(LogSchemaError, match=r"struct 's\.element' has more than one column named 'x'"):
         check_schema(columns(s=T.ArrayType(StructType([*columns(x=INT), *columns(x=INT)]))))
     with pytest.raises(LogSchemaError, match="at least one column"):
         check_schema(StructType([]))

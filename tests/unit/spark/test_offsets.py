@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from bk_core.protocol.log.segments import SegmentRange
 from bk_core.protocol.log.view import LogView
 from bk_spark.first_offset import durable, reader_path
 from bk_spark.following import Snapshot
-from bk_spark.grammar import parse_offsets
+from bk_spark.grammar import parse_offsets, parse_times
 from bk_spark.measuring import Measured
 from bk_spark.offsets import KEYS, LogOffset, check_there, from_json, to_json
 from bk_spark.options import Options
@@ -79,10 +80,12 @@ def test_loss_is_noticed_and_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{"offset": 3}, {"log": {"seq": 1}}, {"log": 3}, {"log": {"logId": "a", "seq": -1, "entry": 0, "row": 0}}]
+    "value",
+    [{"offset": 3}, {"flights": {"0": 23}}, {"log": {"seq": 1}}, {"log": 3}, {"log": {"logId": "a", "seq": -1, "entry": 0, "row": 0}}],
 )
 def test_what_is_no_offset(value: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
+    words = "checkpoint was written by another source, such as Kafka's, or edited: .* Begin a new checkpoint, .* startingTimestamp"
+    with pytest.raises(InvalidArgumentError, match=words):
         from_json(value)
 
 
@@ -105,7 +108,7 @@ def test_starting_positions() -> None:
     assert begin(view, '{"seq":1,"entry":12,"row":3}') == Position(1, 12, 3)
     assert begin(view, '{"log":{"seq":1,"entry":12}}') == Position(1, 12)
     assert begin(view, '{"ledgerId":2,"entryId":15}') == Position(2, 15)
-    with pytest.raises(InvalidArgumentError, match="behind the end"):
+    with pytest.raises(InvalidArgumentError, match="beyond the end"):
         begin(view, '{"seq":9}')
 
 
@@ -122,8 +125,10 @@ def test_times() -> None:
     assert begin(view, "earliest", starting_timestamp=1001) == Position(2, 10)  # the time goes before the offsets
     assert begin(view, starting_offsets_by_timestamp=(("log", 1000),)) == Position(1, 10)
     assert begin(view, starting_timestamp=0, starting_offsets_by_timestamp=(("log", 1000),)) == Position(0, 10)
-    with pytest.raises(InvalidArgumentError, match="no commit at or after 2001"):
+    with pytest.raises(InvalidArgumentError, match=r"no commit at or after 2001 \(startingTimestamp\)"):
         begin(view, starting_timestamp=2001)
+    with pytest.raises(InvalidArgumentError, match=r"after 2001-01-01T00:00:00Z \(startingOffsetsByTimestamp\)"):
+        begin(view, starting_offsets_by_timestamp=pickle.loads(pickle.dumps(parse_times('{"log":"2001-01-01T00:00:00Z"}'))))
     assert begin(view, starting_timestamp=2001, starting_offsets_by_timestamp_strategy="latest") == Position(3)
 
 
@@ -188,10 +193,13 @@ def test_names_of_logs() -> None:
     ("values", "message"),
     [
         ({"starting_offsets": parse_offsets('{"seq":1}')}, "a place in one log"),
-        ({"starting_offsets": parse_offsets('{"a":-2}')}, "leaves out b"),
-        ({"ending_offsets": parse_offsets('{"a":-2,"b":-1,"c":-1}')}, "names c"),
-        ({"starting_offsets_by_timestamp": (("a", 1),)}, "leaves out b"),
-        ({"ending_offsets_by_timestamp": (("a", 1), ("c", 1))}, "endingOffsetsByTimestamp leaves out b"),
+        ({"starting_offsets": parse_offsets('{"a":-2}')}, "leaves out 'b'; the source reads 'a', 'b'"),
+        ({"ending_offsets": parse_offsets('{"a":-2,"b":-1,"c":-1}')}, "names 'c', which is not read; the source reads 'a', 'b'"),
+        ({"starting_offsets_by_timestamp": (("a", 1),)}, "leaves out 'b'; the source reads 'a', 'b'"),
+        (
+            {"ending_offsets_by_timestamp": (("a", 1), ("c", 1))},
+            "endingOffsetsByTimestamp names 'c', which is not read, and leaves out 'b'$",
+        ),
     ],
 )
 def test_offsets_by_log_name_each_log(values: dict[str, Any], message: str) -> None:

@@ -176,16 +176,36 @@ def test_kafkas_columns(world: Any, uri: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ("id long", "the log has no column value: "),
-        ("value binary, id long", "the log has a column id: "),
-        ("value long", "column value of the log is bigint, not binary or string: "),
-        ("value binary, headers map", r"column headers of the log is map<string,binary>, not array<"),
+        ("id long", "log 'a' has no column 'value': "),
+        ("value binary, id long", "log 'a' has a column 'id': "),
+        ("value long", "column 'value' of log 'a' is bigint, not binary or string: "),
+        ("value binary, headers map", r"column 'headers' of log 'a' is map<string,binary>, not array<"),
     ],
 )
 def test_what_is_no_record_has_no_kafka_columns(world: Any, uri: str, schema: str, reason: str) -> None:
     world.write(schema=schema, log="a", metadataServiceUri=uri)
     with pytest.raises(LogSchemaError, match=reason):
         BookKeeperDataSource({"metadataServiceUri": uri, "log": "a", "includeMetadata": "kafka"}).schema()
+
+
+def test_kafkas_columns_are_found_in_any_case(world: Any, uri: str) -> None:
+    """As writes and option ``columns`` find them. A log that has fewer of them is read together with one that has all."""
+    here = {"metadataServiceUri": uri}
+    world.write({"Value": [b"v"], "KEY": ["k"]}, schema="Value binary, KEY string", log="a", **here)
+    world.write({"Value": [b"w"]}, schema="Value binary", log="b", **here)
+    assert sorted(row[:3] for row in kafka_rows(logs="a,b", **here) if row[0]) == [(b"k", b"v", "a")]
+    assert sorted(row[1:3] for row in kafka_rows(logs="a,b", **here)) == [(b"v", "a"), (b"w", "b")]
+    assert kafka_rows(log="a", columns="key", **here) == [(b"k",)]
+    world.write({"value": [b"v"], "VALUE": [b"w"]}, schema="value binary, VALUE binary", log="c", **here)
+    with pytest.raises(LogSchemaError, match="log 'c' has a column 'VALUE'"):
+        kafka_rows(log="c", **here)
+
+
+def test_headers_that_are_not_there_are_told_with_the_log(world: Any, uri: str) -> None:
+    world.write([1], log="flights", metadataServiceUri=uri)
+    source = BookKeeperDataSource({"metadataServiceUri": uri, "log": "flights", "includeHeaders": "true"})
+    with pytest.raises(LogSchemaError, match="log 'flights' has no column 'headers', so includeHeaders=true has nothing to show: leave it"):
+        source.schema()
 
 
 def test_filters_on_kafkas_columns_spare_entries(world: Any, uri: str) -> None:

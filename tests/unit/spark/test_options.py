@@ -15,8 +15,8 @@ from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
 from bk_core.protocol.wire.frames import FRAME_BYTES_MAX
 from bk_spark.grammar import ENTRY_BYTES_MAX, Offsets, Place, parse_duration, parse_offsets, parse_times, parse_when
-from bk_spark.option_help import ELSEWHERE, options_table, with_table
-from bk_spark.options import OPTIONS, Options, parse_options
+from bk_spark.option_help import ELSEWHERE, options_table, out_of_place, with_table
+from bk_spark.options import OPTIONS, Options, parse_options, refuse_others
 
 URI = {"bookkeeper.metadataserviceuri": "zk://h/ledgers"}
 
@@ -186,3 +186,60 @@ def test_the_readme_has_the_current_table() -> None:
     assert options_table(OPTIONS) in readme, "run: python -m bk_spark.option_help"
     assert with_table(readme, OPTIONS) == readme
     assert with_table(readme, OPTIONS[:1]).count("\n") == readme.count("\n") - len(OPTIONS) + 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"startingOffsets": '{"flights":{"0":5}}'},
+            r'a log has no partitions: Kafka\'s .* segment \(\{"flights":\{"seq":3\}\}\) or a time',
+        ),
+        ({"endingOffsets": '{"flights":{"0":-1,"1":7}}'}, "a log has no partitions"),
+        (
+            {"startingOffsetsByTimestamp": '{"flights":{"0":1000}}'},
+            "a log has no partitions, as Kafka's topics have: name one time for each",
+        ),
+        ({"log": "flights*"}, r"option log: .* for several logs: logPattern .*, not 'flights\*'"),
+        ({"subscribe": "ships,flights.*"}, "option logs: .*: logPattern, not"),
+        ({"topic": "flights,ships"}, "for several logs: .* logs like flights,ships"),
+    ],
+)
+def test_what_other_sources_take_is_told_with_what_there_is_here(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        parse_options({"metadataServiceUri": "zk://h/ledgers", **given})
+
+
+BATCH, STREAM = "batch and streaming reads of rows", r"streaming reads \(readStream\)"
+
+
+@pytest.mark.parametrize(
+    ("given", "takes", "message"),
+    [
+        (
+            {"startingOffsets": "latest"},
+            set(),
+            f"option startingOffsets does nothing in metadata=logs: it belongs to {BATCH} and metadata=entries$",
+        ),
+        ({"endingOffsets": "latest"}, set(), "it belongs to batch reads of rows and metadata=entries$"),
+        ({"maxRowsPerTrigger": "5"}, set(), f"it belongs to {STREAM}$"),
+        ({"entrySize": "5k"}, set(), "it belongs to writes$"),
+        ({"txnAppId": "a", "txnVersion": "1"}, set(), "options txnAppId, txnVersion do nothing in .*: they belong to batch writes$"),
+        ({"failOnDataLoss": "true"}, set(), rf"it belongs to {BATCH}, metadata=entries and streaming writes \(writeStream\)$"),
+        ({"log": "a"}, set(), f"it belongs to {BATCH}, metadata=.*logs.* and writes$"),
+        (
+            {"readerName": "a", "entrySize": "5k", "minPartitions": "2"},
+            {"min_partitions"},
+            f"belong: entrySize to writes, readerName to {STREAM}",
+        ),
+    ],
+)
+def test_an_option_that_does_nothing_is_told_where_it_belongs(given: dict[str, str], takes: set[str], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        refuse_others(parse_options({"metadataServiceUri": "zk://h/ledgers", **given}), frozenset({"uri"} | takes), "metadata=logs")
+
+
+def test_every_option_belongs_somewhere() -> None:
+    """So that the message about one that does nothing always has a place to name."""
+    for option in OPTIONS:
+        assert "reads" in (home := out_of_place({option.name: option.field}, "x")) or "writes" in home or "metadata=" in home, option.name

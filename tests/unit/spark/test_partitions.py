@@ -222,16 +222,19 @@ def test_a_read_that_leaves_open_ledgers_out_says_so(client: bk_core.BookKeeper,
 
 
 def test_columns_that_are_not_there() -> None:
-    with pytest.raises(InvalidArgumentError, match="no column 'nope'; there are id, text"):
+    with pytest.raises(InvalidArgumentError, match="no column 'nope'; there are 'id', 'text'"):
         chosen(ROWS, ("nope",))
     assert chosen(ROWS, ("TEXT", "Id")).names == ["text", "id"]
-    with pytest.raises(InvalidArgumentError, match="names column id twice"):
+    with pytest.raises(InvalidArgumentError, match="names column 'id' twice"):
         chosen(ROWS, ("id", "ID"))
     both = StructType([StructField("ab", LongType()), StructField("AB", LongType())])
     assert chosen(both, ("AB",)).names == ["AB"]
-    with pytest.raises(InvalidArgumentError, match="no column 'Ab'; there are ab, AB"):  # which one is meant nobody knows
+    with pytest.raises(InvalidArgumentError, match="no column 'Ab'; there are 'ab', 'AB'"):  # which one is meant nobody knows
         chosen(both, ("Ab",))
-    with pytest.raises(LogSchemaError, match="asks for column ID as int64, which is id int64"):
+    with pytest.raises(LogSchemaError, match="asks for column 'ID' as bigint, which is 'id' bigint"):
         check_read_schema(StructType([StructField("ID", LongType())]), ROWS)
-    with pytest.raises(LogSchemaError, match="_OFFSET of its own"):
+    words = r"asks for column 'id' as string, which is 'id' bigint: leave \.schema\(\.\.\.\) out; if there is none, .* make the DataFrame"
+    with pytest.raises(LogSchemaError, match=words):
+        check_read_schema(StructType([StructField("id", StringType())]), ROWS)
+    with pytest.raises(LogSchemaError, match="'_OFFSET' of its own"):
         arrow_columns(StructType([StructField("_OFFSET", LongType())]), True)

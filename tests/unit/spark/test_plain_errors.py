@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.sql.worker import create_data_source
 from pyspark.util import handle_worker_exception
 
+from bk_core.client.logs import delete_log
 from bk_core.errors import BkError, InternalError, LogSchemaError
 from bk_spark.plain_errors import plainly
 from bk_spark.reader import BookKeeperReader, MetadataReader, PushdownMetadataReader, PushdownReader
@@ -69,16 +70,35 @@ def test_a_mistake_is_shown_without_the_way_it_came(uri: str) -> None:
         (lambda: source(log="a", entrySize="9m").schema(), "[BK-ARGUMENT] option entrySize"),
         (lambda: source(log="flihgts").schema(), "[BK-NO-LOG] there is no log 'flihgts'; did you mean 'flights'?"),
         (lambda: source(log="flihgts").streamReader(SCHEMA), "[BK-NO-LOG] there is no log 'flihgts'; did you mean 'flights'?"),
-        (lambda: source(log="flights").reader(StructType([StructField("x", LongType())])), "[BK-LOG-SCHEMA] the schema asks for column x"),
+        (
+            lambda: source(log="flights").reader(StructType([StructField("x", LongType())])),
+            "[BK-LOG-SCHEMA] the schema asks for column 'x'",
+        ),
         (lambda: source(log="flihgts", createLogs="false").writer(SCHEMA, False), "did you mean 'flights'?; createLogs is false"),
         (lambda: source(logPattern="flihgt.*").schema(), "matches no log; there are flights"),
-        (lambda: BookKeeperDataSource({}).streamWriter(SCHEMA, False), "[BK-ARGUMENT] Spark does not tell a write"),
-        (lambda: source(log="flights", startingOffsets='{"seq":9}').reader(SCHEMA).partitions(), "lies behind the end of log 'flights'"),
+        (lambda: BookKeeperDataSource({}).streamWriter(SCHEMA, False), "For CREATE TABLE ... AS SELECT write the rows first: df.write"),
+        (lambda: source(log="flights", startingOffsets='{"seq":9}').reader(SCHEMA).partitions(), "lies beyond the end of log 'flights'"),
     ]
     for call, message in mistakes:
         _, text = shown(call)
         assert message in text.splitlines()[-1] and ours(text) == 1, text
         assert "During handling" not in text and "direct cause" not in text, text
+
+
+def test_a_log_that_is_gone_may_have_been_deleted_under_a_stream(uri: str, world: Any) -> None:
+    """Spark asks for the columns before it says that there is a checkpoint, so that a deleted log looks like a wrong name there."""
+
+    def source(**options: str) -> BookKeeperDataSource:
+        return BookKeeperDataSource({"metadataServiceUri": uri, **options})
+
+    words = "If this is a stream that has read it before, it was deleted, and what was not read yet is lost"
+    stream = source(log="flights").streamReader(SCHEMA)
+    delete_log(world.client, "flights")
+    for call in (stream.initialOffset, source(log="flights").schema, lambda: source(log="flights").streamReader(SCHEMA)):
+        error, text = shown(call)
+        assert error.code == "BK-NO-LOG" and f"there is no log 'flights'. {words}" in text
+    assert words not in shown(lambda: source(log="flights").reader(SCHEMA))[1]
+    assert words not in shown(lambda: source(logPattern="f.*").schema())[1]
 
 
 def test_a_mistake_as_spark_gets_it_from_its_planner() -> None:

@@ -76,7 +76,7 @@ def test_widening_inside_nested_types() -> None:
 )
 def test_what_could_lose_something_is_refused(given: T.DataType, stored: T.DataType) -> None:
     assert not widens(given, stored)
-    with pytest.raises(LogSchemaError, match="c is .*, stored as "):
+    with pytest.raises(LogSchemaError, match="'c' is .*, stored as "):
         schema_to_write("a", schema_text(one(stored)), one(given), True)
 
 
@@ -87,7 +87,7 @@ def test_names() -> None:
     assert columns_for(["ab"], ["AB", "Ab"]) == [None]  # which one is meant nobody knows
     batch = pa.RecordBatch.from_pydict({"ID": [1], "name": ["x"]})
     assert spelled(batch, ["name", "id", "other"]).schema.names == ["id", "name"]
-    with pytest.raises(LogSchemaError, match="more than one column named c"):
+    with pytest.raises(LogSchemaError, match="more than one column named 'c'"):
         schema_to_write("a", "", StructType([*one(INT).fields, *one(LONG).fields]), False)
 
 
@@ -106,21 +106,21 @@ def test_a_raw_log_takes_its_columns_in_any_case() -> None:
     check_raw("a", given)
     batch = pa.RecordBatch.from_pydict({"VALUE": [b"x"], "Key": pa.nulls(1, pa.binary()), "ledgerid": [1]})
     assert only_value("a", batch).to_pydict() == {"value": [b"x"]}
-    with pytest.raises(LogSchemaError, match="column key is not all null"):
+    with pytest.raises(LogSchemaError, match="column 'key' is not all null"):
         only_value("a", pa.RecordBatch.from_pydict({"value": [b"x"], "KEY": [b"k"]}))
 
 
 @pytest.mark.parametrize("kind", [T.MapType(T.NullType(), T.NullType()), T.ArrayType(T.MapType(T.NullType(), INT))])
 def test_an_empty_map_needs_types(kind: T.DataType) -> None:
-    with pytest.raises(LogSchemaError, match=r"column c\S* is map<void,.*>: an empty map\(\) has no types.*cast\("):
+    with pytest.raises(LogSchemaError, match=r"column 'c\S*' is map<void,.*>: an empty map\(\) has no types.*cast\("):
         schema_to_write("a", "", one(kind), False)
 
 
 @pytest.mark.parametrize("kind", [T.ArrayType(T.NullType()), T.MapType(T.StringType(), T.NullType()), one(T.NullType())])
 def test_void_inside_is_filled_and_never_stored(kind: T.DataType) -> None:
-    with pytest.raises(LogSchemaError, match="column c is .*void.*cast it"):
+    with pytest.raises(LogSchemaError, match="column 'c' is .*void.*cast it"):
         schema_to_write("a", "", one(kind), False)
-    with pytest.raises(LogSchemaError, match="column c is .*void.*cast it"):
+    with pytest.raises(LogSchemaError, match="column 'c' is .*void.*cast it"):
         schema_to_write("a", schema_text(one(INT, "id")), one(kind), True)
     stored = T.ArrayType(INT)
     assert schema_to_write("a", schema_text(one(stored)), one(T.ArrayType(T.NullType())), False) == schema_text(one(stored))
@@ -133,3 +133,15 @@ def test_schemas_follow_one_another() -> None:
     assert extends("", stored) and extends(stored, stored) and extends(stored, more)
     assert not extends(more, stored) and not extends(schema_text(one(LONG)), more)
     assert schema_to_write("a", more, one(INT), True) == more
+
+
+def test_new_columns_are_told_with_the_ways_to_have_them() -> None:
+    """An overwrite replaces rows, so its columns may be meant to go with them."""
+    id_, name = StructField("id", LONG), StructField("name", T.StringType())
+    stored, given = schema_text(StructType([id_])), StructType([id_, name])
+    for overwrite, words in (
+        (False, r"it has 'id' bigint\. Add new ones with \.option\(\"mergeSchema\", \"true\"\)$"),
+        (True, r"it has 'id' bigint\. An overwrite keeps .* \.option\(\"overwriteSchema\", \"true\"\), or add .*\"mergeSchema\""),
+    ):
+        with pytest.raises(LogSchemaError, match=f"log 'flights' has no column 'name'; {words}"):
+            schema_to_write("flights", stored, given, False, overwrite)
