@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import bk_core
 from bk_core.client.logs import gc_log, read_ledger_list, read_log
+from bk_core.errors import MetadataUnavailableError
 
 URI = "bookkeeper.metadataServiceUri"
 STRIDE = 10**12
@@ -156,8 +157,12 @@ class Soak:
                 supervised.drain()
 
     def _log_exists(self) -> bool:
-        with bk_core.connect(self._uri, await_store=True) as client:
-            return SOAK in client.store.children("logs")
+        """False as well while ZooKeeper cannot be asked: that is one of the faults, and the next look is a second away."""
+        try:
+            with bk_core.connect(self._uri, await_store=True) as client:
+                return SOAK in client.store.children("logs")
+        except MetadataUnavailableError:
+            return False
 
     def _report(self) -> None:
         last = {s.name: s.query.lastProgress if s.query else None for s in self.queries}
