@@ -156,8 +156,8 @@ def test_a_new_log_with_the_first_columns(put: Put, stream: Streams, log: str) -
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        (StructField("v", LongType()), 7, "column v of type int64"),
-        (StructField("w", LongType()), 7, "column w int64 where others of this read have v string"),
+        (StructField("v", LongType()), 7, "column 'v' of type bigint"),
+        (StructField("w", LongType()), 7, "column 'w' bigint where others of this read have 'v' string"),
     ],
 )
 def test_a_new_log_with_other_columns_is_not_read(put: Put, stream: Streams, log: str, field: StructField, value: Any, told: str) -> None:
@@ -189,7 +189,7 @@ def test_a_log_known_before_its_first_write_is_looked_at_then(put: Put, stream: 
     _, here = all_values(run)
     put(f"{log}-b", [ID, StructField("v", TimestampType())], id=[2], v=[0])
     run.reader._snapshots(fresh=True)
-    with pytest.raises(LogSchemaError, match=r"column v of type timestamp.*this read has v as string"):
+    with pytest.raises(LogSchemaError, match=r"column 'v' of type timestamp.*this read has 'v' as string"):
         all_values(run, here)
 
 
@@ -219,5 +219,5 @@ def test_a_batch_read_looks_at_a_first_write_too(put: Put, client: Any, cluster:
     options = parse_options({"bookkeeper.metadataServiceUri": cluster.uri, "logs": f"{log}-a,{log}-b"})
     reader = BookKeeperReader(options, schema_of(options))
     put(f"{log}-b", [ID, StructField("v", TimestampType())], id=[2], v=[0])
-    with pytest.raises(LogSchemaError, match=r"column v of type timestamp.*this read has v as string"):
+    with pytest.raises(LogSchemaError, match=r"column 'v' of type timestamp.*this read has 'v' as string"):
         reader.partitions()

@@ -54,7 +54,7 @@ def test_offsets_by_log_are_for_a_new_query(client: Any, stream: Streams, log: s
 def test_offsets_of_a_new_query_name_logs_that_are_there(client: Any, stream: Streams, log: str) -> None:
     put(client, f"{log}-1", range(5))
     options = {"logPattern": f"{log}-[0-9]", "startingOffsets": json.dumps({f"{log}-1": -1, f"{log}-9": -1})}
-    with pytest.raises(InvalidArgumentError, match=f"startingOffsets names {log}-9; the pattern matches {log}-1"):
+    with pytest.raises(InvalidArgumentError, match=f"startingOffsets names '{log}-9'; the pattern matches '{log}-1'"):
         stream(**options).initial()
     put(client, f"{log}-2", range(5))
     with pytest.raises(InvalidArgumentError, match="a place in one log"):

@@ -269,7 +269,7 @@ def test_offsets_by_position_and_ledger(client: Any, log: str, stream: Callable[
     assert stream(startingOffsets=progress).drain()[0] == list(range(20, 40))
     with pytest.raises(InvalidArgumentError, match="leaves out"):
         stream(startingOffsets='{"other":-2}').initial()
-    with pytest.raises(InvalidArgumentError, match="behind the end"):
+    with pytest.raises(InvalidArgumentError, match="beyond the end"):
         stream(startingOffsets='{"seq":7}').initial()
 
 
