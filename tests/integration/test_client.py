@@ -315,7 +315,7 @@ def test_payload_that_is_too_large_leaves_the_writer_usable(client: BookKeeper) 
     with client.create_ledger() as writer:
         with pytest.raises(InvalidArgumentError, match="too large"):
             writer.append(bytes(6 << 20))
-        with pytest.raises(InvalidArgumentError, match="empty run"):
+        with pytest.raises(InvalidArgumentError, match="payloads is empty"):
             writer.append_many([])
         assert writer.append(b"small") == 0
     assert _read_all(client, writer.ledger_id) == [b"small"]
