@@ -44,7 +44,7 @@ class Asking:
 
     def __bool__(self) -> bool:
         """True if something waits to be sent."""
-        return bool(self._at_once) or len(self._turns) > 0
+        return bool(self._at_once or self._turns.size)
 
     def hold(self, waiting: Waiting) -> None:
         """Until its turn comes."""
@@ -76,7 +76,7 @@ class Asking:
         """What may be sent now."""
         while self._at_once:
             yield self._encode(self._at_once.popleft(), now_ns)
-        while len(self._turns):
+        while self._turns.size:
             waiting = self._turns.peek()
             size, entries = self._piece(waiting)
             if not self._window.admits(size):
@@ -118,11 +118,12 @@ class Asking:
 
     def _encode_run(self, waiting: Waiting, message: ReadRunRequest) -> memoryview:
         if waiting.run is None:
-            waiting.run, waiting.ledger_id = ReadRun(replace(message, request_id=waiting.number)), message.ledger_id
+            numbered = ReadRunRequest(waiting.number, message.ledger_id, message.entry_id, message.count, message.step, message.bytes_max)
+            waiting.run, waiting.ledger_id = ReadRun(numbered), message.ledger_id
         if waiting not in self.outstanding:
             self.outstanding.add_run(waiting)
         run = waiting.run
-        piece = replace(message, entry_id=run.next, count=waiting.piece_entries)
+        piece = ReadRunRequest(message.request_id, message.ledger_id, run.next, waiting.piece_entries, message.step, message.bytes_max)
         waiting.piece_last = piece.last_entry_id
         start = (run.next - message.entry_id) // message.step
         return memoryview(connection.encode_read_run(piece, waiting.numbers[start : start + piece.count]))

@@ -89,7 +89,7 @@ class BookieLink(ConnectingLink):
         return waiting
 
     def _ask(self) -> None:
-        if self._connected:
+        if self._connected and self._asking:
             self._send(list(self._asking.frames(self._reactor.now_ns())))
 
     def is_late(self, waiting: Waiting, patience_ns: int) -> bool:

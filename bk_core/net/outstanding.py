@@ -158,10 +158,8 @@ class Outstanding:
 
     def run_reads(self, first: int, count: int) -> Waiting | None:
         """v3: the run that waits for all of these ``count`` numbers."""
-        waiting = self._reads.get(first)
-        if waiting is None or any(self._reads.get(number) is not waiting for number in range(first, first + count)):
-            return None
-        return waiting
+        found = set(map(self._reads.get, range(first, first + count)))
+        return found.pop() if len(found) == 1 else None
 
     def forget_reads(self, first: int, count: int) -> None:
         """v3: these single reads of a run are answered."""

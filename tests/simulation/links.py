@@ -37,7 +37,7 @@ class SimReactor(Reactor):
         self.network = network
         self.world = network.world
 
-    def now_ns(self) -> int:  # type: ignore[override]
+    def now_ns(self) -> int:
         return self.world.now
 
     def on_thread(self) -> bool:

@@ -93,8 +93,10 @@ class Block:
 
     @property
     def done(self) -> bool:
-        lanes = self.lanes
-        return lanes[0].next > lanes[0].last if len(lanes) == 1 else all([lane.done for lane in lanes])
+        for lane in self.lanes:  # noqa: SIM110 - asked several times per answer; a generator costs more than all of it
+            if lane.next <= lane.last:
+                return False
+        return True
 
     @property
     def held(self) -> int:
@@ -142,37 +144,34 @@ def _merged(first: int, last: int, lanes: list[list[EntryRun]]) -> EntryRun:
 
 
 class EntrySizes:
-    """The guessed size of a ledger's entries in bytes, from those that came lately. Shared by the reads of one handle."""
+    """The guessed size of a ledger's entries in ``bytes``, from those that came lately; not ``known`` before any came. Shared by the reads
+    of one handle."""
 
-    __slots__ = ("_bytes",)
+    __slots__ = ("bytes", "known")
 
     def __init__(self, metadata: LedgerMetadata) -> None:
         entries = metadata.last_entry_id + 1 if metadata.state is LedgerState.CLOSED else 0
-        self._bytes = metadata.length // entries if entries else None
-
-    @property
-    def known(self) -> bool:
-        return self._bytes is not None
-
-    @property
-    def bytes(self) -> int:
-        return ENTRY_BYTES_AT_FIRST if self._bytes is None else self._bytes
+        self.known = entries > 0
+        self.bytes = metadata.length // entries if entries else ENTRY_BYTES_AT_FIRST
 
     def saw(self, run: EntryRun) -> None:
         """Up at once and down by halves: too low a guess costs memory, too high a one a round trip."""
         came = run.payload_bytes // run.count
-        self._bytes = max(came, (self.bytes + came) // 2)
+        self.bytes = max(came, (self.bytes + came) // 2)
+        self.known = True
 
 
 class ReadAhead:
     """The amount that a read may ask for: bounded by bytes, which are guessed from what came before. A tail's reads share one.
 
-    ``held`` are payload bytes that arrived and were not consumed.
+    ``held`` are payload bytes that arrived and were not consumed. ``run_bytes`` are those that the answer to one run of single reads may
+    have: entries may be larger than those before them, and then fewer are kept.
     """
 
     def __init__(self, limits: Limits, lanes: int, sizes: EntrySizes) -> None:
         self.held = 0
         self.unconsumed = 0
+        self.run_bytes = max(1, min(limits.read_batch_bytes, limits.read_ahead_bytes // (2 * lanes)))
         self._limits = limits
         self._lanes = lanes
         self._sizes = sizes
@@ -188,7 +187,7 @@ class ReadAhead:
     def run_entries(self) -> int:
         """The number of single reads that make up one run."""
         most = LANE_ENTRIES if self._sizes.known else max(1, SINGLE_READS_AT_FIRST // self._lanes)
-        return min(self._fitting(self.run_bytes()), most, self._limits.read_chunk_entries)
+        return min(self._fitting(self.run_bytes), most, self._limits.read_chunk_entries)
 
     def _fitting(self, size: int) -> int:
         return max(1, size // (self._sizes.bytes + ENTRY_OVERHEAD_BYTES))
@@ -198,11 +197,6 @@ class ReadAhead:
         if batch:
             return self._limits.read_chunks_in_flight
         return max(2, SINGLE_READS_IN_FLIGHT // self.entries(False)) if self._sizes.known else 1
-
-    def run_bytes(self) -> int:
-        """The bytes that the answer to one run of single reads may have: entries may be larger than those before them, and then fewer are
-        kept."""
-        return max(1, min(self._limits.read_batch_bytes, self._limits.read_ahead_bytes // (2 * self._lanes)))
 
     def has_room(self, asked_entries: int) -> bool:
         return self.held + asked_entries * self._sizes.bytes < self._limits.read_ahead_bytes

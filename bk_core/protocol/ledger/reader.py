@@ -256,7 +256,7 @@ class RangeReader:
         if attempt.batch:
             return BatchReadRequest(request, self.ledger_id, chunk.next, chunk.left, self._limits.read_batch_bytes, check=self._check)
         count = (attempt.last - chunk.next) // chunk.step + 1
-        return ReadRunRequest(request, self.ledger_id, chunk.next, count, chunk.step, self._ahead.run_bytes())
+        return ReadRunRequest(request, self.ledger_id, chunk.next, count, chunk.step, self._ahead.run_bytes)
 
     # --- speculation -------------------------------------------------------------------------------------------------
 

@@ -14,15 +14,12 @@ T = TypeVar("T")
 @dataclass(slots=True)
 class Turns(Generic[T]):
     """Requests that wait, by the reader they are for. Readers have their turns one after the other; of one reader the lowest entry goes
-    first, because that is what it waits for."""
+    first, because that is what it waits for. ``size`` of them wait."""
 
+    size: int = field(default=0, init=False)
     _by_reader: dict[Hashable, list[tuple[int, int, T]]] = field(default_factory=dict)
     _order: deque[Hashable] = field(default_factory=deque)
     _number: int = 0
-    _size: int = 0
-
-    def __len__(self) -> int:
-        return self._size
 
     @property
     def readers(self) -> int:
@@ -34,7 +31,7 @@ class Turns(Generic[T]):
             waiting = self._by_reader[reader] = []
             self._order.append(reader)
         self._number += 1
-        self._size += 1
+        self.size += 1
         insort(waiting, (entry_id, self._number, item))  # numbers differ: items are never compared
 
     def peek(self) -> T:
@@ -45,7 +42,7 @@ class Turns(Generic[T]):
         reader = self._order.popleft()
         waiting = self._by_reader[reader]
         item = waiting.pop(0)[2]
-        self._size -= 1
+        self.size -= 1
         if waiting:
             self._order.append(reader)
         else:
@@ -58,12 +55,12 @@ class Turns(Generic[T]):
         if found is None:
             return []
         self._order.remove(reader)
-        self._size -= len(found)
+        self.size -= len(found)
         return [item for _, _, item in found]
 
     def clear(self) -> list[T]:
         """Everything, in its turn; then nothing waits."""
         everything = []
-        while self._size:
+        while self.size:
             everything.append(self.pop())
         return everything

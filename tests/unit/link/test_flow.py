@@ -123,10 +123,10 @@ def test_readers_in_turn_and_of_each_the_lowest_entry() -> None:
     turns: Turns[str] = Turns()
     for reader, entry in [("a", 30), ("a", 10), ("a", 20), ("b", 5), ("c", 99), ("b", 5)]:
         turns.push(reader, entry, f"{reader}{entry}")
-    assert (len(turns), turns.readers, turns.peek()) == (6, 3, "a10")
+    assert (turns.size, turns.readers, turns.peek()) == (6, 3, "a10")
     assert [turns.pop(), turns.pop(), turns.pop(), turns.pop()] == ["a10", "b5", "c99", "a20"]
     turns.push("a", 1, "a1")
     assert turns.pop() == "b5" and turns.peek() == "a1"
-    assert turns.drop("a") == ["a1", "a30"] and turns.drop("a") == [] and len(turns) == 0
+    assert turns.drop("a") == ["a1", "a30"] and turns.drop("a") == [] and turns.size == 0
     turns.push("d", 1, "d1")
-    assert turns.clear() == ["d1"] and len(turns) == turns.readers == 0
+    assert turns.clear() == ["d1"] and turns.size == turns.readers == 0
