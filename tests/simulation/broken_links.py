@@ -38,7 +38,7 @@ def last_comes_first(self: Turns[Any]) -> Any:
     reader = self._order.pop()
     waiting = self._by_reader[reader]
     item = waiting.pop(0)[2]
-    self._size -= 1
+    self.size -= 1
     if waiting:
         self._order.append(reader)
     else:
@@ -57,7 +57,7 @@ def behind_its_own(self: Turns[Any], reader: Any, entry_id: int, item: Any) -> N
         waiting = self._by_reader[reader] = []
         self._order.append(reader)
     self._number += 1
-    self._size += 1
+    self.size += 1
     waiting.append((entry_id, self._number, item))
 
 
