@@ -17,6 +17,7 @@ from bk_core.client.list_store import (
     LogClient,
     compare_and_set_list,
     delete_list,
+    ledger_exists,
     log_path,
     no_such_log,
     read_ledger_list,
@@ -113,7 +114,8 @@ def adopt_log(client: LogClient, name: str, *, from_cluster: str | None = None, 
     No ledger is touched. One that the list names and that carries no log's name is read, but never taken over nor deleted, unless
     ``unnamed`` says that all of these are the log's (OWN-11); ``unnamed_ledgers`` tells which they are. One that carries another log's name
     or id is left alone whatever is said (OWN-6). NoSuchLogError; WrongClusterError if the list names a cluster and ``from_cluster`` is not
-    it, or if that cluster lies in this metadata store; with ``unnamed`` LogHistoryError if the list cannot be read to its beginning.
+    it, if that cluster lies in this metadata store, or if the list names ledgers that this cluster has yet to make (OWN-14); with
+    ``unnamed`` LogHistoryError if the list cannot be read to its beginning.
     """
     here = client.store.cluster_id()
     deadline = time.monotonic() + UPDATE_TIMEOUT_S
@@ -121,6 +123,7 @@ def adopt_log(client: LogClient, name: str, *, from_cluster: str | None = None, 
         listed, version = read_unlooked(client, name)
         if listed.cluster != here:
             _check_named(client, name, listed, from_cluster)
+            _check_numbers(client, name, listed)
         elif from_cluster is not None and from_cluster not in (here, *listed.adopted_from):
             before = f"it was adopted from {' and '.join(listed.adopted_from)}" if listed.adopted_from else "it was never another's"
             message = f"the list of log {name!r} names this cluster, {here}, and {before}, not {from_cluster}; nothing was changed"
@@ -170,12 +173,37 @@ def _is_unnamed(client: LogClient, ledger_id: int) -> bool:
         return False
 
 
+def _check_numbers(client: LogClient, name: str, listed: LedgerList) -> None:
+    """OWN-14. Segments in the history have smaller numbers than the ledger that holds their chunk, so chunks are not read."""
+    named = {*listed.condemned, *listed.released, *(one.ledger_id for one in (*listed.dropped, *listed.opened, *listed.items))}
+    last = client.store.new_ledger_id()
+    unborn = sorted(ledger_id for ledger_id in named if _is_unborn(client, ledger_id, last))
+    if not unborn:
+        return
+    more = f" and {len(unborn) - 1} more" if len(unborn) > 1 else ""
+    message = (
+        f"the list of log {name!r} names ledger {unborn[0]}{more} that this cluster has yet to make, as it has given numbers up to {last} "
+        f"only: it is another cluster's list, and ledgers made later would be taken for the log's. Nothing was changed. Where its cluster "
+        f"is gone for good, forget_log (`bk log forget`) removes the list"
+    )
+    raise WrongClusterError(message, log=name)
+
+
+def _is_unborn(client: LogClient, ledger_id: int, last: int) -> bool:
+    """``last``: a number that this cluster has just given. A ledger with a greater one that is not there may still be made."""
+    return ledger_id > last and not ledger_exists(client, ledger_id)
+
+
 def _retie(client: LogClient, name: str, before: str, here: str) -> None:
-    """Have what lies beside the list and names cluster ``before`` name ``here``. It comes before the list is changed: who is interrupted
-    adopts again."""
+    """Have what lies beside the list and names cluster ``before`` name ``here``, but for intents of ledgers that this cluster has yet to
+    make (OWN-14). It comes before the list is changed: who is interrupted adopts again."""
+    last = client.store.new_ledger_id()
     for place in ("intents", "readers", "deleted"):
         for child in client.store.children(f"{place}/{name}"):
             path = f"{place}/{name}/{child}"
+            number = child.partition(".")[0]
+            if place == "intents" and number.isdecimal() and _is_unborn(client, int(number), last):
+                continue
             try:
                 stored = client.store.read(path)
                 value = loads(stored.data)

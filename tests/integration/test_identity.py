@@ -429,9 +429,11 @@ def test_two_clusters_that_share_a_log_root_leave_each_others_logs_alone(world: 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["format 3", "format 2"])
 def test_a_cluster_initialised_anew_leaves_the_ledgers_of_others_alone(world: World, tied: bool) -> None:
-    """OWN-3, OWN-4: ids begin at 0 again, so the lists that survived name ledgers of others, who are writing."""
+    """OWN-3, OWN-4: ids begin at 0 again, so the lists that survived name ledgers of others, who are writing. OWN-14: before these numbers
+    were given, a person cannot adopt the list either."""
     world.cluster("ledgers")
     old = world.connect("ledgers")
+    before = old.store.cluster_id() if tied else None
     ledgers = written(old, "web")
     if not tied:
         as_before(world, "ledgers", "web")
@@ -439,6 +441,8 @@ def test_a_cluster_initialised_anew_leaves_the_ledgers_of_others_alone(world: Wo
     world.wipe("ledgers")
     world.cluster("ledgers")
     client = world.connect("ledgers", log_root=None if tied else f"{world.parent}/bk-logs")
+    with pytest.raises(BkError, match=f"BK-WRONG-CLUSTER.*'web' names ledger {ledgers[1]} and .* more that this cluster has yet to make"):
+        adopt_log(client, "web", from_cluster=before)
     writers = strangers(client, max(ledgers) + 1)
     for action in ACTIONS.values():
         with pytest.raises(BkError, match="BK-WRONG-CLUSTER"):

@@ -1,6 +1,6 @@
 """The fourth kind of run: clusters that share a metadata store, or follow one another at one root, and logs of equal names in them.
 
-Ledger ids mean nothing without their cluster (OWN-1 .. OWN-10): each cluster counts from 0, so every id is met in several of them. Writers,
+Ledger ids mean nothing without their cluster (OWN-1 .. OWN-14): each cluster counts from 0, so every id is met in several of them. Writers,
 janitors, trimmers, people who delete or adopt logs are the product's code on the product's store; a ledger is its metadata here, without
 bookies, so "fenced" means that its metadata was changed.
 """

@@ -340,6 +340,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "tests/unit/bk_core/test_cli_words.py::test_where_a_new_cluster_would_lie_in_another",
     ),
     UnitMutation(
+        "OWN-14",
+        "bk_core.client.orphans",
+        "ledger_id > last and not ledger_exists(client, ledger_id)",
+        "False",
+        "tests/unit/log/test_identity.py::test_a_list_of_ledgers_that_are_yet_to_be_made_is_not_adopted",
+    ),
+    UnitMutation(
         "OWN-5",
         "bk_core.client.intents",
         'intent.cluster in ("", here)',

@@ -243,7 +243,8 @@ def test_what_lies_beside_a_list_is_adopted_with_it(client: Any) -> None:
     """OWN-12: intents and first offsets of that identity only; and a person who names another one is told."""
     written(client)
     foreign(client, "a", "before")
-    for ledger_id, cluster in ((70, "before"), (71, "elsewhere"), (72, "")):
+    client.store._world.next_ledger_id = 80
+    for ledger_id, cluster in ((70, "before"), (71, "elsewhere"), (72, ""), (90, "before")):
         record_intent(client, "a", Intent(ledger_id, "q", "host", 1, 0, cluster=cluster))
     client.store.create("readers/a/r", json.dumps({"cluster": "before", "offsets": {}}).encode())
     client.store.create("readers/a/other", b"no value")
@@ -251,13 +252,48 @@ def test_what_lies_beside_a_list_is_adopted_with_it(client: Any) -> None:
         adopt_log(client, "a", from_cluster="elsewhere")
     assert set(intents_of(client, "a")) == {72}
     adopt_log(client, "a", from_cluster="before")
-    assert set(intents_of(client, "a")) == {70, 72} and json.loads(client.store.read("readers/a/r").data)["cluster"] != "before"
+    assert set(intents_of(client, "a")) == {70, 72}, "that of 90 waits for nothing: the number was never given here (OWN-14)"
+    assert json.loads(client.store.read("readers/a/r").data)["cluster"] != "before"
     assert adopt_log(client, "a", from_cluster="before").adopted_from == ("before",)
     with pytest.raises(WrongClusterError, match="it was adopted from before, not elsewhere"):
         adopt_log(client, "a", from_cluster="elsewhere")
     for wrong in ("yes", 1, None):
         with pytest.raises(InvalidArgumentError, match="unnamed must be True or False"):
             adopt_log(client, "a", unnamed=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("where", ["segment", "condemned", "released"])
+@pytest.mark.parametrize("cluster", ["before", ""])
+def test_a_list_of_ledgers_that_are_yet_to_be_made_is_not_adopted(client: Any, where: str, cluster: str) -> None:
+    """OWN-14: the cluster counts from 0 again; what it makes under these numbers would be the log's, and be deleted as condemned."""
+    create_log(client, "a", RAW)
+    mine = client.store.new_ledger_id() + 3
+    stored = client.store.read("logs/a")
+    listed = replace(decode(stored.data), cluster=cluster)
+    if where == "segment":
+        listed = listed.append_segments([SegmentRange(mine, 0, 0, 1, 1)], 0)
+    else:
+        listed = replace(listed, **{where: (mine,)})
+    client.store.write("logs/a", encode(listed), stored.version)
+    record_intent(client, "a", Intent(0, "q", "host", 1, 0, cluster=cluster))
+    message = rf"BK-WRONG-CLUSTER.*'a' names ledger {mine} that this cluster has yet to make.*numbers up to {mine - 2} only.*log forget"
+    with pytest.raises(WrongClusterError, match=message):
+        adopt_log(client, "a", from_cluster=cluster or None)
+    assert client.store.read("logs/a").data == encode(listed), "nothing was changed"
+    assert json.loads(client.store.read("intents/a/0").data).get("cluster", "") == cluster
+    while client.store.new_ledger_id() < mine:  # deleted since, or lost: nobody gets the number any more
+        pass
+    assert adopt_log(client, "a", from_cluster=cluster or None).cluster == client.store.cluster_id()
+
+
+def test_a_list_of_a_ledger_whose_number_its_maker_chose_is_adopted(client: Any) -> None:
+    """OWN-14: a number beyond those that the cluster gives is good where the ledger is there."""
+    create_log(client, "a", RAW)
+    client.create_ledger(ledger_id=10**6, custom={"log": b"a"}).close()
+    stored = client.store.read("logs/a")
+    listed = replace(decode(stored.data), cluster="before").append_segments([SegmentRange(10**6, 0, 0, 1, 1)], 0)
+    client.store.write("logs/a", encode(listed), stored.version)
+    assert adopt_log(client, "a", from_cluster="before").cluster == client.store.cluster_id()
 
 
 # --- the cluster -------------------------------------------------------------------------------------------------------
