@@ -111,12 +111,15 @@ class _Columns:
             raise NotSoundError("a length")
         if pa.types.is_null(kind):
             return [None] * length
-        bits = self._buffer()
         valid = [True] * length
         if nulls:
-            valid = _bits(bits, length)
+            valid = _bits(self._buffer(), length)
             if valid.count(False) != nulls:
                 raise NotSoundError("nulls")
+        elif self.buffers:  # where nothing is null nobody reads the bits, so they need not be any
+            self.buffers.pop(0)
+        else:
+            raise NotSoundError("a buffer is missing")
         if not nullable and any(not ok and (there is None or around) for ok, around in zip(valid, there or valid_all(length), strict=True)):
             raise NotSoundError("a null")
         values = self._values(kind, length, valid if there is None else [a and b for a, b in zip(valid, there, strict=True)])

@@ -32,6 +32,11 @@ def test_each_byte_of_some_entries() -> None:
     assert refused > entries.EACH_BYTE // 50
 
 
+def test_bits_that_nobody_reads_need_not_be_any() -> None:
+    """A column that says it has no nulls, before a validity buffer that cannot be decompressed: Arrow does not look at it."""
+    entries.play(*entries.case_of(random.Random("208080350/19089"), 19089))
+
+
 def test_a_process_that_dies_is_a_crash_of_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     result = children.run_cases("tests.fuzz.dying", seed=7, cases=5, say=told.append)
