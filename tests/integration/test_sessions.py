@@ -239,7 +239,11 @@ def test_followers_outlive_an_outage_of_zookeeper(
     assert came == [b"before", b"during", b"after"]
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     said = [record.getMessage() for record in told if "localhost" in record.getMessage()]  # others of this process have their own
-    assert len(said) == 2 and said[0].startswith("no connection to ZooKeeper") and said[1].startswith("connected to ZooKeeper"), said
+    # one line when a session is away, one when it is back; a busy machine may lose it once more
+    went, came_back = said[::2], said[1::2]
+    assert len(went) == len(came_back) in (1, 2, 3), said
+    assert all(line.startswith("no connection to ZooKeeper") for line in went), said
+    assert all(line.startswith("connected to ZooKeeper") for line in came_back), said
     assert not [record.getMessage() for record in told if "kazoo" in record.name]
 
 
