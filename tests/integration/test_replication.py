@@ -191,10 +191,16 @@ def test_decommission_of_a_live_bookie_beside_a_live_writer(bookies: LocalCluste
         victim = bookies.bookie_ids.index(first[2])
         bookies.stop_bookie(victim)
         ledger.append_many([payload(n) for n in range(30, 60)]).result(timeout=30)
-        ledger.append(payload(60))
+        name, count = bookies.bookie_ids[victim], 60
+
+        def moved_on() -> bool:
+            nonlocal count
+            ledger.append(payload(count))  # a failure that is noticed when nothing is pending waits for the next add (EC-16)
+            count += 1
+            return name not in ledger.metadata.last_fragment.ensemble
+
+        until(moved_on, "the writer's ensemble change")
         bookies.restart(victim)
-        name = bookies.bookie_ids[victim]
-        until(lambda: name not in ledger.metadata.last_fragment.ensemble, "the writer's ensemble change")
         assert len(ledger.metadata.fragments) == 2
         while True:  # the other client would not place anything on a bookie that has just failed it
             busy = unprejudiced.create_ledger(password=b"pw")
@@ -218,12 +224,12 @@ def test_decommission_of_a_live_bookie_beside_a_live_writer(bookies: LocalCluste
         assert bad_replicas(ledger.ledger_id, stored) == []
         for ledger_id in closed:
             assert bad_replicas(ledger_id, bk.ledger_metadata(ledger_id)) == []
-        ledger.append(payload(61))  # the same writer, never told
+        ledger.append(payload(count))  # the same writer, never told
         final = ledger.close()
-        assert (final.last_entry_id, final.state) == (61, LedgerState.CLOSED)
+        assert (final.last_entry_id, final.state) == (count, LedgerState.CLOSED)
         assert final.fragments[0] == stored.fragments[0]  # what was moved stays moved (META-14)
         with bk.open_ledger(ledger.ledger_id, password=b"pw") as reader:
-            assert reader.read(0, 61) == [payload(n) for n in range(62)]
+            assert reader.read(0, count) == [payload(n) for n in range(count + 1)]
 
 
 @pytest.mark.slow
