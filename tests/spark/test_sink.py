@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
+from pyspark import cloudpickle, inheritable_thread_target
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -207,6 +207,41 @@ def test_overwrite_and_a_write_that_fails(sinks: Sinks, log: str) -> None:
             break
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
+
+
+def test_a_write_that_is_cancelled_in_the_middle(sinks: Sinks, log: str) -> None:
+    """The job's group is cancelled while both tasks have entries in their ledgers: nothing is shown, nothing is left, writing goes on."""
+    create_log(sinks.client, log, LogProperties(entry_format="arrow"))
+    sinks.write(sinks.spark.range(5), log=log)
+    context = sinks.spark.sparkContext
+    before = set(intents_of(sinks.client, log))
+    frame = sinks.spark.range(0, 1 << 40, 1, 2)  # more than anybody writes within the test
+
+    def write() -> None:
+        context.setJobGroup(log, "a long write", interruptOnCancel=True)
+        sinks.spark.createDataFrame([(1,)], "a int")
+        sinks.write(frame, log=log, entrySize="4k")
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(inheritable_thread_target(sinks.spark)(write))
+        deadline = time.monotonic() + 120
+        while len(set(intents_of(sinks.client, log)) - before) < 2:
+            assert time.monotonic() < deadline and not writing.done()
+            time.sleep(0.05)
+        context.cancelJobGroup(log)
+        error = writing.exception(120)
+    assert isinstance(error, Exception) and "cancel" in str(error).lower(), error
+    assert sinks.rows(log) == list(range(5))
+    sinks.await_tasks()
+    deadline = time.monotonic() + 120  # a killed worker's connection to ZooKeeper may be noticed late
+    while True:
+        gc_log(sinks.client, log, min_age_s=0)
+        if not (left := sinks.leftovers(log)):
+            break
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+    sinks.write(sinks.spark.range(5, 8), log=log)
+    assert sinks.rows(log) == list(range(8))
 
 
 def test_columns_by_name_and_evolution(sinks: Sinks, log: str) -> None:
