@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bk_core.client import ReadHandle as ReadHandle
     from bk_core.client import WriteHandle as WriteHandle
     from bk_core.client import connect as connect
+    from bk_core.client.files.store import FileStore as FileStore
     from bk_core.errors import BkError as BkError
     from bk_core.protocol.ledger.metadata import DigestType as DigestType
     from bk_core.protocol.ledger.metadata import LedgerMetadata as LedgerMetadata
@@ -32,6 +33,7 @@ _HOMES = {
     "BookKeeper": "bk_core.client",
     "DigestType": "bk_core.protocol.ledger.metadata",
     "EntryRun": "bk_core.protocol.ledger.run",
+    "FileStore": "bk_core.client.files.store",
     "LedgerMetadata": "bk_core.protocol.ledger.metadata",
     "LedgerState": "bk_core.protocol.ledger.metadata",
     "LocalCluster": "bk_core.bookie.local_cluster",

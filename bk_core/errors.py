@@ -2,7 +2,8 @@
 
     BkError
     ├── InvalidArgumentError          you passed something that can never work; nothing was done
-    │   └── ArgumentTypeError         of a kind that is not wanted there; a TypeError as well
+    │   ├── ArgumentTypeError         of a kind that is not wanted there; a TypeError as well
+    │   └── InvalidPathError          the path of a file that no file store takes
     ├── RemoteProtocolError           a peer sent bytes that the protocol does not allow
     ├── BookieError                   one bookie said no, or nothing (per replica; seldom shown alone)
     │   ├── NoSuchLedgerOnBookieError, NoSuchEntryError, BadRequestError, BookieIOError,
@@ -22,6 +23,9 @@
     │   ├── NoSuchLogError, LogExistsError, LogTakenOverError, LogDataLossError, LogHistoryError, LogSchemaError,
     │   ├── LogEntryError, EntryTooLargeError, NullValueError, LogOfQueriesError (LogFormatError), LogClockError, WrongClusterError,
     │   ├── ForeignLedgerError, LogWriterAliveError, LogListFullError, NoSuchLogRootError
+    ├── FileStoreError                a file store on ledgers
+    │   ├── NoSuchPathError, PathExistsError, PathNotDirectoryError, PathIsDirectoryError, DirectoryNotEmptyError,
+    │   ├── NoSuchFileStoreError, FileStoreTakenOverError, FileStoreClosedError, FileStoreFormatError, FileDataLostError
     ├── DiskFullError                 a local cluster's directory has no room
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
         MissingPackageError
@@ -72,6 +76,12 @@ class ArgumentTypeError(InvalidArgumentError, TypeError):
     """The caller's argument is not of the kind that is wanted. Raised before any side effect."""
 
     code = "BK-ARGUMENT-TYPE"
+
+
+class InvalidPathError(InvalidArgumentError):
+    """A path that no file store takes: not absolute, with an empty, ``.`` or ``..`` part, or too long. Nothing was done."""
+
+    code = "BK-FILES-PATH"
 
 
 class BlockingCallError(BkError):
@@ -513,3 +523,71 @@ class NullValueError(LogError):
     """A null ``value`` for a log of raw entries: an entry is a sequence of bytes, perhaps none, but never null."""
 
     code = "BK-LOG-NULL-VALUE"
+
+
+class FileStoreError(BkError):
+    """A file store on ledgers (protocol/files) cannot do what was asked."""
+
+    code = "BK-FILES"
+
+
+class NoSuchPathError(FileStoreError, FileNotFoundError):
+    """The file store has no file or directory of this path. Nothing was changed."""
+
+    code = "BK-FILES-NO-PATH"
+
+
+class PathExistsError(FileStoreError, FileExistsError):
+    """The file store has a file or directory of this path already, and overwriting it was not asked for. Nothing was changed."""
+
+    code = "BK-FILES-EXISTS"
+
+
+class PathNotDirectoryError(FileStoreError, NotADirectoryError):
+    """A part of the path is a file where a directory is needed. Nothing was changed."""
+
+    code = "BK-FILES-NOT-DIRECTORY"
+
+
+class PathIsDirectoryError(FileStoreError, IsADirectoryError):
+    """The path is a directory where a file is needed. Nothing was changed."""
+
+    code = "BK-FILES-IS-DIRECTORY"
+
+
+class DirectoryNotEmptyError(FileStoreError, OSError):
+    """The directory has something in it, and deleting or replacing all of that was not asked for. Nothing was changed."""
+
+    code = "BK-FILES-NOT-EMPTY"
+
+
+class NoSuchFileStoreError(FileStoreError):
+    """The cluster has no file store of this name."""
+
+    code = "BK-FILES-NO-STORE"
+
+
+class FileStoreTakenOverError(FileStoreError):
+    """Another owner opened the file store, which ended this one. A change that was not acknowledged may or may not have been made."""
+
+    code = "BK-FILES-TAKEN-OVER"
+    outcome_unknown = True
+
+
+class FileStoreClosedError(FileStoreError):
+    """The file store was closed by this program, or ended by a failure that its message names."""
+
+    code = "BK-FILES-CLOSED"
+    outcome_unknown = True
+
+
+class FileStoreFormatError(FileStoreError):
+    """The stored records are no file store that this version understands: they are damaged, or a later version wrote them."""
+
+    code = "BK-FILES-FORMAT"
+
+
+class FileDataLostError(FileStoreError):
+    """The ledger that holds a file's bytes does not exist any more, or has not got them."""
+
+    code = "BK-FILES-DATA-LOST"

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RULE = re.compile(r"\b(?:SM|OWN|B|BKE|META|CR|WR|EC|CL|OP|RD|LC|RC|Q|G|LOG|RR|SES|GRD|BAT|JAN|LINK)-I?\d+a?\b")
+RULE = re.compile(r"\b(?:SM|OWN|B|BKE|META|CR|WR|EC|CL|OP|RD|LC|RC|Q|G|LOG|RR|SES|GRD|BAT|JAN|LINK|FS)-I?\d+a?\b")
 
 
 @cache

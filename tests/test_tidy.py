@@ -58,6 +58,7 @@ LAYERS = [
           frozenset({*PURE, "google"})),
     Layer("bk_core.protocol.entry", ("bk_core.errors", "bk_core.kernels", "bk_core.protocol.ledger.metadata"), frozenset(PURE)),
     Layer("bk_core.protocol.log", ("bk_core.arguments", "bk_core.errors", "bk_core.protocol"), frozenset({*PURE, "json", "base64"})),
+    Layer("bk_core.protocol.files", ("bk_core.errors", "bk_core.protocol"), frozenset(PURE)),
     Layer("bk_core.metadata", ("bk_core.arguments", "bk_core.errors", "bk_core.threads", "bk_core.protocol"), None),
     Layer("bk_core.net", ("bk_core.errors", "bk_core.threads", "bk_core.kernels", "bk_core.protocol"),
           ANY_STDLIB),  # scan_frames on the receive buffer
@@ -67,6 +68,8 @@ LAYERS = [
     Layer("bk_core.config", ("bk_core.arguments", "bk_core.errors", "bk_core.protocol"), frozenset(PURE)),
     Layer("bk_core.client", ("bk_core.arguments", "bk_core.errors", "bk_core.exit_hook", "bk_core.threads", "bk_core.config",
                              "bk_core.protocol", "bk_core.net", "bk_core.metadata"), ANY_STDLIB),
+    Layer("bk_core.client.files.fs", ("bk_core.arguments", "bk_core.errors", "bk_core.client", "bk_core.protocol"),
+          ANY_STDLIB | {"fsspec"}),
     Layer("bk_core.cli", ("bk_core",), ANY_STDLIB | {"click", "rich"}),
     Layer("bk_core", ("bk_core",), ANY_STDLIB),
     Layer("bk_spark", ("bk_core",), None),

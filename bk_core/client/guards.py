@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from hashlib import sha256
 
+from bk_core.client.files.names import store_of
+from bk_core.client.files.nodes import PURPOSE, holds_files
 from bk_core.client.history import read_log
 from bk_core.client.intents import abandoned, intents_of
 from bk_core.client.list_store import LogClient
@@ -58,9 +60,13 @@ def check_password(client: LogClient, name: str, listed: LedgerList, password: b
 
 
 def refuse_listed(client: LogClient, ledger_id: int, custom: Mapping[str, bytes]) -> None:
-    """GRD-2: LedgerListedError for a ledger whose custom metadata names a log that lists it, or whose history cannot be read."""
+    """GRD-2: LedgerListedError for a ledger whose custom metadata names a log that lists it, or whose history cannot be read; GRD-7: and
+    for one that holds contents of a file store's files."""
     name = bytes(custom.get("log", b"")).decode("utf-8", "replace")
     try:
+        if custom.get("purpose") == PURPOSE and holds_files(client, name, ledger_id):
+            what = f"ledger {ledger_id} holds contents of files of file store {store_of(name)!r}, which may refer to it"
+            raise LedgerListedError(f"{what}: delete those files or the store instead; {_INSIST}", ledger=ledger_id, log=name)
         listed = bool(name) and ledger_id in read_log(client, name).mentioned([ledger_id])
     except (NoSuchLogError, InvalidArgumentError):
         return

@@ -18,6 +18,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from bk_core.arguments import COUNT, SECONDS, SECRET, checked
+from bk_core.client.files.names import check_not_of_files
 from bk_core.client.history import history_of
 from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, close_own, delete_own, log_id_of_reader, of_this_cluster
 from bk_core.client.intents import (
@@ -278,13 +279,16 @@ def trim_log(
     before_ms: int | None = None,
     max_bytes: int | None = None,
     password: bytes = b"",
+    file_entries: bool = False,
 ) -> tuple[int, ...]:
     """Drop whole segments from the front, then delete the ledgers that nothing lists any more. Returns those.
 
     Dropped is what lies before the segment of ``before``, what was committed before ``before_ms``, and what is older than the newest
     ``max_bytes``. It stops before a live segment, and before one whose ledger is neither CLOSED nor watched by an intent (LOG-11): its
-    writer may still commit more of it. InvalidArgumentError without any bound, and for a ``before`` behind the end; NoSuchLogError.
+    writer may still commit more of it. InvalidArgumentError without any bound, for a ``before`` behind the end, and without
+    ``file_entries`` for the log of a file store, which its owner trims (GRD-7); NoSuchLogError.
     """
+    check_not_of_files(log, file_entries)
     if before is None and before_ms is None and max_bytes is None:
         raise InvalidArgumentError("say where to trim: before, before_ms or max_bytes")
     if before is not None or before_ms is not None:
@@ -298,7 +302,9 @@ def trim_log(
 
 @checked(password=SECRET, at_ms=COUNT)
 def apply_retention(client: LogClient, log: str, *, password: bytes = b"", at_ms: int | None = None) -> tuple[int, ...]:
-    """Trim what the log's ``retention_ms`` and ``retention_bytes`` no longer keep. Returns the ledgers deleted. NoSuchLogError."""
+    """Trim what the log's ``retention_ms`` and ``retention_bytes`` no longer keep. Returns the ledgers deleted. NoSuchLogError;
+    InvalidArgumentError for the log of a file store (GRD-7)."""
+    check_not_of_files(log, False)
     work = _Pass(client, log, password)
     _retain(work, at_ms)
     return work.report().deleted
@@ -333,11 +339,13 @@ def _warn_of_ahead(work: _Pass, segment: Segment | None) -> None:
 
 
 @checked(password=SECRET)
-def delete_log(client: LogClient, name: str, *, password: bytes = b"") -> None:
+def delete_log(client: LogClient, name: str, *, password: bytes = b"", file_entries: bool = False) -> None:
     """Unlist first, then delete the ledgers (LOG-11): every ledger is closed before it is deleted (LOG-12), fencing its writer.
 
-    NoSuchLogError if there is none. A tombstone keeps the list until all is gone, so that ``gc_log`` of the same name can finish it.
+    NoSuchLogError if there is none; InvalidArgumentError without ``file_entries`` for the log of a file store, whose files have ledgers
+    of their own (GRD-7). A tombstone keeps the list until all is gone, so that ``gc_log`` of the same name can finish it.
     """
+    check_not_of_files(name, file_entries)
     before = intents_of(client, name)
     listed = _unlist(client, name)
     work = _Pass(client, name, password)

@@ -28,6 +28,7 @@ from threading import TIMEOUT_MAX
 from typing import Any, Self
 
 from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, SECRET, checked
+from bk_core.client.files.names import check_not_of_files
 from bk_core.client.list_store import LogClient, log_path
 from bk_core.client.log_driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log_parts import Append, Buffer, Call, Filling, Lane, LogSpan, PayloadRun, RollLimits, Worker, again, bytes_of
@@ -174,12 +175,14 @@ class LogWriter:
         take_over: bool = True,
         take_over_queries: bool = False,
         arrow_entries: bool = False,
+        file_entries: bool = False,
     ) -> Self:
         """Take the log over and return its writer, once the list names its first ledger.
 
         Before anything is fenced it is refused (GRD-1): LogTakenOverError with ``take_over=False`` where somebody writes the log or died
         writing it; LogOfQueriesError without ``take_over_queries`` where queries of Spark write it, whose commits this writer ends;
-        LogFormatError without ``arrow_entries`` where entries are Arrow record batches, which every payload then has to be.
+        LogFormatError without ``arrow_entries`` where entries are Arrow record batches, which every payload then has to be;
+        InvalidArgumentError without ``file_entries`` for the log of a file store, which ``FileStore`` alone writes (GRD-7).
 
         ``still_leading`` asks an election, between two rounds of a take-over that others keep winning; safety never depends on it
         (LOG-4). ``attempts``: how many rounds. Raises LogTakenOverError when others won them all, or the election was lost; NoSuchLogError;
@@ -187,6 +190,7 @@ class LogWriter:
         bookies or store did not let it get there in the client's ``operation_timeout_s``.
         """
         must_not_block(f"taking over log {name!r}")
+        check_not_of_files(name, file_entries)
         make = partial(
             cls,
             client,

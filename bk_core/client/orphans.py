@@ -195,14 +195,14 @@ def _is_unborn(client: LogClient, ledger_id: int, last: int) -> bool:
 
 
 def _retie(client: LogClient, name: str, before: str, here: str) -> None:
-    """Have what lies beside the list and names cluster ``before`` name ``here``, but for intents of ledgers that this cluster has yet to
+    """Have what lies beside the list and names cluster ``before`` name ``here``, but for what is about ledgers that this cluster has yet to
     make (OWN-14). It comes before the list is changed: who is interrupted adopts again."""
     last = client.store.new_ledger_id()
-    for place in ("intents", "readers", "deleted"):
+    for place in ("intents", "files", "readers", "deleted"):
         for child in client.store.children(f"{place}/{name}"):
             path = f"{place}/{name}/{child}"
             number = child.partition(".")[0]
-            if place == "intents" and number.isdecimal() and _is_unborn(client, int(number), last):
+            if place in ("intents", "files") and number.isdecimal() and _is_unborn(client, int(number), last):
                 continue
             try:
                 stored = client.store.read(path)
@@ -216,7 +216,8 @@ def _retie(client: LogClient, name: str, before: str, here: str) -> None:
 
 @checked()
 def forget_log(client: LogClient, name: str, *, cluster: str) -> None:
-    """Remove the list, intents, tombstones and first offsets of a log of another cluster that is gone for good. No ledger is touched.
+    """Remove the list, intents, nodes of data ledgers, tombstones and first offsets of a log of another cluster that is gone for good. No
+    ledger is touched.
 
     NoSuchLogError; InvalidArgumentError for a log of this cluster, which ``delete_log`` deletes; WrongClusterError unless the list names
     ``cluster``, or if that cluster lies in this metadata store.
@@ -226,7 +227,7 @@ def forget_log(client: LogClient, name: str, *, cluster: str) -> None:
         raise InvalidArgumentError(f"log {name!r} is of this cluster; delete_log (`bk log rm`) deletes it with its ledgers")
     _check_named(client, name, listed, cluster)
     delete_list(client, name, listed.log_id, version, time.monotonic() + UPDATE_TIMEOUT_S)
-    for place in ("intents", "deleted", "readers"):
+    for place in ("intents", "files", "deleted", "readers"):
         for child in client.store.children(f"{place}/{name}"):
             client.store.delete(f"{place}/{name}/{child}")
         try:

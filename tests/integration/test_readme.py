@@ -15,7 +15,7 @@ README = Path(__file__).resolve().parents[2] / "bk_core" / "README.md"
 def test_every_snippet_runs(running_clusters: Callable[[str], LocalCluster]) -> None:
     """In their order, in one program: later ones use what earlier ones made."""
     snippets = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(snippets) == 5
+    assert len(snippets) == 6
     names: dict[str, Any] = {"uri": running_clusters("embedded").uri}
     for number, snippet in enumerate(snippets):
         exec(compile(snippet, f"{README.name}, snippet {number}", "exec"), names)

@@ -44,6 +44,14 @@ NEAR = {
     "LINK-5 (growth)": 226,
     "OWN-5 (deletion)": 16,
     "OWN-7 (list)": 65,
+    "FS-5": 38,
+    "FS-9 (next)": 5,
+    "FS-12 (left)": 14,
+    "FS-13 (acknowledged)": 30,
+    "FS-13 (leases)": 8,
+    "FS-15 (trims)": 1,
+    "FS-15 (drops)": 7,
+    "FS-16": 45,
 }
 
 Patch = tuple[Any, str, Any]  # class or module, name, replacement

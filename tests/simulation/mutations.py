@@ -75,6 +75,7 @@ from tests.simulation.broken import (
     unverified_lac,
     uses_before_commit,
 )
+from tests.simulation.files_mutations import FILES_MUTATIONS
 from tests.simulation.link_mutations import LINK_MUTATIONS
 from tests.simulation.mutation import Mutation, applied
 from tests.simulation.owner_mutations import OWNER_MUTATIONS
@@ -556,4 +557,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     *LINK_MUTATIONS,
     *OWNER_MUTATIONS,
+    *FILES_MUTATIONS,
 )

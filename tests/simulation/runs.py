@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from tests.simulation.files_swarm import FilesRun
 from tests.simulation.link_swarm import LinkRun
 from tests.simulation.log_swarm import LogRun
 from tests.simulation.owner_swarm import OwnerRun
@@ -13,18 +14,21 @@ from tests.simulation.swarm import Run
 LOG_EVERY = 8
 LINKS_SHARE = 0.06
 OWNERS_SHARE = 0.05
-AnyRun = Run | LinkRun | OwnerRun
+FILES_SHARE = 0.05
+AnyRun = Run | LinkRun | OwnerRun | FilesRun
 
 
 def run_of(seed: int, forced: dict[str, Any] | None = None, *, verbose: bool = False) -> AnyRun:
-    """Every eighth seed is about a log, some others about links or about clusters that share a store; ``forced`` may say so with its keys
-    "log", "links" and "owners"."""
-    rest = {name: value for name, value in (forced or {}).items() if name not in ("log", "links", "owners")}
+    """Every eighth seed is about a log, some others about links, about clusters that share a store, or about a file store; ``forced`` may
+    say so with its keys "log", "links", "owners" and "files"."""
+    rest = {name: value for name, value in (forced or {}).items() if name not in ("log", "links", "owners", "files")}
     is_log = (forced or {}).get("log", seed % LOG_EVERY == LOG_EVERY - 1 and not forced)
     if (forced or {}).get("links", not forced and not is_log and _is_about_links(seed)):
         return LinkRun(seed, rest, verbose=verbose)
     if (forced or {}).get("owners", not forced and not is_log and _is_about_owners(seed)):
         return OwnerRun(seed, rest, verbose=verbose)
+    if (forced or {}).get("files", not forced and not is_log and _is_about_files(seed)):
+        return FilesRun(seed, rest, verbose=verbose)
     return (LogRun if is_log else Run)(seed, rest, verbose=verbose)
 
 
@@ -35,3 +39,7 @@ def _is_about_links(seed: int) -> bool:
 
 def _is_about_owners(seed: int) -> bool:
     return Random(f"owners of {seed}").random() < OWNERS_SHARE
+
+
+def _is_about_files(seed: int) -> bool:
+    return Random(f"files of {seed}").random() < FILES_SHARE

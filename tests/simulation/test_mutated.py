@@ -11,7 +11,7 @@ from tests.simulation.mutated import mutations, reasons, rules
 from tests.simulation.unit_mutations import ROOT, UNIT_MUTATIONS, UnitMutation
 
 # Rules of which each must have one: they say what strangers found missing.
-FAMILIES = ("BKE", "OWN", "GRD", "JAN", "SES", "LINK")
+FAMILIES = ("BKE", "OWN", "GRD", "JAN", "SES", "LINK", "FS")
 SINGLE = ("META-15", "RR-14", "RR-15", "LOG-18")
 
 

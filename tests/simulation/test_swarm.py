@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.metadata import zookeeper
+from tests.simulation.files_invariants import FILES_INVARIANTS
 from tests.simulation.invariants import INVARIANTS
 from tests.simulation.link_invariants import LINK_INVARIANTS
 from tests.simulation.liveness import LIVENESS
@@ -48,7 +49,7 @@ def test_every_rule_of_13_1_and_13_2_has_a_function_and_is_evaluated() -> None:
     assert sorted({i.rule for i in LINK_INVARIANTS}) == sorted(LINKS)
     seen = Counter(EVALUATED)
     seed = 0
-    while missing := [rule for rule in (*SAFETY, *LIVE, *LINKS, *OWNER_INVARIANTS) if not seen[rule]]:
+    while missing := [rule for rule in (*SAFETY, *LIVE, *LINKS, *OWNER_INVARIANTS, *FILES_INVARIANTS) if not seen[rule]]:
         assert seed < 600, missing
         run = run_of(seed)
         run.play()

@@ -46,6 +46,7 @@ _IDENTITY = "bk_core.protocol.log.identity", "tests/unit/log/test_identity.py"
 _LISTS = "bk_core.client.list_store", "tests/unit/log/test_identity.py"
 _ROOT = "bk_core.metadata.zookeeper_cluster", "tests/unit/metadata/test_cluster_at_root.py"
 _LISTING = "bk_core.protocol.bookie.reads", "tests/unit/bookie/test_listing.py"
+_PATHS = "bk_core.protocol.files.paths", "tests/unit/files/test_paths.py"
 _GONE_LEDGER = "        if record is None:\n            return EntryListResponse(request.request_id, Status.NO_LEDGER, request.ledger_id)\n"
 
 
@@ -267,6 +268,20 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         f"{_GUARDS}::test_a_log_has_one_password",
     ),
     UnitMutation(
+        "GRD-7",
+        "bk_core.client.files.names",
+        "if name is not None and not insisted:",
+        "if False:",
+        "tests/unit/client/test_file_store.py::test_grd_7_nobody_else_writes_the_log_of_a_store",
+    ),
+    UnitMutation(
+        "GRD-7 (data)",
+        "bk_core.client.guards",
+        'if custom.get("purpose") == PURPOSE and holds_files(client, name, ledger_id):',
+        "if False:",
+        "tests/unit/client/test_file_store.py::test_grd_7_a_data_ledger_is_deleted_by_its_store",
+    ),
+    UnitMutation(
         "META-15",
         "bk_core.protocol.ledger.metadata",
         "digest = None if self.has_digest else access.digest_type",
@@ -387,6 +402,43 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "    if evidence.other:\n        return Claim.FOREIGN\n",
         "",
         "test_what_ledgers_say_of_a_list_that_says_nothing",
+    ),
+    _of(_PATHS, "FS-1 (parts)", '    if part in ("", ".", ".."):', "    if False:", "test_fs_1_other_paths_are_refused"),
+    _of(_PATHS, "FS-1 (size)", "if size > PART_MAX:", "if False:", "test_fs_1_parts_and_paths_are_bounded_in_bytes"),
+    UnitMutation(
+        "FS-2",
+        "bk_core.protocol.files.changes",
+        "tree.longest_below(src) + grown > PATH_MAX",
+        "byte_length(dst) > PATH_MAX",
+        "tests/unit/files/test_changes.py::test_fs_2_a_rename_makes_no_path_too_long",
+    ),
+    UnitMutation(
+        "FS-3 (checksum)",
+        "bk_core.protocol.files.records",
+        "!= checksum:",
+        "is None:",
+        "tests/unit/files/test_records.py::test_fs_3_a_record_with_a_byte_more_less_or_other_is_refused",
+    ),
+    UnitMutation(
+        "FS-3 (base)",
+        "bk_core.protocol.files.base",
+        " or end.checksum != self._checksum",
+        "",
+        "tests/unit/files/test_replay.py::test_fs_3_a_base_is_believed_with_its_count_and_checksum_only",
+    ),
+    UnitMutation(
+        "FS-3 (tree)",
+        "bk_core.protocol.files.tree",
+        "if (child is None) != (index >= there):",
+        "if False:",
+        "tests/unit/files/test_tree.py::test_fs_3_a_record_that_does_not_fit_is_refused",
+    ),
+    UnitMutation(
+        "FS-14",
+        "bk_core.protocol.files.data_ledgers",
+        "if ledger_id in self._dropped:",
+        "if False:",
+        "tests/unit/files/test_data_ledgers.py::test_fs_14_a_dropped_ledger_is_never_referred_to_again",
     ),
     _of(_IDENTITY, "OWN-6", "is_named = custom.get(LOG_KEY) == name.encode()", "is_named = True", "test_how_a_ledger_stands_to_a_log"),
     _of(_IDENTITY, "OWN-11", "if adopted and is_unnamed(custom):", "if adopted:", "test_how_a_ledger_stands_to_a_log"),

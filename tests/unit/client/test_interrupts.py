@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 import bk_core
+from bk_core.client.files.nodes import data_nodes
+from bk_core.client.files.store import FileStore
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import LogProperties, create_log, delete_log, read_ledger_list
@@ -368,3 +370,64 @@ def test_the_life_of_a_log(client: bk_core.BookKeeper) -> None:
     assert everywhere(life, after, step=11) > 50
     with pytest.raises(NoSuchLogError):
         read_ledger_list(client, "b")
+
+
+# --- file stores --------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_of_a_file_store_is_made_or_not(client: bk_core.BookKeeper) -> None:
+    """Inline and by a data ledger. What an interrupt has left keeps no data ledger for ever, and the next change is made."""
+    with FileStore.open(client, "a", inline_max=10) as store:
+        store._data._ledger_bytes = 1  # each content has a ledger of its own
+        for size in (5, 100):
+            acknowledged = 0
+
+            def put(number: int, size: int = size) -> None:
+                store.put("/file", b"%d" % (number % 10) * size)  # noqa: B023
+
+            def after(point: int, size: int = size) -> None:
+                nonlocal acknowledged
+                assert store.exists("/file") is False or len(set(store.read("/file"))) == 1  # noqa: B023
+                put(point + 1, size)
+                acknowledged += 1
+                assert store.read("/file") == b"%d" % ((point + 1) % 10) * size  # noqa: B023
+
+            assert everywhere(put, after, step=1 if size == 5 else 3) > 20
+            assert acknowledged > 10
+        everywhere(lambda point: store.rename("/file", "/other"), lambda point: store.put("/file", b"") and store.delete("/other"), step=3)
+        everywhere(lambda point: store.delete("/file"), lambda point: store.put("/file", b""), step=3)
+        everywhere(lambda point: store.flush())
+        everywhere(lambda point: (store.status("/"), store.listing("/"), store.read("/file"), store.exists("/none")))
+        store.delete("/", recursive=True)
+        gc.collect()
+        deadline = time.monotonic() + 20
+        while data_nodes(client, "files.a"):
+            store.flush()
+            assert time.monotonic() < deadline
+
+
+def test_opening_and_closing_a_file_store(client: bk_core.BookKeeper) -> None:
+    """Whatever an interrupt has left, the next owner takes over, and ``close`` finishes."""
+    stores: list[FileStore] = []
+    acknowledged: set[int] = set()
+
+    def call(point: int) -> None:
+        stores.append(FileStore.open(client, f"s{point}", inline_max=10))
+        stores[-1].put("/file", bytes(point % 20))
+        acknowledged.add(point)
+        stores[-1].close()
+
+    def after(point: int) -> None:
+        for store in stores:
+            store.close()
+            for thread in (store._worker._thread, *store._own._threads, *store._data.pool._threads):
+                thread.join(20)
+                assert not thread.is_alive()
+        stores.clear()
+        with FileStore.open(client, f"s{point}") as store:
+            assert store.exists("/file") or point not in acknowledged
+            if store.exists("/file"):
+                assert store.read("/file") == bytes(point % 20)
+
+    assert everywhere(call, after, step=41) > 200
+    assert acknowledged

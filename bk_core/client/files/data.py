@@ -1,0 +1,293 @@
+"""Brings the bytes of large files into data ledgers: ``stage`` returns them as extents once every byte of them is acknowledged.
+
+A stage pulls from its source on its caller's thread and holds nothing meanwhile, so a source that hangs holds up nobody. What it has pulled
+goes as a run of entries to a ledger that no other stage writes to at that moment, so the run's entries are consecutive. A run that failed
+is written again, whole, to another ledger: what may be in the failed one is named by nobody.
+
+A *lease* keeps data ledgers from being dropped: the one that is being filled, and those of a content that was staged and not yet put.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
+from typing import Any
+
+from bk_core.arguments import bytes_like
+from bk_core.client.operations import wait
+from bk_core.errors import (
+    BkError,
+    ClientClosedError,
+    ClusterChangedError,
+    FileStoreError,
+    ForkedClientError,
+    InvalidArgumentError,
+    NoClusterError,
+    OperationTimeoutError,
+    WrongClusterError,
+    WrongPasswordError,
+)
+from bk_core.protocol.files.content import Content, Extent
+from bk_core.threads import Monitor, SafeFuture, WorkerPool
+
+PIECE_BYTES = 1 << 20
+RUN_PIECES = 4
+LEDGER_BYTES = 64 << 20
+WRITERS_MAX = 4
+PAUSE_S = 0.05
+PAUSE_MAX_S = 2.0
+_FOR_GOOD = (
+    InvalidArgumentError,
+    ClientClosedError,
+    ForkedClientError,
+    WrongPasswordError,
+    ClusterChangedError,
+    NoClusterError,
+    WrongClusterError,
+    FileStoreError,
+)
+log = logging.getLogger("bk_core.client.files")
+
+
+class Leases:
+    """The leases of one owner, and those that were given back and are not yet counted out."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Grip] = {}
+        self._returned: deque[_Grip] = deque()
+
+    def new(self) -> Lease:
+        lease = Lease()
+        grip = _Grip(lease, self._returned.append)
+        grip.held = lease.held
+        self._kept[id(grip)] = grip
+        lease.release = partial(self._returned.append, grip)
+        return lease
+
+    def next_returned(self) -> list[int] | None:
+        """The ledgers of a lease that was given back: whoever counts them out takes them off the list. None if there is none."""
+        try:
+            grip = self._returned.popleft()
+        except IndexError:
+            return None
+        if grip() is None:  # else a run that is still under way may add to it, and it tells once more when it goes
+            self._kept.pop(id(grip), None)
+        return grip.held
+
+
+class Lease:
+    """Keeps the data ledgers in ``held`` until ``release`` is called, or until nobody refers to it any more.
+
+    Both are one step into C, which no interrupt can tear, and which a finalizer may do on top of anything. ``release`` is idempotent."""
+
+    __slots__ = ("__weakref__", "held", "release")
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+        self.release: Callable[[], None] = _nothing
+
+
+class _Grip(weakref.ref[Lease]):
+    """Tells when its lease has gone, which ``held`` outlives."""
+
+    __slots__ = ("held",)
+
+    held: list[int]
+
+
+def _nothing() -> None:
+    """A lease that holds nothing yet has nothing to give back."""
+
+
+class _Filling:
+    """A data ledger that entries go to. One run at a time is written to it."""
+
+    __slots__ = ("bytes", "handle", "lease", "ledger_id")
+
+    def __init__(self, handle: Any, lease: Lease) -> None:
+        self.handle = handle
+        self.ledger_id = int(handle.ledger_id)
+        self.lease = lease
+        self.bytes = 0
+
+
+class DataLedgers:
+    """The data ledgers that one owner of a store fills, at most ``WRITERS_MAX`` at once.
+
+    ``create`` makes one and returns its writer. ``hold`` has the store keep a ledger for a lease, and raises if the store has ended.
+    ``finish`` is handed what takes no more: (writer, its lease, whether it failed).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        create: Callable[[], Any],
+        hold: Callable[[Lease, int], None],
+        finish: Callable[[Any, Lease, bool], None],
+        leases: Leases,
+        *,
+        timeout_s: float,
+        piece_bytes: int = PIECE_BYTES,
+        ledger_bytes: int = LEDGER_BYTES,
+    ) -> None:
+        self._create = create
+        self._hold = hold
+        self._finish = finish
+        self._leases = leases
+        self._timeout_s = timeout_s
+        self._piece = piece_bytes
+        self._ledger_bytes = ledger_bytes
+        self._lock = Monitor()
+        self._idle: list[_Filling] = []
+        self._busy: list[_Filling] = []
+        self._over = False
+        self.pool = WorkerPool(f"bookkeeper-files-{name}-data", WRITERS_MAX)
+
+    # --- staging, on the caller's thread ----------------------------------------------------------------------------------
+
+    def stage(self, data: Any, inline_max: int) -> tuple[Content, Lease]:
+        """The content that ``data`` is (bytes, or an iterable of them), and what keeps it from being dropped. Raises what kept it from
+        being written; then nothing stays held."""
+        lease = self._leases.new()
+        try:
+            return self._stage(data, inline_max, lease), lease
+        except BaseException:
+            lease.release()
+            raise
+
+    def _stage(self, data: Any, inline_max: int, lease: Lease) -> Content:
+        extents: list[Extent] = []
+        under_way: SafeFuture[Extent] | None = None
+        for batch in _batches(data, self._piece * max(RUN_PIECES, inline_max // self._piece + 1)):
+            if under_way is None and len(batch) <= inline_max:
+                return Content(bytes(batch))  # one that is so short is all there is
+            if under_way is not None:
+                _add(extents, self._written(under_way))
+            last = extents[-1].ledger_id if extents else None
+            under_way = self.pool.call(partial(self._write, batch, lease, last, time.monotonic() + self._timeout_s))
+        if under_way is not None:
+            _add(extents, self._written(under_way))
+        return Content(extents=tuple(extents))
+
+    def _written(self, future: SafeFuture[Extent]) -> Extent:
+        found: Extent = wait(future, 2 * self._timeout_s, "staging bytes of a file")  # it ends by itself before that
+        return found
+
+    # --- writing, on a thread of the pool ---------------------------------------------------------------------------------
+
+    def _write(self, batch: Any, lease: Lease, last: int | None, deadline: float) -> Extent:
+        """One run, to whichever ledger takes it."""
+        pause = PAUSE_S
+        while True:
+            try:
+                return self._write_to(self._take(last), batch, lease, deadline)
+            except _FOR_GOOD:
+                raise
+            except BkError as error:
+                if time.monotonic() + pause >= deadline:
+                    raise
+                log.warning("bytes of a file could not be written, trying again with another ledger: %s", error)
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
+
+    def _write_to(self, filling: _Filling, batch: Any, lease: Lease, deadline: float) -> Extent:
+        count = -(-len(batch) // self._piece)
+        offsets = array("q", [min(i * self._piece, len(batch)) for i in range(count + 1)])
+        failed = True
+        try:
+            self._hold(lease, filling.ledger_id)
+            future = filling.handle.append_run(batch, offsets)
+            last_entry = int(future.result(max(0.0, deadline - time.monotonic())))
+            failed = False
+        except FutureTimeoutError as error:
+            what = f"bytes of a file were not acknowledged by the bookies of data ledger {filling.ledger_id} in {self._timeout_s:g} s"
+            raise OperationTimeoutError(f"{what}; no file has them", ledger=filling.ledger_id) from error
+        finally:
+            filling.bytes += len(batch)
+            self._give_back(filling, failed)
+        return Extent(filling.ledger_id, last_entry - count + 1, last_entry, len(batch), self._piece)
+
+    def _take(self, wanted: int | None) -> _Filling:
+        """A ledger that nobody writes to: ``wanted`` if it is free, else the one that was used last, else a new one."""
+        with self._lock:
+            if self._over:
+                raise ClientClosedError("the file store was closed by this program")
+            if self._idle:
+                filling = next((one for one in self._idle if one.ledger_id == wanted), self._idle[-1])
+                self._idle.remove(filling)
+                self._busy.append(filling)
+                return filling
+        handle = self._create()
+        filling = _Filling(handle, self._leases.new())
+        try:
+            self._hold(filling.lease, filling.ledger_id)
+        except BaseException:
+            handle.abandon()
+            raise
+        with self._lock:
+            self._busy.append(filling)
+        return filling
+
+    def _give_back(self, filling: _Filling, failed: bool) -> None:
+        with self._lock:
+            self._busy.remove(filling)
+            done = failed or self._over or filling.bytes >= self._ledger_bytes
+            if not done:
+                self._idle.append(filling)
+            self._lock.notify_all()
+        if done:
+            self._finish(filling.handle, filling.lease, failed)
+
+    # --- the end ------------------------------------------------------------------------------------------------------------
+
+    def finish_all(self, timeout_s: float) -> None:
+        """Nothing is written any more; what is open is finished. Runs under way are waited for, and finished by their threads."""
+        with self._lock:
+            self._over = True
+            idle, self._idle = self._idle, []
+        for filling in idle:
+            self._finish(filling.handle, filling.lease, False)
+        self._lock.until(lambda: not self._busy, timeout_s)
+
+    def abandon(self) -> None:
+        """Stop writing everywhere; the ledgers stay as they are."""
+        with self._lock:
+            self._over = True
+            left, self._idle = [*self._idle, *self._busy], []
+        for filling in left:
+            filling.handle.abandon()
+        self.pool.close(0.0)
+
+
+def _batches(data: Any, size: int) -> Iterator[Any]:
+    """Parts of ``size`` bytes, and a last one of what is left, at least one byte. Bytes that are there as a whole are not copied."""
+    if not isinstance(data, Iterable) or isinstance(data, bytes | bytearray | memoryview):
+        whole = data if isinstance(data, bytes) else bytes(bytes_like("data", data))
+        view = memoryview(whole)
+        yield from (view[start : start + size] for start in range(0, len(whole), size))
+        return
+    gathered = bytearray()
+    for part in data:
+        gathered += bytes_like("each part of data", part)
+        while len(gathered) >= size:
+            yield bytes(memoryview(gathered)[:size])
+            del gathered[:size]
+    if gathered:
+        yield bytes(gathered)
+
+
+def _add(extents: list[Extent], more: Extent) -> None:
+    """Behind the others, and as one with the last where it goes on in the same ledger."""
+    if extents:
+        before = extents[-1]
+        full = before.length == (before.last_entry - before.first_entry + 1) * before.piece
+        if full and (before.ledger_id, before.last_entry + 1, before.piece) == (more.ledger_id, more.first_entry, more.piece):
+            extents[-1] = Extent(before.ledger_id, before.first_entry, more.last_entry, before.length + more.length, before.piece)
+            return
+    extents.append(more)

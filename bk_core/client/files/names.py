@@ -1,0 +1,43 @@
+"""The names of what belongs to a file store: its log, and the nodes of its data ledgers."""
+
+from __future__ import annotations
+
+from bk_core.client.list_store import log_path
+from bk_core.errors import ArgumentTypeError, InvalidArgumentError
+
+LOG_PREFIX = "files."
+"""Logs whose names begin with this hold the changes of file stores, and nothing else is written to them (GRD-7)."""
+
+
+def store_log(name: str) -> str:
+    """The log of the file store ``name``. InvalidArgumentError for a name that no log can have."""
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"the name of a file store must be text, not of type {type(name).__name__}")
+    try:
+        log_path(name)
+        log_path(f"{LOG_PREFIX}{name}")
+    except InvalidArgumentError:
+        allowed = "letters, digits, '.', '_', '-' (at most 194), starting with a letter or digit"
+        raise InvalidArgumentError(f"file store name {name!r}: use {allowed}") from None
+    return f"{LOG_PREFIX}{name}"
+
+
+def store_of(log: str) -> str | None:
+    """The name of the file store whose log this is; None if it is no store's."""
+    return log.removeprefix(LOG_PREFIX) if log.startswith(LOG_PREFIX) and log != LOG_PREFIX else None
+
+
+def nodes_path(log: str) -> str:
+    """The parent of the nodes of a store's data ledgers in the metadata store, below the log root."""
+    return f"files/{log}"
+
+
+def check_not_of_files(log: str, insisted: bool) -> None:
+    """GRD-7: InvalidArgumentError for the log of a file store, unless its owner asks."""
+    name = store_of(log) if isinstance(log, str) else None
+    if name is not None and not insisted:
+        message = (
+            f"log {log!r} holds the changes of file store {name!r}, which others would make unreadable: its owner alone writes and trims "
+            f"it, FileStore.open(client, {name!r}), and delete_file_store (bk checkpoint rm {name}) deletes it with its files"
+        )
+        raise InvalidArgumentError(f"{message}. Nothing was done", log=log)

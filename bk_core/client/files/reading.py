@@ -1,0 +1,131 @@
+"""The bytes of files, from the data ledgers that hold them. Nobody is fenced: what a file refers to was acknowledged, whatever the LAC."""
+
+from __future__ import annotations
+
+from _thread import RLock
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bk_core.errors import ClientClosedError, FileDataLostError, InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError
+from bk_core.protocol.files.content import Content, Extent
+
+OPEN_MAX = 8  # data ledgers that stay open between reads
+INLINE_CHUNK = 1 << 20
+
+
+class ContentReader:
+    """Reads contents of one store's files. Any thread. ``close`` it."""
+
+    def __init__(self, client: Any, log: str, password: bytes) -> None:
+        self._client = client
+        self._log = log
+        self._password = password
+        self._lock = RLock()
+        self._handles: dict[int, _Handle] = {}
+        self._closed = False
+
+    def chunks(self, content: Content, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        """The bytes from ``offset`` on, at most ``length`` of them, in pieces that are not empty. FileDataLostError."""
+        if offset < 0 or (length is not None and length < 0):
+            raise InvalidArgumentError(f"offset and length must not be negative, not {offset} and {length}")
+        end = content.size if length is None else min(content.size, offset + length)
+        return self._inline(content.inline, offset, end) if not content.extents else self._spans(content, offset, end)
+
+    @staticmethod
+    def _inline(data: bytes, offset: int, end: int) -> Iterator[bytes]:
+        for at in range(offset, end, INLINE_CHUNK):
+            yield data[at : min(end, at + INLINE_CHUNK)]
+
+    def _spans(self, content: Content, offset: int, end: int) -> Iterator[bytes]:
+        at = 0
+        for extent in content.extents:
+            first, last = max(offset - at, 0), min(end - at, extent.length)
+            if first < last:
+                yield from self._extent(extent, first, last)
+            at += extent.length
+
+    def _extent(self, extent: Extent, first: int, last: int) -> Iterator[bytes]:
+        """Its bytes ``first .. last`` (exclusive). Every entry but the last has ``piece`` bytes."""
+        skipped, until = first // extent.piece, (last - 1) // extent.piece
+        at = skipped * extent.piece
+        try:
+            with self._opened(extent.ledger_id) as handle:
+                if handle.is_closed and handle.last_add_confirmed < extent.last_entry:
+                    raise self._lost(extent, f"the ledger was closed at entry {handle.last_add_confirmed}")
+                for run in handle.read_runs(extent.first_entry + skipped, extent.first_entry + until, unchecked_bound=True):
+                    for payload in run.payloads():
+                        if len(payload) != min(extent.piece, extent.length - at):
+                            raise self._lost(extent, f"an entry of {len(payload)} bytes where it should have {extent.piece}")
+                        yield payload[max(0, first - at) : last - at]
+                        at += len(payload)
+        except (NoSuchLedgerError, NoSuchEntryError) as error:
+            self._client.store.check_cluster()  # believed only of a cluster that is still there and the same (OWN-2)
+            raise self._lost(extent, str(error)) from error
+
+    def _lost(self, extent: Extent, why: str) -> FileDataLostError:
+        entries = f"entries {extent.first_entry}..{extent.last_entry} of ledger {extent.ledger_id}"
+        return FileDataLostError(f"log {self._log!r}: the bytes of a file should be in {entries}: {why}", ledger=extent.ledger_id)
+
+    @contextmanager
+    def _opened(self, ledger_id: int) -> Iterator[Any]:
+        """A handle, which stays open for the next one; those that nobody uses are closed when there are too many."""
+        with self._lock:
+            known = self._handles.pop(ledger_id, None)
+            if known is not None:
+                self._handles[ledger_id] = known  # the one used last is the last to go
+                known.users += 1
+        if known is None:
+            known = self._keep(ledger_id, _Handle(self._client.open_ledger(ledger_id, password=self._password, lac=False)))
+        try:
+            yield known.handle
+        except NoSuchLedgerError:
+            self._drop(ledger_id)
+            raise
+        finally:
+            self._give_back(known)
+
+    def _keep(self, ledger_id: int, opened: _Handle) -> _Handle:
+        with self._lock:
+            other = self._handles.setdefault(ledger_id, opened) if not self._closed else None
+            if other is not None:
+                other.users += 1
+        if other is not opened:
+            opened.handle.close()
+        if other is None:
+            raise ClientClosedError(f"the files of log {self._log!r} are no longer read: their reader was closed")
+        return other
+
+    def _drop(self, ledger_id: int) -> None:
+        with self._lock:
+            gone = self._handles.pop(ledger_id, None)
+            if gone is not None:
+                gone.kept = False
+
+    def _give_back(self, known: _Handle) -> None:
+        closing = []
+        with self._lock:
+            known.users -= 1
+            for ledger_id in [one for one, handle in self._handles.items() if not handle.users][: max(0, len(self._handles) - OPEN_MAX)]:
+                closing.append(self._handles.pop(ledger_id))
+            if not known.kept and not known.users:
+                closing.append(known)
+        for handle in closing:
+            handle.handle.close()
+
+    def close(self) -> None:
+        """Idempotent. Who is reading meanwhile gets ClientClosedError."""
+        with self._lock:
+            self._closed = True
+            handles, self._handles = list(self._handles.values()), {}
+        for handle in handles:
+            handle.handle.close()
+
+
+class _Handle:
+    __slots__ = ("handle", "kept", "users")
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.users = 0
+        self.kept = True

@@ -1,0 +1,198 @@
+"""File stores as a whole: which there are, who owns one, deleting one, and what nothing refers to any more.
+
+Whatever is deleted was looked at first: its node in the metadata store and the ledger itself must name this cluster and the very log
+(OWN-5, OWN-6). An owner cleans up by itself; so all that is done here beside one is refused, unless the caller says that it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bk_core.arguments import CLIENT, SECRET, checked
+from bk_core.client.files.names import nodes_path, store_log, store_of
+from bk_core.client.files.nodes import DataNode, data_nodes, delete_data_ledger
+from bk_core.client.files.view import FileStoreView, no_such_store
+from bk_core.client.guards import check_password
+from bk_core.client.intents import abandoned, lives_here
+from bk_core.client.janitor import GcReport, gc_log
+from bk_core.client.list_store import read_ledger_list
+from bk_core.client.log_check import release_log
+from bk_core.client.logs import delete_log, list_logs
+from bk_core.client.writers import writer_of
+from bk_core.errors import (
+    BkError,
+    ClusterChangedError,
+    ForeignLedgerError,
+    LogWriterAliveError,
+    MetadataError,
+    NoClusterError,
+    NoSuchLogError,
+)
+from bk_core.protocol.log.ledger_list import LedgerList
+
+ALIVE, GONE, UNKNOWN = "alive", "gone", "unknown"
+_NODES, _TOMBSTONES = "files", "deleted"  # places in the metadata store, by log
+_NOTHING = GcReport()
+
+
+@dataclass(frozen=True, slots=True)
+class FileStoreOwner:
+    """The process that opened a store and has not closed it. ``state``: "alive" if it is seen running on this host, "gone" if it is
+    certainly not running any more, "unknown" for a process of another host, or if its ledger does not tell."""
+
+    host: str
+    pid: int
+    since_ms: int
+    state: str
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        if not self.host:
+            return "a process that is not named"
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return f"process {self.pid} on host {self.host}, since {since} UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class FileGcReport:
+    """Data ledgers that were deleted, those that could not be (ledger id, why), and those that are not this store's and were left."""
+
+    deleted: tuple[int, ...] = ()
+    failed: tuple[tuple[int, str], ...] = ()
+    foreign: tuple[tuple[int, str], ...] = ()
+
+
+@checked(client=CLIENT)
+def file_stores(client: Any, *, remains: bool = False) -> list[str]:
+    """Names of all file stores, sorted; with ``remains`` also of those that are deleted and have left something. NoSuchLogRootError."""
+    logs = list_logs(client)
+    places = (logs, client.store.children(_NODES), client.store.children(_TOMBSTONES)) if remains else (logs,)
+    return sorted({name for place in places for log in place if (name := store_of(log)) is not None})
+
+
+@checked(client=CLIENT)
+def file_store_owner(client: Any, name: str) -> FileStoreOwner | None:
+    """None if nobody has opened the store since it was closed. NoSuchFileStoreError."""
+    return _owner(client, _listed(client, name))
+
+
+@checked(client=CLIENT)
+def check_not_owned(client: Any, name: str, *, even_if_alive: bool = False) -> None:
+    """LogWriterAliveError where an owner may live, unless ``even_if_alive``. NoSuchFileStoreError."""
+    _refuse_owned(client, name, _listed(client, name), even_if_alive)
+
+
+def _listed(client: Any, name: str) -> LedgerList:
+    try:
+        return read_ledger_list(client, store_log(name))
+    except NoSuchLogError:
+        raise no_such_store(client, name) from None
+
+
+def _owner(client: Any, listed: LedgerList) -> FileStoreOwner | None:
+    live = sorted((segment.ledger_id for segment in listed.live_segments), reverse=True)
+    for ledger_id in live:
+        writer = writer_of(client, ledger_id)
+        if writer is not None:
+            state = ALIVE if lives_here(writer) else GONE if abandoned(writer) else UNKNOWN
+            return FileStoreOwner(writer.host, writer.pid, writer.created_ms, state)
+    return FileStoreOwner("", 0, 0, UNKNOWN) if live else None
+
+
+def _refuse_owned(client: Any, name: str, listed: LedgerList, even_if_alive: bool) -> None:
+    """LogWriterAliveError unless nobody has the store open, for certain."""
+    owner = None if even_if_alive else _owner(client, listed)
+    if owner is None or owner.state == GONE:
+        return
+    known = "is open" if owner.state == ALIVE else "may be open"
+    message = f"file store {name!r} {known} in {owner.told}; stop that process, or fence it: even_if_alive=True (--even-if-alive)"
+    raise LogWriterAliveError(message, store=name)
+
+
+# --- deleting --------------------------------------------------------------------------------------------------------------
+
+
+@checked(client=CLIENT, password=SECRET)
+def delete_file_store(client: Any, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
+    """Delete a store with all its files: its log first, which fences an owner, then its data ledgers, then their nodes.
+
+    NoSuchFileStoreError; LogWriterAliveError where an owner may live, unless ``even_if_alive``; WrongPasswordError; all of these before
+    anything is done. What cannot be deleted now is in the report, or an error says so, and ``gc_file_store`` finishes it.
+    """
+    listed = _listed(client, name)
+    log = store_log(name)
+    _refuse_owned(client, name, listed, even_if_alive)
+    check_password(client, log, listed, password)
+    try:
+        delete_log(client, log, password=password, file_entries=True)
+    except NoSuchLogError:  # somebody else deletes it too
+        pass
+    # listed behind that: an owner that was not gone may have made one more until then
+    return _delete(client, log, [node for node in data_nodes(client, log) if node.log_id == listed.log_id], password)
+
+
+@checked(client=CLIENT, password=SECRET)
+def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
+    """Delete the data ledgers that no file of the store refers to, and what stores of this name that were deleted have left.
+
+    An owner does this by itself when it opens the store. LogWriterAliveError where one may live, unless ``even_if_alive``; the owner is
+    fenced then, and one that died is in any case, so that all it was told is known. WrongPasswordError before anything is done.
+    NoSuchFileStoreError for a name that nothing is left of.
+    """
+    log = store_log(name)
+    nodes = data_nodes(client, log)  # before anything else: an owner that opens the store from now on refers to none of them anew
+    try:
+        listed = read_ledger_list(client, log)
+    except NoSuchLogError:
+        if not (nodes or client.store.children(f"{_TOMBSTONES}/{log}")):
+            raise no_such_store(client, name) from None
+        return _delete(client, log, nodes, password, _clean_log(client, log, password))
+    _refuse_owned(client, name, listed, even_if_alive)
+    check_password(client, log, listed, password)
+    used = _used(client, name, log, listed, password)
+    unused = [node for node in nodes if node.log_id != listed.log_id or (used is not None and node.ledger_id not in used)]
+    return _delete(client, log, unused, password, _clean_log(client, log, password))
+
+
+def _clean_log(client: Any, log: str, password: bytes) -> GcReport:
+    """The log's own remains; none of one that is gone."""
+    try:
+        return gc_log(client, log, password=password)
+    except NoSuchLogError:
+        return _NOTHING
+
+
+def _used(client: Any, name: str, log: str, listed: LedgerList, password: bytes) -> frozenset[int] | None:
+    """The data ledgers that files refer to; None if nobody can tell.
+
+    What an owner that is gone was told last may not be confirmed to readers: its ledger is recovered first. A ledger that nothing refers
+    to then is never referred to again, whoever opens the store meanwhile: contents are only ever put into ledgers of the owner's own.
+    """
+    if listed.live_segments:
+        release_log(client, log, password=password, even_if_alive=True)
+    with FileStoreView.open(client, name, password=password) as view:
+        used = view.ledgers()
+    return used if read_ledger_list(client, log).log_id == listed.log_id else None
+
+
+def _delete(client: Any, log: str, nodes: Iterable[DataNode], password: bytes, before: GcReport = _NOTHING) -> FileGcReport:
+    """The ledgers of these nodes, each only if it is of the log that its node names. ``before``: what was done with the log itself."""
+    deleted, failed, foreign = list(before.deleted), list(before.failed), list(before.foreign)
+    for node in nodes:
+        try:
+            delete_data_ledger(client, log, node.log_id, node.ledger_id, password)
+            deleted.append(node.ledger_id)
+        except ForeignLedgerError as error:
+            foreign.append((node.ledger_id, str(error)))
+        except (NoClusterError, ClusterChangedError):
+            raise
+        except BkError as error:
+            failed.append((node.ledger_id, str(error)))
+    with suppress(MetadataError):  # a parent that is not empty stays, and who makes a node makes its parents
+        client.store.delete(nodes_path(log))
+    return FileGcReport(tuple(deleted), tuple(failed), tuple(foreign))

@@ -1,0 +1,233 @@
+"""Reading a file store beside its owner. A view fences nobody and writes nothing: it follows the store's log as any reader does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self, TypeVar
+
+from bk_core.arguments import SECONDS, SECRET, checked
+from bk_core.client.files.names import store_log, store_of
+from bk_core.client.files.reading import ContentReader
+from bk_core.client.log_reader import LogReader
+from bk_core.client.logs import list_logs
+from bk_core.client.near import meant
+from bk_core.errors import FileDataLostError, FileStoreClosedError, FileStoreError, LogDataLossError, NoSuchFileStoreError, NoSuchLogError
+from bk_core.protocol.files.content import Content, FileStatus
+from bk_core.protocol.files.replay import FileReplay
+from bk_core.protocol.files.tree import FileTree
+from bk_core.protocol.log.position import Position
+
+TRIES = 5  # so often what an owner does while we read may make us begin again
+BASE_S = 10.0  # the longest wait for the end of a snapshot whose beginning is all that is there
+T = TypeVar("T")
+
+
+class FileStoreView:
+    """The files of a store as its log tells them, up to the last ``refresh``. Its owner, if there is one, is not disturbed.
+
+    What the owner was told is done shows here once the bookies tell that it is confirmed: with the owner's next change, or after a
+    moment (LC-5). Of an owner that died, the last changes may show only when the store was opened by another one.
+
+    Several threads may use it. ``close`` it, or use it with ``with``.
+    """
+
+    def __init__(self, client: Any, name: str, password: bytes) -> None:
+        self.name = name
+        self.log_name = store_log(name)
+        self._client = client
+        self._password = password
+        self._lock = threading.RLock()
+        self._contents = ContentReader(client, self.log_name, password)
+        self._replay: _Replay | None = None
+        self._is_broken = False  # the replay is not gone on with: another one begins
+        self._closed = False
+
+    @classmethod
+    @checked(password=SECRET)
+    def open(cls, client: Any, name: str, *, password: bytes = b"") -> Self:
+        """NoSuchFileStoreError; WrongPasswordError; FileStoreFormatError for a log that this version does not understand."""
+        view = cls(client, name, password)
+        try:
+            view.refresh()
+        except BaseException:
+            view.close()
+            raise
+        return view
+
+    # --- what there is ---------------------------------------------------------------------------------------------------
+
+    def status(self, path: str) -> FileStatus:
+        """NoSuchPathError."""
+        return self._asked(lambda tree: tree.status(path))
+
+    def exists(self, path: str) -> bool:
+        return self._asked(lambda tree: tree.exists(path))
+
+    def listing(self, path: str) -> list[FileStatus]:
+        """Of a directory what is in it, sorted by name; of a file its own status. NoSuchPathError."""
+        return self._asked(lambda tree: tree.listing(path))
+
+    def content(self, path: str) -> Content:
+        """NoSuchPathError, PathIsDirectoryError."""
+        return self._asked(lambda tree: tree.content(path))
+
+    def everything(self, path: str = "/") -> list[tuple[FileStatus, Content | None]]:
+        """``path`` and all below it, directories before what is in them, all of one moment; None for the content of a directory."""
+        return self._asked(lambda tree: [(one, None if one.is_directory else tree.content(one.path)) for one in tree.walk(path)])
+
+    def ledgers(self) -> frozenset[int] | None:
+        """The data ledgers that files refer to; None where the log has no snapshot of its files, so that nobody can tell."""
+        with self._lock:
+            files = self._caught_up.files
+            return frozenset(files.tree.ledgers) if files.complete else None
+
+    def _asked(self, question: Callable[[FileTree], T]) -> T:
+        with self._lock:
+            return question(self._caught_up.files.tree)
+
+    @property
+    def _caught_up(self) -> _Replay:
+        self._check_open()
+        assert self._replay is not None  # since it was opened
+        return self._replay
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise FileStoreClosedError(f"this view of file store {self.name!r} is closed; open another one", store=self.name)
+
+    # --- reading ---------------------------------------------------------------------------------------------------------
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """NoSuchPathError, PathIsDirectoryError; FileDataLostError."""
+        return b"".join(self.chunks(path, offset, length))
+
+    def chunks(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+        """The bytes from ``offset`` on in pieces of one MiB at most. A file that is replaced or deleted before its first piece was read is
+        looked for again; one that is replaced later is read to its end as it was, or FileDataLostError says that it is gone."""
+        for attempt in range(TRIES):
+            content = self.content(path)
+            chunks = self._contents.chunks(content, offset, length)
+            try:
+                first = next(chunks, None)
+            except FileDataLostError:
+                self.refresh()
+                if attempt + 1 == TRIES or self.content(path) == content:
+                    raise
+                continue
+            if first is not None:
+                yield first
+                yield from chunks
+            return
+
+    def read_content(self, content: Content, offset: int = 0, length: int | None = None) -> bytes:
+        """FileDataLostError where the owner has deleted the file since, and its bytes with it."""
+        return b"".join(self._contents.chunks(content, offset, length))
+
+    def content_chunks(self, content: Content) -> Iterator[bytes]:
+        """As ``read_content``, in pieces of one MiB at most."""
+        return self._contents.chunks(content)
+
+    # --- following -------------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Take in what has happened since; True if something has. NoSuchFileStoreError if the store was deleted meanwhile.
+
+        Where the owner has cut off its log under us (it does behind a snapshot of all files), we begin again at that snapshot. Whatever
+        fails, the files stay as they were known before.
+        """
+        with self._lock:
+            self._check_open()
+            lost: LogDataLossError | None = None
+            for _ in range(TRIES):
+                try:
+                    return self._catch_up(self._replay if lost is None and not self._is_broken else None)
+                except LogDataLossError as error:
+                    lost = error
+                except NoSuchLogError:
+                    raise no_such_store(self._client, self.name) from None
+            told = f"the log of file store {self.name!r} cannot be read to its end: {lost}"
+            raise FileDataLostError(f"{told}; `bk log check {self.log_name}` says what is there", store=self.name) from lost
+
+    def _catch_up(self, known: _Replay | None) -> bool:
+        replay = known or _Replay(self._client, self.name, self.log_name, self._password)
+        deadline = time.monotonic() + BASE_S
+        try:
+            changed = replay.read()
+            while not replay.is_whole:
+                if not replay.reader.wait(max(0.0, deadline - time.monotonic())):
+                    told = f"file store {self.name!r} has no whole snapshot of its files that is confirmed; where its owner died, open it"
+                    raise FileStoreError(told, store=self.name)
+                changed = replay.read() or changed
+        except BaseException:
+            self._is_broken = True  # records may have been read and not taken
+            if known is None:
+                replay.reader.close()
+            raise
+        self._is_broken = False
+        if replay is not self._replay:
+            self._forget()
+            self._replay, changed = replay, True
+        return changed
+
+    def _forget(self) -> None:
+        replay, self._replay = self._replay, None
+        if replay is not None:
+            replay.reader.close()
+
+    @checked(timeout_s=SECONDS)
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until there is more, by long polls and watches; then ``refresh``. False after ``timeout_s``. Who else asks waits too."""
+        with self._lock:
+            try:
+                return self._caught_up.reader.wait(timeout_s)
+            except LogDataLossError:  # it was cut off: there is more
+                return True
+            except NoSuchLogError:
+                raise no_such_store(self._client, self.name) from None
+
+    def close(self) -> None:
+        """Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._forget()
+        self._contents.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<FileStoreView {self.name!r}>"
+
+
+class _Replay:
+    """The records of the log from its first entry on, and the files that they amount to."""
+
+    def __init__(self, client: Any, name: str, log: str, password: bytes) -> None:
+        self.reader = LogReader(client, log, password=password)
+        self.files = FileReplay(name)
+        self._records = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """False while all that there is to read begins in the middle of what the log had, and no snapshot in it is whole."""
+        return self.files.complete or not self._records
+
+    def read(self) -> bool:
+        """True if there was anything new."""
+        before = self._records
+        for run in self.reader.read():
+            for index, record in enumerate(run.payloads()):
+                self.files.take(record, Position(run.segment.seq, run.first_entry + index))
+                self._records += 1
+        return self._records > before
+
+
+def no_such_store(client: Any, name: str) -> NoSuchFileStoreError:
+    """The error, with names that may have been meant."""
+    near = meant(name, [store for log in list_logs(client) if (store := store_of(log)) is not None])
+    return NoSuchFileStoreError(f"there is no file store {name!r}{f'; {near}' if near else ''}", store=name)

@@ -1,0 +1,109 @@
+"""Performs what the machine of a file store asks of its world and takes long: rolling and trimming the log, closing, recovering and
+deleting data ledgers. All of it blocks, so it runs on a worker thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from bk_core.client.driver import as_bk_error, outcome_of
+from bk_core.client.files.nodes import check_node, create_data_ledger, delete_data_ledger
+from bk_core.client.identity import close_own
+from bk_core.client.janitor import trim_log
+from bk_core.client.list_store import LogClient, log_path, read_ledger_list
+from bk_core.client.log_writer import LogWriter
+from bk_core.client.writers import WRITER
+from bk_core.errors import BkError, ForeignLedgerError, LogTakenOverError
+from bk_core.metadata.store import Watch
+from bk_core.protocol.events import Outcome
+from bk_core.protocol.files.effects import DataDropped, DropData, LogRolled, LogTrimmed, RollLog, TrimLog
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.segments import LogProperties
+
+Work: TypeAlias = RollLog | TrimLog | DropData
+WorkDone: TypeAlias = LogRolled | LogTrimmed | DataDropped
+log = logging.getLogger("bk_core.client.files")
+
+
+class FileWorks:
+    """Log and data ledgers of one owner of a store. It keeps no store alive."""
+
+    def __init__(self, client: LogClient, writer: LogWriter, log_id: str, properties: LogProperties, password: bytes) -> None:
+        self._client = client
+        self._writer = writer
+        self._log = writer.name
+        self._log_id = log_id
+        self._properties = properties
+        self._password = password
+        self._tag: bytes | None = None  # of the log's writer, in each of its ledgers
+        self._told: dict[object, str] = {}  # what failed before, by what was asked: one line each is enough
+
+    def answer(self, work: Work) -> WorkDone:
+        """Perform one request. Whatever fails is told in the answer, and the machine asks again later."""
+        try:
+            match work:
+                case RollLog(request):
+                    self._writer.roll()
+                    return LogRolled(request, Outcome.OK)
+                case TrimLog(request, before):
+                    trim_log(self._client, self._log, before=before, password=self._password, file_entries=True)
+                    return LogTrimmed(request, Outcome.OK)
+                case DropData(request, ledger_id):
+                    self._drop(ledger_id)
+                    return DataDropped(request, Outcome.OK)
+        except Exception as error:
+            self._tell(work, error)
+            kinds: dict[type[Work], type[WorkDone]] = {RollLog: LogRolled, TrimLog: LogTrimmed, DropData: DataDropped}
+            return kinds[type(work)](work.request, outcome_of(error), as_bk_error(error))
+
+    def _tell(self, work: Work, error: Exception) -> None:
+        what = ("dropping data ledger", work.ledger_id) if isinstance(work, DropData) else (type(work).__name__, 0)
+        if self._told.get(what) != str(error):
+            self._told[what] = str(error)
+            log.warning("log %s: %s is tried again later: %s", self._log, " ".join(map(str, filter(None, what))), error)
+
+    # --- the log ------------------------------------------------------------------------------------------------------------
+
+    def watch_list(self, callback: Callable[[], None]) -> Watch:
+        """``callback`` after each change of the log's list, on any thread."""
+        self._tag = self._tag_of(self._writer.ledger_id)
+        return self._client.store.watch(log_path(self._log), callback)
+
+    def other_owner(self) -> LogTakenOverError | None:
+        """The end of this owner, if the log's last ledger is not its writer's: whoever listed it has fenced ours before (LOG-1)."""
+        last = read_ledger_list(self._client, self._log).segments[-1].ledger_id
+        if self._tag is None or self._tag_of(last) == self._tag:
+            return None
+        return LogTakenOverError(f"log {self._log!r}: another leader has put a ledger on the list", log=self._log)
+
+    def _tag_of(self, ledger_id: int) -> bytes | None:
+        found: bytes | None = self._client.ledger_metadata(ledger_id).custom.get(WRITER)
+        return found
+
+    # --- data ledgers -----------------------------------------------------------------------------------------------------
+
+    def create_data(self) -> Any:
+        return create_data_ledger(self._client, self._log, self._log_id, self._properties, self._password)
+
+    def _drop(self, ledger_id: int) -> None:
+        try:
+            delete_data_ledger(self._client, self._log, self._log_id, ledger_id, self._password)
+        except ForeignLedgerError as error:  # asking again would not make it ours
+            log.warning("log %s: %s", self._log, error)
+
+    def close_data(self, handle: Any, failed: bool) -> None:
+        """Have the ledger of ``handle`` CLOSED, so that it can be read with certainty and repaired. Whatever a recovery raises."""
+        if not failed:
+            with suppress(BkError):
+                handle.close()
+        if handle.metadata.state is not LedgerState.CLOSED:
+            handle.abandon()
+            self.recover_data(int(handle.ledger_id))
+
+    def recover_data(self, ledger_id: int) -> None:
+        """The same for a ledger that another owner left. One that is gone needs nothing; ForeignLedgerError for one that is not the
+        store's."""
+        check_node(self._client, self._log, self._log_id, ledger_id)
+        close_own(self._client, self._log, self._log_id, ledger_id, self._password)

@@ -1,0 +1,839 @@
+"""The owner of a file store, against bookies on sockets in this process: the API, data ledgers and leases, take-overs, the end."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.client.files import store as store_module
+from bk_core.client.files import works as works_module
+from bk_core.client.files.names import store_log, store_of
+from bk_core.client.files.nodes import create_data_ledger, data_ledgers, data_nodes, delete_data_ledger, read_node
+from bk_core.client.files.opening import log_records
+from bk_core.client.files.store import FileStore, Staged
+from bk_core.client.log_writer import LogWriter
+from bk_core.client.logs import adopt_log, apply_retention, create_log, delete_log, read_ledger_list, read_log, trim_log
+from bk_core.errors import (
+    ArgumentTypeError,
+    BkError,
+    ClientClosedError,
+    FileDataLostError,
+    FileStoreClosedError,
+    FileStoreFormatError,
+    FileStoreTakenOverError,
+    ForeignLedgerError,
+    InvalidArgumentError,
+    InvalidPathError,
+    LedgerListedError,
+    LogTakenOverError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NoSuchFileStoreError,
+    NoSuchLedgerError,
+    NoSuchPathError,
+    NotEnoughBookiesError,
+    OperationTimeoutError,
+    PathExistsError,
+    PathIsDirectoryError,
+    WrongClusterError,
+    WrongPasswordError,
+)
+from bk_core.protocol.files.state import FileLimits
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.segments import LogProperties
+
+LIMITS = Limits(explicit_lac_ns=5_000_000)
+LOG = "files.a"
+BIG = bytes(range(256)) * 1024  # four times what lies in a record
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[bk_core.BookKeeper]:
+    with bk_core.connect(uri, limits=LIMITS) as bk:
+        yield bk
+
+
+@pytest.fixture
+def store(client: bk_core.BookKeeper) -> Iterator[FileStore]:
+    with FileStore.open(client, "a") as opened:
+        yield opened
+
+
+def small(store: FileStore, *, piece: int = 1 << 20, ledger: int = 64 << 20) -> FileStore:
+    """With small entries and data ledgers."""
+    store._data._piece, store._data._ledger_bytes = piece, ledger
+    return store
+
+
+def eventually(holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    never = threading.Event()
+    while not holds():
+        assert time.monotonic() < deadline
+        never.wait(0.005)
+
+
+def nodes(client: Any) -> list[int]:
+    return [node.ledger_id for node in data_nodes(client, LOG)]
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if "-files" in thread.name]
+
+
+def ledgers_of(store: FileStore, path: str) -> list[int]:
+    return [extent.ledger_id for extent in store.content(path).extents]
+
+
+def names(store: FileStore, path: str = "/") -> list[str]:
+    return [status.name for status in store.listing(path)]
+
+
+# --- the API -------------------------------------------------------------------------------------------------------------
+
+
+def test_files_and_directories(store: FileStore) -> None:
+    status = store.put("/dir/file", b"hello")
+    assert (status.path, status.size, status.is_directory) == ("/dir/file", 5, False)
+    assert store.status("/dir/file") == status and store.exists("/dir") and not store.exists("/nothing")
+    assert store.status("/dir").children == 1
+    assert store.mkdirs("/dir/x/y").is_directory and store.mkdirs("/dir/x") == store.status("/dir/x")
+    assert names(store, "/dir") == ["file", "x"] and store.listing("/dir/file") == [status]
+    assert store.rename("/dir/file", "/dir/x/moved").path == "/dir/x/moved"
+    assert store.read("/dir/x/moved") == b"hello"
+    assert store.delete("/dir/none") is False and store.delete("/dir/x/moved") is True
+    assert store.delete("/dir", recursive=True) and names(store) == []
+    store.flush()
+    assert repr(store) == "<FileStore 'a' SERVING>" and store.is_open and store.error is None
+    assert (store.name, store.log_name) == ("a", LOG)
+
+
+def test_what_cannot_be_is_refused(store: FileStore, client: bk_core.BookKeeper) -> None:
+    store.put("/file", b"1")
+    text: Any = "text"
+    refused: list[tuple[type[Exception], Callable[[], object]]] = [
+        (NoSuchPathError, lambda: store.status("/none")),
+        (NoSuchPathError, lambda: store.listing("/none")),
+        (NoSuchPathError, lambda: store.read("/none")),
+        (NoSuchPathError, lambda: store.put("/none/file", b"", parents=False)),
+        (NoSuchPathError, lambda: store.rename("/none", "/other")),
+        (FileNotFoundError, lambda: store.chunks("/none")),
+        (PathIsDirectoryError, lambda: store.read("/")),
+        (PathExistsError, lambda: store.put("/file", b"2", overwrite=False)),
+        (PathExistsError, lambda: store.mkdirs("/file")),
+        (InvalidPathError, lambda: store.put("file", b"2")),
+        (InvalidPathError, lambda: store.mkdirs("/a//b")),
+        (InvalidPathError, lambda: store.rename("/file", "..")),
+        (InvalidPathError, lambda: store.exists("/../x")),
+        (ArgumentTypeError, lambda: store.put("/x", text)),
+        (ArgumentTypeError, lambda: store.put("/x", [b"1", text])),
+        (InvalidArgumentError, lambda: store.read("/file", -1)),
+        (InvalidArgumentError, lambda: store.flush(timeout_s=-1)),
+        (InvalidArgumentError, lambda: FileStore.open(client, "a/b")),
+        (InvalidArgumentError, lambda: FileStore.open(client, "")),
+        (InvalidArgumentError, lambda: FileStore.open(client, "b", inline_max=1 << 30)),
+        (InvalidArgumentError, lambda: FileStore.open(client, "b", ensemble_size=1)),
+        (InvalidArgumentError, lambda: FileStore.open(client, "b", digest_type="none")),
+        (NoSuchFileStoreError, lambda: FileStore.open(client, "b", create=False)),
+    ]
+    for expected, call in refused:
+        with pytest.raises(expected):
+            call()
+    assert store.read("/file") == b"1" and names(store) == ["file"]
+
+
+def test_a_client_whose_frames_are_too_short_for_records(uri: str) -> None:
+    with bk_core.connect(uri, limits=Limits(frame_bytes_max=500_000)) as client:
+        with pytest.raises(InvalidArgumentError, match="limits.frame_bytes_max"):
+            FileStore.open(client, "a")
+        assert list(client.list_ledgers()) == []
+
+
+def test_a_store_is_exported() -> None:
+    assert bk_core.FileStore is FileStore
+    assert store_of(store_log("a.b-c")) == "a.b-c" and store_of("other") is None
+
+
+def test_ranges_of_files(store: FileStore) -> None:
+    """Inline, in one entry, across entries and extents; and behind the end."""
+    small(store, piece=100, ledger=1000)
+    content = os.urandom(5000)
+    store.put("/inline", content)
+    store.put("/big", BIG)
+    assert len(store.content("/big").extents) > 1
+    for path, whole in (("/inline", content), ("/big", BIG)):
+        for offset, length in [
+            (0, None),
+            (0, 0),
+            (0, 1),
+            (99, 2),
+            (100, 100),
+            (1, 4000),
+            (4999, 1),
+            (4999, 5),
+            (len(whole), 1),
+            (1 << 40, 7),
+        ]:
+            end = len(whole) if length is None else offset + length
+            assert store.read(path, offset, length) == whole[offset:end]
+            assert b"".join(store.chunks(path, offset, length)) == whole[offset:end]
+        assert store.read_content(store.content(path), 3, 5) == whole[3:8]
+
+
+def test_contents_come_in_any_parts(store: FileStore) -> None:
+    """WR: of a generator, of buffers, none at all; the sizes around what still lies in a record."""
+    small(store, piece=1000)
+    for size in (0, 1, 65535, 65536, 65537, 68000, 68001, 200_000):
+        data = os.urandom(size)
+        parts = [bytearray(data[at : at + 777]) for at in range(0, size, 777)]
+        for given in (data, bytearray(data), memoryview(data), iter(parts), parts):
+            assert store.put(f"/{size}", given).size == size
+            assert store.read(f"/{size}") == data
+        assert bool(store.content(f"/{size}").extents) is (size > 65536)
+
+
+def test_many_threads_change_a_store(store: FileStore, client: bk_core.BookKeeper) -> None:
+    """Changes are pipelined; each has its outcome, and all of them are there for the next owner."""
+    small(store, piece=100)
+
+    def work(who: int) -> None:
+        for n in range(20):
+            store.put(f"/{who}/{n}", b"%d" % n if n % 5 else BIG[: 70_000 + n])
+            if n % 3 == 2:
+                store.delete(f"/{who}/{n}")
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    before = {status.path: store.read(status.path) for who in range(6) for status in store.listing(f"/{who}")}
+    assert len(before) == 6 * 14
+    store.close()
+    with FileStore.open(client, "a") as again:
+        assert {path: again.read(path) for path in before} == before
+        assert sum(status.children for status in again.listing("/")) == len(before)
+
+
+class Stalled:
+    """A log whose bookies acknowledge nothing until it goes on."""
+
+    def __init__(self, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.appended: list[tuple[bytes, Future[Any]]] = []
+        self._store = store
+        self._append = store._writer.append_future
+        self._patch = monkeypatch
+        monkeypatch.setattr(store._writer, "append_future", self._keep)
+
+    def _keep(self, record: bytes) -> Future[Any]:
+        self.appended.append((record, Future()))
+        return self.appended[-1][1]
+
+    def go_on(self) -> None:
+        self._patch.setattr(self._store._writer, "append_future", self._append)
+        for record, future in self.appended:
+            self._append(record).add_done_callback(lambda done, told=future: told.set_result(done.result()))  # type: ignore[misc]
+
+
+def test_memory_is_bounded(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that finds no room in time was not made, and says so; one alone may be larger than the bound."""
+    monkeypatch.setattr(store_module, "UNDECIDED_BYTES_MAX", 2000)
+    store.put("/large", bytes(5000))
+    stalled = Stalled(store, monkeypatch)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(store.put, "/first", bytes(900))
+        eventually(lambda: len(stalled.appended) == 1)
+        with pytest.raises(OperationTimeoutError, match="this change was not made"):
+            store.put("/second", bytes(900), timeout_s=0.05)
+        third = pool.submit(store.put, "/third", bytes(900))
+        assert store.listing("/") == [store.status("/large")]
+        stalled.go_on()
+        assert first.result(30).size == third.result(30).size == 900
+    assert names(store) == ["first", "large", "third"]
+
+
+def test_a_change_that_takes_too_long_may_still_be_made(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled = Stalled(store, monkeypatch)
+    with pytest.raises(OperationTimeoutError, match="may still take effect"):
+        store.put("/late", b"x", timeout_s=0.05)
+    assert not store.exists("/late")
+    stalled.go_on()
+    store.flush()
+    assert store.exists("/late")
+
+
+# --- staged contents -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_staged_becomes_a_file_once(store: FileStore) -> None:
+    for data in (b"small", BIG):
+        staged = store.stage(data)
+        assert staged.size == len(data) and store.read_content(staged.content) == data
+        assert store.put("/file", staged).size == len(data)
+        assert store.read("/file") == data
+        with pytest.raises(InvalidArgumentError, match="was put or released already"):
+            store.put("/other", staged)
+    assert names(store) == ["file"] and "released" in repr(staged)
+
+
+def test_what_is_staged_stays_when_a_put_is_refused(store: FileStore) -> None:
+    store.put("/taken", b"x")
+    with store.stage(BIG) as staged:
+        with pytest.raises(PathExistsError):
+            store.put("/taken", staged, overwrite=False)
+        store.put("/free", staged)
+    assert store.read("/free") == BIG
+
+
+def test_staged_contents_belong_to_their_store(store: FileStore, client: bk_core.BookKeeper) -> None:
+    with FileStore.open(client, "b") as other, other.stage(b"x") as staged:
+        with pytest.raises(InvalidArgumentError, match="of another file store"):
+            store.put("/x", staged)
+
+
+@pytest.mark.parametrize("how", ["release", "collect", "with"])
+def test_a_lease_keeps_a_data_ledger_until_it_is_given_up(store: FileStore, client: bk_core.BookKeeper, how: str) -> None:
+    """FS-13: neither a deletion nor the end of its filling drops a ledger that something staged is in."""
+    small(store, ledger=1)
+    staged: Staged | None = store.stage(BIG)
+    assert staged is not None
+    store.put("/other", b"x" * 70_000)
+    (mine,) = {extent.ledger_id for extent in staged.content.extents}
+    eventually(lambda: client.ledger_metadata(mine).state is LedgerState.CLOSED)
+    store.delete("/other")
+    eventually(lambda: nodes(client) == [mine])
+    assert store.read_content(staged.content) == BIG
+    if how == "release":
+        staged.release()
+        staged.release()
+    elif how == "with":
+        with staged:
+            pass
+    staged = None
+    gc.collect()
+    store.flush()
+    eventually(lambda: not nodes(client))
+    with pytest.raises(NoSuchLedgerError):
+        client.ledger_metadata(mine)
+
+
+def test_leases_that_nobody_gave_back_are_looked_for(store: FileStore, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FS-13: also while nobody uses the store."""
+    monkeypatch.setattr(store_module, "LEASES_S", 0.01)
+    small(store, ledger=1).stage(BIG)
+    eventually(lambda: not nodes(client))
+
+
+def test_stages_do_not_wait_for_one_another(store: FileStore) -> None:
+    """A source that hangs holds neither a thread nor a ledger; changes and other stages go on."""
+    small(store, piece=1000)
+    waiting, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow() -> Iterator[bytes]:
+        yield BIG
+        waiting.release()
+        assert go_on.wait(30)
+        yield BIG
+
+    with ThreadPoolExecutor(8) as pool:
+        stages = [pool.submit(store.stage, slow()) for _ in range(8)]
+        for _ in stages:
+            assert waiting.acquire(timeout=30)
+        store.put("/small", b"x")
+        store.put("/big", BIG)
+        go_on.set()
+        for stage in stages:
+            staged = stage.result(30)
+            assert store.read_content(staged.content) == BIG + BIG
+            staged.release()
+    assert store.read("/big") == BIG
+
+
+def test_a_source_that_fails_leaves_nothing(store: FileStore, client: bk_core.BookKeeper) -> None:
+    small(store, ledger=1)
+
+    def bad() -> Iterator[bytes]:
+        yield BIG
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.put("/x", bad())
+    store.flush()
+    eventually(lambda: not nodes(client))
+    assert not store.exists("/x")
+
+
+@pytest.mark.parametrize("at", ["begin", "middle"])
+def test_a_data_ledger_that_fails_is_left_for_another(store: FileStore, client: bk_core.BookKeeper, at: str) -> None:
+    """Somebody fences it while it is filled: every byte of the content is there all the same, and the ledger is CLOSED."""
+    store.put("/first", BIG)
+    (ledger,) = set(ledgers_of(small(store, piece=1000), "/first"))
+
+    def parts() -> Iterator[bytes]:
+        if at == "middle":
+            yield BIG
+        client.recover_ledger(ledger).close()
+        yield BIG[::-1]
+        yield BIG
+
+    store.put("/second", parts())
+    assert store.read("/second") == (BIG if at == "middle" else b"") + BIG[::-1] + BIG
+    assert len(set(ledgers_of(store, "/second"))) >= 2 or at == "begin"
+    assert set(ledgers_of(store, "/second")) != {ledger}
+    store.delete("/first")
+    store.delete("/second")
+    eventually(lambda: ledger not in nodes(client))
+
+
+def test_bytes_that_no_bookie_takes(uri: str, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried until the time is up; nothing of it stays, and the store works on."""
+    with bk_core.connect(uri, limits=LIMITS, operation_timeout_s=0.5) as impatient, FileStore.open(impatient, "a") as store:
+        made = impatient.create_ledger
+        monkeypatch.setattr(impatient, "create_ledger", lambda **_: (_ for _ in ()).throw(NotEnoughBookiesError("none")))
+        with pytest.raises(NotEnoughBookiesError):
+            store.put("/big", BIG)
+        assert nodes(client) == []
+        monkeypatch.setattr(impatient, "create_ledger", made)
+        store.put("/small", b"x")
+        store.put("/big", BIG)
+        assert store.read("/big") == BIG
+
+
+def test_data_ledgers_are_rolled_and_shared(store: FileStore, client: bk_core.BookKeeper) -> None:
+    small(store, ledger=300_000)
+    for n in range(4):
+        store.put(f"/{n}", BIG)
+    first, second, third, fourth = [set(ledgers_of(store, f"/{n}")) for n in range(4)]
+    assert first == second != third == fourth
+    eventually(lambda: client.ledger_metadata(*first).state is LedgerState.CLOSED)
+    custom = client.ledger_metadata(*third).custom
+    assert (custom["log"], custom["purpose"], custom["application"]) == (b"files.a", b"files", b"bk_core")
+    store.delete("/0")
+    store.flush()
+    assert store.read("/1") == BIG
+    store.delete("/1")
+    eventually(lambda: nodes(client) == sorted(third))
+
+
+# --- opening again -----------------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_there_again(client: bk_core.BookKeeper) -> None:
+    """After a close all ledgers are CLOSED, and there is no thread and no node too many."""
+    with FileStore.open(client, "a", password=b"secret", write_quorum_size=2, digest_type="CRC32") as store:
+        store.put("/a/small", b"x")
+        store.put("/a/big", BIG)
+        store.put("/gone", BIG)
+        store.delete("/gone")
+        listing = store.listing("/a")
+    eventually(lambda: not threads())
+    metadata = client.ledger_metadata(*nodes(client))
+    assert metadata.state is LedgerState.CLOSED and (metadata.write_quorum_size, metadata.digest_type.name) == (2, "CRC32")
+    assert not read_ledger_list(client, LOG).live_segments
+    assert set(client.list_ledgers()) == {*nodes(client), *(one.ledger_id for one in read_log(client, LOG).segments())}
+    with pytest.raises(WrongPasswordError):
+        FileStore.open(client, "a")
+    with FileStore.open(client, "a", password=b"secret", create=False, take_over=False) as store:
+        assert store.listing("/a") == listing and store.read("/a/big") == BIG and store.read("/a/small") == b"x"
+        assert store.status("/a/big").file_id < store.put("/new", b"").file_id
+
+
+def test_a_large_history_is_short_to_read(store: FileStore, client: bk_core.BookKeeper) -> None:
+    """FS-11, FS-12: the log is compacted on the way, so opening costs what there is, not what there was."""
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(4):
+            list(pool.map(lambda n: store.put(f"/{n}", bytes(30_000)), range(30)))
+    expected = store.listing("/")
+    eventually(lambda: read_log(client, LOG).first_position.seq > 0)
+    store.close()
+    size = sum(len(record) for record, _ in log_records(client, LOG, b""))
+    assert size < 3_500_000
+    with FileStore.open(client, "a") as again:
+        assert again.listing("/") == expected
+
+
+def test_what_a_dead_owner_left(client: bk_core.BookKeeper) -> None:
+    """Ledgers that files refer to are closed, the others deleted; those of others are not touched."""
+    store = FileStore.open(client, "a")
+    store.put("/kept", BIG)
+    staged = store.stage(BIG[::-1] * 4)
+    log_id = read_ledger_list(client, LOG).log_id
+    store._data._ledger_bytes = 1  # the next one goes to a ledger of its own
+    store._data._idle.clear()
+    lost = store.stage(BIG)
+    (kept,), (unknown,) = set(ledgers_of(store, "/kept")), {extent.ledger_id for extent in lost.content.extents}
+    store.abandon()
+    foreign = create_data_ledger(client, LOG, "another log", LogProperties(), b"")
+    client.store.create(f"files/{LOG}/4711", b'{"cluster": "another", "logId": "%s"}' % log_id.encode())
+    with pytest.raises(FileStoreTakenOverError, match="or one that died without closing it"):
+        FileStore.open(client, "a", take_over=False)
+    with FileStore.open(client, "a") as again:
+        eventually(lambda: unknown not in nodes(client))
+        eventually(lambda: client.ledger_metadata(kept).state is LedgerState.CLOSED)
+        assert again.read("/kept") == BIG
+    assert nodes(client) == sorted([kept, foreign.ledger_id]) and data_ledgers(client, LOG) == sorted([kept, foreign.ledger_id, 4711])
+    assert client.ledger_metadata(foreign.ledger_id).state is LedgerState.OPEN
+    assert client.store.children(f"files/{LOG}") == sorted(map(str, [kept, foreign.ledger_id, 4711]))
+    for ledger_id in (foreign.ledger_id, 4711):
+        with pytest.raises(ForeignLedgerError, match="It was left alone"):
+            delete_data_ledger(client, LOG, log_id, ledger_id, b"")
+    foreign.close()
+    staged.release()
+
+
+def test_a_data_ledger_of_another_log_is_not_deleted(client: bk_core.BookKeeper) -> None:
+    """OWN-6: the ledger itself says so, whatever its node says."""
+    store = FileStore.open(client, "a")
+    log_id = read_ledger_list(client, LOG).log_id
+    ledger = client.create_ledger(custom={"log": b"other"})
+    client.store.create(
+        f"files/{LOG}/{ledger.ledger_id}", b'{"cluster": "%s", "logId": "%s"}' % (client.store.cluster_id().encode(), log_id.encode())
+    )
+    store.close()
+    with FileStore.open(client, "a"):
+        pass
+    assert client.ledger_metadata(ledger.ledger_id).state is LedgerState.OPEN and nodes(client) == [ledger.ledger_id]
+    ledger.close()
+
+
+def test_a_node_that_is_none(store: FileStore, client: bk_core.BookKeeper) -> None:
+    """It keeps nobody from opening the store."""
+    store.close()
+    client.store.create(f"files/{LOG}/7", b"[]")
+    with pytest.raises(MetadataFormatError, match="no node of a data ledger"):
+        read_node(client, LOG, "7")
+    assert read_node(client, LOG, "8") is None
+    client.store.create(f"files/{LOG}/none", b"")
+    with FileStore.open(client, "a") as again:
+        again.put("/big", BIG)
+        assert again.read("/big") == BIG
+
+
+def test_a_log_that_is_no_store_is_not_opened(client: bk_core.BookKeeper) -> None:
+    """Its writer is closed again, so that it is not left behind as one that somebody writes."""
+    create_log(client, LOG, LogProperties(entry_format="raw"))
+    with LogWriter.open(client, LOG, file_entries=True) as writer:
+        writer.append(b"something else")
+    with pytest.raises(FileStoreFormatError):
+        FileStore.open(client, "a")
+    assert not read_ledger_list(client, LOG).live_segments
+    eventually(lambda: not threads())
+
+
+def test_opening_goes_on_where_a_former_owner_still_trims(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bk_core.client.files import opening
+    from bk_core.errors import LogDataLossError
+
+    FileStore.open(client, "a").close()
+    records, times = opening.log_records, []
+
+    def trimmed(*arguments: Any) -> Iterator[Any]:
+        times.append(1)
+        yield from list(records(*arguments))[: len(times) - 1]
+        if len(times) < 3:
+            raise LogDataLossError("trimmed")
+
+    monkeypatch.setattr(opening, "log_records", trimmed)
+    with FileStore.open(client, "a") as store:
+        store.put("/x", b"")
+    assert len(times) == 3
+
+
+class Failing:
+    """Fails some times with an error before it does what ``call`` does."""
+
+    def __init__(self, call: Callable[..., Any], times: int) -> None:
+        self._call = call
+        self.left = times
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise MetadataUnavailableError("nobody answers")
+        return self._call(*arguments, **named)
+
+
+def test_what_is_done_beside_is_tried_again(
+    store: FileStore, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """FS-15: a roll, a trim, a drop, and the closing of a data ledger. Each is told once, however often it fails."""
+    monkeypatch.setattr(store_module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(store._machine, "_limits", FileLimits(compact_bytes=1000, retry_ns=10_000_000))
+    works = store._works
+    failing = [Failing(works.close_data, 2), Failing(store._writer.roll, 2), Failing(works_module.trim_log, 2)]
+    monkeypatch.setattr(works, "close_data", failing[0])
+    monkeypatch.setattr(store._writer, "roll", failing[1])
+    monkeypatch.setattr(works_module, "trim_log", failing[2])
+    failing.append(Failing(works_module.delete_data_ledger, 2))
+    monkeypatch.setattr(works_module, "delete_data_ledger", failing[3])
+    with caplog.at_level(logging.WARNING, "bk_core.client.files"):
+        small(store, ledger=1).put("/big", BIG)
+        (ledger,) = nodes(client)
+        eventually(lambda: client.ledger_metadata(ledger).state is LedgerState.CLOSED)
+        for _ in range(20):
+            store.put("/big", bytes(200))
+        eventually(lambda: not nodes(client) and read_log(client, LOG).first_position.seq > 0)
+    assert [one.left for one in failing] == [0, 0, 0, 0]
+    for what in ("RollLog", "TrimLog", f"dropping data ledger {ledger}"):
+        assert caplog.text.count(f"{what} is tried again later") == 1
+    assert caplog.text.count("cannot be closed now") == 2
+
+
+def test_what_a_dead_owner_left_open_is_closed_in_the_end(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "AGAIN_S", 0.01)
+    store = FileStore.open(client, "a")
+    store.put("/big", BIG)
+    store.abandon()
+    (ledger,) = nodes(client)
+    failing = Failing(works_module.close_own, 2)
+    monkeypatch.setattr(works_module, "close_own", failing)
+    with FileStore.open(client, "a") as store:
+        assert store.read("/big") == BIG
+        eventually(lambda: client.ledger_metadata(ledger).state is LedgerState.CLOSED)
+    assert not failing.left
+
+
+# --- guards --------------------------------------------------------------------------------------------------------------------
+
+
+def test_grd_7_nobody_else_writes_the_log_of_a_store(store: FileStore, client: bk_core.BookKeeper) -> None:
+    """GRD-7: nothing is fenced, and the message says what writes it."""
+    with pytest.raises(InvalidArgumentError, match=r"FileStore.open\(client, 'a'\)"):
+        LogWriter.open(client, LOG)
+    for act in (lambda: trim_log(client, LOG, max_bytes=0), lambda: apply_retention(client, LOG), lambda: delete_log(client, LOG)):
+        with pytest.raises(InvalidArgumentError, match="its owner alone writes and trims it.*bk checkpoint rm a"):
+            act()
+    store.put("/x", b"1")
+
+
+def test_a_store_is_adopted_with_its_data_ledgers(store: FileStore, client: bk_core.BookKeeper) -> None:
+    """OWN-4: what lay beside the list of a cluster that got another identity is this cluster's again, and goes when it is to go."""
+    store.put("/big", BIG)
+    store.close()
+    for path in (f"logs/{LOG}", f"files/{LOG}/{nodes(client)[0]}"):
+        stored = client.store.read(path)
+        client.store.write(path, stored.data.replace(client.store.cluster_id().encode(), b"another"), stored.version)
+    with pytest.raises(WrongClusterError):
+        FileStore.open(client, "a")
+    assert nodes(client) == []
+    adopt_log(client, LOG, from_cluster="another")
+    with FileStore.open(client, "a") as again:
+        assert again.read("/big") == BIG and len(nodes(client)) == 1
+        again.delete("/big")
+        eventually(lambda: not nodes(client))
+
+
+def test_grd_7_a_data_ledger_is_deleted_by_its_store(store: FileStore, client: bk_core.BookKeeper) -> None:
+    """GRD-7: unless one insists, or the store is gone."""
+    store.put("/big", BIG)
+    (ledger,) = set(ledgers_of(store, "/big"))
+    with pytest.raises(LedgerListedError, match="file store 'a', which may refer to it.*even_if_listed"):
+        client.delete_ledger(ledger)
+    assert store.read("/big") == BIG
+    store.close()
+    delete_log(client, LOG, file_entries=True)
+    client.delete_ledger(ledger)
+
+
+def test_data_that_somebody_deleted_is_said_to_be_lost(client: bk_core.BookKeeper) -> None:
+    with FileStore.open(client, "a") as store:
+        store.put("/big", BIG)
+        (ledger,) = set(ledgers_of(store, "/big"))
+    client.delete_ledger(ledger, even_if_listed=True)
+    with FileStore.open(client, "a") as store:
+        for call in (lambda: store.read("/big"), lambda: list(store.chunks("/big")), lambda: store.read_content(store.content("/big"))):
+            with pytest.raises(FileDataLostError, match=f"ledger {ledger}"):
+                call()
+        store.put("/big", b"new")
+        assert store.read("/big") == b"new"
+
+
+def test_a_file_that_is_replaced_while_it_is_read(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was looked up is dropped before it is read: the file is looked up again, so it is read whole."""
+    small(store, ledger=1).put("/big", BIG)
+
+    def replaced(*_: Any) -> Any:
+        monkeypatch.undo()
+        store.put("/big", BIG[::-1])
+        raise FileDataLostError("dropped")
+
+    for read in (store.read, lambda path: b"".join(store.chunks(path))):
+        store.put("/big", BIG)
+        monkeypatch.setattr(store._reader, "chunks", replaced)
+        assert read("/big") == BIG[::-1]
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_another_owner_ends_a_store(client: bk_core.BookKeeper) -> None:
+    """All that is pending and all that is called later fails alike; it is told once, and no thread stays."""
+    told: list[BkError] = []
+    store = FileStore.open(client, "a", on_end=told.append)
+    store.put("/before", BIG)
+    staged = store.stage(BIG)
+    with FileStore.open(client, "a") as other:
+        assert other.read("/before") == BIG
+        calls: list[Callable[[], object]] = [
+            lambda: store.put("/late", b"x"),
+            lambda: store.put("/late", BIG),
+            lambda: store.put("/late", staged),
+            lambda: store.mkdirs("/d"),
+            lambda: store.rename("/before", "/after"),
+            lambda: store.delete("/before"),
+            store.flush,
+            lambda: store.status("/before"),
+            lambda: store.read("/before"),
+            lambda: store.listing("/"),
+            lambda: store.stage(b"x"),
+        ]
+        for call in calls:
+            with pytest.raises(FileStoreTakenOverError, match="another owner opened file store 'a', which ended this one") as error:
+                call()
+            assert isinstance(error.value.__cause__, LogTakenOverError)
+        store.close()
+        assert [type(error) for error in told] == [FileStoreTakenOverError] and type(store.error) is FileStoreTakenOverError
+        assert not store.is_open
+        assert names(other) == ["before"]
+        other.close()
+    eventually(lambda: not threads())
+
+
+def test_a_store_that_is_idle_learns_that_it_was_taken_over(client: bk_core.BookKeeper) -> None:
+    """LOG-1: a ledger of another writer on the log's list means that ours was fenced. One of our own, by a roll, does not."""
+    told: list[BkError] = []
+    store = FileStore.open(client, "a", on_end=told.append)
+    store._writer.roll()
+    store.put("/x", b"")
+    with FileStore.open(client, "a") as other:
+        eventually(lambda: bool(told))
+        assert isinstance(told[0], FileStoreTakenOverError) and isinstance(told[0].__cause__, LogTakenOverError)
+        with pytest.raises(FileStoreTakenOverError):
+            store.status("/x")
+        assert other.exists("/x")
+    store.close()
+    assert len(told) == 1
+
+
+def test_a_machine_that_fails_within_itself_ends_the_store(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever, and what was acknowledged is there."""
+    store = FileStore.open(client, "a")
+    store.put("/x", b"1")
+    monkeypatch.setattr(store._machine, "put", lambda *_: [][1])
+    for _ in range(2):
+        with pytest.raises(FileStoreClosedError, match=r"failed within itself \(IndexError.*report this"):
+            store.put("/y", b"2")
+    store.close()
+    with FileStore.open(client, "a") as store:
+        assert names(store) == ["x"]
+
+
+def test_pending_changes_of_a_store_that_is_taken_over_fail(client: bk_core.BookKeeper) -> None:
+    store = FileStore.open(client, "a")
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(store.put, f"/{n}", b"x" * n) for n in range(300)]
+        with FileStore.open(client, "a") as other:
+            outcomes = [future.exception(60) for future in futures]
+            there = set(names(other))
+    for n, error in enumerate(outcomes):
+        assert error is None or isinstance(error, FileStoreTakenOverError)
+        assert error is not None or str(n) in there
+    assert any(outcomes)
+    store.close()
+
+
+def test_a_closed_store_takes_nothing_more(client: bk_core.BookKeeper) -> None:
+    store = FileStore.open(client, "a")
+    store.close()
+    store.close()
+    for call in (lambda: store.put("/x", b""), lambda: store.status("/"), store.flush, lambda: store.stage(b"")):
+        with pytest.raises(FileStoreClosedError, match="closed by this program"):
+            call()
+    assert not store.is_open and store.error is None
+    with pytest.raises(ZeroDivisionError), FileStore.open(client, "a") as store:
+        raise ZeroDivisionError
+    assert not read_ledger_list(client, LOG).live_segments
+    eventually(lambda: not threads())
+
+
+def test_an_abandoned_store_leaves_everything_as_it_is(client: bk_core.BookKeeper) -> None:
+    told: list[BkError] = []
+    store = FileStore.open(client, "a", on_end=told.append)
+    store.put("/x", BIG)
+    store.abandon()
+    eventually(lambda: not store.is_open)
+    with pytest.raises(FileStoreClosedError, match="abandoned by this program; nothing was read"):
+        store.status("/x")
+    store.close()
+    assert told == []
+    eventually(lambda: not threads())
+    assert client.ledger_metadata(*nodes(client)).state is LedgerState.OPEN
+    with FileStore.open(client, "a") as store:
+        assert store.read("/x") == BIG
+
+
+def test_the_end_of_the_client_ends_the_store(uri: str) -> None:
+    told: list[BkError] = []
+    with bk_core.connect(uri, limits=LIMITS) as client:
+        store = FileStore.open(client, "a", on_end=told.append)
+        store.put("/x", BIG)
+    eventually(lambda: bool(told))
+    assert isinstance(told[0], FileStoreClosedError) and isinstance(told[0].__cause__, ClientClosedError)
+    with pytest.raises(FileStoreClosedError, match="client of file store 'a' was closed"):
+        store.put("/x", b"")
+    store.close()
+    eventually(lambda: not threads())
+
+
+def test_what_is_told_of_the_end_may_fail_and_may_close(client: bk_core.BookKeeper, caplog: pytest.LogCaptureFixture) -> None:
+    opened: list[FileStore] = []
+
+    def told(_error: BkError) -> None:
+        opened[0].close()
+        raise ZeroDivisionError
+
+    opened.append(store := FileStore.open(client, "a", on_end=told))
+    with caplog.at_level(logging.ERROR), FileStore.open(client, "a"):
+        with pytest.raises(FileStoreTakenOverError):
+            store.put("/x", b"")
+        store.close()
+    assert "whoever is told of its end failed" in caplog.text
+    eventually(lambda: not threads())
+
+
+def test_a_store_that_is_dropped_ends_by_itself(client: bk_core.BookKeeper) -> None:
+    store = FileStore.open(client, "a")
+    store.put("/x", BIG)
+    del store
+    eventually(lambda: gc.collect() >= 0 and not threads())
+    with FileStore.open(client, "a") as store:
+        assert store.read("/x") == BIG
+
+
+def test_a_forked_child_may_not_use_its_parents_store(store: FileStore) -> None:
+    store.put("/x", b"1")
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        said = []
+        for call in (lambda: store.put("/x", b""), lambda: store.status("/x"), lambda: store.stage(b""), store.flush):
+            try:
+                call()
+            except BkError as error:
+                said.append(error.code)
+        store.abandon()
+        store.close()
+        os.write(writer, " ".join(said).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.read() == b"BK-FORKED BK-FORKED BK-FORKED BK-FORKED"
+    os.waitpid(pid, 0)
+    store.put("/x", b"2")

@@ -1,0 +1,186 @@
+"""File stores as a whole: who owns one, deleting one, and data ledgers that nothing refers to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+import bk_core
+from bk_core.client.files import upkeep
+from bk_core.client.files.nodes import create_data_ledger, data_nodes
+from bk_core.client.files.store import FileStore
+from bk_core.client.files.upkeep import delete_file_store, file_store_owner, file_stores, gc_file_store
+from bk_core.client.logs import create_log, delete_log, read_log
+from bk_core.errors import BkError, FileStoreError, LogWriterAliveError, NoSuchFileStoreError, WrongPasswordError
+from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.segments import LogProperties
+
+LARGE = b"x" * (1 << 20)
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[bk_core.BookKeeper]:
+    with bk_core.connect(uri, limits=Limits(explicit_lac_ns=3_600_000_000_000)) as client:
+        yield client
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every owner that did not close its store is one that died."""
+    monkeypatch.setattr(upkeep, "lives_here", lambda _writer: False)
+    monkeypatch.setattr(upkeep, "abandoned", lambda _writer: True)
+
+
+def made(client: bk_core.BookKeeper, name: str, password: bytes = b"") -> None:
+    with FileStore.open(client, name, password=password) as store:
+        store.put("/small", b"small")
+        store.put("/large", LARGE)
+
+
+def staged(client: bk_core.BookKeeper, log: str) -> int:
+    """A data ledger that nothing refers to, as an owner leaves one that dies before it puts the file."""
+    listed = read_log(client, log)
+    with create_data_ledger(client, log, listed.log_id, listed.properties, b"") as ledger:
+        ledger.append(b"x")
+    return int(ledger.ledger_id)
+
+
+def test_stores_are_the_logs_of_that_prefix(client: bk_core.BookKeeper) -> None:
+    for name in ("b", "a"):
+        FileStore.open(client, name).close()
+    create_log(client, "other", LogProperties(entry_format="raw"))
+    assert file_stores(client) == ["a", "b"]
+
+
+def test_an_owner_is_told_until_it_closes(client: bk_core.BookKeeper) -> None:
+    with FileStore.open(client, "s"):
+        owner = file_store_owner(client, "s")
+        assert owner is not None and owner.state == upkeep.ALIVE and f"process {owner.pid} on host {owner.host}" in owner.told
+    assert file_store_owner(client, "s") is None
+    with pytest.raises(NoSuchFileStoreError):
+        file_store_owner(client, "z")
+
+
+def test_a_store_is_deleted_with_everything(client: bk_core.BookKeeper) -> None:
+    made(client, "s")
+    report = delete_file_store(client, "s")
+    assert len(report.deleted) == 1 and not report.failed
+    assert list(client.list_ledgers()) == [] and file_stores(client, remains=True) == []
+    assert not client.store.children("files") and not client.store.children("intents")
+    with pytest.raises(NoSuchFileStoreError):
+        delete_file_store(client, "s")
+
+
+def test_a_living_owner_keeps_its_store_unless_somebody_insists(client: bk_core.BookKeeper) -> None:
+    with bk_core.connect(client.config.uri) as other:
+        store = FileStore.open(other, "s")
+        store.put("/large", LARGE)
+        for refused in (delete_file_store, gc_file_store):
+            with pytest.raises(LogWriterAliveError, match=r"is open in process \d+ on host .*--even-if-alive"):
+                refused(client, "s")
+        store.put("/more", LARGE)
+        delete_file_store(client, "s", even_if_alive=True)
+        with pytest.raises(BkError):
+            for _ in range(3):
+                store.put("/late", b"late")
+        store.abandon()
+    with pytest.raises(NoSuchFileStoreError):
+        FileStore.open(client, "s", create=False)
+
+
+def test_an_owner_that_cannot_be_seen_may_live(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "lives_here", lambda _writer: False)
+    store = FileStore.open(client, "s")
+    with pytest.raises(LogWriterAliveError, match="may be open"):
+        delete_file_store(client, "s")
+    monkeypatch.setattr(upkeep, "writer_of", lambda *_: None)
+    with pytest.raises(LogWriterAliveError, match="may be open in a process that is not named"):
+        delete_file_store(client, "s")
+    store.close()
+
+
+def test_a_wrong_password_deletes_nothing(client: bk_core.BookKeeper) -> None:
+    made(client, "s", b"right")
+    for refused in (delete_file_store, gc_file_store):
+        with pytest.raises(WrongPasswordError):
+            refused(client, "s", password=b"wrong")
+    with FileStore.open(client, "s", password=b"right", create=False) as store:
+        assert store.read("/large") == LARGE
+
+
+def test_gc_deletes_what_nothing_refers_to(client: bk_core.BookKeeper) -> None:
+    made(client, "s")
+    unused = staged(client, "files.s")
+    assert gc_file_store(client, "s").deleted == (unused,)
+    assert gc_file_store(client, "s") == upkeep.FileGcReport()
+    with FileStore.open(client, "s", create=False) as store:
+        assert store.read("/large") == LARGE
+
+
+def test_gc_knows_all_that_an_owner_was_told_that_died(client: bk_core.BookKeeper, gone: None) -> None:
+    """No reader sees that the last change is confirmed: explicit LACs are an hour apart. Its ledger is recovered first."""
+    store = FileStore.open(client, "s")
+    store.put("/large", LARGE)
+    store.abandon()
+    unused = staged(client, "files.s")
+    assert gc_file_store(client, "s").deleted == (unused,)
+    assert read_log(client, "files.s").live_segments == ()
+    with FileStore.open(client, "s", create=False) as again:
+        assert again.read("/large") == LARGE
+
+
+def test_gc_deletes_nothing_where_nobody_can_tell(client: bk_core.BookKeeper) -> None:
+    """A log without a snapshot says nothing of files: the next owner decides."""
+    create_log(client, "files.s", LogProperties(entry_format="raw"))
+    unused = staged(client, "files.s")
+    assert gc_file_store(client, "s").deleted == ()
+    FileStore.open(client, "s").close()
+    assert gc_file_store(client, "s").deleted in ((unused,), ())
+    assert not data_nodes(client, "files.s")
+
+
+def test_gc_clears_what_a_deleted_store_has_left(client: bk_core.BookKeeper) -> None:
+    made(client, "s")
+    (left,) = data_nodes(client, "files.s")
+    delete_log(client, "files.s", file_entries=True)
+    assert file_stores(client) == [] and file_stores(client, remains=True) == ["s"]
+    made(client, "s")  # another one of the same name
+    assert gc_file_store(client, "s").deleted == (left.ledger_id,)
+    with FileStore.open(client, "s", create=False) as store:
+        assert store.read("/large") == LARGE
+    delete_log(client, "files.s", file_entries=True)
+    assert len(gc_file_store(client, "s").deleted) == 1 and list(client.list_ledgers()) == []
+    with pytest.raises(NoSuchFileStoreError):
+        gc_file_store(client, "s")
+
+
+def test_nodes_and_ledgers_of_others_are_left_alone(client: bk_core.BookKeeper) -> None:
+    """OWN-5, OWN-6: a node of another cluster with the number of a ledger of ours, and one that names a ledger of somebody else's."""
+    made(client, "s")
+    listed = read_log(client, "files.s")
+    with client.create_ledger() as ledger:
+        ledger.append(b"somebody else's")
+    cluster = client.store.cluster_id()
+    elsewhere, foreign = client.store.new_ledger_id(), ledger.ledger_id
+    client.store.create(f"files/files.s/{elsewhere}", json.dumps({"cluster": "another", "logId": listed.log_id}).encode())
+    client.store.create(f"files/files.s/{foreign}", json.dumps({"cluster": cluster, "logId": listed.log_id}).encode())
+    report = gc_file_store(client, "s")
+    assert report.deleted == () and [ledger_id for ledger_id, _ in report.foreign] == [foreign]
+    assert [ledger_id for ledger_id, _ in delete_file_store(client, "s").foreign] == [foreign]
+    assert list(client.list_ledgers()) == [foreign]
+    assert client.store.children("files/files.s") == sorted([str(elsewhere), str(foreign)])
+
+
+def test_data_ledgers_that_cannot_be_deleted_are_told(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(client, "s")
+    unused = staged(client, "files.s")
+
+    def fail(*_: object) -> bool:
+        raise FileStoreError("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "delete_data_ledger", fail)
+        assert gc_file_store(client, "s").failed == ((unused, "[BK-FILES] no"),)
+    assert gc_file_store(client, "s").deleted == (unused,)

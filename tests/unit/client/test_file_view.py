@@ -1,0 +1,280 @@
+"""Views of file stores: beside an owner that writes, compacts, dies and deletes; against bookies on sockets in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.client.files import view as views
+from bk_core.client.files.store import FileStore
+from bk_core.client.files.upkeep import delete_file_store
+from bk_core.client.files.view import FileStoreView
+from bk_core.client.log_writer import LogWriter
+from bk_core.client.logs import create_log, read_log
+from bk_core.errors import (
+    BkError,
+    FileDataLostError,
+    FileStoreClosedError,
+    FileStoreError,
+    FileStoreFormatError,
+    InvalidArgumentError,
+    NoSuchFileStoreError,
+    NoSuchPathError,
+    PathIsDirectoryError,
+)
+from bk_core.metadata import open_store
+from bk_core.metadata.store import MetadataStore
+from bk_core.protocol.files.records import BaseBegin, BaseEnd, Mkdirs, encode
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.segments import LogProperties
+
+LIMITS = Limits(explicit_lac_ns=5_000_000)
+LARGE = bytes(range(256)) * (5 << 11)  # 2.5 MiB: three entries of a data ledger
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[bk_core.BookKeeper]:
+    with bk_core.connect(uri, limits=LIMITS) as client:
+        yield client
+
+
+@pytest.fixture
+def store(client: bk_core.BookKeeper) -> Iterator[FileStore]:
+    with FileStore.open(client, "s") as store:
+        yield store
+
+
+class ReadOnly:
+    """A metadata store that takes no write."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("create", "write", "delete", "new_", "clock")):
+            raise PermissionError(name)
+        return getattr(self._store, name)
+
+
+def seen(view: FileStoreView, path: str, data: bytes | None) -> None:
+    """Follows the store until ``path`` has these bytes; None: until it is gone."""
+    while True:
+        view.refresh()
+        try:
+            if view.read(path) == data:
+                return
+        except NoSuchPathError:
+            if data is None:
+                return
+        assert view.wait(30), path
+
+
+def test_a_view_shows_what_the_owner_has_done_and_disturbs_nobody(client: bk_core.BookKeeper, store: FileStore, uri: str) -> None:
+    """Its client can write nothing to the metadata store, and so recovers nothing either."""
+    store.put("/offsets/0", b"zero")
+    store.put("/state/large", LARGE)
+    reader = ReadOnly(open_store(uri))
+    with bk_core.connect(uri, store=reader, limits=LIMITS) as other:  # type: ignore[arg-type]
+        with FileStoreView.open(other, "s") as view:
+            seen(view, "/state/large", LARGE)
+            assert [status.name for status in view.listing("/")] == ["offsets", "state"]
+            assert view.status("/offsets/0").size == 4 and view.exists("/offsets") and not view.exists("/commits")
+            assert view.read("/offsets/0", 1, 2) == b"er" and view.read("/offsets/0", 9) == b""
+            assert [(status.path, content is None) for status, content in view.everything()] == [
+                ("/", True),
+                ("/offsets", True),
+                ("/offsets/0", False),
+                ("/state", True),
+                ("/state/large", False),
+            ]
+            with pytest.raises(NoSuchPathError):
+                view.read("/nothing")
+            with pytest.raises(PathIsDirectoryError):
+                view.read("/state")
+            store.put("/offsets/1", b"one")
+            store.delete("/offsets/0")
+            seen(view, "/offsets/0", None)
+            assert view.read("/offsets/1") == b"one"
+            assert not view.refresh()
+        with pytest.raises(PermissionError):
+            other.create_ledger()
+    store.put("/offsets/2", b"two")
+    (live,) = read_log(client, store.log_name).live_segments
+    assert client.ledger_metadata(live.ledger_id).state is LedgerState.OPEN
+
+
+@pytest.mark.parametrize(("offset", "length"), [(0, None), (1, 1), ((1 << 20) - 1, 2), (1 << 20, 1 << 20), (5 << 19, 9), (9 << 20, None)])
+def test_any_bytes_of_a_large_file(client: bk_core.BookKeeper, store: FileStore, offset: int, length: int | None) -> None:
+    store.put("/large", LARGE)
+    with FileStoreView.open(client, "s") as view:
+        seen(view, "/large", LARGE)
+        wanted = LARGE[offset : None if length is None else offset + length]
+        assert view.read("/large", offset, length) == wanted
+        chunks = list(view.chunks("/large", offset, length))
+        assert b"".join(chunks) == wanted and all(0 < len(chunk) <= 1 << 20 for chunk in chunks)
+        with pytest.raises(InvalidArgumentError):
+            view.read("/large", -1)
+
+
+def test_what_the_owner_trims_under_a_view_makes_it_begin_again(client: bk_core.BookKeeper, store: FileStore) -> None:
+    """The view stands where it is while the log is cut off in front of it and behind."""
+    store.put("/kept", b"kept")
+    with FileStoreView.open(client, "s") as view:
+        seen(view, "/kept", b"kept")
+        first = read_log(client, store.log_name).first_position
+        number = 0
+        while read_log(client, store.log_name).first_position == first:
+            store.put("/often", number.to_bytes(4, "big") * (12 << 10))
+            number += 1
+        store.put("/last", b"last")
+        seen(view, "/last", b"last")
+        assert view.read("/kept") == b"kept" and view.read("/often") == (number - 1).to_bytes(4, "big") * (12 << 10)
+        assert [status for status, _ in view.everything()] == walked(store, "/")
+        with FileStoreView.open(client, "s") as late:
+            seen(late, "/last", b"last")
+            assert late.everything() == view.everything()
+
+
+def walked(store: FileStore, path: str) -> list[Any]:
+    found = [store.status(path)]
+    for status in store.listing(path):
+        found += walked(store, status.path) if status.is_directory else [status]
+    return found
+
+
+def test_a_file_that_is_replaced_under_a_view_is_read_as_it_is_now(client: bk_core.BookKeeper) -> None:
+    with FileStore.open(client, "s") as store:
+        store.put("/a", LARGE)
+    with FileStoreView.open(client, "s") as view:
+        content = view.content("/a")
+        with FileStore.open(client, "s") as store:
+            store.put("/a", b"new")
+        while any(client.store.children("files/files.s")):
+            FileStore.open(client, "s").close()  # drops what nothing refers to
+        assert view.read("/a") == b"new"
+        with pytest.raises(FileDataLostError, match=rf"file.*ledger {content.extents[0].ledger_id}"):
+            view.read_content(content)
+        with FileStore.open(client, "s") as store:
+            store.put("/b", LARGE)
+        view.refresh()
+        (extent,) = view.content("/b").extents
+        client.delete_ledger(extent.ledger_id, even_if_listed=True)
+        with pytest.raises(FileDataLostError):
+            view.read("/b")
+
+
+def test_an_owner_that_died_leaves_all_that_was_confirmed(client: bk_core.BookKeeper) -> None:
+    store = FileStore.open(client, "s")
+    store.put("/a", b"a")
+    with FileStoreView.open(client, "s") as view:
+        seen(view, "/a", b"a")
+        store.abandon()
+        with FileStoreView.open(client, "s") as other:
+            seen(other, "/a", b"a")
+        FileStore.open(client, "s").close()
+        assert view.refresh() or view.exists("/a")
+        seen(view, "/a", b"a")
+
+
+def test_stores_that_are_not_there_are_named(client: bk_core.BookKeeper, store: FileStore) -> None:
+    with pytest.raises(NoSuchFileStoreError, match="there is no file store 'z'"):
+        FileStoreView.open(client, "z")
+    create_log(client, "files.orders", LogProperties(entry_format="raw"))
+    with pytest.raises(NoSuchFileStoreError, match="did you mean 'orders'"):
+        FileStoreView.open(client, "oders")
+    with pytest.raises(InvalidArgumentError):
+        FileStoreView.open(client, "a/b")
+
+
+def test_a_store_that_is_deleted_under_a_view_and_made_again(client: bk_core.BookKeeper) -> None:
+    with FileStore.open(client, "s") as store:
+        store.put("/old", b"old")
+    with FileStoreView.open(client, "s") as view:
+        delete_file_store(client, "s")
+        with pytest.raises(NoSuchFileStoreError):
+            view.refresh()
+        assert view.read("/old") == b"old"
+        with FileStore.open(client, "s") as store:
+            store.put("/new", b"new")
+        assert view.refresh()
+        assert view.read("/new") == b"new" and not view.exists("/old")
+
+
+def test_a_wrong_password_is_told(client: bk_core.BookKeeper) -> None:
+    with FileStore.open(client, "s", password=b"right") as store:
+        store.put("/a", LARGE)
+    with pytest.raises(BkError, match="(?i)password") as raised:
+        FileStoreView.open(client, "s", password=b"wrong")
+    assert "wrong" not in str(raised.value).replace("wrong password", "")
+    with FileStoreView.open(client, "s", password=b"right") as view:
+        assert view.read("/a") == LARGE
+
+
+def write(client: bk_core.BookKeeper, *records: bytes) -> None:
+    create_log(client, "files.s", LogProperties(entry_format="raw"), exist_ok=True)
+    with LogWriter.open(client, "files.s", file_entries=True) as writer:
+        for record in records:
+            writer.append(record)
+
+
+def test_a_log_without_a_whole_snapshot_is_not_shown_as_empty(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "BASE_S", 0.1)
+    create_log(client, "files.s", LogProperties(entry_format="raw"))
+    with FileStoreView.open(client, "s") as view:  # one that was just made
+        assert view.listing("/") == [] and view.ledgers() is None
+        write(client, encode(Mkdirs("/a", 1, 2, 1)), encode(BaseBegin(3, 1)))
+        with pytest.raises(FileStoreError, match="no whole snapshot"):
+            view.refresh()
+        with pytest.raises(FileStoreError, match="no whole snapshot"):
+            FileStoreView.open(client, "s")
+
+
+def test_damaged_records_are_told_again_and_again(client: bk_core.BookKeeper) -> None:
+    from zlib import crc32
+
+    begin = encode(BaseBegin(2, 1))
+    write(client, begin, encode(BaseEnd(0, crc32(begin))), encode(Mkdirs("/a", 1, 2, 1)))
+    with FileStoreView.open(client, "s") as view:
+        assert view.exists("/a")
+        write(client, b"nonsense")
+        for _ in range(2):
+            with pytest.raises(FileStoreFormatError, match="file store 's', segment 1, entry 0"):
+                view.refresh()
+        assert view.exists("/a")
+
+
+def test_many_threads_read_one_view(client: bk_core.BookKeeper, store: FileStore) -> None:
+    store.put("/large", LARGE)
+    with FileStoreView.open(client, "s") as view:
+        seen(view, "/large", LARGE)
+        done = threading.Event()
+
+        def refresh() -> None:
+            while not done.is_set():
+                view.refresh()
+
+        with ThreadPoolExecutor(5) as threads:
+            refreshing = threads.submit(refresh)
+            try:
+                reads = [threads.submit(view.read, "/large", n << 10, 1 << 20) for n in range(40)]
+                store.put("/small", b"x")
+                assert [read.result(60) for read in reads] == [LARGE[n << 10 : (n << 10) + (1 << 20)] for n in range(40)]
+            finally:
+                done.set()
+            refreshing.result(60)
+
+
+def test_a_view_that_is_closed_says_so(client: bk_core.BookKeeper, store: FileStore) -> None:
+    view = FileStoreView.open(client, "s")
+    view.close()
+    view.close()
+    for call in (view.refresh, lambda: view.listing("/"), lambda: view.wait(1)):
+        with pytest.raises(FileStoreClosedError, match="closed"):
+            call()
+    assert "'s'" in repr(view)
