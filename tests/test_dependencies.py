@@ -38,6 +38,8 @@ def declared(requirements: list[str]) -> dict[str, tuple[int, ...]]:
 CORE = declared(PROJECT["dependencies"])
 EXTRAS = PROJECT["optional-dependencies"]
 SPARK = declared(EXTRAS["spark"])
+FSSPEC = declared(EXTRAS["fsspec"])
+FILES = "bk_core/client/files/fs.py"  # the one module that imports it
 DEMO = declared([r for r in EXTRAS["demo"] if r != "bk-spark[spark]"])
 
 
@@ -54,7 +56,11 @@ def imported(*below: str, but: str = "bk_spark/nothing") -> set[str]:
 
 
 def test_bk_core_imports_what_is_declared_and_needs_all_of_it() -> None:
-    assert imported("bk_core") == set(CORE)
+    assert imported("bk_core", but=FILES) == set(CORE)
+
+
+def test_one_module_needs_fsspec() -> None:
+    assert imported(FILES) == set(FSSPEC)
 
 
 def test_bk_spark_imports_what_is_declared_and_needs_all_of_it() -> None:
@@ -70,7 +76,7 @@ def test_the_demo_imports_what_is_declared_and_needs_all_of_it() -> None:
 
 
 def test_there_are_no_other_extras() -> None:
-    assert set(EXTRAS) == {"spark", "demo"}
+    assert set(EXTRAS) == {"spark", "fsspec", "demo"}
 
 
 def test_the_source_checks_the_bounds_that_are_declared() -> None:
@@ -135,6 +141,13 @@ OLD_PYARROW = 'import pyarrow; pyarrow.__version__ = "17.0.0"'
 def test_what_is_missing_or_too_old_is_said_by_every_way_in(change: str, said: str, way: str) -> None:
     found = alone(f"{change}\n{way}")
     assert said in found and 'pip install "bk-spark[spark]"' in found
+
+
+def test_who_opens_bk_without_fsspec_is_told_what_to_install() -> None:
+    found = alone(
+        'import sys; sys.modules["fsspec"] = None\ntry:\n    import bk_core.client.files.fs\nexcept ImportError as error:\n    print(error)'
+    )
+    assert found.startswith("[BK-PACKAGE] bk:// needs fsspec, there is none (") and 'pip install "bk-spark[fsspec]"' in found
 
 
 def test_an_old_pyarrow_is_named_before_anything_is_planned() -> None:

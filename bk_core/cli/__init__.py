@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from bk_core.cli.checkpoints import checkpoint
 from bk_core.cli.clusters import cluster, list_bookies
 from bk_core.cli.ledgers import ledger
 from bk_core.cli.local import local
@@ -36,6 +37,7 @@ cli.add_command(ledger)
 cli.add_command(bookie)
 cli.add_command(log)
 cli.add_command(query)
+cli.add_command(checkpoint)
 cli.add_command(local)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,16 +11,18 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from bk_core.cli.output import cluster_options, connected, say_json, say_table
+from bk_core.cli.checkpoint_batches import Folder, LocalFolder, StoreFolder, is_ours, last_number, read_offsets
+from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
 from bk_core.errors import InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.lag import lag
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.stored_json import loads
 
 if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
     from bk_core.protocol.log.view import LogView
 
-_OFFSET_KEYS = {"logId", "seq", "entry", "row", "rows", "bytes"}
+STORE_SCHEME = "bk"
+GATEWAY_SCHEME, GATEWAY_AUTHORITY = "webhdfs", "bookkeeper-checkpoints"  # what bk_spark gives Spark as the location of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +42,22 @@ def query() -> None:
 
 @query.command("lag")
 @click.argument("checkpoint")
+@password_option
 @cluster_options
-def show_lag(checkpoint: str, uri: str, protocol: str, as_json: bool) -> None:
+def show_lag(checkpoint: str, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """Rows, bytes and time that a query has not read yet, for each log.
 
-    CHECKPOINT is the checkpoint folder of the query on this machine, as a path or a file: URL. What counts is the last batch that was
-    committed; entries of a live segment of an exclusive writer do not count until it is closed. The time is the age of the oldest row that
-    was not read.
+    CHECKPOINT is the checkpoint folder of the query on this machine, as a path or a file: URL, or in a file store of the cluster, as
+    bk://NAME. What counts is the last batch that was committed; entries of a live segment of an exclusive writer do not count until it is
+    closed. The time is the age of the oldest row that was not read. The password is that of the file store.
     """
     from bk_core.client.logs import read_log
 
-    progress = read_progress(local_path(checkpoint))
-    rows = []
+    rows, place = [], stored_at(checkpoint)
+    here = read_progress(LocalFolder(local_path(checkpoint))) if place is None else None
     with connected(uri, protocol) as client:
+        progress = here if place is None else _progress_in_store(client, *place, password)
+        assert progress is not None
         for source, log, offset in _offsets(progress):
             try:
                 view = read_log(client, log)
@@ -118,45 +122,42 @@ def behind(view: LogView | None, offset: Mapping[str, Any], now_ms: int) -> dict
 # --- Spark's checkpoint -------------------------------------------------------------------------------------------------
 
 
+def _progress_in_store(client: BookKeeper, store: str, path: str, password: str) -> Progress:
+    from bk_core.client.files.view import FileStoreView
+
+    with FileStoreView.open(client, store, password=password.encode()) as view:
+        return read_progress(StoreFolder(view, path))
+
+
+def stored_at(checkpoint: str) -> tuple[str, str] | None:
+    """The store and the path in it, of a location such as Spark is given for a checkpoint in a file store; None for another one."""
+    parts = urlsplit(checkpoint)
+    if parts.scheme == STORE_SCHEME:
+        return unquote(parts.netloc), unquote(parts.path) or "/"
+    if parts.scheme == GATEWAY_SCHEME and parts.netloc == GATEWAY_AUTHORITY:
+        name, _, path = unquote(parts.path).lstrip("/").partition("/")
+        return name, f"/{path}"
+    return None
+
+
 def local_path(checkpoint: str) -> Path:
-    """InvalidArgumentError for a URL of another file system: only this machine's files can be read here."""
+    """InvalidArgumentError for a URL of another file system: only files of this machine and of file stores can be read here."""
     parts = urlsplit(checkpoint)
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-        raise InvalidArgumentError(f"{checkpoint} is not on this machine; copy its folders offsets and commits here")
+        message = f"{checkpoint} is not on this machine, nor in a file store (bk://NAME); copy its folders offsets and commits here"
+        raise InvalidArgumentError(message)
     return Path(unquote(parts.path) if parts.scheme else checkpoint)
 
 
-def read_progress(checkpoint: Path) -> Progress:
+def read_progress(checkpoint: Folder) -> Progress:
     """InvalidArgumentError if the folder is no checkpoint of a query, or its query reads no log."""
-    planned, committed = _last(checkpoint / "offsets"), _last(checkpoint / "commits")
+    planned, committed = last_number(checkpoint, "offsets"), last_number(checkpoint, "commits")
     if planned is None:
-        raise InvalidArgumentError(f"{checkpoint} has no file in a folder offsets: it is no checkpoint of a query that has begun")
+        raise InvalidArgumentError(f"{checkpoint.told()} has no file in a folder offsets: it is no checkpoint of a query that has begun")
     known = planned if committed is None else committed
-    sources = tuple(source for source in _read_offsets(checkpoint / "offsets" / str(known)) if _is_ours(source))
+    sources = tuple(source for source in read_offsets(checkpoint, known)[1].values() if is_ours(source))
     if not sources:
-        raise InvalidArgumentError(f"the query of checkpoint {checkpoint} reads no log of format bookkeeper")
+        raise InvalidArgumentError(f"the query of checkpoint {checkpoint.told()} reads no log of format bookkeeper")
     if committed is None:
         sources = tuple({log: {} for log in source} for source in sources)
     return Progress(committed, planned, sources)
-
-
-def _last(folder: Path) -> int | None:
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    return max((int(name) for name in names if re.fullmatch(r"[0-9]+", name)), default=None)
-
-
-def _read_offsets(path: Path) -> list[Any]:
-    """One value per source. Format v1 of Spark's offset log: a line of version, one of metadata, one of JSON (or ``-``) for each source."""
-    try:
-        version, _, *lines = path.read_text().splitlines()
-        if version != "v1":
-            raise InvalidArgumentError(f"{path} has version {version!r} of Spark's offset log; this program reads v1")
-        return [loads(line) for line in lines if line != "-"]
-    except (OSError, ValueError) as error:
-        if isinstance(error, InvalidArgumentError):
-            raise
-        raise InvalidArgumentError(f"{path} cannot be read as an offset log of Spark: {error}") from error
-
-
-def _is_ours(source: Any) -> bool:
-    return isinstance(source, dict) and all(isinstance(place, dict) and place.keys() >= _OFFSET_KEYS for place in source.values())

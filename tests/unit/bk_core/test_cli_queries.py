@@ -115,8 +115,8 @@ def test_what_is_no_checkpoint_of_ours(checkpoint: Path, capsys: pytest.CaptureF
     assert "no file in a folder offsets" in run(capsys, str(checkpoint))[2]
     batch(checkpoint, 0, {"logOffset": 3})
     assert "reads no log" in run(capsys, str(checkpoint))[2]
-    (checkpoint / "offsets" / "0").write_text("v2\n{}\n{}")
-    assert "version 'v2'" in run(capsys, str(checkpoint))[2]
+    (checkpoint / "offsets" / "0").write_text("v3\n{}\n{}")
+    assert "version 'v3'" in run(capsys, str(checkpoint))[2]
     (checkpoint / "offsets" / "0").write_text("v1\n{}\n{")
     assert "cannot be read" in run(capsys, str(checkpoint))[2]
     with pytest.raises(InvalidArgumentError, match="not on this machine"):

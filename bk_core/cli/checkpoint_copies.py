@@ -1,0 +1,315 @@
+"""``bk checkpoint export`` and ``import``: whole checkpoints between file stores and folders of this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+
+from bk_core.cli.checkpoint_batches import store_and_path
+from bk_core.cli.output import cluster_options, connected, password_option, progress_bar, say_json
+from bk_core.errors import (
+    FileDataLostError,
+    FileStoreError,
+    InvalidArgumentError,
+    NoSuchFileStoreError,
+    PathExistsError,
+    PathNotDirectoryError,
+)
+from bk_core.protocol.files.paths import normal
+
+if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
+    from bk_core.client.files.store import FileStore
+    from bk_core.client.files.view import FileStoreView
+
+_CHUNK = 1 << 20
+_TRIES = 5  # so often an export begins again because the checkpoint went on under it
+_BAR_BYTES = 4 << 20
+_BAR_FILES = 50
+_SIDECAR = re.compile(r"\..*\.crc")
+Advance = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Copied:
+    """The sum of what was copied and found to be the same. ``dropped``: check sums of Hadoop's local file system, which stay there."""
+
+    files: int = 0
+    bytes: int = 0
+    dropped: int = 0
+
+
+@contextmanager
+def _progress(text: str, files: int, size: int) -> Iterator[Advance]:
+    """A bar on standard error, if that is a terminal and there is much to do."""
+    shown = _is_terminal() and (size >= _BAR_BYTES or files >= _BAR_FILES)
+    with progress_bar(TextColumn(text), BarColumn(), DownloadColumn(), TransferSpeedColumn(), disable=not shown) as progress:
+        task = progress.add_task(text, total=size)
+        yield lambda done: progress.update(task, advance=done)
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+# --- out -----------------------------------------------------------------------------------------------------------------
+
+
+@click.command("export")
+@click.argument("name", metavar="NAME[/PATH]")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@password_option
+@cluster_options
+def copy_out(name: str, directory: Path, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """Copy a checkpoint into DIR, which must not exist or be empty. Every file is read back and compared.
+
+    What is copied is one moment of the checkpoint, also while its query runs. DIR appears when all of it is there.
+    """
+    from bk_core.client.files.view import FileStoreView
+
+    directory, (store, path) = directory.absolute(), store_and_path(name)
+    _check_free(directory)
+    with connected(uri, protocol) as client, FileStoreView.open(client, store, password=password.encode()) as view:
+        done = export_files(view, path, directory)
+    if as_json:
+        say_json({"checkpoint": name, "directory": str(directory), "files": done.files, "bytes": done.bytes})
+    else:
+        click.echo(f"checkpoint {name}: {done.files:,} files, {done.bytes:,} bytes copied to {directory}")
+
+
+def _check_free(directory: Path) -> None:
+    if directory.is_symlink() or (directory.exists() and (not directory.is_dir() or any(directory.iterdir()))):
+        raise InvalidArgumentError(f"{directory} is there already and no empty folder; give one that is not there")
+    if not directory.parent.is_dir():
+        raise InvalidArgumentError(f"{directory.parent} is no folder, so {directory.name} cannot be made in it")
+
+
+def export_files(view: FileStoreView, path: str, directory: Path) -> Copied:
+    """All files below ``path``, of one moment, first into a folder beside ``directory``, which then takes its name."""
+    for attempt in range(_TRIES):
+        partial = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.partial")
+        partial.mkdir()
+        try:
+            done = _write_all(view, path, partial)
+            partial.replace(directory)
+            return done
+        except FileDataLostError:
+            view.refresh()
+            if attempt + 1 == _TRIES:
+                raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    raise AssertionError("unreachable")
+
+
+def _write_all(view: FileStoreView, base: str, target: Path) -> Copied:
+    found = view.everything(base)
+    if found[0][1] is not None:
+        raise PathNotDirectoryError(f"{base} of file store {view.name!r} is a file; `bk checkpoint cat` writes one", path=base)
+    done = Copied()
+    sizes = [status.size for status, content in found if content is not None]
+    with _progress("copying", len(sizes), sum(sizes)) as advance:
+        for status, content in found[1:]:
+            path = target / status.path.removeprefix(base).lstrip("/")
+            if content is None:
+                path.mkdir()
+                continue
+            digest, size = sha256(), 0
+            with path.open("xb") as file:
+                for chunk in view.content_chunks(content):
+                    file.write(chunk)
+                    digest.update(chunk)
+                    size += len(chunk)
+                    advance(len(chunk))
+            os.utime(path, ns=(status.modified_ms * 1_000_000, status.modified_ms * 1_000_000))
+            if size != status.size or _digest(_local_chunks(path)) != (digest.digest(), size):
+                raise _other(str(path), f"{status.path} of file store {view.name!r}")
+            done.files += 1
+            done.bytes += size
+    return done
+
+
+def _other(copy: str, original: str) -> FileStoreError:
+    return FileStoreError(f"{copy} was read back and is not the same as {original}: nothing was kept of the copy")
+
+
+def _digest(chunks: Iterable[bytes]) -> tuple[bytes, int]:
+    digest, size = sha256(), 0
+    for chunk in chunks:
+        digest.update(chunk)
+        size += len(chunk)
+    return digest.digest(), size
+
+
+def _local_chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+# --- in ------------------------------------------------------------------------------------------------------------------
+
+
+@click.command("import")
+@click.argument("name")
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--replace", is_flag=True, help="A checkpoint of this name may be there: its files go when the new ones are there.")
+@click.option("--yes", is_flag=True, help="With --replace: do not ask.")
+@click.option("--even-if-alive", is_flag=True, help="With --replace: fence the owner although it is open somewhere, or may be.")
+@password_option
+@cluster_options
+def copy_in(
+    name: str,
+    directory: Path,
+    replace: bool,
+    yes: bool,
+    even_if_alive: bool,
+    password: str,
+    uri: str,
+    protocol: str,
+    as_json: bool,
+) -> None:
+    """Copy the checkpoint in DIR into a new file store. Every file is read back and compared.
+
+    Its query must not run. Check sums of Hadoop's local file system (.NAME.crc) are left out. Nothing is left of an import that failed.
+    """
+    plan = scan(directory)
+    with connected(uri, protocol) as client:
+        existed = _is_free_for(client, name, replace=replace, even_if_alive=even_if_alive)
+        if existed and not yes:
+            click.confirm(f"replace all files of checkpoint {name}?", abort=True, err=True)
+        done = import_files(client, name, plan, password.encode(), existed=existed)
+    if as_json:
+        say_json({"checkpoint": name, "files": done.files, "bytes": done.bytes, "dropped": done.dropped, "replaced": existed})
+    else:
+        left_out = f" ({done.dropped:,} check sums left out)" if done.dropped else ""
+        click.echo(f"checkpoint {name}: {done.files:,} files, {done.bytes:,} bytes copied from {directory}{left_out}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The contents of a folder. ``files``: each path below it with what tells that it was changed. ``dropped``: how many are left out."""
+
+    root: Path
+    directories: tuple[str, ...]
+    files: dict[str, tuple[int, int, int]]
+    dropped: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for size, _, _ in self.files.values())
+
+
+def scan(root: Path) -> Plan:
+    """InvalidArgumentError for a folder that is no checkpoint, or that has something else than files and folders."""
+    directories: list[str] = []
+    files: dict[str, tuple[int, int, int]] = {}
+    dropped = 0
+    for parent, below, names in os.walk(root, onerror=_raise):
+        below.sort()
+        for name in (*below, *sorted(names)):
+            path = Path(parent) / name
+            place, found = normal(f"/{path.relative_to(root).as_posix()}"), path.lstat()
+            if stat.S_ISDIR(found.st_mode):
+                directories.append(place)
+            elif not stat.S_ISREG(found.st_mode):
+                raise InvalidArgumentError(f"{path} is neither a file nor a folder; a checkpoint has nothing else")
+            elif _SIDECAR.fullmatch(name):
+                dropped += 1
+            else:
+                files[place] = (found.st_size, found.st_mtime_ns, found.st_ino)
+    if "/metadata" not in files and "/offsets" not in directories:
+        raise InvalidArgumentError(f"{root} is no checkpoint of a streaming query: it has neither a file metadata nor a folder offsets")
+    return Plan(root, tuple(directories), files, dropped)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _is_free_for(client: BookKeeper, name: str, *, replace: bool, even_if_alive: bool) -> bool:
+    """True if there is such a store and it may be replaced. PathExistsError, LogWriterAliveError."""
+    from bk_core.client.files.upkeep import check_not_owned
+
+    try:
+        check_not_owned(client, name, even_if_alive=even_if_alive or not replace)
+    except NoSuchFileStoreError:
+        return False
+    if not replace:
+        raise PathExistsError(f"there is a checkpoint {name!r} already; --replace puts these files in place of its own", store=name)
+    return True
+
+
+def import_files(client: BookKeeper, name: str, plan: Plan, password: bytes, *, existed: bool) -> Copied:
+    """All files first into a directory of their own in the store, and where they belong when all of them are there and the same. Of what
+    failed nothing is left: neither the directory, nor a store that was not there before."""
+    from bk_core.client.files.store import FileStore
+    from bk_core.client.files.upkeep import delete_file_store
+
+    store = FileStore.open(client, name, password=password, create=not existed)
+    try:
+        done = _fill(store, plan, f"/.importing-{uuid.uuid4().hex}", existed=existed)
+        store.close()
+        return done
+    except BaseException:
+        if existed and store.is_open:
+            store.close()  # so that every reader sees that what was made is gone
+        else:
+            store.abandon()
+        if not existed:
+            delete_file_store(client, name, password=password, even_if_alive=True)
+        raise
+
+
+def _fill(store: FileStore, plan: Plan, aside: str, *, existed: bool) -> Copied:
+    try:
+        done = _put_all(store, plan, aside)
+        if scan(plan.root) != plan:
+            raise FileStoreError(f"{plan.root} was changed while it was copied: its query must not run meanwhile", store=store.name)
+        for one in store.listing("/"):
+            if one.path != aside:
+                store.delete(one.path, recursive=True)
+        for one in store.listing(aside):
+            store.rename(one.path, f"/{one.name}")
+        store.delete(aside)
+        return done
+    except BaseException:
+        if existed and store.is_open:
+            store.delete(aside, recursive=True)
+        raise
+
+
+def _put_all(store: FileStore, plan: Plan, aside: str) -> Copied:
+    store.mkdirs(aside)
+    for directory in plan.directories:
+        store.mkdirs(aside + directory)
+    done = Copied(dropped=plan.dropped)
+    with _progress("copying", len(plan.files), plan.bytes) as advance:
+        for path in plan.files:
+            digest, size = sha256(), 0
+
+            def chunks(path: str = path, digest: Any = digest) -> Iterator[bytes]:
+                for chunk in _local_chunks(plan.root / path[1:]):
+                    digest.update(chunk)
+                    advance(len(chunk))
+                    yield chunk
+
+            size = store.put(aside + path, chunks()).size
+            if _digest(store.chunks(aside + path)) != (digest.digest(), size):
+                raise _other(f"{path} in file store {store.name!r}", f"{plan.root}{path}")
+            done.files += 1
+            done.bytes += size
+    return done

@@ -1,0 +1,377 @@
+"""``bk checkpoint``: Spark's checkpoints in file stores of the cluster."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bk_core.cli.checkpoint_batches import Batch, StoreFolder, is_ours, last_number, numbers, query_id, read_batch, store_and_path
+from bk_core.cli.checkpoint_copies import copy_in, copy_out
+from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
+from bk_core.errors import BkError, LogWriterAliveError, NoSuchFileStoreError, NoSuchPathError
+from bk_core.protocol.files.paths import parent
+
+if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
+    from bk_core.client.files.upkeep import FileStoreOwner
+    from bk_core.client.files.view import FileStoreView
+    from bk_core.protocol.files.content import FileStatus
+
+_WAIT_S = 60.0
+_OFFSET_MAX = 60  # characters of an offset of somebody else's source
+EVEN_IF_ALIVE = "Fence the owner although it is open somewhere, or may be."
+
+
+@click.group()
+def checkpoint() -> None:
+    """Checkpoints of streaming queries of Spark, in file stores."""
+
+
+checkpoint.add_command(copy_in)
+checkpoint.add_command(copy_out)
+
+
+@contextmanager
+def _viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreView]:
+    from bk_core.client.files.view import FileStoreView
+
+    with FileStoreView.open(client, name, password=password.encode()) as view:
+        yield view
+
+
+def _absolute(path: str) -> str:
+    """A path in a store may be given as it is seen from the root."""
+    return path if path.startswith("/") else f"/{path}"
+
+
+# --- ls ------------------------------------------------------------------------------------------------------------------
+
+
+@checkpoint.command("ls")
+@click.argument("name", required=False)
+@click.argument("path", default="/")
+@password_option
+@cluster_options
+def show_stores(name: str | None, path: str, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """All checkpoints with their size and last batch, or the files of one (below PATH). Never fences: an owner is not disturbed."""
+    from bk_core.client.files.upkeep import file_stores
+
+    with connected(uri, protocol) as client:
+        if name is not None:
+            with _viewed(client, name, password) as view:
+                _say_files(view.listing(_absolute(path)), as_json)
+            return
+        summaries = []
+        for one in with_progress(file_stores(client), "reading file stores"):
+            try:
+                with _viewed(client, one, password) as view:
+                    summaries += [_summary(client, view, base) for base in _bases(view)]
+            except NoSuchFileStoreError:  # deleted since it was listed
+                continue
+            except BkError as error:  # one that cannot be read hides no other
+                click.echo(f"checkpoint {one}: {error}", err=True)
+    if as_json:
+        for summary in summaries:
+            say_json(summary)
+        return
+    columns = ["checkpoint", "#files", "#bytes", "#last batch", "committed (UTC)", "owner"]
+    say_table(columns, [_summary_row(summary) for summary in summaries])
+    click.echo(f"{len(summaries):,} checkpoints")
+
+
+def _say_files(found: list[FileStatus], as_json: bool) -> None:
+    if as_json:
+        for one in found:
+            kind = {"path": one.path, "directory": one.is_directory, "bytes": one.size, "children": one.children}
+            say_json({**kind, "modifiedMs": one.modified_ms})
+        return
+    rows = [(one.name + "/" * one.is_directory, None if one.is_directory else one.size, when(one.modified_ms)) for one in found]
+    say_table(["name", "#bytes", "modified (UTC)"], rows)
+
+
+def _bases(view: FileStoreView) -> list[str]:
+    """The checkpoints in a store: the directories that have offsets in them. Without any the whole store is taken for one."""
+    found = [parent(status.path) for status, _ in view.everything() if status.is_directory and status.name == "offsets"]
+    return found or ["/"]
+
+
+def _summary(client: BookKeeper, view: FileStoreView, base: str) -> dict[str, Any]:
+    """The facts of one checkpoint that go into a line."""
+    from bk_core.client.files.upkeep import file_store_owner
+
+    owner = file_store_owner(client, view.name)
+    files = [status for status, _ in view.everything(base) if not status.is_directory]
+    folder = StoreFolder(view, base)
+    committed = last_number(folder, "commits")
+    return {
+        "checkpoint": f"{view.name}{base.rstrip('/')}",
+        "query": query_id(folder),
+        "files": len(files),
+        "bytes": sum(one.size for one in files),
+        "plannedBatch": last_number(folder, "offsets"),
+        "committedBatch": committed,
+        "committedAtMs": None if committed is None else folder.modified_ms(f"commits/{committed}"),
+        "owner": None if owner is None else _owner_json(owner),
+    }
+
+
+def _owner_json(owner: FileStoreOwner) -> dict[str, Any]:
+    return {"state": owner.state, "host": owner.host or None, "pid": owner.pid or None, "sinceMs": owner.since_ms or None}
+
+
+def _owner_told(owner: Mapping[str, Any] | None) -> str | None:
+    if owner is None:
+        return None
+    state = {"alive": "", "gone": " (gone)", "unknown": " (perhaps gone)"}[owner["state"]]
+    return f"{owner['host']}:{owner['pid']}{state}" if owner["host"] else "not named"
+
+
+def _summary_row(summary: Mapping[str, Any]) -> list[object]:
+    batch = None if summary["committedBatch"] is None else str(summary["committedBatch"])
+    sizes = (summary["files"], summary["bytes"], batch, when(summary["committedAtMs"]))
+    return [summary["checkpoint"], *sizes, _owner_told(summary["owner"])]
+
+
+# --- show ----------------------------------------------------------------------------------------------------------------
+
+
+@checkpoint.command("show")
+@click.argument("name", metavar="NAME[/PATH]")
+@click.option("-n", "--batches", "count", type=click.IntRange(min=1), default=20, show_default=True, help="How many of the last batches.")
+@password_option
+@cluster_options
+def show_checkpoint(name: str, count: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """One checkpoint with its last batches: when each was planned and committed, and the offset of each source behind it."""
+    store, path = store_and_path(name)
+    with connected(uri, protocol) as client, _viewed(client, store, password) as view:
+        shown = _summary(client, view, path)
+        folder = StoreFolder(view, path)
+        done = set(numbers(folder, "commits"))
+        batches = [read_batch(folder, number, committed=number in done) for number in numbers(folder, "offsets")[-count:]]
+    if as_json:
+        say_json({**shown, "batches": [_batch_json(batch) for batch in batches]})
+        return
+    facts = {**shown, "owner": _owner_told(shown["owner"]), "committedAtMs": when(shown["committedAtMs"])}
+    labels = {"plannedBatch": "last batch planned", "committedBatch": "last batch committed", "committedAtMs": "committed (UTC)"}
+    say_table(["checkpoint", name], [(labels.get(key, key), _fact(value)) for key, value in list(facts.items())[1:]])
+    if not batches:
+        click.echo(f"checkpoint {name} has no batch yet")
+        return
+    click.echo()
+    sources = list(dict.fromkeys(source for batch in batches for source in batch.sources))
+    columns = ["#batch", "planned (UTC)", "committed (UTC)", "#s", "watermark (UTC)", *(f"source {source}" for source in sources)]
+    say_table(columns, [_batch_row(batch, sources) for batch in batches])
+
+
+def _fact(value: object) -> object:
+    return value if isinstance(value, int) else None if value is None else str(value)
+
+
+def _batch_row(batch: Batch, sources: list[str]) -> list[object]:
+    offsets = [offset_told(batch.sources.get(source)) for source in sources]
+    seconds = _seconds(batch)
+    took = None if seconds is None else f"{seconds:.1f}"
+    committed = when(batch.committed_ms) if batch.committed else "not yet"
+    return [str(batch.number), when(batch.planned_ms), committed, took, when(batch.watermark_ms), *offsets]
+
+
+def _seconds(batch: Batch) -> float | None:
+    """From its planning to its commit, by two clocks of one host, or by those of two."""
+    if batch.planned_ms is None or batch.committed_ms is None:
+        return None
+    return max(0, batch.committed_ms - batch.planned_ms) / 1000
+
+
+def _batch_json(batch: Batch) -> dict[str, Any]:
+    times = {"plannedMs": batch.planned_ms, "committed": batch.committed, "committedMs": batch.committed_ms}
+    return {"batch": batch.number, **times, "watermarkMs": batch.watermark_ms, "sources": dict(batch.sources)}
+
+
+def offset_told(offset: Any) -> str | None:
+    """An offset in a cell: of our source the place in each log and the rows before it, of another one its JSON."""
+    if offset is None:
+        return None
+    if is_ours(offset):
+        places = (f"{log} {at['seq']}:{at['entry']}+{at['row']} ({at['rows']:,} rows)" for log, at in sorted(offset.items()))
+        return ", ".join(places)
+    text = offset if isinstance(offset, str) else json.dumps(offset, separators=(",", ":"))
+    return text if len(text) <= _OFFSET_MAX else f"{text[:_OFFSET_MAX]} ..."
+
+
+# --- cat, tail -----------------------------------------------------------------------------------------------------------
+
+
+@checkpoint.command("cat")
+@click.argument("name")
+@click.argument("path")
+@password_option
+@cluster_options
+def cat(name: str, path: str, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """The bytes of one file, as they are."""
+    path = _absolute(path)
+    with connected(uri, protocol) as client, _viewed(client, name, password) as view:
+        status = view.status(path)
+        if as_json:
+            data = view.read(path)
+            say_json({"path": status.path, "bytes": len(data), "modifiedMs": status.modified_ms, "data": base64.b64encode(data).decode()})
+            return
+        for chunk in view.chunks(path):
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.flush()
+        sys.stdout.buffer.flush()
+
+
+@checkpoint.command("tail")
+@click.argument("name", metavar="NAME[/PATH]")
+@click.option("-f/-F", "--follow/--no-follow", default=True, help="Go on with what comes, until Ctrl-C; that is what it does.")
+@click.option("-n", "--batches", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last batches.")
+@password_option
+@cluster_options
+def tail(name: str, follow: bool, count: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
+    """The last batches of a checkpoint, and each that is planned or committed from now on, as it happens. An owner is not disturbed."""
+    store, path = store_and_path(name)
+    with connected(uri, protocol) as client, _viewed(client, store, password) as view:
+        said = _Said(view, path, _say_batch_json if as_json else _say_batch)
+        said.look(count)
+        while follow:
+            while not view.wait(_WAIT_S):
+                pass
+            view.refresh()
+            said.look()
+
+
+class _Said:
+    """Tells each batch once when it is planned and once when it is committed. A file that Spark wrote anew has another id."""
+
+    def __init__(self, view: FileStoreView, path: str, say: Callable[[Batch], None]) -> None:
+        self._view = view
+        self._base = path.rstrip("/")
+        self._folder = StoreFolder(view, path)
+        self._say = say
+        self._known: dict[tuple[str, int], int] = {}
+
+    def look(self, most: int | None = None) -> None:
+        """Tells what is new, at most the last ``most`` batches of it."""
+        files = {
+            (log, number): self._view.status(f"{self._base}/{log}/{number}").file_id
+            for log in ("offsets", "commits")
+            for number in self._numbers(log)
+        }
+        new = sorted({number for (log, number), file_id in files.items() if self._known.get((log, number)) != file_id})
+        self._known = files
+        for number in new if most is None else new[max(0, len(new) - most) :]:
+            try:
+                self._say(read_batch(self._folder, number, committed=("commits", number) in files))
+            except NoSuchPathError:  # a commit whose offsets are gone: Spark cleans up
+                continue
+        sys.stdout.flush()
+
+    def _numbers(self, log: str) -> list[int]:
+        return numbers(self._folder, log)
+
+
+def _say_batch_json(batch: Batch) -> None:
+    say_json(_batch_json(batch))
+
+
+def _say_batch(batch: Batch) -> None:
+    seconds = _seconds(batch)
+    took = "" if seconds is None else f" in {seconds:.1f} s"
+    what = f"committed{took}" if batch.committed else f"planned {when(batch.planned_ms) or ''}".rstrip()
+    offsets = "  ".join(f"{source}: {offset_told(offset) or '-'}" for source, offset in batch.sources.items())
+    click.echo(f"batch {batch.number:<8} {what:<30} {offsets}".rstrip())
+
+
+# --- rm, gc --------------------------------------------------------------------------------------------------------------
+
+
+@checkpoint.command("rm")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--even-if-alive", is_flag=True, help=EVEN_IF_ALIVE)
+@password_option
+@cluster_options
+def remove(names: tuple[str, ...], yes: bool, even_if_alive: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
+    """Delete checkpoints with all their files. A query that is started again without its checkpoint begins anew. Refused where an owner
+    is alive."""
+    from bk_core.client.files.upkeep import delete_file_store
+
+    failed = False
+    with connected(uri, protocol) as client:
+        for name in names:
+            if not yes:
+                click.confirm(f"delete checkpoint {name} ({_told(client, name, password)})?", abort=True, err=True)
+            report = delete_file_store(client, name, password=password.encode(), even_if_alive=even_if_alive)
+            failed = _say_left(name, report) or failed
+            if as_json:
+                say_json({"checkpoint": name, "deleted": True, "dataLedgers": list(report.deleted)})
+            else:
+                click.echo(f"checkpoint {name} deleted")
+    return 1 if failed else 0
+
+
+def _told(client: BookKeeper, name: str, password: str) -> str:
+    """For the question; what cannot be read can be deleted all the same."""
+    try:
+        with _viewed(client, name, password) as view:
+            files = [status for status, _ in view.everything() if not status.is_directory]
+            batches = [_summary(client, view, base)["committedBatch"] for base in _bases(view)]
+    except NoSuchFileStoreError:
+        raise
+    except BkError as error:
+        return str(error)
+    told = ", ".join("no batch" if batch is None else f"last batch {batch:,}" for batch in batches)
+    return f"{len(files):,} files, {sum(one.size for one in files):,} bytes, {told}"
+
+
+def _say_left(name: str, report: Any) -> bool:
+    """On standard error: data ledgers that could not be deleted. True if there are any."""
+    for ledger_id, why in (*report.failed, *report.foreign):
+        click.echo(f"checkpoint {name}: data ledger {ledger_id} is left: {why}", err=True)
+    return bool(report.failed)
+
+
+@checkpoint.command("gc")
+@click.argument("names", nargs=-1)
+@click.option("--even-if-alive", is_flag=True, help=EVEN_IF_ALIVE)
+@password_option
+@cluster_options
+def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
+    """Delete data ledgers that no file refers to, and what deleted checkpoints have left; of all checkpoints, if none is named.
+
+    Owners do that by themselves: a checkpoint that is open, or may be, is left out, and named ones are refused.
+    """
+    from bk_core.client.files.upkeep import file_stores, gc_file_store
+
+    if even_if_alive and not names:
+        raise click.UsageError("--even-if-alive needs the names of the checkpoints whose owners are to be fenced")
+    failed = False
+    with connected(uri, protocol) as client:
+        for name in names or file_stores(client, remains=True):
+            try:
+                report = gc_file_store(client, name, password=password.encode(), even_if_alive=even_if_alive)
+            except (LogWriterAliveError, NoSuchFileStoreError) as error:  # its owner looks after it; or it went meanwhile
+                if names:
+                    raise
+                if isinstance(error, LogWriterAliveError):
+                    click.echo(f"checkpoint {name} is left out: {error}", err=True)
+                continue
+            except BkError as error:
+                if names:
+                    raise
+                failed = True
+                click.echo(f"checkpoint {name}: {error}", err=True)
+                continue
+            failed = _say_left(name, report) or failed
+            if as_json:
+                left = [{"ledger": ledger_id, "error": why} for ledger_id, why in (*report.failed, *report.foreign)]
+                say_json({"checkpoint": name, "deleted": list(report.deleted), "left": left})
+            else:
+                click.echo(f"checkpoint {name}: {len(report.deleted):,} ledgers deleted")
+    return 1 if failed else 0

@@ -1,0 +1,418 @@
+"""``bk://STORE/PATH``: file stores for everything that opens files through fsspec, such as pandas, pyarrow, Dask and DuckDB.
+
+The one module that needs the package fsspec, which ``pip install "bk-spark[fsspec]"`` brings. There ``bk://`` is known without an import.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl, unquote
+from weakref import WeakValueDictionary
+
+from bk_core.client.client import connect
+from bk_core.client.files.store import FileStore
+from bk_core.client.files.upkeep import check_not_owned
+from bk_core.client.files.view import FileStoreView
+from bk_core.errors import (
+    FileStoreClosedError,
+    InvalidArgumentError,
+    MissingPackageError,
+    NoSuchFileStoreError,
+    NoSuchPathError,
+    PathExistsError,
+    PathIsDirectoryError,
+    PathNotDirectoryError,
+)
+from bk_core.protocol.files.content import Content, FileStatus
+
+try:
+    from fsspec import register_implementation
+    from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+    from fsspec.utils import stringify_path
+except ImportError:
+    _MESSAGE = f'bk:// needs fsspec, there is none ({sys.executable}): pip install "bk-spark[fsspec]" there'
+    raise MissingPackageError(_MESSAGE, package="fsspec") from None
+
+URI_VARIABLE = "BOOKKEEPER_METADATA_SERVICE_URI"
+PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
+MODES = ("r", "rw")
+_PROTOCOL = "bk"
+_QUERY = re.compile(r"\?(?=(?:uri|mode|password)=)")  # another question mark is part of a name, or of a pattern
+_SPOOL_BYTES = 8 << 20  # of a file that is being written: more of it goes to a temporary file of this machine
+_CHUNK = 1 << 20
+
+
+class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """The files of one store. Paths are absolute: '/a/b'.
+
+    ``uri`` names the cluster (by default BOOKKEEPER_METADATA_SERVICE_URI does), ``store`` the file store, ``password`` is that of the store
+    (by default BOOKKEEPER_LEDGER_PASSWORD). ``mode`` "r" reads beside the owner and disturbs nobody; every call sees what is there then.
+    "rw" owns the store, and makes it if there is none: it is refused where another owner may live, unless ``take_over``, which ends that
+    one. A file appears, or is replaced, when it is closed, at once and as a whole.
+
+    All instances of one process with the same arguments share one connection. ``close`` ends it; the next call opens another one.
+    """
+
+    protocol: ClassVar[str] = _PROTOCOL
+    root_marker: ClassVar[str] = "/"
+    cachable: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        uri: str | None = None,
+        store: str | None = None,
+        password: str | bytes | None = None,
+        mode: str = "r",
+        take_over: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        where = uri or os.environ.get(URI_VARIABLE)
+        if not where:
+            raise InvalidArgumentError(f"bk:// needs the metadata service of a cluster: uri='zk://...', or the variable {URI_VARIABLE}")
+        if not store:
+            raise InvalidArgumentError("bk:// needs the name of a file store: bk://STORE/PATH, or store=...")
+        if mode not in MODES:
+            raise InvalidArgumentError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+        secret = password if password is not None else os.environ.get(PASSWORD_VARIABLE, "")
+        self.store = store
+        self.mode = mode
+        self._key = (where, store, secret.encode() if isinstance(secret, str) else bytes(secret), mode, take_over)
+        self._connection: _Connection | None = None
+        self._held = threading.local()
+
+    # --- names ------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        path = stringify_path(path)
+        if path.startswith(f"{_PROTOCOL}://"):
+            path = _QUERY.split(path, maxsplit=1)[0][len(_PROTOCOL) + 3 :].partition("/")[2]
+        return "/" + path.strip("/")
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        """``bk://STORE/PATH?uri=...&mode=rw``. InvalidArgumentError for a password: URLs are shown in messages and kept in histories."""
+        path = stringify_path(path)
+        if not path.startswith(f"{_PROTOCOL}://"):
+            return {}
+        place, *query = _QUERY.split(path[len(_PROTOCOL) + 3 :], maxsplit=1)
+        given = dict(parse_qsl(query[0], strict_parsing=True)) if query else {}
+        if not given.keys() <= {"uri", "mode"}:
+            raise InvalidArgumentError("bk:// takes ?uri=...&mode=... and nothing else; a password goes into the storage options")
+        name = unquote(place.partition("/")[0])
+        return {**({"store": name} if name else {}), **given}
+
+    def unstrip_protocol(self, name: str) -> str:
+        return f"{_PROTOCOL}://{self.store}{self._strip_protocol(name)}"
+
+    # --- the connection -----------------------------------------------------------------------------------------------------
+
+    def _files(self) -> FileStore | FileStoreView:
+        """The files as they are now."""
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            connection = self._connection = _connection(self._key)
+        elif connection.view is not None and not getattr(self._held, "moment", False):
+            connection.view.refresh()
+        return connection.files
+
+    def _owner(self) -> FileStore:
+        if self.mode != "rw":
+            raise InvalidArgumentError(f"file store {self.store!r} was opened to read; mode='rw' (bk://...?mode=rw) owns it, and writes")
+        files = self._files()
+        assert isinstance(files, FileStore)
+        return files
+
+    def close(self) -> None:
+        """End the connection, also of the other instances with the same arguments; an owner leaves its store to others. Idempotent."""
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+
+    @contextmanager
+    def _one_moment(self) -> Iterator[None]:
+        """Meanwhile this thread sees the files of one moment."""
+        if getattr(self._held, "moment", False):
+            yield
+            return
+        self._files()
+        self._held.moment = True
+        try:
+            yield
+        finally:
+            self._held.moment = False
+
+    # --- looking ------------------------------------------------------------------------------------------------------------
+
+    def info(self, path: str, **_options: Any) -> dict[str, Any]:
+        return _info(self._files().status(self._strip_protocol(path)))
+
+    def ls(self, path: str, detail: bool = True, **_options: Any) -> list[Any]:
+        found = [_info(status) for status in self._files().listing(self._strip_protocol(path))]
+        return found if detail else [one["name"] for one in found]
+
+    def exists(self, path: str, **_options: Any) -> bool:
+        return self._files().exists(self._strip_protocol(path))
+
+    def isfile(self, path: str) -> bool:
+        return self._is_directory(path) is False
+
+    def isdir(self, path: str) -> bool:
+        return self._is_directory(path) is True
+
+    def _is_directory(self, path: str) -> bool | None:
+        """None if there is nothing. What cannot be asked is an error."""
+        try:
+            return self._files().status(self._strip_protocol(path)).is_directory
+        except NoSuchPathError:
+            return None
+
+    def find(self, path: str, *arguments: Any, **options: Any) -> Any:
+        with self._one_moment():
+            return super().find(path, *arguments, **options)
+
+    def modified(self, path: str) -> datetime:
+        return datetime.fromtimestamp(self._files().status(self._strip_protocol(path)).modified_ms / 1000, UTC)
+
+    # --- reading ------------------------------------------------------------------------------------------------------------
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_options: Any) -> bytes:
+        files, path = self._files(), self._strip_protocol(path)
+        if start is None and end is None:
+            return files.read(path)
+        first, last, _ = slice(start, end).indices(files.status(path).size)
+        return files.read(path, first, max(0, last - first))
+
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, autocommit: bool = True, **options: Any) -> Any:
+        path = self._strip_protocol(path)
+        if mode == "rb":
+            return _ReadFile(self, path, self._files().content(path), block_size=block_size, **options)
+        if mode not in ("wb", "xb"):
+            raise InvalidArgumentError(f"files of a store are read (rb), written (wb) or made (xb), each as a whole, not {mode!r}")
+        return _WrittenFile(self, path, exclusive=mode == "xb", autocommit=autocommit)
+
+    def _read_content(self, content: Content, start: int, end: int) -> bytes:
+        files = self._files()
+        return files.read_content(content, start, max(0, end - start))
+
+    # --- changing -----------------------------------------------------------------------------------------------------------
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_options: Any) -> None:
+        self._owner().put(self._strip_protocol(path), bytes(value), overwrite=mode != "create")
+
+    def cp_file(self, path1: str, path2: str, **_options: Any) -> None:
+        owner, source, target = self._owner(), self._strip_protocol(path1), self._strip_protocol(path2)
+        if owner.status(source).is_directory:
+            owner.mkdirs(target)
+        else:
+            owner.put(target, owner.chunks(source))
+
+    def mkdir(self, path: str, create_parents: bool = True, **_options: Any) -> None:
+        owner, path = self._owner(), self._strip_protocol(path)
+        if not create_parents and not owner.status(self._parent(path)).is_directory:
+            raise PathNotDirectoryError(f"{self._parent(path)!r} is a file", path=path)
+        self.makedirs(path)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        owner, path = self._owner(), self._strip_protocol(path)
+        if not exist_ok and owner.exists(path):
+            raise PathExistsError(f"{path!r} is there already", path=path)
+        owner.mkdirs(path)
+
+    def rmdir(self, path: str) -> None:
+        owner, path = self._owner(), self._strip_protocol(path)
+        if not owner.status(path).is_directory:
+            raise PathNotDirectoryError(f"{path!r} is a file", path=path)
+        owner.delete(path)
+
+    def rm_file(self, path: str) -> None:
+        self._delete(self._strip_protocol(path), recursive=False)
+
+    def _rm(self, path: str) -> None:
+        self.rm_file(path)
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """A directory goes with all below it in one step. ``maxdepth`` leaves what is deeper, and the directories that hold it."""
+        for one in self.expand_path(path):
+            for below in self._down_to(one, maxdepth) if recursive and maxdepth is not None else [one]:
+                self._delete(below, recursive=recursive and maxdepth is None)
+
+    def _down_to(self, path: str, maxdepth: int) -> list[str]:
+        return [one for one, info in self.find(path, maxdepth=maxdepth, detail=True).items() if info["type"] == "file"]
+
+    def _delete(self, path: str, *, recursive: bool) -> None:
+        owner = self._owner()
+        if owner.status(path).is_directory and not recursive:
+            raise PathIsDirectoryError(f"{path!r} is a directory; recursive=True deletes it with all in it", path=path)
+        owner.delete(path, recursive=recursive)
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
+        """One file or directory in one step, over a file that is there, and into a directory that is there. Of several, one by one."""
+        sources = self.expand_path(path1)
+        into = not isinstance(path2, str) or path2.endswith("/") or self.isdir(path2)
+        if len(sources) > 1 and not into:
+            raise PathNotDirectoryError(f"{path2!r} is no directory, so that {len(sources)} files cannot be moved into it", path=path2)
+        targets = path2 if isinstance(path2, list) else [path2] * len(sources)
+        for source, target in zip(sources, targets, strict=True):
+            place = self._strip_protocol(target)
+            below = isinstance(path2, str) and into
+            self._owner().rename(source, f"{place.rstrip('/')}/{source.rpartition('/')[2]}" if below else place, overwrite=True)
+
+    def touch(self, path: str, truncate: bool = True, **_options: Any) -> None:
+        """An empty file. One that is there is emptied; with ``truncate=False`` it stays as it is, with its time."""
+        path = self._strip_protocol(path)
+        if truncate or not self._owner().exists(path):
+            self._owner().put(path, b"")
+
+
+class _ReadFile(AbstractBufferedFile):  # type: ignore[misc]
+    """A file as it was when it was opened, whatever becomes of its name."""
+
+    def __init__(self, fs: BookKeeperFileSystem, path: str, content: Content, **options: Any) -> None:
+        self._content = content
+        super().__init__(fs, path, "rb", size=content.size, **options)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self.fs._read_content(self._content, start, end)  # type: ignore[no-any-return]
+
+
+class _WrittenFile(io.BufferedIOBase):
+    """A file that is being written. It is put when it is closed, or, in a transaction, when that is; a ``with`` that ends by an error, and
+    a file that nobody refers to any more, put nothing."""
+
+    def __init__(self, fs: BookKeeperFileSystem, path: str, *, exclusive: bool, autocommit: bool) -> None:
+        super().__init__()
+        self._owner = fs._owner()
+        self.path = path
+        self._exclusive = exclusive
+        self._autocommit = autocommit
+        self._spool = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115
+        self._size = 0
+        if exclusive and self._owner.exists(path):
+            self.discard()
+            raise PathExistsError(f"{path!r} is there already", path=path)
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: Any) -> int:
+        if self.closed:
+            raise FileStoreClosedError(f"{self.path!r} was closed; open it again to write it anew")
+        with memoryview(data) as view, view.cast("B") as octets:
+            self._size += self._spool.write(octets)
+            return octets.nbytes
+
+    def close(self) -> None:
+        """Put it, and end. Raises what kept it from being put; then it is not there."""
+        if self.closed:
+            return
+        try:
+            if self._autocommit:
+                self.commit()
+        finally:
+            super().close()
+
+    def commit(self) -> None:
+        """Put it. Of a transaction, when all files of it are closed."""
+        if not self._spool.closed:
+            try:
+                self._spool.seek(0)
+                self._owner.put(self.path, iter(lambda: self._spool.read(_CHUNK), b""), overwrite=not self._exclusive)
+            finally:
+                self._spool.close()
+
+    def discard(self) -> None:
+        """Forget it."""
+        self._spool.close()
+        super().close()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_spool") and not self.closed:
+            self.discard()
+
+
+# --- connections -----------------------------------------------------------------------------------------------------------
+
+
+class _Connection:
+    """A client and what it has opened."""
+
+    def __init__(self, uri: str, store: str, password: bytes, mode: str, take_over: bool) -> None:
+        self.pid = os.getpid()
+        self.client = connect(uri)
+        self.view: FileStoreView | None = None
+        try:
+            if mode == "r":
+                self.files: FileStore | FileStoreView = FileStoreView.open(self.client, store, password=password)
+                self.view = self.files
+            else:
+                self.files = _owned(self.client, store, password, take_over)
+        except BaseException:
+            self.client.close()
+            raise
+        self._closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """False also in a child of the process that opened it. An owner that was taken over stays, and says so to whoever asks."""
+        return not self._closed and self.pid == os.getpid()
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self.is_open:
+            self._closed = True
+            try:
+                self.files.close()
+            finally:
+                self.client.close()
+
+
+def _owned(client: Any, store: str, password: bytes, take_over: bool) -> FileStore:
+    try:
+        check_not_owned(client, store, even_if_alive=take_over)
+    except NoSuchFileStoreError:
+        pass
+    return FileStore.open(client, store, password=password)
+
+
+_Key = tuple[str, str, bytes, str, bool]
+_connections: WeakValueDictionary[_Key, _Connection] = WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def _connection(key: _Key) -> _Connection:
+    """The one that the process has: fsspec makes an instance for each thread, and two owners of a store would end one another."""
+    with _lock:
+        connection = _connections.get(key)
+        if connection is None or not connection.is_open:
+            connection = _connections[key] = _Connection(*key)
+        return connection
+
+
+def _info(status: FileStatus) -> dict[str, Any]:
+    kind = "directory" if status.is_directory else "file"
+    modified = datetime.fromtimestamp(status.modified_ms / 1000, UTC)
+    return {"name": status.path, "size": status.size, "type": kind, "mtime": modified, "ino": status.file_id}
+
+
+register_implementation(_PROTOCOL, BookKeeperFileSystem, clobber=True)

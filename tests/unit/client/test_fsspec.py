@@ -1,0 +1,336 @@
+"""``bk://`` through fsspec, and through what stands on it: pyarrow and pandas."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import fsspec.core
+import pandas
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet
+import pytest
+
+import bk_core
+from bk_core.client.files import fs as module
+from bk_core.client.files.fs import BookKeeperFileSystem
+from bk_core.client.files.store import FileStore
+from bk_core.client.files.upkeep import file_stores
+from bk_core.errors import (
+    BkError,
+    DirectoryNotEmptyError,
+    FileDataLostError,
+    FileStoreClosedError,
+    InvalidArgumentError,
+    LogWriterAliveError,
+    NoSuchFileStoreError,
+    PathExistsError,
+    PathIsDirectoryError,
+    PathNotDirectoryError,
+)
+
+LARGE = bytes(range(256)) * (10 << 10)  # 2.5 MiB
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """fsspec keeps instances for the life of the process; the clusters of tests live shorter."""
+    monkeypatch.delenv(module.URI_VARIABLE, raising=False)
+    monkeypatch.delenv(module.PASSWORD_VARIABLE, raising=False)
+    yield
+    for connection in list(module._connections.values()):
+        connection.close()
+    BookKeeperFileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def fs(uri: str) -> BookKeeperFileSystem:
+    return fsspec.filesystem("bk", uri=uri, store="s", mode="rw")
+
+
+@pytest.fixture
+def reader(uri: str, fs: BookKeeperFileSystem) -> BookKeeperFileSystem:
+    fs.touch("/there")
+    return fsspec.filesystem("bk", uri=uri, store="s")
+
+
+def seen(reader: BookKeeperFileSystem, path: str) -> None:
+    """A view sees what was acknowledged once it is confirmed."""
+    while not reader.exists(path):
+        reader._connection.view.wait(30)
+
+
+def test_files_are_written_listed_and_read(fs: BookKeeperFileSystem) -> None:
+    with fs.open("/a/b/text", "w") as text:
+        text.write("one\ntwo\n")
+    fs.pipe("/a/large", LARGE)
+    fs.pipe_file("/a/small", b"small")
+    assert fs.ls("/a", detail=False) == ["/a/b", "/a/large", "/a/small"]
+    assert fs.find("/") == ["/a/b/text", "/a/large", "/a/small"]
+    assert fs.glob("/a/*l") == ["/a/small"] and fs.glob("/a/?mall") == ["/a/small"] and fs.glob("*/b/*") == ["/a/b/text"]
+    info = fs.info("/a/large")
+    assert (info["size"], info["type"], fs.info("/a")["type"], fs.size("a/large")) == (len(LARGE), "file", "directory", len(LARGE))
+    assert fs.isfile("/a/large") and fs.isdir("/a") and not fs.isfile("/a") and not fs.isdir("/z") and not fs.exists("/z")
+    assert abs((datetime.now(UTC) - fs.modified("/a/large")).total_seconds()) < 600
+    with fs.open("/a/b/text") as text:
+        assert text.readline() == b"one\n" and text.read() == b"two\n"
+    with fs.open("/a/large", block_size=1000) as file:
+        file.seek(-3, 2)
+        assert file.read() == LARGE[-3:]
+        file.seek(1 << 20)
+        assert file.read(10) == LARGE[1 << 20 : (1 << 20) + 10]
+    assert fs.cat("/a/large") == LARGE and fs.cat_file("/a/large", 5, 9) == LARGE[5:9] and fs.cat_file("/a/large", -4) == LARGE[-4:]
+    assert fs.cat_file("/a/large", 9, 5) == b"" and fs.du("/a") == len(LARGE) + 5 + 8
+    assert fs.cat(["/a/small", "/a/b/text"]) == {"/a/small": b"small", "/a/b/text": b"one\ntwo\n"}
+    assert [names for _, _, names in fs.walk("/a")] == [["large", "small"], ["text"]]
+
+
+def test_what_is_not_there_or_of_another_kind(fs: BookKeeperFileSystem) -> None:
+    fs.pipe("/d/f", b"x")
+    for call in (fs.ls, fs.info, fs.open, fs.rm, fs.rmdir, fs.cat_file, fs.modified):
+        with pytest.raises(FileNotFoundError):
+            call("/z")
+    with pytest.raises(PathIsDirectoryError):
+        fs.open("/d")
+    with pytest.raises(PathIsDirectoryError):
+        fs.rm("/d")
+    with pytest.raises(DirectoryNotEmptyError):
+        fs.rmdir("/d")
+    with pytest.raises(PathNotDirectoryError):
+        fs.rmdir("/d/f")
+    for call in (fs.makedirs, fs.mkdir):
+        with pytest.raises(PathExistsError):
+            call("/d")
+    fs.makedirs("/d", exist_ok=True)
+    with pytest.raises(FileNotFoundError):
+        fs.mkdir("/new/below", create_parents=False)
+    with pytest.raises(PathNotDirectoryError):
+        fs.mkdir("/d/f/below", create_parents=False)
+    for mode in ("ab", "r+b"):
+        with pytest.raises(InvalidArgumentError, match="each as a whole"):
+            fs.open("/d/f", mode)
+    with pytest.raises(PathExistsError):
+        fs.open("/d/f", "xb")
+    with pytest.raises(PathExistsError):
+        fs.pipe_file("/d/f", b"y", mode="create")
+    assert fs.cat("/d/f") == b"x"
+
+
+def test_files_are_moved_copied_and_deleted(fs: BookKeeperFileSystem, tmp_path: Path) -> None:
+    fs.pipe({"/a/1": b"1", "/a/2": b"2", "/a/b/3": b"3"})
+    fs.mv("/a/1", "/a/2")
+    assert fs.cat("/a/2") == b"1" and not fs.exists("/a/1")
+    fs.mkdir("/to")
+    fs.mv("/a/2", "/to")
+    fs.mv("/a/b", "/to/", recursive=True)
+    assert fs.find("/") == ["/to/2", "/to/b/3"]
+    fs.pipe({"/x1": b"", "/x2": b""})
+    with pytest.raises(PathNotDirectoryError):
+        fs.mv("/x*", "/y")
+    fs.mv("/x*", "/to")
+    fs.mv(["/to/x1", "/to/x2"], ["/y1", "/y2"])
+    fs.copy("/to", "/copy", recursive=True)
+    assert fs.find("/copy") == ["/copy/2", "/copy/b/3"] and fs.cat("/copy/b/3") == b"3"
+    fs.get("/copy", str(tmp_path / "out"), recursive=True)
+    assert (tmp_path / "out" / "b" / "3").read_bytes() == b"3"
+    fs.put(str(tmp_path / "out"), "/back", recursive=True)
+    assert fs.cat("/back/b/3") == b"3"
+    fs.touch("/back/2", truncate=False)
+    assert fs.cat("/back/2") == b"1"
+    fs.touch("/back/2")
+    assert fs.cat("/back/2") == b""
+    fs.rm("/copy", recursive=True)
+    fs.rm(["/y1", "/y2"])
+    fs.rm("/back", recursive=True, maxdepth=1)
+    assert fs.find("/", withdirs=True) == ["/", "/a", "/back", "/back/b", "/back/b/3", "/to", "/to/2", "/to/b", "/to/b/3"]
+    fs.rm("/to/b/*")
+    fs.rmdir("/to/b")
+    fs.rm_file("/to/2")
+    assert fs.ls("/to") == []
+
+
+def test_a_file_appears_whole_when_it_is_closed(fs: BookKeeperFileSystem) -> None:
+    with fs.open("/f", "wb") as file:
+        file.write(memoryview(LARGE))
+        assert not fs.exists("/f") and file.tell() == len(LARGE) and file.writable() and not file.readable()
+    assert fs.cat("/f") == LARGE
+    with pytest.raises(ZeroDivisionError), fs.open("/f", "wb") as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    dropped = fs.open("/f", "wb")
+    dropped.write(b"half")
+    del dropped
+    assert fs.cat("/f") == LARGE
+    with pytest.raises(FileStoreClosedError):
+        file.write(b"late")
+    file.close()
+    with fs.open("/f") as before:
+        fs.pipe("/f", b"other")
+        try:
+            assert before.read() == LARGE
+        except FileDataLostError:  # its bytes may be deleted by now, but they are never mixed with others
+            pass
+    exclusive = fs.open("/new", "xb")
+    fs.pipe("/new", b"first")
+    with pytest.raises(PathExistsError):
+        exclusive.close()
+    assert fs.cat("/new") == b"first"
+
+
+def test_transactions(fs: BookKeeperFileSystem) -> None:
+    with fs.transaction:
+        with fs.open("/a", "wb") as file:
+            file.write(b"a")
+        with fs.open("/b", "wb") as file:
+            file.write(b"b")
+        assert not fs.exists("/a")
+    assert fs.cat(["/a", "/b"]) == {"/a": b"a", "/b": b"b"}
+    with pytest.raises(ZeroDivisionError), fs.transaction:
+        with fs.open("/a", "wb") as file:
+            file.write(b"c")
+        raise ZeroDivisionError
+    assert fs.cat("/a") == b"a"
+
+
+def test_reading_beside_the_owner(fs: BookKeeperFileSystem, reader: BookKeeperFileSystem) -> None:
+    fs.pipe("/a/b", LARGE)
+    seen(reader, "/a/b")
+    with reader.open("/a/b") as file:
+        assert file.read() == LARGE
+    assert reader.cat_file("/a/b", 3, 6) == LARGE[3:6] and "/a/b" in reader.find("/")
+    for change in (lambda: reader.pipe("/x", b""), lambda: reader.rm("/a/b"), lambda: reader.mkdir("/d"), lambda: reader.open("/x", "wb")):
+        with pytest.raises(InvalidArgumentError, match="mode='rw'"):
+            change()
+    assert fs.exists("/a/b")
+
+
+def test_urls(uri: str, fs: BookKeeperFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs.pipe({"/a b/c?d": b"1", "/e": b"2"})
+    strip, kwargs = BookKeeperFileSystem._strip_protocol, BookKeeperFileSystem._get_kwargs_from_urls
+    assert (
+        strip("bk://s/a b/c?d") == "/a b/c?d"
+        and strip("bk://s") == "/"
+        and strip("a/b/") == "/a/b"
+        and strip("bk://s/x?uri=zk://h/l") == "/x"
+    )
+    assert strip(["bk://s/x", "/y"]) == ["/x", "/y"]
+    assert kwargs("bk://s/x?uri=zk://h/l&mode=rw") == {"store": "s", "uri": "zk://h/l", "mode": "rw"} and kwargs("/x") == {}
+    for url in ("bk://s/x?password=secret", "bk://s/x?uri=a&password=secret"):
+        with pytest.raises(InvalidArgumentError) as raised:
+            kwargs(url)
+        assert "secret" not in str(raised.value)
+    assert fs.unstrip_protocol("/e") == "bk://s/e"
+    with fsspec.open(f"bk://s/e?uri={uri}&mode=rw", "rb") as file:
+        assert file.read() == b"2"
+    monkeypatch.setenv(module.URI_VARIABLE, uri)
+    with fsspec.open("bk://s/a b/c?d", "rb") as file:
+        assert file.read() == b"1"
+    found, path = fsspec.core.url_to_fs("bk://s/e")
+    assert (found.store, path) == ("s", "/e")
+
+
+def test_wrong_arguments(uri: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="metadata service"):
+        BookKeeperFileSystem(store="s")
+    with pytest.raises(InvalidArgumentError, match="name of a file store"):
+        BookKeeperFileSystem(uri=uri)
+    with pytest.raises(InvalidArgumentError, match="mode must be one of r, rw, not 'w'"):
+        BookKeeperFileSystem(uri=uri, store="s", mode="w")
+    with pytest.raises(NoSuchFileStoreError):
+        BookKeeperFileSystem(uri=uri, store="s").ls("/")
+
+
+def test_instances_of_all_threads_share_one_owner(uri: str, fs: BookKeeperFileSystem) -> None:
+    def write(number: int) -> None:
+        fsspec.filesystem("bk", uri=uri, store="s", mode="rw").pipe(f"/{number}", b"x")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(8)))
+    assert len(fs.ls("/")) == 8
+    copy = pickle.loads(pickle.dumps(fs))
+    assert copy.ls("/") == fs.ls("/")
+    fs.close()
+    fs.close()
+    assert len(copy.ls("/")) == 8  # opened again
+
+
+def test_an_owner_that_lives_is_ended_only_by_who_insists(uri: str) -> None:
+    with bk_core.connect(uri) as client, FileStore.open(client, "s") as store:
+        store.put("/a", b"a")
+        with pytest.raises(LogWriterAliveError):
+            BookKeeperFileSystem(uri=uri, store="s", mode="rw").ls("/")
+        other = BookKeeperFileSystem(uri=uri, store="s", mode="rw", take_over=True)
+        assert other.cat("/a") == b"a"
+        with pytest.raises(BkError):
+            for _ in range(3):
+                store.put("/late", b"late")
+        store.abandon()
+        assert file_stores(client) == ["s"]
+
+
+def test_the_password_comes_from_options_or_the_environment(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = BookKeeperFileSystem(uri=uri, store="s", mode="rw", password="right")
+    made.pipe("/a", LARGE)
+    made.close()
+    with pytest.raises(BkError, match="(?i)password"):
+        BookKeeperFileSystem(uri=uri, store="s", password="wrong").cat("/a")
+    assert BookKeeperFileSystem(uri=uri, store="s", password=b"right").cat("/a") == LARGE
+    monkeypatch.setenv(module.PASSWORD_VARIABLE, "right")
+    assert BookKeeperFileSystem(uri=uri, store="s").cat("/a") == LARGE
+    assert "right" not in repr(BookKeeperFileSystem(uri=uri, store="s"))
+
+
+def test_pandas(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(module.URI_VARIABLE, uri)
+    frame = pandas.DataFrame({"n": [1, 2, 3], "t": ["a", "b", None]})
+    frame.to_csv("bk://s/d/frame.csv?mode=rw", index=False)
+    frame.to_parquet("bk://s/d/frame.parquet?mode=rw")
+    for connection in list(module._connections.values()):
+        connection.close()
+    pandas.testing.assert_frame_equal(pandas.read_csv("bk://s/d/frame.csv"), frame)
+    pandas.testing.assert_frame_equal(pandas.read_parquet("bk://s/d/frame.parquet", storage_options={"uri": uri}), frame)
+
+
+def test_pyarrow(fs: BookKeeperFileSystem) -> None:
+    files = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))
+    table = pa.table({"n": list(range(1000)), "k": [n % 3 for n in range(1000)]})
+    pyarrow.parquet.write_to_dataset(table, "/set", partition_cols=["k"], filesystem=files)
+    found = pyarrow.parquet.read_table("/set", filesystem=files, filters=[("k", "=", 1)])
+    assert sorted(found["n"].to_pylist()) == list(range(1, 1000, 3))
+    selected = files.get_file_info(pyarrow.fs.FileSelector("/set", recursive=True))
+    assert sum(info.type == pyarrow.fs.FileType.Directory for info in selected) == 3
+    files.create_dir("/new", recursive=True)
+    files.move("/set", "/moved")
+    assert files.get_file_info("/set").type == pyarrow.fs.FileType.NotFound
+    with files.open_output_stream("/new/f") as stream:
+        stream.write(b"abc")
+    with files.open_input_file("/new/f") as stream:
+        assert stream.read_at(2, 1) == b"bc"
+    files.delete_dir("/moved")
+    files.delete_file("/new/f")
+    with pytest.raises(FileNotFoundError):
+        files.open_input_stream("/new/f")
+
+
+def test_csv_by_lines_of_text(fs: BookKeeperFileSystem) -> None:
+    with fs.open("/t", "w", encoding="utf-8", newline="") as text:
+        assert isinstance(text, io.TextIOWrapper)
+        text.writelines(f"Zeile {n}\u00e4\n" for n in range(3))
+    with fs.open("/t", "r", encoding="utf-8") as text:
+        assert list(text) == [f"Zeile {n}\u00e4\n" for n in range(3)]
+
+
+def test_the_entry_point_names_the_class() -> None:
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    where, _, name = project["entry-points"]["fsspec.specs"]["bk"].partition(":")
+    assert getattr(import_module(where), name).protocol == "bk"
