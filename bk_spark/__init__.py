@@ -6,7 +6,7 @@ from typing import Any
 
 from bk_spark.needs import check
 
-__all__ = ["BookKeeperDataSource"]
+__all__ = ["BookKeeperDataSource", "checkpoint_location"]
 
 check()
 
@@ -16,4 +16,8 @@ def __getattr__(name: str) -> Any:
         from bk_spark.source import BookKeeperDataSource
 
         return BookKeeperDataSource
+    if name == "checkpoint_location":
+        from bk_spark.checkpoint.location import checkpoint_location
+
+        return checkpoint_location
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
@@ -17,15 +18,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client import BookKeeper
+from bk_core.client.files.view import FileStoreView
 from bk_core.client.logs import read_log
-from bk_core.errors import NoSuchLogError
+from bk_core.errors import NoSuchLogError, NoSuchPathError
 from bk_core.protocol.log.segments import Segment
 from bk_spark.demo.compare import Comparison
 from bk_spark.demo.flights import Part, read_lines, write_parts
 from bk_spark.demo.plot import save_plot
 from bk_spark.demo.processes import Child, DemoError, MemoryWatch, await_that
 from bk_spark.demo.report import LedgerRow, Moment, Report, Sample, fragment_rows, render
-from bk_spark.demo.session import LOG_NAME
+from bk_spark.demo.session import CHECKPOINT, LOG_NAME
 
 PARTS_MIN = 4  # fewer leave no room for both killings
 IN_FLIGHT_PARTS = 2
@@ -45,7 +47,7 @@ class Settings:
         return self.out / "work"
 
 
-@dataclass(slots=True)
+@dataclass
 class Stage:
     """The state that the acts of the demo share: the cluster, a client, the screen, and what has been seen so far."""
 
@@ -58,6 +60,12 @@ class Stage:
     moments: list[Moment] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     dropped_rows: int = 0
+    batches: int = 0
+
+    @cached_property
+    def checkpoint(self) -> FileStoreView:
+        """The query's checkpoint, beside the driver that owns it. It is there when the first rows are."""
+        return FileStoreView.open(self.client, CHECKPOINT)
 
     def now(self) -> float:
         return time.monotonic() - self.started
@@ -133,6 +141,9 @@ def stream(stage: Stage, parts: list[Part]) -> None:
     with driver_process(stage, "second") as driver:
         stage.await_rows(sum(part.rows for part in parts), driver)
         driver.wait(stage.settings.patience_s)
+    stage.checkpoint.refresh()
+    stage.batches = len(batch_numbers(stage.checkpoint, "/commits"))
+    stage.checkpoint.close()
     stage.say(f"all {stage.committed_rows():,} rows are committed; the second driver has ended")
 
 
@@ -160,22 +171,26 @@ def kill_bookie(stage: Stage) -> None:
 
 def kill_driver(stage: Stage, driver: Child) -> None:
     """SIGKILL for the driver, its JVM and all Python workers, in the middle of a batch: planned, but not yet committed."""
-    await_that("a batch under way", lambda: unfinished_batch(stage.settings.work) is not None, stage.settings.patience_s, driver, 0.005)
+    await_that("a batch under way", lambda: unfinished_batch(stage) is not None, stage.settings.patience_s, driver, 0.005)
     processes = driver.kill()
-    batch = unfinished_batch(stage.settings.work)
+    batch = unfinished_batch(stage)
     place = f"in the middle of batch {batch}" if batch is not None else "just after a batch"
     stage.say(f"driver killed: all its {processes} processes, {place} (kill -9)", fault=True)
 
 
-def batch_numbers(folder: Path) -> set[int]:
-    """Batches that the checkpoint's offset log or commit log knows; files being written have other names."""
-    return {int(path.name) for path in folder.iterdir() if path.name.isdigit()} if folder.is_dir() else set()
+def batch_numbers(checkpoint: FileStoreView, folder: str) -> set[int]:
+    """Batches that the checkpoint's offset log or commit log knows."""
+    try:
+        return {int(status.name) for status in checkpoint.listing(folder) if status.name.isdigit()}
+    except NoSuchPathError:
+        return set()
 
 
-def unfinished_batch(work: Path) -> int | None:
+def unfinished_batch(stage: Stage) -> int | None:
     """The batch that is planned and not finished, by Spark's own checkpoint."""
-    open_batches = batch_numbers(work / "checkpoint" / "offsets") - batch_numbers(work / "checkpoint" / "commits")
-    return max(open_batches, default=None)
+    checkpoint = stage.checkpoint
+    checkpoint.refresh()
+    return max(batch_numbers(checkpoint, "/offsets") - batch_numbers(checkpoint, "/commits"), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +241,7 @@ def build_report(stage: Stage, parts: list[Part], reading: Reading, ledgers: tup
     return Report(
         comparison=reading.comparison,
         parts=len(parts),
-        batches=len(batch_numbers(work / "checkpoint" / "commits")),
+        batches=stage.batches,
         source_bytes=sum(part.bytes for part in parts),
         log_bytes=sum(ledger.bytes for ledger in ledgers),
         write_s=sum(batch["ms"] for batch in batches) / 1000,

@@ -14,10 +14,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from bk_spark import checkpoint_location
 from bk_spark.demo.compare import compare
 from bk_spark.demo.flights import NULL_TEXT, SPARK_SCHEMA, read_lines, to_table
 
 LOG_NAME = "flights"
+CHECKPOINT = "flights-in"  # a file store: the checkpoint lies in ledgers like the rows
 URI_OPTION = "bookkeeper.metadataServiceUri"
 
 
@@ -49,7 +51,7 @@ def run_driver(uri: str, work: Path, follow: bool) -> None:
     rows = files.option("maxFilesPerTrigger", "1").csv(str(work / "input"))
     writer = rows.writeStream.format("bookkeeper").queryName("flights-in").option(URI_OPTION, uri).option("log", LOG_NAME)
     writer = writer.option("ensembleSize", "3").option("writeQuorumSize", "3").option("ackQuorumSize", "2")
-    writer = writer.option("checkpointLocation", str(work / "checkpoint"))
+    writer = writer.option("checkpointLocation", checkpoint_location(spark, CHECKPOINT, uri=uri))
     writer = writer.trigger(processingTime="0 seconds") if follow else writer.trigger(availableNow=True)
     query = writer.start()
     with open(work / "progress.jsonl", "a", encoding="utf-8") as out:

@@ -1,4 +1,4 @@
-"""The demo's pieces that need neither Spark nor a cluster: input, comparison, report, picture."""
+"""The demo's pieces that need no Spark: input, comparison, report, picture, how far a checkpoint is."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import sys
 import zipfile
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from bk_core.client.files.store import FileStore
+from bk_core.client.files.view import FileStoreView
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_spark.demo.__main__ import main, parse
 from bk_spark.demo.compare import Comparison, compare
@@ -188,15 +192,21 @@ def test_picture_is_written(tmp_path: Path) -> None:
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
-def test_unfinished_batch_is_the_planned_one_without_commit(tmp_path: Path) -> None:
-    assert unfinished_batch(tmp_path) is None
-    for name in ("offsets/0", "offsets/1", "offsets/.2.tmp", "commits/0"):
-        (tmp_path / "checkpoint" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "checkpoint" / name).touch()
-    assert batch_numbers(tmp_path / "checkpoint" / "offsets") == {0, 1}
-    assert unfinished_batch(tmp_path) == 1
-    (tmp_path / "checkpoint" / "commits" / "1").touch()
-    assert unfinished_batch(tmp_path) is None
+def test_unfinished_batch_is_the_planned_one_without_commit(client: Any) -> None:
+    name = "test-demo-parts"
+    with FileStore.open(client, name) as store:
+        store.mkdirs("/state")
+    with FileStoreView.open(client, name) as view:
+        stage: Any = SimpleNamespace(checkpoint=view)
+        assert unfinished_batch(stage) is None
+        with FileStore.open(client, name) as store:
+            for path in ("/offsets/0", "/offsets/1", "/offsets/.2.tmp", "/commits/0"):
+                store.put(path, b"v1")
+        assert unfinished_batch(stage) == 1
+        assert batch_numbers(view, "/offsets") == {0, 1}
+        with FileStore.open(client, name) as store:
+            store.put("/commits/1", b"v1")
+        assert unfinished_batch(stage) is None
 
 
 def test_a_child_that_ends_by_itself_stops_the_wait_and_shows_its_log(tmp_path: Path) -> None:

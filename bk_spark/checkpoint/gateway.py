@@ -1,0 +1,293 @@
+"""The gateway: a small HTTP server in the driver that answers Spark's own WebHDFS client from file stores.
+
+A thread for each connection, which stays for many requests (HTTP/1.1). Who has shown no secret has ``HEAD_S`` for the head of a request,
+gets 401 without a word, and is cut off. At ``connections_max`` the connection that has idled longest goes; if all are busy, new ones wait
+in the listening socket.
+
+An upload may pause for ``upload_idle_s``: a task opens the file of its state when it begins and writes to it as rows come. A peer that has
+died is noticed by TCP's own probes within two minutes. Whatever ends an upload early, there is no file then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from bk_spark.checkpoint.answers import Answer
+from bk_spark.checkpoint.http_parts import BadRequest, Body, PeerGone, Request, Wire, answer_head, pairs
+from bk_spark.checkpoint.operations import Operations
+from bk_spark.checkpoint.secret import Secret
+from bk_spark.checkpoint.staging import CheckpointFiles
+
+TOKEN_PATH = "/token"
+TOKEN_FORM_MAX = 4096
+TOKEN_WAIT_S = 10.0
+TOKEN_S = 10 * 365 * 24 * 3600
+CONNECTIONS_MAX = 1024
+KEEP_ALIVE_S = 120.0
+UPLOAD_IDLE_S = 3600.0
+TEND_S = 0.5
+BACKLOG = 512
+JOIN_S = 5.0
+PROBES = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
+log = logging.getLogger("bk_spark.checkpoint")
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    socket: socket.socket
+    idle_since: float | None = None
+    thread: threading.Thread | None = field(default=None, repr=False)
+
+
+class Gateway:
+    """Listens from the moment it is made, on ``bind``:``port`` (0: any free port); clients are told ``host``.
+
+    ``refresh`` and ``access``: the two secrets. A client shows the first once, at ``TOKEN_PATH``, and is given the second, which each of
+    its requests carries. ``ended``: asked twice a second; once it says True the gateway closes itself with all its stores. ``on_close`` is
+    called when it has closed, however that came.
+    """
+
+    def __init__(
+        self,
+        bind: str = "127.0.0.1",
+        port: int = 0,
+        host: str | None = None,
+        *,
+        ended: Callable[[], bool] = lambda: False,
+        on_close: Callable[[], None] = lambda: None,
+        connections_max: int = CONNECTIONS_MAX,
+        upload_idle_s: float = UPLOAD_IDLE_S,
+    ) -> None:
+        self.refresh, self.access = Secret(), Secret()
+        self.files: dict[str, CheckpointFiles] = {}
+        self._ended, self._on_close, self._most, self._upload_idle_s = ended, on_close, connections_max, upload_idle_s
+        self._listener = _listen(bind, port)
+        self.port = int(self._listener.getsockname()[1])
+        self.host = host or bind
+        self.address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        self.operations = Operations(self.files, self.address)
+        self._lock = threading.Lock()
+        self._freed = threading.Condition(self._lock)
+        self._connections: set[_Connection] = set()
+        self._closing = threading.Event()
+        self._closed = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._accept, name="bk-checkpoint-accept", daemon=True),
+            threading.Thread(target=self._tend, name="bk-checkpoint-tend", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Gateway {self.address} {sorted(self.files)}>"
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closing.is_set()
+
+    def close(self) -> None:
+        """End all connections, carry out what was kept back, close the stores. Calling it again waits for the first call."""
+        with self._lock:
+            first, connections = not self._closing.is_set(), list(self._connections)
+            self._closing.set()
+            self._freed.notify_all()
+        if not first:
+            self._closed.wait(JOIN_S)
+            return
+        _wake(self._listener)
+        for connection in connections:
+            _wake(connection.socket)
+        deadline = time.monotonic() + JOIN_S
+        for thread in [*self._threads, *(connection.thread for connection in connections)]:
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        self._listener.close()
+        for name in list(self.files):
+            self.close_files(name)
+        self._on_close()
+        self._closed.set()
+
+    def close_files(self, name: str) -> None:
+        """Close one store; requests about it are answered that it is not open."""
+        files = self.files.pop(name, None)
+        if files is None:
+            return
+        try:
+            files.close()
+        except Exception as error:  # the others are closed too; what is durable stays so
+            log.warning("the checkpoint %s did not close well: %s", name, error)
+
+    # --- threads ------------------------------------------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        while not self._closing.wait(TEND_S):
+            for files in list(self.files.values()):
+                try:
+                    files.tend()
+                except Exception:
+                    log.exception("a defect of the checkpoint gateway")
+            if self._ended():
+                self.close()
+
+    def _accept(self) -> None:
+        waiting = select.poll()
+        waiting.register(self._listener, select.POLLIN)
+        while not self._closing.is_set():
+            waiting.poll()
+            self._make_room()
+            try:
+                accepted, _ = self._listener.accept()
+            except OSError as error:
+                if self._closing.is_set():
+                    return
+                log.warning("the checkpoint gateway cannot take a connection: %s", error)
+                self._closing.wait(TEND_S)  # no file descriptor is left, for one
+                continue
+            connection = _Connection(accepted)
+            connection.thread = threading.Thread(target=self._serve, args=(connection,), name="bk-checkpoint", daemon=True)
+            with self._lock:
+                self._connections.add(connection)
+                closing = self._closing.is_set()
+            if closing:
+                self._forget(connection)
+                return
+            try:
+                connection.thread.start()
+            except RuntimeError as error:  # no thread is left
+                log.warning("the checkpoint gateway cannot serve a connection: %s", error)
+                self._forget(connection)
+
+    def _make_room(self) -> None:
+        with self._freed:
+            while len(self._connections) >= self._most and not self._closing.is_set():
+                idle = [(kept.idle_since, kept) for kept in self._connections if kept.idle_since is not None]
+                if idle:
+                    _wake(min(idle, key=lambda pair: pair[0])[1].socket)
+                self._freed.wait(TEND_S)
+
+    def _serve(self, connection: _Connection) -> None:
+        try:
+            _settle_options(connection.socket)
+            self._converse(connection, Wire(connection.socket))
+        except (PeerGone, OSError):
+            pass
+        except Exception:
+            log.exception("a defect of the checkpoint gateway")
+        finally:
+            self._forget(connection)
+
+    def _forget(self, connection: _Connection) -> None:
+        with suppress(OSError):
+            connection.socket.close()
+        with self._freed:
+            self._connections.discard(connection)
+            self._freed.notify_all()
+
+    # --- one connection -----------------------------------------------------------------------------------------------------
+
+    def _converse(self, connection: _Connection, wire: Wire) -> None:
+        patience_s = TOKEN_WAIT_S
+        while True:
+            connection.idle_since = time.monotonic()
+            if not wire.begins(patience_s):
+                return
+            connection.idle_since = None
+            try:
+                request = wire.head()
+                stays = self._answer(wire, request)
+            except BadRequest as error:
+                wire.send(answer_head(error.status, 0, stays=False), KEEP_ALIVE_S)
+                wire.linger()
+                return
+            if not stays:
+                return
+            patience_s = KEEP_ALIVE_S
+
+    def _answer(self, wire: Wire, request: Request) -> bool:
+        """True if the connection may go on: the request was authorised, and all of it was taken off the socket."""
+        if request.method == "POST" and request.path == TOKEN_PATH:
+            return self._token(wire, request)
+        if not self.access.matches(request.authorization):
+            wire.send(answer_head(401, 0, stays=False), KEEP_ALIVE_S)
+            wire.linger()
+            return False
+        body = Body(wire, request, self._upload_idle_s)
+        begun = time.perf_counter()
+        answer = self.operations.handle(request, body)
+        if log.isEnabledFor(logging.DEBUG):
+            took_ms = (time.perf_counter() - begun) * 1e3
+            log.debug("%s %s %s: %d, %.1f ms", request.method, request.query.get("op"), request.path, answer.status, took_ms)
+        stays = request.stays and body.skip()
+        octets = answer.stream is not None
+        length = answer.length if octets else len(answer.body)
+        head = answer_head(answer.status, length, location=answer.location, stays=stays, octets=octets)
+        if answer.stream is None:
+            wire.send(head + answer.body, self._upload_idle_s)
+        elif not self._stream(wire, head, answer):
+            return False
+        if not stays:
+            wire.linger()
+        return stays
+
+    def _stream(self, wire: Wire, head: bytes, answer: Answer) -> bool:
+        """False, and the connection ends in the middle, if the bytes cannot be had: the client counts them and says so."""
+        left = answer.length
+        wire.send(head, self._upload_idle_s)
+        try:
+            for chunk in answer.stream or ():
+                left -= len(chunk)
+                if left < 0:
+                    break
+                wire.send(chunk, self._upload_idle_s)
+        except PeerGone:
+            raise
+        except Exception as error:
+            log.warning("a file of a checkpoint could not be read to its end: %s", error)
+            return False
+        return left == 0
+
+    def _token(self, wire: Wire, request: Request) -> bool:
+        """The access token for who shows the refresh token (OAuth 2, RFC 6749 section 6)."""
+        form = pairs(Body(wire, request, TOKEN_WAIT_S).all(TOKEN_FORM_MAX).decode("ascii", "replace"))
+        if form.get("grant_type") != "refresh_token" or not self.refresh.matches(form.get("refresh_token", "")):
+            wire.send(answer_head(401, 0, stays=False), KEEP_ALIVE_S)
+            wire.linger()
+            return False
+        told = json.dumps({"access_token": self.access.reveal(), "token_type": "bearer", "expires_in": TOKEN_S}).encode("ascii")
+        wire.send(answer_head(200, len(told), stays=request.stays) + told, KEEP_ALIVE_S)
+        return request.stays
+
+
+def _listen(bind: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(bind.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _settle_options(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in PROBES:
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _wake(connection: socket.socket) -> None:
+    """End a connection under the thread that waits for it, which closes it: nobody else may, because the number of a closed descriptor is
+    soon another's."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,78 @@
+"""The settings of Hadoop that lead ``webhdfs://bookkeeper-checkpoints/...`` to the gateway, in the driver's JVM and with it in all tasks.
+
+They are set while the application runs, in ``sc.hadoopConfiguration()``, of which each query takes a copy when it starts. The place is a
+name, not an address, so it stays valid when the driver comes back under another port. The secret goes under a key that has "token" in it,
+which Spark redacts wherever it shows settings (``spark.redaction.regex``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bk_core.errors import InvalidArgumentError
+
+AUTHORITY = "bookkeeper-checkpoints"
+SCHEME = "webhdfs"
+NAMENODE = "gateway"
+CLIENT_ID = "bk-spark"
+SERVICES = "dfs.nameservices"
+REFRESH_URL = "dfs.webhdfs.oauth2.refresh.url"
+OAUTH = "dfs.webhdfs.oauth2.enabled"
+REFRESH_TOKEN = "dfs.webhdfs.oauth2.refresh.token"
+PROVIDER = "org.apache.hadoop.hdfs.web.oauth2.ConfRefreshTokenBasedAccessTokenProvider"
+WIRE_LOGGERS = ("org.apache.hadoop.shaded.org.apache.http", "org.apache.http", "sun.net.www.protocol.http")
+
+
+def location(name: str) -> str:
+    """The place of the checkpoint ``name``, for Spark."""
+    return f"{SCHEME}://{AUTHORITY}/{name}"
+
+
+def settings(address: str, refresh_token: str, read_timeout_s: float, services: str = "") -> dict[str, str]:
+    """All settings. ``services``: the name services that are known already, which stay known.
+
+    The client's own repetitions are off, those of WebHDFS and the waiting that goes with them: only who asks can know if asking twice is
+    right. The time that it waits for an answer is longer than the gateway takes for one.
+    """
+    known = [name.strip() for name in services.split(",") if name.strip() and name.strip() != AUTHORITY]
+    return {
+        SERVICES: ",".join([*known, AUTHORITY]),
+        f"dfs.ha.namenodes.{AUTHORITY}": NAMENODE,
+        f"dfs.namenode.http-address.{AUTHORITY}.{NAMENODE}": address,
+        f"dfs.client.failover.proxy.provider.{AUTHORITY}": "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider",
+        "dfs.http.client.failover.max.attempts": "0",
+        "dfs.http.client.retry.policy.enabled": "false",
+        "dfs.webhdfs.socket.read-timeout": f"{int(read_timeout_s * 1000)}ms",
+        OAUTH: "true",
+        "dfs.webhdfs.oauth2.access.token.provider": PROVIDER,
+        "dfs.webhdfs.oauth2.client.id": CLIENT_ID,
+        REFRESH_URL: f"http://{address}/token",
+        REFRESH_TOKEN: refresh_token,
+        "dfs.webhdfs.oauth2.refresh.token.expires.ms.since.epoch": "0",
+    }
+
+
+def check(configuration: Any) -> None:
+    """InvalidArgumentError if the application uses WebHDFS with OAuth 2 for something else: Hadoop has one such setting for all."""
+    others = configuration.get(f"dfs.client.failover.proxy.provider.{AUTHORITY}") is None and configuration.get(OAUTH) == "true"
+    if others:
+        raise InvalidArgumentError(
+            f"{OAUTH} is set already, for a WebHDFS that is not ours, and Hadoop has one such setting for all of an application: "
+            "keep the checkpoint there, or run the query in an application without it"
+        )
+
+
+def apply(jvm: Any, configuration: Any, address: str, refresh_token: str, read_timeout_s: float) -> None:
+    """Set them, and forget a client that the JVM has kept from an earlier gateway."""
+    _quieten(jvm)
+    for key, value in settings(address, refresh_token, read_timeout_s, configuration.get(SERVICES) or "").items():
+        configuration.set(key, value)
+    place = jvm.java.net.URI(f"{SCHEME}://{AUTHORITY}/")
+    jvm.org.apache.hadoop.fs.FileSystem.get(place, configuration).close()
+
+
+def _quieten(jvm: Any) -> None:
+    """At level DEBUG the HTTP clients of the JVM log what they send, the secret included. Theirs goes to INFO, whatever the root has."""
+    level = jvm.org.apache.logging.log4j.Level.INFO
+    for name in WIRE_LOGGERS:
+        jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(name, level)

@@ -1,0 +1,96 @@
+"""Settings and addresses of ``checkpoint_location``, without a Spark."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bk_spark
+from bk_core.errors import ArgumentTypeError, InvalidArgumentError
+from bk_spark.checkpoint import checkpoint_location, hadoop_conf
+from bk_spark.checkpoint.location import _addresses
+from bk_spark.checkpoint.secret import Secret
+
+ROOT = Path(__file__).resolve().parents[3]
+SPARK_REDACTS = re.compile("(?i)secret|password|token|access[.]?key")  # spark.redaction.regex
+
+
+class Context:
+    """The two things of a SparkContext that say where the driver is."""
+
+    def __init__(self, master: str, **conf: str) -> None:
+        self.master, self.conf = master, {f"spark.driver.{key}": value for key, value in conf.items()}
+
+    def getConf(self) -> dict[str, str]:  # noqa: N802  # Spark's name
+        return self.conf
+
+
+def test_the_secret_stands_under_a_name_that_spark_redacts_and_nowhere_else() -> None:
+    secret = Secret().reveal()
+    made = hadoop_conf.settings("127.0.0.1:4000", secret, 240)
+    assert [key for key, value in made.items() if secret in value] == [hadoop_conf.REFRESH_TOKEN]
+    assert SPARK_REDACTS.search(hadoop_conf.REFRESH_TOKEN)
+    assert secret not in hadoop_conf.location("flights") == "webhdfs://bookkeeper-checkpoints/flights"
+
+
+def test_other_name_services_stay_known_and_ours_is_there_once() -> None:
+    once = hadoop_conf.settings("127.0.0.1:4000", "x", 240, "mine, theirs")
+    assert once["dfs.nameservices"] == "mine,theirs,bookkeeper-checkpoints"
+    again = hadoop_conf.settings("127.0.0.1:4001", "x", 240, once["dfs.nameservices"])
+    assert again["dfs.nameservices"] == once["dfs.nameservices"]
+    assert again["dfs.namenode.http-address.bookkeeper-checkpoints.gateway"] == "127.0.0.1:4001"
+    assert again["dfs.webhdfs.socket.read-timeout"] == "240000ms" and again["dfs.http.client.failover.max.attempts"] == "0"
+
+
+def test_another_webhdfs_with_oauth_is_not_broken() -> None:
+    theirs = {hadoop_conf.OAUTH: "true", "dfs.webhdfs.oauth2.client.id": "theirs"}
+    with pytest.raises(InvalidArgumentError, match="for a WebHDFS that is not ours"):
+        hadoop_conf.check(theirs)
+    hadoop_conf.check({})
+    hadoop_conf.check(hadoop_conf.settings("127.0.0.1:4000", "x", 240))
+
+
+@pytest.mark.parametrize(
+    ("context", "host", "bind", "expected"),
+    [
+        (Context("local[2]", host="192.0.2.7"), None, None, ("127.0.0.1", "127.0.0.1")),
+        (Context("local", host="192.0.2.7"), None, None, ("127.0.0.1", "127.0.0.1")),
+        (Context("local[2]", host="192.0.2.7"), None, "0.0.0.0", ("0.0.0.0", "192.0.2.7")),
+        (Context("local-cluster[2,1,1024]", host="192.0.2.7"), None, None, ("192.0.2.7", "192.0.2.7")),
+        (Context("spark://master:7077", host="driver", bindAddress="0.0.0.0"), None, None, ("0.0.0.0", "driver")),
+        (Context("yarn", host="driver", bindAddress="10.0.0.1"), "outside", "10.0.0.2", ("10.0.0.2", "outside")),
+    ],
+)
+def test_tasks_find_the_driver_where_spark_says(context: Any, host: str | None, bind: str | None, expected: tuple[str, str]) -> None:
+    assert _addresses(context, host, bind) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"name": 7}, ArgumentTypeError),
+        ({"name": "a/b"}, InvalidArgumentError),
+        ({"name": "../x"}, InvalidArgumentError),
+        ({"patience_s": 0}, InvalidArgumentError),
+        ({"port": 70_000}, InvalidArgumentError),
+        ({"password": 5}, ArgumentTypeError),
+        ({}, InvalidArgumentError),
+    ],
+)
+def test_arguments_are_looked_at_before_anything_is_done(given: dict[str, Any], error: type[Exception]) -> None:
+    name = given.pop("name", "x")
+    with pytest.raises(error) as caught:
+        checkpoint_location(object(), name, **given)
+    assert "5" not in str(caught.value) or "password" not in given
+
+
+def test_the_package_exports_it_without_loading_it() -> None:
+    assert bk_spark.checkpoint_location is checkpoint_location and "checkpoint_location" in bk_spark.__all__
+    program = "import sys, bk_spark; print([name for name in sys.modules if name.startswith('bk_spark.checkpoint')])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
