@@ -88,6 +88,7 @@ class LogLeader(LogMachine):
         self._queue: deque[Run] = deque()
         self._next_entry_id = 0
         self._ambiguous = False  # an attempt to list the following ledger may still be applied
+        self._perhaps_listed = False  # such an attempt may have been applied, and nobody has seen the list since
         self._open_tokens: list[Any] = []
         self._roll_tokens: list[Any] = []
         self._close_tokens: list[Any] = []
@@ -235,7 +236,7 @@ class LogLeader(LogMachine):
     def _on_created(self, event: LedgerCreated) -> None:
         match event.outcome:
             case Outcome.OK:
-                self.following = event.ledger_id
+                self.following, self._perhaps_listed = event.ledger_id, False
                 if self.state is LeaderState.SERVING:
                     self.rolling = Roll.LISTING
                 self._write_list()
@@ -256,7 +257,7 @@ class LogLeader(LogMachine):
                 assert self.following is not None
                 self._listed((*self.ledgers, self.following), event.version)
             case Outcome.UNKNOWN:
-                self._ambiguous = True
+                self._ambiguous = self._perhaps_listed = True
                 self._after("list", self._options.retry_ns, self._write_list)
             case Outcome.CONFLICT:  # META-13: no earlier attempt can apply any more; META-14: look, then decide
                 self._ambiguous = False
@@ -294,12 +295,18 @@ class LogLeader(LogMachine):
             else:
                 self._check_following()
         else:
-            if self.following not in event.ledgers:  # listed, and another one behind it: it is part of the log now
+            if self._is_never_listed(event.ledgers):
                 self._discard_following()
+            self.following = None
             if self.state is LeaderState.SERVING:
                 self._abdicate("another leader has put a ledger on the list")
             else:
                 self._start_over()
+
+    def _is_never_listed(self, ledgers: tuple[int, ...]) -> bool:
+        """LOG-9: an attempt whose answer was lost may have listed our ledger, with others behind it, and those that are in the tail of the
+        list now may have pushed it into the history since. It stays then; a janitor, who looks there, finds it by its intent."""
+        return self.following not in ledgers and not self._perhaps_listed
 
     def _was_condemned(self, event: ListRead) -> bool:
         return self.following in event.condemned

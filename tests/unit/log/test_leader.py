@@ -118,6 +118,23 @@ def test_a_conflict_deletes_the_new_ledger_and_starts_again_after_a_pause_and_a_
     assert lead.done == {"open": 10}
 
 
+def test_a_ledger_that_was_listed_and_sealed_meanwhile_stays() -> None:
+    """LOG-9: the answer to its listing was lost, and by the next look others have pushed it out of the list's tail into the history."""
+    lead = Lead()
+    lead.up_to_listing((1,), 3, 9)
+    lead.reply(WriteList, Outcome.UNKNOWN)
+    lead.fire("list")
+    lead.reply(WriteList, Outcome.CONFLICT)
+    lead.reply(ReadList, ledgers=(20, 21), version=40)
+    assert lead.deleted == []
+    lead.fire("round")
+    lead.reply(CheckLeadership, leading=True)
+    lead.up_to_listing((20, 21), 40, 22)
+    lead.reply(WriteList, Outcome.CONFLICT)
+    lead.reply(ReadList, ledgers=(20, 21, 30), version=41)
+    assert lead.deleted == [22]  # another ledger, and no attempt of this one is in doubt
+
+
 def test_pauses_grow_and_rounds_end() -> None:
     """LOG-4: safety needs no election and no luck; patience ends."""
     lead, pauses = Lead(rounds_max=4, backoff_ns=100, backoff_max_ns=300), []
