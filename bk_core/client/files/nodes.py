@@ -14,12 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from bk_core.client.files.names import nodes_path
+from bk_core.client.files.names import nodes_path, store_of
 from bk_core.client.identity import delete_own
 from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, read_ledger_list, until_definite
 from bk_core.errors import (
     BkError,
     ClientClosedError,
+    FileStoreClosedError,
     ForeignLedgerError,
     MetadataFormatError,
     MetadataOutcomeUnknownError,
@@ -47,7 +48,8 @@ class DataNode:
 def create_data_ledger(client: LogClient, log: str, log_id: str, properties: LogProperties, password: bytes) -> Any:
     """A new ledger for contents of files, with the settings of the store's log, whose node is there before it. Returns its writer.
 
-    Whatever creating a ledger raises; the node is deleted again then, unless the ledger may have come to be.
+    Whatever creating a ledger raises; the node is deleted again then, unless the ledger may have come to be. FileStoreClosedError, and no
+    ledger, if another owner has deleted the node meanwhile: nobody would find the ledger any more.
     """
     cluster = client.store.cluster_id()
     custom = {LOG_KEY: log.encode(), LOG_ID_KEY: log_id.encode(), LOG_ROOT_KEY: client.store.log_root.encode()}
@@ -74,7 +76,25 @@ def create_data_ledger(client: LogClient, log: str, log_id: str, properties: Log
                 _forget(client, log, ledger_id)
         raise
     handle.tells_when_dropped = False
+    if not _is_noted(client, log, ledger_id):
+        handle.close()
+        client.delete_ledger(ledger_id, even_if_listed=True)
+        raise FileStoreClosedError(
+            f"another owner of file store {store_of(log)!r} has deleted the node of ledger {ledger_id} while the ledger was made, "
+            "so nothing was written to it: open the store again",
+            store=store_of(log),
+            ledger=ledger_id,
+        )
     return handle
+
+
+def _is_noted(client: LogClient, log: str, ledger_id: int) -> bool:
+    """True if the node is there once the ledger is. Whoever deletes the node after that looks for the ledger once more."""
+    try:
+        client.store.read(f"{nodes_path(log)}/{ledger_id}")
+    except NoNodeError:
+        return False
+    return True
 
 
 def data_ledgers(client: LogClient, log: str) -> list[int]:
@@ -113,6 +133,8 @@ def delete_data_ledger(client: LogClient, log: str, log_id: str, ledger_id: int,
     existed = delete_own(client, log, log_id, ledger_id, password)
     client.store.check_cluster()  # a cluster made anew meanwhile may have a node of its own there (OWN-10)
     _forget(client, log, ledger_id)
+    if not existed and ledger_exists(client, ledger_id):  # it was being made: its maker has seen the node, which is gone now
+        existed = delete_own(client, log, log_id, ledger_id, password)
     return existed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import bk_core
+from bk_core.client.files import nodes as nodes_module
 from bk_core.client.files import store as store_module
 from bk_core.client.files import works as works_module
 from bk_core.client.files.names import store_log, store_of
@@ -486,6 +488,62 @@ def test_what_a_dead_owner_left(client: bk_core.BookKeeper) -> None:
             delete_data_ledger(client, LOG, log_id, ledger_id, b"")
     foreign.close()
     staged.release()
+
+
+def test_fs_16_a_ledger_of_a_later_owner_is_left_alone(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FS-16: it is made after this owner took the store over, and before it serves. What a dead owner left is dropped all the same."""
+    FileStore.open(client, "a").close()
+    listed = read_ledger_list(client, LOG)
+
+    def made() -> int:
+        with create_data_ledger(client, LOG, listed.log_id, listed.properties, b"") as ledger:
+            return int(ledger.ledger_id)
+
+    earlier, later, real = made(), [], store_module.open_log
+
+    def open_log(*arguments: Any, **options: Any) -> Any:
+        opened = real(*arguments, **options)
+        later.append(made())
+        return opened
+
+    monkeypatch.setattr(store_module, "open_log", open_log)
+    with FileStore.open(client, "a"):
+        eventually(lambda: earlier not in nodes(client))
+    assert nodes(client) == later
+
+
+def test_a_data_ledger_whose_node_goes_while_it_is_made(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another owner deletes the node before the ledger is there, or between the look of its maker and its own: no ledger is left."""
+    FileStore.open(client, "a").close()
+    listed = read_ledger_list(client, LOG)
+    before = set(client.list_ledgers())
+
+    def go(ledger_id: int) -> None:
+        delete_data_ledger(client, LOG, listed.log_id, ledger_id, b"")
+
+    with monkeypatch.context() as patched:
+        create = client.create_ledger
+        patched.setattr(client, "create_ledger", lambda **options: (go(options["ledger_id"]), create(**options))[1])
+        with pytest.raises(FileStoreClosedError, match="has deleted the node of ledger"):
+            create_data_ledger(client, LOG, listed.log_id, listed.properties, b"")
+    assert set(client.list_ledgers()) == before and nodes(client) == []
+
+    with monkeypatch.context() as patched:
+        handles, forget = [], nodes_module._forget
+
+        def late(*arguments: Any) -> None:
+            patched.setattr(nodes_module, "_forget", forget)
+            handles.append(client.create_ledger(ledger_id=arguments[2], custom=custom))
+            forget(*arguments)
+
+        number = client.store.new_ledger_id()
+        custom = {"log": LOG.encode(), "logId": listed.log_id.encode()}
+        whose = {"cluster": client.store.cluster_id(), "logId": listed.log_id}
+        client.store.create(f"files/{LOG}/{number}", json.dumps(whose).encode())
+        patched.setattr(nodes_module, "_forget", late)
+        go(number)
+        assert handles
+    assert set(client.list_ledgers()) == before and nodes(client) == []
 
 
 def test_a_data_ledger_of_another_log_is_not_deleted(client: bk_core.BookKeeper) -> None:
