@@ -440,6 +440,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "if False:",
         "tests/unit/files/test_data_ledgers.py::test_fs_14_a_dropped_ledger_is_never_referred_to_again",
     ),
+    UnitMutation(
+        "FS-17",
+        "bk_core.client.files.view",
+        " and not self._is_trimmed",
+        "",
+        "tests/unit/client/test_file_view.py::test_fs_17_a_store_whose_owner_died_behind_a_trim_is_not_shown_as_empty",
+    ),
     _of(_IDENTITY, "OWN-6", "is_named = custom.get(LOG_KEY) == name.encode()", "is_named = True", "test_how_a_ledger_stands_to_a_log"),
     _of(_IDENTITY, "OWN-11", "if adopted and is_unnamed(custom):", "if adopted:", "test_how_a_ledger_stands_to_a_log"),
     _of(_IDENTITY, "OWN-9", "traces.intended or ", "", "test_when_a_ledger_is_an_orphan"),

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 from bk_core.arguments import SECONDS, SECRET, checked
 from bk_core.client.files.names import store_log, store_of
 from bk_core.client.files.reading import ContentReader
+from bk_core.client.list_store import read_ledger_list
 from bk_core.client.log_reader import LogReader
 from bk_core.client.logs import list_logs
 from bk_core.client.near import meant
@@ -20,15 +21,15 @@ from bk_core.protocol.files.tree import FileTree
 from bk_core.protocol.log.position import Position
 
 TRIES = 5  # so often what an owner does while we read may make us begin again
-BASE_S = 10.0  # the longest wait for the end of a snapshot whose beginning is all that is there
+BASE_S = 10.0  # the longest wait for a whole snapshot of which too little is confirmed
 T = TypeVar("T")
 
 
 class FileStoreView:
     """The files of a store as its log tells them, up to the last ``refresh``. Its owner, if there is one, is not disturbed.
 
-    What the owner was told is done shows here once the bookies tell that it is confirmed: with the owner's next change, or after a
-    moment (LC-5). Of an owner that died, the last changes may show only when the store was opened by another one.
+    An acknowledged change shows here once bookies report it as confirmed: with the next change, or after the explicit LAC (LC-5). If the
+    owner died, its last changes may show only after another owner opens the store.
 
     Several threads may use it. ``close`` it, or use it with ``with``.
     """
@@ -134,8 +135,9 @@ class FileStoreView:
     def refresh(self) -> bool:
         """Take in what has happened since; True if something has. NoSuchFileStoreError if the store was deleted meanwhile.
 
-        Where the owner has cut off its log under us (it does behind a snapshot of all files), we begin again at that snapshot. Whatever
-        fails, the files stay as they were known before.
+        Where the owner has trimmed its log under us (it does that behind a snapshot of all files), we begin again at that snapshot, and
+        show the files as they were known before until all of it is there. FileStoreError if it does not come. After any error the view
+        shows the files of one moment: the moment that it knew before, or a later one.
         """
         with self._lock:
             self._check_open()
@@ -157,8 +159,9 @@ class FileStoreView:
             changed = replay.read()
             while not replay.is_whole:
                 if not replay.reader.wait(max(0.0, deadline - time.monotonic())):
-                    told = f"file store {self.name!r} has no whole snapshot of its files that is confirmed; where its owner died, open it"
-                    raise FileStoreError(told, store=self.name)
+                    told = f"file store {self.name!r} has no whole snapshot of its files that is confirmed, so nobody can tell which it has"
+                    how = f"where its owner died, open it (FileStore.open), or run `bk checkpoint gc {self.name}`"
+                    raise FileStoreError(f"{told}; {how}", store=self.name)
                 changed = replay.read() or changed
         except BaseException:
             self._is_broken = True  # records may have been read and not taken
@@ -210,12 +213,18 @@ class _Replay:
     def __init__(self, client: Any, name: str, log: str, password: bytes) -> None:
         self.reader = LogReader(client, log, password=password)
         self.files = FileReplay(name)
+        self._client = client
         self._records = 0
 
     @property
     def is_whole(self) -> bool:
-        """False while all that there is to read begins in the middle of what the log had, and no snapshot in it is whole."""
-        return self.files.complete or not self._records
+        """False while no snapshot is whole and the log may have had files. FS-17: a log without a record that we can see is that of a new
+        store only if it was never trimmed; it is looked at after it was read, so nothing was cut off before we read it either."""
+        return self.files.complete or (not self._records and not self._is_trimmed)
+
+    @property
+    def _is_trimmed(self) -> bool:
+        return read_ledger_list(self._client, self.reader.name).trimmed_seq > 0
 
     def read(self) -> bool:
         """True if there was anything new."""

@@ -12,8 +12,9 @@ import pytest
 import bk_core
 from bk_core.client.files import view as views
 from bk_core.client.files.store import FileStore
-from bk_core.client.files.upkeep import delete_file_store
+from bk_core.client.files.upkeep import delete_file_store, gc_file_store
 from bk_core.client.files.view import FileStoreView
+from bk_core.client.list_store import log_path
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log, read_log
 from bk_core.errors import (
@@ -30,12 +31,15 @@ from bk_core.errors import (
 from bk_core.metadata import open_store
 from bk_core.metadata.store import MetadataStore
 from bk_core.protocol.files.records import BaseBegin, BaseEnd, Mkdirs, encode
+from bk_core.protocol.files.state import FileLimits
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.segments import LogProperties
 
 LIMITS = Limits(explicit_lac_ns=5_000_000)
 LARGE = bytes(range(256)) * (5 << 11)  # 2.5 MiB: three entries of a data ledger
+PUTS = 17
+OFTEN_BYTES = FileLimits().compact_bytes // PUTS + 1  # within the record
 
 
 @pytest.fixture
@@ -141,6 +145,75 @@ def test_what_the_owner_trims_under_a_view_makes_it_begin_again(client: bk_core.
             assert late.everything() == view.everything()
 
 
+@pytest.fixture
+def late(uri: str) -> Iterator[bk_core.BookKeeper]:
+    """A client that confirms its last entry with the next one alone: bookies hear nothing more of it for an hour."""
+    with bk_core.connect(uri, limits=Limits(explicit_lac_ns=3_600_000_000_000)) as client:
+        yield client
+
+
+def trimmed(store: FileStore, client: bk_core.BookKeeper) -> None:
+    """Changes the store until it makes a base, and leaves it when the log begins with that base, which nobody is told is confirmed."""
+    first = read_log(client, store.log_name).first_position
+    for _ in range(PUTS):  # the last of them makes a base due, so none comes behind it
+        store.put("/often", bytes(OFTEN_BYTES))
+    changed = threading.Event()
+    watch = client.store.watch(log_path(store.log_name), changed.set)
+    while read_log(client, store.log_name).first_position == first:
+        assert changed.wait(30)
+        changed.clear()
+    watch.cancel()
+
+
+def test_fs_17_a_trimmed_log_without_a_base_is_not_shown_as_empty(late: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view that follows keeps what it knew; one that is opened then is refused. Both see everything with the owner's next change."""
+    monkeypatch.setattr(views, "BASE_S", 0.1)
+    with FileStore.open(late, "s") as store:
+        store.put("/kept", b"kept")
+        store.put("/next", b"next")
+        with FileStoreView.open(late, "s") as view:
+            assert view.read("/kept") == b"kept"
+            before = view.everything()
+            trimmed(store, late)
+            for _ in range(2):
+                with pytest.raises(FileStoreError, match="no whole snapshot.*FileStore.open.*bk checkpoint gc s"):
+                    view.refresh()
+                assert view.everything() == before and view.read("/kept") == b"kept"
+            with pytest.raises(FileStoreError, match="no whole snapshot"):
+                FileStoreView.open(late, "s")
+            monkeypatch.setattr(views, "BASE_S", 30.0)
+            with ThreadPoolExecutor(1) as thread:
+                opening = thread.submit(FileStoreView.open, late, "s")
+                store.put("/last", b"last")
+                with opening.result(60) as other:
+                    assert other.read("/kept") == b"kept"
+            view.refresh()
+            assert view.read("/kept") == b"kept" and view.status("/often").size == OFTEN_BYTES
+
+
+@pytest.mark.parametrize("is_gc", [False, True])
+def test_fs_17_a_store_whose_owner_died_behind_a_trim_is_not_shown_as_empty(
+    late: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, is_gc: bool
+) -> None:
+    monkeypatch.setattr(views, "BASE_S", 0.1)
+    store = FileStore.open(late, "s")
+    store.put("/kept", b"kept")
+    with FileStoreView.open(late, "s") as view:
+        trimmed(store, late)
+        store.abandon()
+        with pytest.raises(FileStoreError, match="no whole snapshot"):
+            view.refresh()
+        with pytest.raises(FileStoreError, match="no whole snapshot"):
+            FileStoreView.open(late, "s")
+        if is_gc:
+            gc_file_store(late, "s", even_if_alive=True)
+        else:
+            FileStore.open(late, "s").close()
+        assert view.refresh() and view.read("/kept") == b"kept"
+        with FileStoreView.open(late, "s") as other:
+            assert other.everything() == view.everything()
+
+
 def walked(store: FileStore, path: str) -> list[Any]:
     found = [store.status(path)]
     for status in store.listing(path):
@@ -177,9 +250,10 @@ def test_an_owner_that_died_leaves_all_that_was_confirmed(client: bk_core.BookKe
         store.abandon()
         with FileStoreView.open(client, "s") as other:
             seen(other, "/a", b"a")
-        FileStore.open(client, "s").close()
-        assert view.refresh() or view.exists("/a")
-        seen(view, "/a", b"a")
+        with FileStore.open(client, "s") as store:
+            store.put("/b", b"b")
+        assert view.refresh() and not view.refresh()
+        assert view.read("/a") == b"a" and view.read("/b") == b"b"
 
 
 def test_stores_that_are_not_there_are_named(client: bk_core.BookKeeper, store: FileStore) -> None:
