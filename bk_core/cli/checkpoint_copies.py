@@ -23,6 +23,7 @@ from bk_core.cli.output import cluster_options, connected, password_option, prog
 from bk_core.errors import (
     FileDataLostError,
     FileStoreError,
+    FileStoreTakenOverError,
     InvalidArgumentError,
     NoSuchFileStoreError,
     PathExistsError,
@@ -184,14 +185,17 @@ def copy_in(
 ) -> None:
     """Copy the checkpoint in DIR into a new file store. Every file is read back and compared.
 
-    Its query must not run. Check sums of Hadoop's local file system (.NAME.crc) are left out. Nothing is left of an import that failed.
+    The query of the checkpoint must not run meanwhile. The import leaves out the check sums of Hadoop's local file system (.NAME.crc). An
+    import that fails leaves a new store away and an old one as it was; where it cannot put the old files back, it names the folders of
+    the store that hold the old and the new ones. Files get the time of the import as their time, so `bk checkpoint show` tells that time
+    for commits of before.
     """
     plan = scan(directory)
     with connected(uri, protocol) as client:
         existed = _is_free_for(client, name, replace=replace, even_if_alive=even_if_alive)
         if existed and not yes:
             click.confirm(f"replace all files of checkpoint {name}?", abort=True, err=True)
-        done = import_files(client, name, plan, password.encode(), existed=existed)
+        done = import_files(client, name, plan, password.encode(), existed=existed, even_if_alive=even_if_alive)
     if as_json:
         say_json({"checkpoint": name, "files": done.files, "bytes": done.bytes, "dropped": done.dropped, "replaced": existed})
     else:
@@ -253,15 +257,21 @@ def _is_free_for(client: BookKeeper, name: str, *, replace: bool, even_if_alive:
     return True
 
 
-def import_files(client: BookKeeper, name: str, plan: Plan, password: bytes, *, existed: bool) -> Copied:
-    """All files first into a directory of their own in the store, and where they belong when all of them are there and the same. Of what
-    failed nothing is left: neither the directory, nor a store that was not there before."""
-    from bk_core.client.files.store import FileStore
-    from bk_core.client.files.upkeep import delete_file_store
+def import_files(client: BookKeeper, name: str, plan: Plan, password: bytes, *, existed: bool, even_if_alive: bool = False) -> Copied:
+    """Copy all files into a folder of their own in the store first, and move them to their places once all of them are there and the same.
 
-    store = FileStore.open(client, name, password=password, create=not existed)
+    An import that fails deletes a store that was not there before. Of one that was, it deletes the new files while no old one was moved,
+    and moves all back after that; FileStoreError names the folders where that fails. LogWriterAliveError or FileStoreTakenOverError for
+    a store that somebody else opened meanwhile, PathExistsError for one that somebody else made.
+    """
+    from bk_core.client.files.upkeep import delete_file_store, own_file_store
+
+    store = own_file_store(client, name, password=password, create=not existed, even_if_alive=existed and even_if_alive)
+    if not existed and store.listing("/"):
+        store.close()
+        raise PathExistsError(f"somebody else has made a checkpoint {name!r} meanwhile; it was left as it is", store=name)
     try:
-        done = _fill(store, plan, f"/.importing-{uuid.uuid4().hex}", existed=existed)
+        done = _fill(store, plan, uuid.uuid4().hex, existed=existed)
         store.close()
         return done
     except BaseException:
@@ -269,27 +279,64 @@ def import_files(client: BookKeeper, name: str, plan: Plan, password: bytes, *, 
             store.close()  # so that every reader sees that what was made is gone
         else:
             store.abandon()
-        if not existed:
+        if not existed and not isinstance(store.error, FileStoreTakenOverError):  # else it is the other owner's now
             delete_file_store(client, name, password=password, even_if_alive=True)
         raise
 
 
-def _fill(store: FileStore, plan: Plan, aside: str, *, existed: bool) -> Copied:
+def _fill(store: FileStore, plan: Plan, mark: str, *, existed: bool) -> Copied:
+    aside, replaced = f"/.importing-{mark}", f"/.replaced-{mark}"
     try:
         done = _put_all(store, plan, aside)
         if scan(plan.root) != plan:
             raise FileStoreError(f"{plan.root} was changed while it was copied: its query must not run meanwhile", store=store.name)
-        for one in store.listing("/"):
-            if one.path != aside:
-                store.delete(one.path, recursive=True)
-        for one in store.listing(aside):
-            store.rename(one.path, f"/{one.name}")
-        store.delete(aside)
-        return done
     except BaseException:
         if existed and store.is_open:
             store.delete(aside, recursive=True)
         raise
+    _swap(store, aside, replaced, existed=existed)
+    try:
+        store.delete(aside)
+        store.delete(replaced, recursive=True)
+    except BaseException as error:
+        if not existed:
+            raise
+        told = f"all files were imported into file store {store.name!r}, but the old ones may still be in its folder {replaced}: {error!r}"
+        raise FileStoreError(f"{told}; delete that folder when the store can be opened", store=store.name) from error
+    return done
+
+
+def _swap(store: FileStore, aside: str, replaced: str, *, existed: bool) -> None:
+    """Move all files of the store into ``replaced``, and those of ``aside`` to their places. No file is deleted. An error undoes it in a
+    store that ``existed``; another one is deleted anyway."""
+    old = [(one.path, f"{replaced}/{one.name}") for one in store.listing("/") if one.path != aside]
+    new = [(one.path, f"/{one.name}") for one in store.listing(aside)]
+    moves: list[tuple[str, str]] = []
+    try:
+        store.mkdirs(replaced)
+        for source, target in (*old, *new):
+            moves.append((source, target))
+            store.rename(source, target)
+    except BaseException as error:
+        if existed:
+            _undo(store, moves, aside, replaced, error)
+        raise
+
+
+def _undo(store: FileStore, moves: list[tuple[str, str]], aside: str, replaced: str, error: BaseException) -> None:
+    """FileStoreError, which names the folders that hold the files, if these moves cannot be undone."""
+    try:
+        store.flush()  # the last move may have been interrupted: from here on the store tells if it was done
+        for source, target in reversed(moves):
+            if not store.exists(source):
+                store.rename(target, source)
+        store.delete(replaced)
+        store.delete(aside, recursive=True)
+    except BaseException as failed:
+        told = f"the import into file store {store.name!r} failed while it moved files ({error!r}), and moving them back too ({failed!r})"
+        where = f"the old files are in its folder {replaced}, or still in their places, and the new ones in {aside} or in their places"
+        how = f"`bk checkpoint export {store.name}{replaced} DIR` copies the old ones out"
+        raise FileStoreError(f"{told}. None was deleted: {where}; {how}", store=store.name) from error
 
 
 def _put_all(store: FileStore, plan: Plan, aside: str) -> Copied:

@@ -59,7 +59,10 @@ def _absolute(path: str) -> str:
 @password_option
 @cluster_options
 def show_stores(name: str | None, path: str, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """All checkpoints with their size and last batch, or the files of one (below PATH). Never fences: an owner is not disturbed."""
+    """All checkpoints with their size and last batch, or the files of one (below PATH). It fences nobody.
+
+    An acknowledged change shows here once bookies report it as confirmed; the last ones of an owner that died, after the next owner.
+    """
     from bk_core.client.files.upkeep import file_stores
 
     with connected(uri, protocol) as client:
@@ -147,7 +150,11 @@ def _summary_row(summary: Mapping[str, Any]) -> list[object]:
 @password_option
 @cluster_options
 def show_checkpoint(name: str, count: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """One checkpoint with its last batches: when each was planned and committed, and the offset of each source behind it."""
+    """One checkpoint with its last batches: when each was planned and committed, and the offset of each source behind it.
+
+    An acknowledged change shows here once bookies report it as confirmed; the last ones of an owner that died, after the next owner. The
+    time of a commit is that of its file: of an imported checkpoint, the time of the import.
+    """
     store, path = store_and_path(name)
     with connected(uri, protocol) as client, _viewed(client, store, password) as view:
         shown = _summary(client, view, path)
@@ -234,7 +241,10 @@ def cat(name: str, path: str, password: str, uri: str, protocol: str, as_json: b
 @password_option
 @cluster_options
 def tail(name: str, follow: bool, count: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """The last batches of a checkpoint, and each that is planned or committed from now on, as it happens. An owner is not disturbed."""
+    """The last batches of a checkpoint, and each that is planned or committed from now on, as it happens. It fences nobody.
+
+    An acknowledged change shows here once bookies report it as confirmed; the last ones of an owner that died, after the next owner.
+    """
     store, path = store_and_path(name)
     with connected(uri, protocol) as client, _viewed(client, store, password) as view:
         said = _Said(view, path, _say_batch_json if as_json else _say_batch)

@@ -20,13 +20,12 @@ from weakref import WeakValueDictionary
 
 from bk_core.client.client import connect
 from bk_core.client.files.store import FileStore
-from bk_core.client.files.upkeep import check_not_owned
+from bk_core.client.files.upkeep import own_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.errors import (
     FileStoreClosedError,
     InvalidArgumentError,
     MissingPackageError,
-    NoSuchFileStoreError,
     NoSuchPathError,
     PathExistsError,
     PathIsDirectoryError,
@@ -57,7 +56,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ``uri`` names the cluster (by default BOOKKEEPER_METADATA_SERVICE_URI does), ``store`` the file store, ``password`` is that of the store
     (by default BOOKKEEPER_LEDGER_PASSWORD). ``mode`` "r" reads beside the owner and disturbs nobody; every call sees what is there then.
     "rw" owns the store, and makes it if there is none: it is refused where another owner may live, unless ``take_over``, which ends that
-    one. A file appears, or is replaced, when it is closed, at once and as a whole.
+    one (``own_file_store`` tells which window remains). A file appears, or is replaced, when it is closed, at once and as a whole.
 
     All instances of one process with the same arguments share one connection. ``close`` ends it; the next call opens another one.
     """
@@ -136,7 +135,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return files
 
     def close(self) -> None:
-        """End the connection, also of the other instances with the same arguments; an owner leaves its store to others. Idempotent."""
+        """End the connection, which all instances with the same arguments share. An owner closes its store. Idempotent."""
         connection = self._connection
         if connection is not None:
             connection.close()
@@ -289,8 +288,8 @@ class _ReadFile(AbstractBufferedFile):  # type: ignore[misc]
 
 
 class _WrittenFile(io.BufferedIOBase):
-    """A file that is being written. It is put when it is closed, or, in a transaction, when that is; a ``with`` that ends by an error, and
-    a file that nobody refers to any more, put nothing."""
+    """A file that is being written. Closing it puts it into the store; in a transaction, the end of the transaction does. Nothing is put by
+    a ``with`` that ends by an error, nor by a file that nobody refers to any more."""
 
     def __init__(self, fs: BookKeeperFileSystem, path: str, *, exclusive: bool, autocommit: bool) -> None:
         super().__init__()
@@ -366,7 +365,7 @@ class _Connection:
                 self.files: FileStore | FileStoreView = FileStoreView.open(self.client, store, password=password)
                 self.view = self.files
             else:
-                self.files = _owned(self.client, store, password, take_over)
+                self.files = own_file_store(self.client, store, password=password, even_if_alive=take_over)
         except BaseException:
             self.client.close()
             raise
@@ -385,14 +384,6 @@ class _Connection:
                 self.files.close()
             finally:
                 self.client.close()
-
-
-def _owned(client: Any, store: str, password: bytes, take_over: bool) -> FileStore:
-    try:
-        check_not_owned(client, store, even_if_alive=take_over)
-    except NoSuchFileStoreError:
-        pass
-    return FileStore.open(client, store, password=password)
 
 
 _Key = tuple[str, str, bytes, str, bool]

@@ -98,8 +98,8 @@ def _is_noted(client: LogClient, log: str, ledger_id: int) -> bool:
 
 
 def data_ledgers(client: LogClient, log: str) -> list[int]:
-    """The ids that the nodes under a log's name are about, ascending. They may be another cluster's, or of an earlier log of that name:
-    whoever deletes one looks first, as ``delete_data_ledger`` does."""
+    """The ids of the ledgers that have a node under a log's name, ascending. Some may belong to another cluster, or to an earlier log of
+    that name: whoever deletes one looks first, as ``delete_data_ledger`` does."""
     return sorted(int(child) for child in client.store.children(nodes_path(log)) if child.isascii() and child.isdecimal())
 
 

@@ -1,7 +1,7 @@
 """File stores as a whole: which there are, who owns one, deleting one, and what nothing refers to any more.
 
 Whatever is deleted was looked at first: its node in the metadata store and the ledger itself must name this cluster and the very log
-(OWN-5, OWN-6). An owner cleans up by itself; so all that is done here beside one is refused, unless the caller says that it is gone.
+(OWN-5, OWN-6). An owner cleans up by itself. So whatever deletes here is refused while an owner may live, unless the caller insists.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from bk_core.arguments import CLIENT, SECRET, checked
 from bk_core.client.files.names import nodes_path, store_log, store_of
 from bk_core.client.files.nodes import DataNode, data_nodes, delete_data_ledger
+from bk_core.client.files.store import FileStore
 from bk_core.client.files.view import FileStoreView, no_such_store
 from bk_core.client.guards import check_password
 from bk_core.client.intents import abandoned, lives_here
@@ -30,6 +31,7 @@ from bk_core.errors import (
     LogWriterAliveError,
     MetadataError,
     NoClusterError,
+    NoSuchFileStoreError,
     NoSuchLogError,
 )
 from bk_core.protocol.log.ledger_list import LedgerList
@@ -85,6 +87,36 @@ def file_store_owner(client: Any, name: str) -> FileStoreOwner | None:
 def check_not_owned(client: Any, name: str, *, even_if_alive: bool = False) -> None:
     """LogWriterAliveError where an owner may live, unless ``even_if_alive``. NoSuchFileStoreError."""
     _refuse_owned(client, name, _listed(client, name), even_if_alive)
+
+
+@checked(client=CLIENT, password=SECRET)
+def own_file_store(client: Any, name: str, *, password: bytes = b"", create: bool = True, even_if_alive: bool = False) -> FileStore:
+    """Open a store that nobody owns. LogWriterAliveError where an owner may live, FileStoreTakenOverError where another one opened it
+    meanwhile; with ``even_if_alive`` the owner is fenced. NoSuchFileStoreError without ``create``.
+
+    A store that was closed in good order, or that is new, is opened without fencing anybody. Of an owner that is certainly gone the log is
+    closed first. One window remains: an owner of another host that opens the store while its list is read for that, a moment after it
+    was looked at last, is fenced.
+    """
+    if not even_if_alive:
+        try:
+            listed = _listed(client, name)
+        except NoSuchFileStoreError:
+            if not create:
+                raise
+        else:
+            _refuse_owned(client, name, listed, even_if_alive)
+            _close_dead(client, name, listed, password)
+    return FileStore.open(client, name, password=password, create=create, take_over=even_if_alive)
+
+
+def _close_dead(client: Any, name: str, listed: LedgerList, password: bytes) -> None:
+    """Close the live segments that an owner who is gone has left. LogWriterAliveError if there are others meanwhile."""
+    if not listed.live_segments:
+        return
+    if _listed(client, name).live_segments != listed.live_segments:
+        raise LogWriterAliveError(f"another owner has opened file store {name!r} a moment ago; it was left alone", store=name)
+    release_log(client, store_log(name), password=password)
 
 
 def _listed(client: Any, name: str) -> LedgerList:
@@ -170,7 +202,7 @@ def _clean_log(client: Any, log: str, password: bytes) -> GcReport:
 def _used(client: Any, name: str, log: str, listed: LedgerList, password: bytes) -> frozenset[int] | None:
     """The data ledgers that files refer to; None if nobody can tell.
 
-    What an owner that is gone was told last may not be confirmed to readers: its ledger is recovered first. A ledger that nothing refers
+    Readers may not know the last acknowledged changes of an owner that died, so its ledger is recovered first. A ledger that nothing refers
     to then is never referred to again, whoever opens the store meanwhile: contents are only ever put into ledgers of the owner's own.
     """
     if listed.live_segments:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 from base64 import b64decode
@@ -19,12 +20,20 @@ from bk_core import cli
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.cli import checkpoint_copies, checkpoints, output, queries
 from bk_core.cli.checkpoint_batches import LocalFolder, StoreFolder, query_id, read_batch, read_offsets
+from bk_core.cli.checkpoint_copies import import_files, scan
 from bk_core.client.files import upkeep
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.logs import create_log, delete_log
-from bk_core.errors import FileStoreError, InvalidArgumentError, NoSuchLedgerError
+from bk_core.errors import (
+    FileStoreError,
+    FileStoreTakenOverError,
+    InvalidArgumentError,
+    LogWriterAliveError,
+    NoSuchLedgerError,
+    PathExistsError,
+)
 from bk_core.metadata import open_store
 from bk_core.protocol.files.content import Content
 from bk_core.protocol.log.segments import LogProperties
@@ -235,7 +244,7 @@ def test_nothing_is_left_of_an_import_that_failed(
         (FileStore, "rename", interrupted, 130, "interrupted"),
         (checkpoint_copies, "_local_chunks", interrupted, 130, "interrupted"),
     ]
-    for place, name, broken, status, said in ways[: 2 if existed else 4]:
+    for place, name, broken, status, said in ways:
         with monkeypatch.context() as patched:
             patched.setattr(place, name, broken)
             bk("import", "q", source, *(["--replace", "--yes"] if existed else []), status=status)
@@ -246,6 +255,143 @@ def test_nothing_is_left_of_an_import_that_failed(
             assert file_stores(client, remains=True) == [] and list(client.list_ledgers()) == []
     bk("import", "q", source, *(["--replace", "--yes"] if existed else []))
     assert bk.json("ls")[0]["plannedBatch"] == 9
+
+
+def small(folder: Path, text: str, *more: str) -> Path:
+    """A checkpoint of some small files that all have this text."""
+    for path in ("metadata", "offsets/0", *more):
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return folder
+
+
+def stored(client: bk_core.BookKeeper) -> dict[str, bytes]:
+    with FileStoreView.open(client, "q") as view:
+        return {status.path: view.read(status.path) for status, content in view.everything() if content is not None}
+
+
+OLD, NEW = {f"/{path}": b"old" for path in ("metadata", "offsets/0", "commits/0")}, {"/metadata": b"new", "/offsets/0": b"new"}
+
+
+@pytest.fixture
+def replacement(client: bk_core.BookKeeper, tmp_path: Path) -> checkpoint_copies.Plan:
+    """What is to replace the old files of checkpoint q."""
+    import_files(client, "q", scan(small(tmp_path / "old", "old", "commits/0")), b"", existed=False)
+    assert stored(client) == OLD
+    return scan(small(tmp_path / "new", "new"))
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_replacement_that_is_interrupted_puts_the_old_files_back(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    """At each of its moves, before it is made and after it."""
+    rename = FileStore.rename
+    for at in range(5):  # three things go out of the way, two come in
+        calls: list[str] = []
+
+        def interrupted(store: FileStore, src: str, dst: str, at: int = at, calls: list[str] = calls) -> None:
+            calls.append(src)
+            if len(calls) == at + 1 and not is_done:
+                raise KeyboardInterrupt
+            rename(store, src, dst)
+            if len(calls) == at + 1:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FileStore, "rename", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                import_files(client, "q", replacement, b"", existed=True)
+        assert len(calls) == at + 1 + (at + is_done)
+        assert stored(client) == OLD
+    with FileStoreView.open(client, "q") as view:
+        assert [one.name for one in view.listing("/")] == ["commits", "metadata", "offsets"]
+    import_files(client, "q", replacement, b"", existed=True)
+    assert stored(client) == NEW
+
+
+def test_a_replacement_that_cannot_be_undone_deletes_nothing_and_tells_the_folders(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another owner takes the store over while files are moved."""
+    rename = FileStore.rename
+    others: list[FileStore] = []
+
+    def taken_over(store: FileStore, src: str, dst: str) -> None:
+        rename(store, src, dst)
+        if src == "/metadata":
+            others.append(FileStore.open(client, "q"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "rename", taken_over)
+        with pytest.raises(FileStoreError, match="None was deleted") as raised:
+            import_files(client, "q", replacement, b"", existed=True)
+    others[0].close()
+    found = re.search(r"(/\.replaced-[0-9a-f]+),.*(/\.importing-[0-9a-f]+) ", str(raised.value))
+    assert found is not None and f"bk checkpoint export q{found[1]} DIR" in str(raised.value)
+    old, new = found.groups()
+    assert stored(client) == {
+        f"{old}/commits/0": b"old",
+        f"{old}/metadata": b"old",
+        "/offsets/0": b"old",
+        f"{new}/metadata": b"new",
+        f"{new}/offsets/0": b"new",
+    }
+
+
+def test_a_replacement_whose_old_files_cannot_be_deleted_tells_where_they_are(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "delete", interrupted)
+        with pytest.raises(FileStoreError, match=r"all files were imported.*/\.replaced-"):
+            import_files(client, "q", replacement, b"", existed=True)
+    assert stored(client).items() >= NEW.items()
+
+
+def test_an_import_leaves_the_store_alone_that_somebody_else_opens_or_makes_meanwhile(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = upkeep._refuse_owned
+    others: list[FileStore] = []
+
+    def came_in_between(*asked: Any) -> None:
+        refuse(*asked)
+        others.append(FileStore.open(client, "q"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "_refuse_owned", came_in_between)
+        with pytest.raises(FileStoreTakenOverError):
+            import_files(client, "q", replacement, b"", existed=True)
+    with others[0] as other:
+        other.flush()
+        with pytest.raises(LogWriterAliveError):
+            import_files(client, "q", replacement, b"", existed=False)
+        other.flush()
+    with pytest.raises(PathExistsError, match="somebody else has made"):
+        import_files(client, "q", replacement, b"", existed=False)
+    assert stored(client) == OLD
+
+
+def test_an_import_that_was_taken_over_leaves_the_store_to_the_other_owner(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_all = checkpoint_copies._put_all
+
+    def taken_over(*arguments: Any) -> Any:
+        with FileStore.open(client, "new") as other:
+            other.put("/a", b"a")
+        return put_all(*arguments)
+
+    monkeypatch.setattr(checkpoint_copies, "_put_all", taken_over)
+    with pytest.raises(FileStoreTakenOverError):
+        import_files(client, "new", replacement, b"", existed=False)
+    with FileStoreView.open(client, "new") as view:
+        assert view.read("/a") == b"a"
 
 
 def test_an_export_writes_no_half_and_over_nothing(bk: Bk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ def trimmed(store: FileStore, client: bk_core.BookKeeper) -> None:
 
 
 def test_fs_17_a_trimmed_log_without_a_base_is_not_shown_as_empty(late: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A view that follows keeps what it knew; one that is opened then is refused. Both see everything with the owner's next change."""
+    """FS-17: a view that follows keeps what it knew; one that is opened then is refused. Both see all with the owner's next change."""
     monkeypatch.setattr(views, "BASE_S", 0.1)
     with FileStore.open(late, "s") as store:
         store.put("/kept", b"kept")
@@ -195,6 +195,7 @@ def test_fs_17_a_trimmed_log_without_a_base_is_not_shown_as_empty(late: bk_core.
 def test_fs_17_a_store_whose_owner_died_behind_a_trim_is_not_shown_as_empty(
     late: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, is_gc: bool
 ) -> None:
+    """FS-17: until another owner opens it, or its last ledger is recovered."""
     monkeypatch.setattr(views, "BASE_S", 0.1)
     store = FileStore.open(late, "s")
     store.put("/kept", b"kept")

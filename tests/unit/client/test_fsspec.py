@@ -21,7 +21,9 @@ import pyarrow.parquet
 import pytest
 
 import bk_core
+from bk_core.client import log_check
 from bk_core.client.files import fs as module
+from bk_core.client.files import upkeep
 from bk_core.client.files.fs import BookKeeperFileSystem
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
@@ -30,6 +32,7 @@ from bk_core.errors import (
     DirectoryNotEmptyError,
     FileDataLostError,
     FileStoreClosedError,
+    FileStoreTakenOverError,
     InvalidArgumentError,
     LogWriterAliveError,
     NoSuchFileStoreError,
@@ -276,6 +279,38 @@ def test_an_owner_that_lives_is_ended_only_by_who_insists(uri: str) -> None:
                 store.put("/late", b"late")
         store.abandon()
         assert file_stores(client) == ["s"]
+
+
+@pytest.mark.parametrize("is_left_open", [False, True])
+def test_an_owner_that_comes_in_between_is_not_fenced(uri: str, monkeypatch: pytest.MonkeyPatch, is_left_open: bool) -> None:
+    """Between the look at a store that was closed, or whose owner is dead, and its opening."""
+    with bk_core.connect(uri) as client:
+        dead = FileStore.open(client, "s")
+        dead.put("/a", b"a")
+        if is_left_open:
+            dead.abandon()
+        else:
+            dead.close()
+        monkeypatch.setattr(upkeep, "lives_here", lambda _writer: False)
+        monkeypatch.setattr(upkeep, "abandoned", lambda _writer: True)
+        monkeypatch.setattr(log_check, "lives_here", lambda _writer: False)
+        refuse = upkeep._refuse_owned
+        others: list[FileStore] = []
+
+        def came_in_between(*asked: Any) -> None:
+            refuse(*asked)
+            others.append(FileStore.open(client, "s"))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(upkeep, "_refuse_owned", came_in_between)
+            with pytest.raises(LogWriterAliveError if is_left_open else FileStoreTakenOverError):
+                BookKeeperFileSystem(uri=uri, store="s", mode="rw").ls("/")
+        with others[0] as other:
+            other.put("/b", b"b")
+        other = FileStore.open(client, "s")
+        other.abandon()
+        fs = BookKeeperFileSystem(uri=uri, store="s", mode="rw")  # nobody comes in between
+        assert fs.ls("/", detail=False) == ["/a", "/b"]
 
 
 def test_the_password_comes_from_options_or_the_environment(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
