@@ -185,10 +185,10 @@ def copy_in(
 ) -> None:
     """Copy the checkpoint in DIR into a new file store. Every file is read back and compared.
 
-    The query of the checkpoint must not run meanwhile. The import leaves out the check sums of Hadoop's local file system (.NAME.crc). An
-    import that fails leaves a new store away and an old one as it was; where it cannot put the old files back, it names the folders of
-    the store that hold the old and the new ones. Files get the time of the import as their time, so `bk checkpoint show` tells that time
-    for commits of before.
+    The query of the checkpoint must not run meanwhile. The import leaves out the check sums of Hadoop's local file system (.NAME.crc). If
+    it fails, it deletes a store that it made, and leaves the files of an older one as they were; if it cannot move those back, the error
+    names the folders of the store that hold the old and the new files. All files get the time of the import: `bk checkpoint show` tells
+    it as the time of earlier commits.
     """
     plan = scan(directory)
     with connected(uri, protocol) as client:
