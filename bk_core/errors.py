@@ -33,7 +33,8 @@
 Class attributes (style.md lesson 4):
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
 ``retriable``        the same call may succeed later without any change by the caller
-``outcome_unknown``  the effect may or may not have happened (a fenced add may still be in the ledger: WR-11, WR-13)
+``outcome_unknown``  the effect may or may not have happened (a fenced add may still be in the ledger: WR-11, WR-13). One error of such a
+                     class may say that nothing was done: ``nothing_done``
 
 Every class takes one positional message and optional keyword context and pickles, because Spark carries errors between processes.
 Secrets never enter a message.
@@ -41,7 +42,7 @@ Secrets never enter a message.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 
 class BkError(Exception):
@@ -58,8 +59,14 @@ class BkError(Exception):
     def __str__(self) -> str:
         return f"[{self.code}] {self.args[0]}"
 
+    def nothing_done(self) -> Self:
+        """This error, of which the outcome is known from now on: it was raised before anything was done."""
+        self.outcome_unknown = False
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.args[0], self.context))
+        own = {"outcome_unknown": False} if "outcome_unknown" in self.__dict__ else None
+        return (_rebuild, (type(self), self.args[0], self.context), own)
 
 
 def _rebuild(cls: type[BkError], message: str, context: dict[str, Any]) -> BkError:

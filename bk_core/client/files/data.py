@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any
 
 from bk_core.arguments import bytes_like
-from bk_core.client.operations import wait
 from bk_core.errors import (
     BkError,
     ClientClosedError,
@@ -146,38 +145,49 @@ class DataLedgers:
         self._lock = Monitor()
         self._idle: list[_Filling] = []
         self._busy: list[_Filling] = []
+        self._making = 0  # ledgers that are being made
         self._over = False
         self.pool = WorkerPool(f"bookkeeper-files-{name}-data", WRITERS_MAX)
 
     # --- staging, on the caller's thread ----------------------------------------------------------------------------------
 
-    def stage(self, data: Any, inline_max: int) -> tuple[Content, Lease]:
-        """The content that ``data`` is (bytes, or an iterable of them), and what keeps it from being dropped. Raises what kept it from
-        being written; then nothing stays held."""
+    def stage(self, data: Any, inline_max: int, until_s: float | None = None) -> tuple[Content, Lease]:
+        """Return the content of ``data`` (bytes, or an iterable of them) and the lease that keeps it from being dropped. ``until_s`` is the
+        monotonic time at which nothing more is tried. A failure is raised, and then nothing stays held."""
         lease = self._leases.new()
         try:
-            return self._stage(data, inline_max, lease), lease
+            return self._stage(data, inline_max, lease, until_s), lease
         except BaseException:
             lease.release()
             raise
 
-    def _stage(self, data: Any, inline_max: int, lease: Lease) -> Content:
+    def _stage(self, data: Any, inline_max: int, lease: Lease, until_s: float | None) -> Content:
         extents: list[Extent] = []
         under_way: SafeFuture[Extent] | None = None
         for batch in _batches(data, self._piece * max(RUN_PIECES, inline_max // self._piece + 1)):
             if under_way is None and len(batch) <= inline_max:
                 return Content(bytes(batch))  # one that is so short is all there is
             if under_way is not None:
-                _add(extents, self._written(under_way))
+                _add(extents, self._written(under_way, until_s))
             last = extents[-1].ledger_id if extents else None
-            under_way = self.pool.call(partial(self._write, batch, lease, last, time.monotonic() + self._timeout_s))
+            deadline = time.monotonic() + self._timeout_s
+            under_way = self.pool.call(partial(self._write, batch, lease, last, deadline if until_s is None else min(deadline, until_s)))
         if under_way is not None:
-            _add(extents, self._written(under_way))
+            _add(extents, self._written(under_way, until_s))
         return Content(extents=tuple(extents))
 
-    def _written(self, future: SafeFuture[Extent]) -> Extent:
-        found: Extent = wait(future, 2 * self._timeout_s, "staging bytes of a file")  # it ends by itself before that
-        return found
+    def _written(self, future: SafeFuture[Extent], until_s: float | None) -> Extent:
+        """Whatever became of the bytes, no file has them if this raises."""
+        timeout_s = 2 * self._timeout_s  # it ends by itself before that
+        if until_s is not None:
+            timeout_s = min(timeout_s, max(0.0, until_s - time.monotonic()))
+        try:
+            return future.result(timeout_s)
+        except BkError as error:
+            error.nothing_done()
+            raise
+        except FutureTimeoutError:
+            raise OperationTimeoutError("bytes of a file were not staged in time; no file has them").nothing_done() from None
 
     # --- writing, on a thread of the pool ---------------------------------------------------------------------------------
 
@@ -217,43 +227,67 @@ class DataLedgers:
         """A ledger that nobody writes to: ``wanted`` if it is free, else the one that was used last, else a new one."""
         with self._lock:
             if self._over:
-                raise ClientClosedError("the file store was closed by this program")
+                raise _closed()
             if self._idle:
                 filling = next((one for one in self._idle if one.ledger_id == wanted), self._idle[-1])
                 self._idle.remove(filling)
                 self._busy.append(filling)
                 return filling
-        handle = self._create()
-        filling = _Filling(handle, self._leases.new())
+            self._making += 1  # the end waits for it
+        return self._new()
+
+    def _new(self) -> _Filling:
+        made: list[_Filling] = []
         try:
+            made.append(self._made())
+        finally:
+            with self._lock:
+                self._making -= 1
+                self._busy += made
+                over = self._over
+                self._lock.notify_all()
+        (filling,) = made
+        if over:  # whoever ended this meanwhile has not seen it
+            filling.handle.abandon()
+            self._give_back(filling, True)
+            raise _closed()
+        return filling
+
+    def _made(self) -> _Filling:
+        handle = self._create()
+        try:
+            filling = _Filling(handle, self._leases.new())
             self._hold(filling.lease, filling.ledger_id)
         except BaseException:
             handle.abandon()
             raise
-        with self._lock:
-            self._busy.append(filling)
         return filling
 
     def _give_back(self, filling: _Filling, failed: bool) -> None:
         with self._lock:
-            self._busy.remove(filling)
-            done = failed or self._over or filling.bytes >= self._ledger_bytes
-            if not done:
+            if not (failed or self._over or filling.bytes >= self._ledger_bytes):
+                self._busy.remove(filling)
                 self._idle.append(filling)
-            self._lock.notify_all()
-        if done:
+                self._lock.notify_all()
+                return
+        try:
             self._finish(filling.handle, filling.lease, failed)
+        finally:  # behind that, because what waits for the last one comes behind its closing
+            with self._lock:
+                self._busy.remove(filling)
+                self._lock.notify_all()
 
     # --- the end ------------------------------------------------------------------------------------------------------------
 
     def finish_all(self, timeout_s: float) -> None:
-        """Nothing is written any more; what is open is finished. Runs under way are waited for, and finished by their threads."""
+        """Begin no more runs, and finish what is open. Runs under way, and ledgers that are being made, are waited for: their threads
+        finish them."""
         with self._lock:
             self._over = True
             idle, self._idle = self._idle, []
         for filling in idle:
             self._finish(filling.handle, filling.lease, False)
-        self._lock.until(lambda: not self._busy, timeout_s)
+        self._lock.until(lambda: not self._busy and not self._making, timeout_s)
 
     def abandon(self) -> None:
         """Stop writing everywhere; the ledgers stay as they are."""
@@ -263,6 +297,10 @@ class DataLedgers:
         for filling in left:
             filling.handle.abandon()
         self.pool.close(0.0)
+
+
+def _closed() -> ClientClosedError:
+    return ClientClosedError("the file store was closed by this program")
 
 
 def _batches(data: Any, size: int) -> Iterator[Any]:

@@ -57,7 +57,7 @@ def open_log(
         raise NoSuchFileStoreError(f"there is no file store {name!r}: {error.args[0]}", store=name) from error
     except LogTakenOverError as error:
         message = f"file store {name!r} was not taken over, because it has an owner, or one that died without closing it: {error.args[0]}"
-        raise FileStoreTakenOverError(message, store=name) from error
+        raise FileStoreTakenOverError(message, store=name).nothing_done() from error
     try:
         return Opened(writer, read_ledger_list(client, log), _replayed(client, name, log, password))
     except BaseException:
@@ -119,10 +119,11 @@ def broken_by(error: Exception, name: str) -> FileStoreError:
     return broken
 
 
-def again(error: Exception, uncertain: str = "") -> Exception:
-    """A new one for each who is told, since raising changes an exception. It has the same cause."""
+def again(error: Exception, not_done: str = "") -> Exception:
+    """A new error for each caller who is told, since raising changes an exception. It has the same cause. ``not_done`` says what was not
+    done; then the outcome is known."""
     if not isinstance(error, BkError):
         return error
-    copy = type(error)(f"{error.args[0]}; {uncertain}" if uncertain else error.args[0], **error.context)
+    copy = type(error)(f"{error.args[0]}; {not_done}" if not_done else error.args[0], **error.context)
     copy.__cause__ = error.__cause__
-    return copy
+    return copy.nothing_done() if not_done or not error.outcome_unknown else copy

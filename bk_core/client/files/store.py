@@ -130,7 +130,8 @@ class _Holds:
             if self._machine.error is not None:
                 raise again(self._machine.error, "nothing was written")
             if ledger_id not in lease.held:
-                self._machine.hold(ledger_id)
+                effects = self._machine.hold(ledger_id)
+                assert not effects, f"nobody performs {effects} here"
                 lease.held.append(ledger_id)
 
 
@@ -383,10 +384,13 @@ class FileStore:
         Whatever else the store does goes on meanwhile, however slowly ``data`` comes. A part of it that the bookies do not take is written
         again elsewhere; OperationTimeoutError when that does not succeed in the client's ``operation_timeout_s``.
         """
+        return self._stage(data, None)
+
+    def _stage(self, data: Bytes | Iterable[Bytes], until_s: float | None) -> Staged:
         must_not_block("staging bytes of a file")
         self._check("nothing was written")
         try:
-            content, lease = self._data.stage(data, self._inline_max)
+            content, lease = self._data.stage(data, self._inline_max, until_s)
         except ClientClosedError:
             self._check("nothing was put")
             raise
@@ -404,8 +408,10 @@ class FileStore:
         """
         path = normal(path)
         if not isinstance(data, Staged):
-            with self.stage(data) as staged:
-                return self._put(path, staged.content, overwrite, parents, timeout_s)
+            until_s = None if timeout_s is None else time.monotonic() + timeout_s
+            with self._stage(data, until_s) as staged:
+                left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+                return self._put(path, staged.content, overwrite, parents, left_s)
         if data._store is not self or data._lease is None:
             raise InvalidArgumentError(f"what is to be put at {path!r} was put or released already, or is of another file store")
         done = self._put(path, data.content, overwrite, parents, timeout_s)
@@ -459,7 +465,7 @@ class FileStore:
             while not self._admitted(token):
                 if not self._lock.until(partial(self._may_try, token), max(0.0, begun + timeout_s - time.monotonic())):
                     waiting = f"{self._undecided_bytes} bytes of earlier changes stayed unacknowledged"
-                    raise OperationTimeoutError(f"{what}: {waiting}; this change was not made", store=self.name)
+                    raise OperationTimeoutError(f"{what}: {waiting}; this change was not made", store=self.name).nothing_done()
         finally:
             self._own_thread(self._take_in)
         return wait(token.future, timeout_s, what, since_s=begun)
@@ -487,7 +493,7 @@ class FileStore:
         if error is not None:
             raise again(error, then)
         if self._closing is not None:
-            raise FileStoreClosedError(f"file store {self.name!r} was closed by this program; {then}", store=self.name)
+            raise FileStoreClosedError(f"file store {self.name!r} was closed by this program; {then}", store=self.name).nothing_done()
 
     # --- the machine, on the store's own thread -----------------------------------------------------------------------------
 
@@ -604,9 +610,16 @@ class FileStore:
 
     def _watch_log(self) -> None:
         """So that the store learns that it was taken over also while nothing is changed."""
-        with suppress(BkError):  # the next change tells it as well
-            self._watches.append(self._works.watch_list(_weakly(self._list_changed)))
-            self._look_at_list()
+        if self._stopped or self._closing is not None:
+            return
+        try:
+            watch = self._works.watch_list(_weakly(self._list_changed))
+        except BkError as error:
+            log.warning("file store %s: its log's list cannot be watched now, trying again: %s", self.name, error)
+            self._worker.later("watch", AGAIN_S, _weakly(self._watch_log))
+            return
+        self._watches.append(watch)
+        self._look_at_list()
 
     def _list_changed(self) -> None:
         """Any thread."""
@@ -615,10 +628,14 @@ class FileStore:
     def _look_at_list(self) -> None:
         if self._stopped or self._closing is not None:
             return
-        with suppress(BkError):
+        try:
             other = self._works.other_owner()
-            if other is not None:
-                self._end(ended_by(other, self.name))
+        except BkError as error:  # nobody tells of this change of the list once more
+            log.warning("file store %s: its log's list cannot be read now, trying again: %s", self.name, error)
+            self._worker.later("list", AGAIN_S, _weakly(self._look_at_list))
+            return
+        if other is not None:
+            self._end(ended_by(other, self.name))
 
     def _recover_left(self, ledgers: list[int]) -> None:
         """Data ledgers of a former owner that files refer to: have them CLOSED, one after the other and between other things."""
@@ -638,6 +655,7 @@ class FileStore:
 
     def _close_data(self, handle: Any, lease: Lease, failed: bool) -> None:
         if self._stopped:
+            handle.abandon()
             return
         try:
             self._works.close_data(handle, failed)
@@ -712,6 +730,7 @@ class FileStore:
         self._stopped = True
         assert self._closing is not None
         self._worker.forget_timers()
+        self._data.abandon()  # what was not finished in time
         if problem is None:
             self._closing.future.set_result(None)
         else:
@@ -745,6 +764,8 @@ class FileStore:
             self._closing.future.set_exception(again(error))
         self._data.abandon()
         self._writer.abandon()
+        if self._given_up is not None:  # whoever was taken over may read on what he reads, until he closes
+            self._reader.close()
         self._worker.forget_timers()
         if self._on_end is not None and self._given_up is None:
             try:

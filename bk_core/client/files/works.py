@@ -38,7 +38,7 @@ class FileWorks:
         self._properties = properties
         self._password = password
         self._tag: bytes | None = None  # of the log's writer, in each of its ledgers
-        self._told: dict[object, str] = {}  # what failed before, by what was asked: one line each is enough
+        self._told: dict[str, str] = {}  # the last failure of each work that has not come off yet: one line in the program's log is enough
 
     def answer(self, work: Work) -> WorkDone:
         """Perform one request. Whatever fails is told in the answer, and the machine asks again later."""
@@ -46,23 +46,25 @@ class FileWorks:
             match work:
                 case RollLog(request):
                     self._writer.roll()
-                    return LogRolled(request, Outcome.OK)
+                    done: WorkDone = LogRolled(request, Outcome.OK)
                 case TrimLog(request, before):
                     trim_log(self._client, self._log, before=before, password=self._password, file_entries=True)
-                    return LogTrimmed(request, Outcome.OK)
+                    done = LogTrimmed(request, Outcome.OK)
                 case DropData(request, ledger_id):
                     self._drop(ledger_id)
-                    return DataDropped(request, Outcome.OK)
+                    done = DataDropped(request, Outcome.OK)
+            self._told.pop(_what(work), None)
+            return done
         except Exception as error:
             self._tell(work, error)
             kinds: dict[type[Work], type[WorkDone]] = {RollLog: LogRolled, TrimLog: LogTrimmed, DropData: DataDropped}
             return kinds[type(work)](work.request, outcome_of(error), as_bk_error(error))
 
     def _tell(self, work: Work, error: Exception) -> None:
-        what = ("dropping data ledger", work.ledger_id) if isinstance(work, DropData) else (type(work).__name__, 0)
+        what = _what(work)
         if self._told.get(what) != str(error):
             self._told[what] = str(error)
-            log.warning("log %s: %s is tried again later: %s", self._log, " ".join(map(str, filter(None, what))), error)
+            log.warning("log %s: %s is tried again later: %s", self._log, what, error)
 
     # --- the log ------------------------------------------------------------------------------------------------------------
 
@@ -107,3 +109,7 @@ class FileWorks:
         store's."""
         check_node(self._client, self._log, self._log_id, ledger_id)
         close_own(self._client, self._log, self._log_id, ledger_id, self._password)
+
+
+def _what(work: Work) -> str:
+    return f"dropping data ledger {work.ledger_id}" if isinstance(work, DropData) else type(work).__name__

@@ -167,8 +167,11 @@ class FileTree:
         del _children(source)[name]
         target.children[new_name] = node
         source.modified_ms = target.modified_ms = record.modified_ms
-        grown = max(0, byte_length(record.dst) - byte_length(record.src))
-        self.longest = min(PATH_MAX, self.longest + grown)  # no change makes a path longer (FS-2)
+        size = byte_length(record.dst)
+        if node.children:
+            self.longest = min(PATH_MAX, self.longest + max(0, size - byte_length(record.src)))  # no change makes a path longer (FS-2)
+        else:
+            self.longest = max(self.longest, size)
         return self._removed(old) if old is not None else ()
 
     def _delete(self, record: Delete) -> Sequence[int]:

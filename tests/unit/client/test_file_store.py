@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -408,6 +409,55 @@ def test_bytes_that_no_bookie_takes(uri: str, client: bk_core.BookKeeper, monkey
         assert store.read("/big") == BIG
 
 
+def test_the_timeout_of_a_put_bounds_its_staging(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while a data ledger is being made. The file was not made, and the error says so."""
+    go_on, create = threading.Event(), store._data._create
+    monkeypatch.setattr(store._data, "_create", lambda: (go_on.wait(30), create())[1])
+    begun = time.monotonic()
+    with pytest.raises(OperationTimeoutError, match="no file has them") as caught:
+        store.put("/big", BIG, timeout_s=0.05)
+    assert time.monotonic() - begun < 20 and not caught.value.outcome_unknown
+    go_on.set()
+    store.put("/big", BIG, timeout_s=30)
+    assert store.read("/big") == BIG
+
+
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_a_data_ledger_that_is_being_made_at_the_end(
+    store: FileStore, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """A close waits for it and has it closed. No handle stays that writes."""
+    making, go_on, create, made = threading.Event(), threading.Event(), store._data._create, []
+
+    def slow() -> Any:
+        making.set()
+        assert go_on.wait(30)
+        made.append(create())
+        return made[0]
+
+    monkeypatch.setattr(store._data, "_create", slow)
+    with ThreadPoolExecutor(2) as pool:
+        staging = pool.submit(store.stage, BIG)
+        assert making.wait(30)
+        ending = pool.submit(getattr(store, end))
+        eventually(lambda: store._data._over)
+        go_on.set()
+        ending.result(30)
+        assert isinstance(staging.exception(30), FileStoreClosedError)
+    eventually(lambda: bool(made) and made[0]._closed)
+    if end == "close":  # and as no file refers to it, it is gone
+        assert nodes(client) == [] and made[0].ledger_id not in client.list_ledgers()
+
+
+def test_a_data_ledger_is_at_work_until_its_closing_is_asked_for(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the last one at work comes behind its closing."""
+    data, seen = store._data, []
+    finish = data._finish
+    monkeypatch.setattr(data, "_finish", lambda *arguments: (seen.append(len(data._busy)), finish(*arguments)))
+    small(store, ledger=1).put("/big", BIG)
+    assert seen == [1] and not data._busy
+
+
 def test_data_ledgers_are_rolled_and_shared(store: FileStore, client: bk_core.BookKeeper) -> None:
     small(store, ledger=300_000)
     for n in range(4):
@@ -642,6 +692,7 @@ def test_what_is_done_beside_is_tried_again(
     for what in ("RollLog", "TrimLog", f"dropping data ledger {ledger}"):
         assert caplog.text.count(f"{what} is tried again later") == 1
     assert caplog.text.count("cannot be closed now") == 2
+    assert store._works._told == {}
 
 
 def test_what_a_dead_owner_left_open_is_closed_in_the_end(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -780,6 +831,53 @@ def test_a_store_that_is_idle_learns_that_it_was_taken_over(client: bk_core.Book
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("what", ["watch_list", "other_owner"])
+def test_an_idle_store_learns_it_also_after_a_failure_of_its_watch(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """LOG-1: setting the watch, and reading the list that it tells of, are tried again."""
+    monkeypatch.setattr(store_module, "AGAIN_S", 0.01)
+    failing = Failing(getattr(works_module.FileWorks, what), 2)
+    monkeypatch.setattr(works_module.FileWorks, what, lambda *arguments: failing(*arguments))
+    told: list[BkError] = []
+    store = FileStore.open(client, "a", on_end=told.append)
+    with FileStore.open(client, "a"):
+        eventually(lambda: bool(told))
+        assert isinstance(told[0], FileStoreTakenOverError)
+    store.close()
+
+
+def test_an_error_says_whether_something_may_have_been_done(
+    store: FileStore, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is refused before anything was done has a known outcome, also in another process; what was handed over has not."""
+    monkeypatch.setattr(store_module, "UNDECIDED_BYTES_MAX", 1)
+    stalled = Stalled(store, monkeypatch)
+    errors: list[BkError] = []
+
+    def fails(call: Callable[[], object]) -> BkError:
+        with pytest.raises(BkError) as caught:
+            call()
+        return pickle.loads(pickle.dumps(caught.value))  # type: ignore[no-any-return]
+
+    assert fails(lambda: store.put("/late", b"x", timeout_s=0.05)).outcome_unknown
+    errors.append(fails(lambda: store.put("/no room", b"x", timeout_s=0.05)))
+    stalled.go_on()
+    errors.append(fails(lambda: FileStore.open(client, "a", take_over=False)))
+    store.close()
+    errors.append(fails(lambda: store.put("/closed", b"x")))
+    owner = FileStore.open(client, "a")
+    with FileStore.open(client, "a"):
+        assert fails(lambda: owner.put("/y", b"")).outcome_unknown or owner.error is not None
+        eventually(lambda: owner.error is not None)
+        errors.append(fails(lambda: owner.put("/y", b"")))
+        errors.append(fails(lambda: owner.stage(BIG)))
+    owner.close()
+    kinds = [OperationTimeoutError, FileStoreTakenOverError, FileStoreClosedError, FileStoreTakenOverError, FileStoreTakenOverError]
+    assert [type(error) for error in errors] == kinds
+    assert not any(error.outcome_unknown for error in errors) and FileStoreTakenOverError("another").outcome_unknown
+
+
 def test_a_machine_that_fails_within_itself_ends_the_store(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for ever, and what was acknowledged is there."""
     store = FileStore.open(client, "a")
@@ -802,7 +900,10 @@ def test_pending_changes_of_a_store_that_is_taken_over_fail(client: bk_core.Book
             there = set(names(other))
     for n, error in enumerate(outcomes):
         assert error is None or isinstance(error, FileStoreTakenOverError)
-        assert error is not None or str(n) in there
+        if error is None:
+            assert str(n) in there
+        elif not error.outcome_unknown:
+            assert str(n) not in there
     assert any(outcomes)
     store.close()
 
@@ -825,8 +926,10 @@ def test_an_abandoned_store_leaves_everything_as_it_is(client: bk_core.BookKeepe
     told: list[BkError] = []
     store = FileStore.open(client, "a", on_end=told.append)
     store.put("/x", BIG)
+    assert store.read("/x") == BIG
     store.abandon()
     eventually(lambda: not store.is_open)
+    eventually(lambda: not store._reader._handles)
     with pytest.raises(FileStoreClosedError, match="abandoned by this program; nothing was read"):
         store.status("/x")
     store.close()

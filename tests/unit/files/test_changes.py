@@ -248,6 +248,16 @@ def test_fs_2_the_bound_of_the_longest_path_is_never_too_low() -> None:
         store.rename("/x", "/" + "x" * 255)
 
 
+def test_renaming_a_file_raises_the_bound_to_its_path_alone() -> None:
+    """FS-2: so that renaming files to longer paths, however often, makes no later rename look at all that is in a directory."""
+    store = Store()
+    store.put("/file")
+    for _ in range(100):
+        store.rename("/file", "/" + "x" * 200)
+        store.rename("/" + "x" * 200, "/file")
+    assert store.tree.longest == 201
+
+
 def test_a_directory_of_100000_files_is_cheap() -> None:
     """One more, one less and a look at one do not depend on how many there are."""
     store = Store()
