@@ -2,7 +2,7 @@
 
 A stage pulls from its source on its caller's thread and holds nothing meanwhile, so a source that hangs holds up nobody. What it has pulled
 goes as a run of entries to a ledger that no other stage writes to at that moment, so the run's entries are consecutive. A run that failed
-is written again, whole, to another ledger: what may be in the failed one is named by nobody.
+is written again, whole, to another ledger. No file names what the failed one may have left.
 
 A *lease* keeps data ledgers from being dropped: the one that is being filled, and those of a content that was staged and not yet put.
 """
@@ -192,7 +192,7 @@ class DataLedgers:
     # --- writing, on a thread of the pool ---------------------------------------------------------------------------------
 
     def _write(self, batch: Any, lease: Lease, last: int | None, deadline: float) -> Extent:
-        """One run, to whichever ledger takes it."""
+        """Write one run to the first ledger that takes it."""
         pause = PAUSE_S
         while True:
             try:

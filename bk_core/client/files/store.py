@@ -1,10 +1,9 @@
 """FileStore: the one owner of a file store, driven by ``FileMachine`` (protocol/files/machine.py).
 
-Who does what. A caller hands a change over in one step that an interrupt (Ctrl-C) cannot tear, and waits for its outcome. The machine is
-stepped on the store's own thread alone, which hands its appends to the log in the order of the steps and waits for nobody but the log's
-writer. Whatever blocks (rolls, trims, closing and deleting data ledgers) runs on a worker thread. Contents that are too large for a record
-are written by threads of their own before the change is handed over (data.py). Readers look at the acknowledged tree under the lock, and
-read data ledgers without it.
+A caller hands a change over in one step that an interrupt (Ctrl-C) cannot tear, and waits for its outcome. The store's own thread steps
+the machine and appends its records in order. It waits only for the log's writer. Data threads take leases under the lock. A worker thread
+does what blocks: rolls, trims, closing and deleting data ledgers. Contents that are too large for a record are written by the data threads
+before the change is handed over (data.py). Readers look at the acknowledged tree under the lock, and read data ledgers without it.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ Data: TypeAlias = "Bytes | Iterable[Bytes] | Staged"
 
 
 class Staged:
-    """Bytes that are durable and that no file has yet. ``FileStore.put`` makes them a file; ``release``, the end of a ``with`` block, or
-    that nobody refers to it any more, gives them up."""
+    """Content that belongs to no file yet. Large content is durable; small content is in memory. ``FileStore.put`` makes it a file.
+    ``release`` gives it up. So does the end of a ``with`` block, and losing the last reference."""
 
     def __init__(self, store: FileStore, content: Content, lease: Lease) -> None:
         self.content = content
@@ -89,7 +88,7 @@ class Staged:
         return self.content.size
 
     def release(self) -> None:
-        """Idempotent. Nothing is undone of a file that has the content."""
+        """Give the content up. A file that has it keeps it. Idempotent."""
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.release()
@@ -117,7 +116,7 @@ class _Change:
 
 
 class _Holds:
-    """Leases of data ledgers, as the machine counts them. It refers to no store, so that a store that is dropped ends."""
+    """Takes leases of data ledgers from the machine. It refers to no store, so that a store that is dropped ends."""
 
     def __init__(self, lock: Monitor, machine: FileMachine) -> None:
         self.leases = Leases()
@@ -136,7 +135,7 @@ class _Holds:
 
 
 def _end_threads(own: WorkerPool, worker: Worker, data: WorkerPool, watches: Iterable[Watch] = ()) -> None:
-    """Not waited for: this may run on any of them, or wherever Python finds that a store was dropped."""
+    """End the threads without waiting for them: one of them may run this, or whichever thread finds that a store was dropped."""
     for watch in watches:
         with suppress(ClientClosedError, ForkedClientError):
             own.submit(watch.cancel)
@@ -168,8 +167,10 @@ class FileStore:
     """The owner of a file store: directories and files on ledgers, each change atomic and durable when its call returns.
 
     ``open`` takes the store over, which ends its former owner: all that was pending there, and every later call, raises
-    FileStoreTakenOverError. It may be used from several threads at once; changes are made in the order of their calls. Reading sees what
-    is acknowledged. A change whose call raised OperationTimeoutError may or may not be made later.
+    FileStoreTakenOverError. Any number of threads may use a store at once; changes are made in the order of their calls. Reads see what
+    is acknowledged. A change may or may not be made if its call raises an error whose ``outcome_unknown`` is True, such as
+    OperationTimeoutError. An owner that was taken over and has not learnt it yet still answers from its own tree: reads, refusals, changes
+    that change nothing, and ``flush``.
 
     Close it, or use it with ``with``. One that nobody refers to any more stops by itself, as its log's writer does.
     """
@@ -324,7 +325,7 @@ class FileStore:
     @checked()
     @holds_lock
     def content(self, path: str) -> Content:
-        """The places of the bytes of a file. NoSuchPathError, PathIsDirectoryError."""
+        """The content of a file: its inline bytes, or the extents that hold them. NoSuchPathError, PathIsDirectoryError."""
         with self._lock:
             self._check("nothing was read")
             found: Content = self._machine.tree.content(path)
@@ -332,7 +333,7 @@ class FileStore:
 
     @checked(offset=COUNT, length=COUNT)
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Bytes of a file from ``offset`` on, at most ``length``, none behind its end: all of one and the same content of the file.
+        """Read at most ``length`` bytes from ``offset``. All bytes come from one version of the file.
 
         NoSuchPathError, PathIsDirectoryError; FileDataLostError if the ledger that holds them is gone.
         """
@@ -344,7 +345,7 @@ class FileStore:
                 content = self._changed(path, content, error)
 
     def _changed(self, path: str, content: Content, error: FileDataLostError) -> Content:
-        """The content that the file has got since ``content`` was found to be gone. Raises ``error`` if it still has that."""
+        """Return the present content of the file. Raise ``error`` if that is still ``content``, whose bytes are gone."""
         now = self.content(path)
         if now == content:
             raise error
@@ -352,13 +353,13 @@ class FileStore:
 
     @checked(offset=COUNT, length=COUNT)
     def read_content(self, content: Content, offset: int = 0, length: int | None = None) -> bytes:
-        """The same of a content that was staged or that a file has. FileDataLostError."""
+        """As ``read``, of a content that was staged or that a file has. FileDataLostError."""
         self._check("nothing was read")
         return b"".join(self._reader.chunks(content, offset, length))
 
     @checked(offset=COUNT, length=COUNT)
     def chunks(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
-        """The same in parts of at most 1 MiB, as they come. A file that is deleted or replaced on the way may end them with
+        """As ``read``, in parts of at most 1 MiB. If the file is replaced or deleted meanwhile, the iterator may raise
         FileDataLostError."""
         return self._chunks(path, self.content(path), offset, length)
 
@@ -379,10 +380,10 @@ class FileStore:
 
     @checked(data=_DATA)
     def stage(self, data: Bytes | Iterable[Bytes]) -> Staged:
-        """Bring bytes to where they are durable without making them a file; of a few, which a change takes along, nothing is written yet.
+        """Write ``data`` durably without making a file. Data of at most ``inline_max`` bytes is only kept; the put writes it.
 
-        Whatever else the store does goes on meanwhile, however slowly ``data`` comes. A part of it that the bookies do not take is written
-        again elsewhere; OperationTimeoutError when that does not succeed in the client's ``operation_timeout_s``.
+        Everything else goes on meanwhile, however slow ``data`` is. A part that the bookies do not take is written again to another data
+        ledger. OperationTimeoutError if that does not succeed within the client's ``operation_timeout_s``.
         """
         return self._stage(data, None)
 
@@ -400,8 +401,9 @@ class FileStore:
 
     @checked(data=_DATA, timeout_s=SECONDS)
     def put(self, path: str, data: Data, *, overwrite: bool = True, parents: bool = True, timeout_s: float | None = None) -> FileStatus:
-        """Make a file of ``data``, in place of the one of this path if ``overwrite`` says so, with the directories above it if ``parents``
-        says so; all in one atomic change. What was staged is used up if that is done, and stays as it was if it is refused.
+        """Make a file of ``data`` in one atomic change. With ``overwrite`` it replaces the file of this path; with ``parents`` the missing
+        directories above it are made. A Staged is used up by success, and stays as it was if the put is refused. ``timeout_s`` bounds
+        staging and change together, but not the time in which ``data`` makes its next part; None bounds each part and the change.
 
         PathExistsError, PathIsDirectoryError, PathNotDirectoryError, NoSuchPathError (without ``parents``), InvalidPathError; what
         ``stage`` raises.
@@ -438,7 +440,8 @@ class FileStore:
         """Give a file, or a directory with all in it, another path, in one atomic change. The directory above ``dst`` must be there.
         ``overwrite`` replaces a file or an empty directory.
 
-        NoSuchPathError, PathExistsError, PathIsDirectoryError, PathNotDirectoryError, DirectoryNotEmptyError, InvalidPathError.
+        NoSuchPathError, PathExistsError, PathNotDirectoryError, DirectoryNotEmptyError, InvalidPathError; InvalidArgumentError for the
+        root, and for a directory that would come to lie in itself.
         """
         found: FileStatus = self._change(
             f"renaming {src!r} to {dst!r}", lambda token: self._machine.rename(token, src, dst, overwrite, now_ms()), timeout_s
@@ -452,7 +455,8 @@ class FileStore:
 
     @checked(timeout_s=SECONDS)
     def flush(self, *, timeout_s: float | None = None) -> None:
-        """Wait until all changes that were asked for before are acknowledged, also those whose calls were not waited for."""
+        """Wait until all earlier changes are acknowledged. Nothing is appended: without earlier changes that are pending this does not find
+        out whether the store was taken over."""
         self._change(f"flushing file store {self.name!r}", self._machine.barrier, timeout_s)
 
     def _change(self, what: str, act: Callable[[_Change], list[FileEffect]], timeout_s: float | None, size: int = 0) -> Any:
@@ -609,7 +613,7 @@ class FileStore:
                 self._end(ended_by(answer.error, self.name))
 
     def _watch_log(self) -> None:
-        """So that the store learns that it was taken over also while nothing is changed."""
+        """Watch the log's list. So a store that changes nothing learns, too, that it was taken over."""
         if self._stopped or self._closing is not None:
             return
         try:
@@ -638,7 +642,7 @@ class FileStore:
             self._end(ended_by(other, self.name))
 
     def _recover_left(self, ledgers: list[int]) -> None:
-        """Data ledgers of a former owner that files refer to: have them CLOSED, one after the other and between other things."""
+        """Close the data ledgers that a former owner left and that files refer to: one a task, so that other tasks come in between."""
         if not ledgers or self._stopped or self._closing is not None:
             return
         first, *rest = ledgers

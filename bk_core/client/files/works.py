@@ -1,5 +1,5 @@
-"""Performs what the machine of a file store asks of its world and takes long: rolling and trimming the log, closing, recovering and
-deleting data ledgers. All of it blocks, so it runs on a worker thread."""
+"""Does the slow work that a file store's machine asks for: it rolls and trims the log, and closes, recovers and deletes data ledgers. All
+of it blocks, so it runs on a worker thread."""
 
 from __future__ import annotations
 

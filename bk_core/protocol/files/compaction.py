@@ -90,7 +90,7 @@ class LogKeeping(DataLedgers):
         super()._advance()
 
     def _may_tell(self, first: Pending) -> bool:
-        """FS-9: outcomes are told in the order in which they were asked for, so this is asked of the first that is left alone."""
+        """Only the first of the pending ones is asked about, because outcomes come in call order (FS-9)."""
         return first.ready
 
     # --- bases --------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The data ledgers of a file store: who refers to them, and when they may go.
 
 A ledger is *referred to* by the acknowledged tree and by leases. The world leases a ledger that it fills, and those of a content that it
-is about to put; a put that is not yet acknowledged leases the ledgers of its content. So all that the next tree names is referred to, and
-more: when a put and the delete behind it are both unacknowledged, neither tree names the ledger, but a crash may leave the put in the log,
-and not the delete.
+is about to put. A put that is not yet acknowledged leases the ledgers of its content. So every ledger that the next tree names is referred
+to. More than those are: when a put and the delete behind it are both unacknowledged, neither tree names the ledger, but a crash may leave
+the put in the log without the delete.
 
 A base may name a ledger that is dropped. It was appended before the record that took the last reference away, and that record is
 acknowledged when the ledger goes (FS-13), so a replay of the log goes past it, and ends without the reference. An owner serves only behind

@@ -1,9 +1,9 @@
 """The owner of a file store: a tree of files whose every change is one record of an exclusive log.
 
-The owner replays the log, then it serves. A change is decided on the *next* tree, which has all changes that were asked for, and is made
-there at once; its record is appended; when that is acknowledged, the change is made in the *acknowledged* tree as well, and told. Reads
-see the acknowledged tree alone (FS-8), so that nothing is ever seen and then lost. For the same reason a refusal waits: it may be due to
-a change that is not yet acknowledged (FS-9). Both trees hold the same contents, and are fed with the same records.
+The owner replays the log, then it serves. The *next* tree has all changes that were asked for. A change is decided on it and made in it at
+once. Then its record is appended. When the append is acknowledged, the change is made in the *acknowledged* tree as well, and its caller is
+told. Reads see the acknowledged tree alone, so nothing is ever seen and then lost (FS-8). A refusal waits for the same reason: it may be
+due to a change that is not yet acknowledged (FS-9). Both trees apply the same records and share the contents.
 
     REPLAYING ──serve──► SERVING ──close──► CLOSING ──all is acknowledged──► CLOSED
         │ the log is empty  ▲                  any of them: an append failed, or the world ended it ──► FAILED

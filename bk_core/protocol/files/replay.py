@@ -1,8 +1,7 @@
 """Replaying a store's log: the owner does it before it serves, a view to follow.
 
-A log is trimmed in whole segments, so it may begin in the middle of old history. Nothing counts before its first complete base; from
-there on every record does. A base that comes later takes the place of the tree: it says the same (FS-6), and so everybody who replays
-ends with the same tree, wherever he began.
+A log is trimmed in whole segments, so it may begin in the middle of old history. Records before its first complete base do not count; all
+records behind it do. A later base replaces the tree by an equal one (FS-6). So every replay ends with the same tree, wherever it began.
 """
 
 from __future__ import annotations
