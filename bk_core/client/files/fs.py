@@ -25,6 +25,7 @@ from bk_core.client.files.view import FileStoreView
 from bk_core.errors import (
     FileStoreClosedError,
     InvalidArgumentError,
+    LogWriterAliveError,
     MissingPackageError,
     NoSuchPathError,
     PathExistsError,
@@ -46,6 +47,7 @@ PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
 MODES = ("r", "rw")
 _PROTOCOL = "bk"
 _QUERY = re.compile(r"\?(?=(?:uri|mode|password)=)")  # another question mark is part of a name, or of a pattern
+_FSSPEC_OPTIONS = {"skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop", "batch_size"}
 _SPOOL_BYTES = 8 << 20  # of a file that is being written: more of it goes to a temporary file of this machine
 _CHUNK = 1 << 20
 
@@ -74,6 +76,8 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         take_over: bool = False,
         **options: Any,
     ) -> None:
+        if unknown := sorted(options.keys() - _FSSPEC_OPTIONS):
+            raise InvalidArgumentError(f"bk:// knows no option {unknown[0]!r}; it takes uri, store, password, mode and take_over")
         super().__init__(**options)
         where = uri or os.environ.get(URI_VARIABLE)
         if not where:
@@ -88,6 +92,8 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._key = (where, store, secret.encode() if isinstance(secret, str) else bytes(secret), mode, take_over)
         self._connection: _Connection | None = None
         self._held = threading.local()
+        # fsspec asks the class while there is no instance, and the instance later
+        self._strip_protocol = self._own_path  # type: ignore[method-assign]
 
     # --- names ------------------------------------------------------------------------------------------------------------
 
@@ -99,6 +105,14 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if path.startswith(f"{_PROTOCOL}://"):
             path = _QUERY.split(path, maxsplit=1)[0][len(_PROTOCOL) + 3 :].partition("/")[2]
         return "/" + path.strip("/")
+
+    def _own_path(self, path: Any) -> Any:
+        """``_strip_protocol``. InvalidArgumentError for a path of another store."""
+        for one in path if isinstance(path, list) else [path]:
+            name = self._get_kwargs_from_urls(one).get("store", self.store)
+            if name != self.store:
+                raise InvalidArgumentError(f"{stringify_path(one)} is of file store {name!r}; these are the files of {self.store!r}")
+        return type(self)._strip_protocol(path)
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
@@ -119,7 +133,9 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     # --- the connection -----------------------------------------------------------------------------------------------------
 
     def _files(self) -> FileStore | FileStoreView:
-        """The files as they are now."""
+        """The files as they are now: where this process owns the store, as the owner knows them, because a view is a moment behind."""
+        if self.mode == "r" and (owner := _owner_here(self._key)) is not None:
+            return owner
         connection = self._connection
         if connection is None or not connection.is_open:
             connection = self._connection = _connection(self._key)
@@ -129,7 +145,10 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _owner(self) -> FileStore:
         if self.mode != "rw":
-            raise InvalidArgumentError(f"file store {self.store!r} was opened to read; mode='rw' (bk://...?mode=rw) owns it, and writes")
+            raise InvalidArgumentError(
+                f"file store {self.store!r} is open for reading; to write, own it: bk://{self.store}/PATH?mode=rw (with pandas only so) or "
+                f"fsspec.filesystem('bk', store={self.store!r}, mode='rw')"
+            )
         files = self._files()
         assert isinstance(files, FileStore)
         return files
@@ -366,6 +385,10 @@ class _Connection:
                 self.view = self.files
             else:
                 self.files = own_file_store(self.client, store, password=password, even_if_alive=take_over)
+        except LogWriterAliveError as error:
+            self.client.close()
+            told = error.args[0].replace("even_if_alive=True (--even-if-alive)", "take_over=True")
+            raise LogWriterAliveError(told, **error.context) from None
         except BaseException:
             self.client.close()
             raise
@@ -398,6 +421,17 @@ def _connection(key: _Key) -> _Connection:
         if connection is None or not connection.is_open:
             connection = _connections[key] = _Connection(*key)
         return connection
+
+
+def _owner_here(key: _Key) -> FileStore | None:
+    """The owner of the store of a key for reading, if this process has it by an instance of mode "rw"."""
+    where, store, password, _, _ = key
+    with _lock:
+        for take_over in (False, True):
+            connection = _connections.get((where, store, password, "rw", take_over))
+            if connection is not None and connection.is_open and isinstance(connection.files, FileStore) and connection.files.is_open:
+                return connection.files
+    return None
 
 
 def _info(status: FileStatus) -> dict[str, Any]:

@@ -62,8 +62,15 @@ def fs(uri: str) -> BookKeeperFileSystem:
 
 
 @pytest.fixture
-def reader(uri: str, fs: BookKeeperFileSystem) -> BookKeeperFileSystem:
-    fs.touch("/there")
+def owner(uri: str) -> Iterator[FileStore]:
+    """Not of fsspec's, as if it were in another process."""
+    with bk_core.connect(uri) as client, FileStore.open(client, "s") as store:
+        store.put("/there", b"")
+        yield store
+
+
+@pytest.fixture
+def reader(uri: str, owner: FileStore) -> BookKeeperFileSystem:
     return fsspec.filesystem("bk", uri=uri, store="s")
 
 
@@ -205,8 +212,8 @@ def test_transactions(fs: BookKeeperFileSystem) -> None:
     assert fs.cat("/a") == b"a"
 
 
-def test_reading_beside_the_owner(fs: BookKeeperFileSystem, reader: BookKeeperFileSystem) -> None:
-    fs.pipe("/a/b", LARGE)
+def test_reading_beside_the_owner(owner: FileStore, reader: BookKeeperFileSystem) -> None:
+    owner.put("/a/b", LARGE)
     seen(reader, "/a/b")
     with reader.open("/a/b") as file:
         assert file.read() == LARGE
@@ -214,7 +221,20 @@ def test_reading_beside_the_owner(fs: BookKeeperFileSystem, reader: BookKeeperFi
     for change in (lambda: reader.pipe("/x", b""), lambda: reader.rm("/a/b"), lambda: reader.mkdir("/d"), lambda: reader.open("/x", "wb")):
         with pytest.raises(InvalidArgumentError, match="mode='rw'"):
             change()
-    assert fs.exists("/a/b")
+    assert owner.exists("/a/b")
+
+
+def test_a_process_reads_what_it_has_just_written(uri: str, fs: BookKeeperFileSystem) -> None:
+    """A view would be a moment behind: the old rows, or none, without an error."""
+    reader = fsspec.filesystem("bk", uri=uri, store="s")
+    for number in range(20):
+        fs.pipe("/a", b"%d" % number)
+        assert reader.cat("/a") == b"%d" % number
+    fs.rm("/a")
+    assert not reader.exists("/a")
+    fs.pipe("/b", b"b")
+    fs.close()
+    assert reader.cat("/b") == b"b"
 
 
 def test_urls(uri: str, fs: BookKeeperFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,6 +269,11 @@ def test_wrong_arguments(uri: str) -> None:
         BookKeeperFileSystem(uri=uri)
     with pytest.raises(InvalidArgumentError, match="mode must be one of r, rw, not 'w'"):
         BookKeeperFileSystem(uri=uri, store="s", mode="w")
+    with pytest.raises(InvalidArgumentError, match="no option 'even_if_alive'; it takes uri.*take_over"):
+        BookKeeperFileSystem(uri=uri, store="s", even_if_alive=True)
+    for path in ("bk://other/x", ["/a", "bk://other/x"]):
+        with pytest.raises(InvalidArgumentError, match="is of file store 'other'; these are the files of 's'"):
+            BookKeeperFileSystem(uri=uri, store="s", mode="rw").rm(path)
     with pytest.raises(NoSuchFileStoreError):
         BookKeeperFileSystem(uri=uri, store="s").ls("/")
 
@@ -270,7 +295,7 @@ def test_instances_of_all_threads_share_one_owner(uri: str, fs: BookKeeperFileSy
 def test_an_owner_that_lives_is_ended_only_by_who_insists(uri: str) -> None:
     with bk_core.connect(uri) as client, FileStore.open(client, "s") as store:
         store.put("/a", b"a")
-        with pytest.raises(LogWriterAliveError):
+        with pytest.raises(LogWriterAliveError, match="fence it: take_over=True$"):
             BookKeeperFileSystem(uri=uri, store="s", mode="rw").ls("/")
         other = BookKeeperFileSystem(uri=uri, store="s", mode="rw", take_over=True)
         assert other.cat("/a") == b"a"
@@ -330,6 +355,7 @@ def test_pandas(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = pandas.DataFrame({"n": [1, 2, 3], "t": ["a", "b", None]})
     frame.to_csv("bk://s/d/frame.csv?mode=rw", index=False)
     frame.to_parquet("bk://s/d/frame.parquet?mode=rw")
+    pandas.testing.assert_frame_equal(pandas.read_parquet("bk://s/d/frame.parquet"), frame)
     for connection in list(module._connections.values()):
         connection.close()
     pandas.testing.assert_frame_equal(pandas.read_csv("bk://s/d/frame.csv"), frame)
