@@ -103,12 +103,24 @@ def data_ledgers(client: LogClient, log: str) -> list[int]:
     return sorted(int(child) for child in client.store.children(nodes_path(log)) if child.isascii() and child.isdecimal())
 
 
-def data_nodes(client: LogClient, log: str, children: Iterable[str] | None = None) -> list[DataNode]:
+def data_nodes(
+    client: LogClient, log: str, children: Iterable[str] | None = None, *, damaged: list[tuple[int, str]] | None = None
+) -> list[DataNode]:
     """The nodes under a log's name whose ledger ids this cluster issued, or those of the names in ``children`` among them. The cluster is
-    looked at after the nodes were listed, and before any of them is read."""
+    looked at after the nodes were listed, and before any of them is read. ``damaged`` takes the ledgers whose nodes are none, with what
+    is wrong of them; without it MetadataFormatError."""
     children = client.store.children(nodes_path(log)) if children is None else children
     here = client.store.cluster_id()
-    found = [read_node(client, log, child) for child in children]
+    found = []
+    for child in children:
+        try:
+            node = read_node(client, log, child)
+        except MetadataFormatError as error:
+            if damaged is None or not child.isdecimal():
+                raise
+            damaged.append((int(child), str(error)))
+        else:
+            found.append(node)
     return [node for node in found if node is not None and node.cluster == here]
 
 

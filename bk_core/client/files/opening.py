@@ -101,7 +101,9 @@ def ended_by(error: BaseException, name: str) -> BkError:
     """The store's error for one of its log, or of this program."""
     told = error.args[0] if isinstance(error, BkError) else repr(error)
     ended: BkError
-    if isinstance(error, LogTakenOverError):
+    if isinstance(error, LogTakenOverError) and error.context.get("deleted"):
+        ended = FileStoreTakenOverError(f"file store {name!r} was deleted while this owner had it; opened again it is empty", store=name)
+    elif isinstance(error, LogTakenOverError):
         ended = FileStoreTakenOverError(f"another owner opened file store {name!r}, which ended this one: {told}", store=name)
     else:
         ended = FileStoreClosedError(f"file store {name!r} has ended, because its log cannot be written: {told}", store=name)

@@ -164,8 +164,10 @@ def delete_file_store(client: Any, name: str, *, password: bytes = b"", even_if_
         delete_log(client, log, password=password, file_entries=True)
     except NoSuchLogError:  # somebody else deletes it too
         pass
+    damaged: list[tuple[int, str]] = []
     # listed behind that: an owner that was not gone may have made one more until then
-    return _delete(client, log, [node for node in data_nodes(client, log) if node.log_id == listed.log_id], password)
+    nodes = [node for node in data_nodes(client, log, damaged=damaged) if node.log_id == listed.log_id]
+    return _delete(client, log, nodes, password, damaged=damaged)
 
 
 @checked(client=CLIENT, password=SECRET)
@@ -177,18 +179,20 @@ def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_aliv
     NoSuchFileStoreError for a name that nothing is left of.
     """
     log = store_log(name)
-    nodes = data_nodes(client, log)  # before anything else: an owner that opens the store from now on refers to none of them anew
+    damaged: list[tuple[int, str]] = []
+    # before anything else: an owner that opens the store from now on refers to none of them anew
+    nodes = data_nodes(client, log, damaged=damaged)
     try:
         listed = read_ledger_list(client, log)
     except NoSuchLogError:
-        if not (nodes or client.store.children(f"{_TOMBSTONES}/{log}")):
+        if not (nodes or damaged or client.store.children(f"{_TOMBSTONES}/{log}")):
             raise no_such_store(client, name) from None
-        return _delete(client, log, nodes, password, _clean_log(client, log, password))
+        return _delete(client, log, nodes, password, _clean_log(client, log, password), damaged)
     _refuse_owned(client, name, listed, even_if_alive)
     check_password(client, log, listed, password)
     used = _used(client, name, log, listed, password)
     unused = [node for node in nodes if node.log_id != listed.log_id or (used is not None and node.ledger_id not in used)]
-    return _delete(client, log, unused, password, _clean_log(client, log, password))
+    return _delete(client, log, unused, password, _clean_log(client, log, password), damaged)
 
 
 def _clean_log(client: Any, log: str, password: bytes) -> GcReport:
@@ -212,9 +216,17 @@ def _used(client: Any, name: str, log: str, listed: LedgerList, password: bytes)
     return used if read_ledger_list(client, log).log_id == listed.log_id else None
 
 
-def _delete(client: Any, log: str, nodes: Iterable[DataNode], password: bytes, before: GcReport = _NOTHING) -> FileGcReport:
-    """The ledgers of these nodes, each only if it is of the log that its node names. ``before``: what was done with the log itself."""
-    deleted, failed, foreign = list(before.deleted), list(before.failed), list(before.foreign)
+def _delete(
+    client: Any,
+    log: str,
+    nodes: Iterable[DataNode],
+    password: bytes,
+    before: GcReport = _NOTHING,
+    damaged: Iterable[tuple[int, str]] = (),
+) -> FileGcReport:
+    """The ledgers of these nodes, each only if it is of the log that its node names. ``before``: what was done with the log itself.
+    ``damaged``: ledgers whose nodes do not say whose they are; they stay, and are told."""
+    deleted, failed, foreign = list(before.deleted), [*before.failed, *damaged], list(before.foreign)
     for node in nodes:
         try:
             delete_data_ledger(client, log, node.log_id, node.ledger_id, password)

@@ -15,7 +15,7 @@ from bk_core.client.janitor import trim_log
 from bk_core.client.list_store import LogClient, log_path, read_ledger_list
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.writers import WRITER
-from bk_core.errors import BkError, ForeignLedgerError, LogTakenOverError
+from bk_core.errors import BkError, ForeignLedgerError, LogTakenOverError, NoSuchLogError
 from bk_core.metadata.store import Watch
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.files.effects import DataDropped, DropData, LogRolled, LogTrimmed, RollLog, TrimLog
@@ -74,9 +74,15 @@ class FileWorks:
         return self._client.store.watch(log_path(self._log), callback)
 
     def other_owner(self) -> LogTakenOverError | None:
-        """The end of this owner, if the log's last ledger is not its writer's: whoever listed it has fenced ours before (LOG-1)."""
-        last = read_ledger_list(self._client, self._log).segments[-1].ledger_id
-        if self._tag is None or self._tag_of(last) == self._tag:
+        """The end of this owner, if the log's last ledger is not its writer's: whoever listed it has fenced ours before (LOG-1). The end,
+        too, if the log was deleted, or deleted and made again."""
+        try:
+            listed = read_ledger_list(self._client, self._log)
+        except NoSuchLogError:
+            listed = None
+        if listed is None or listed.log_id != self._log_id:
+            return LogTakenOverError(f"log {self._log!r} was deleted", log=self._log, deleted=True)
+        if not listed.segments or self._tag is None or self._tag_of(listed.segments[-1].ledger_id) == self._tag:
             return None
         return LogTakenOverError(f"log {self._log!r}: another leader has put a ledger on the list", log=self._log)
 

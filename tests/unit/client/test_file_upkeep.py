@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from bk_core.client.files.nodes import create_data_ledger, data_nodes
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import delete_file_store, file_store_owner, file_stores, gc_file_store
 from bk_core.client.logs import create_log, delete_log, read_log
-from bk_core.errors import BkError, FileStoreError, LogWriterAliveError, NoSuchFileStoreError, WrongPasswordError
+from bk_core.errors import BkError, FileStoreError, FileStoreTakenOverError, LogWriterAliveError, NoSuchFileStoreError, WrongPasswordError
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.segments import LogProperties
 
@@ -154,6 +155,33 @@ def test_gc_clears_what_a_deleted_store_has_left(client: bk_core.BookKeeper) -> 
     assert len(gc_file_store(client, "s").deleted) == 1 and list(client.list_ledgers()) == []
     with pytest.raises(NoSuchFileStoreError):
         gc_file_store(client, "s")
+
+
+def test_a_damaged_node_keeps_nothing_else(client: bk_core.BookKeeper) -> None:
+    """Neither ``rm`` nor ``gc``: its ledger stays and is told, because nobody says whose it is."""
+    made(client, "s")
+    (sound,) = data_nodes(client, "files.s")
+    bad = staged(client, "files.s")
+    path = f"files/files.s/{bad}"
+    client.store.write(path, b"garbage", client.store.read(path).version)
+    report = gc_file_store(client, "s")
+    assert [number for number, _ in report.failed] == [bad] and "is no node of a data ledger" in report.failed[0][1]
+    report = delete_file_store(client, "s")
+    assert sound.ledger_id in report.deleted and [number for number, _ in report.failed] == [bad]
+    assert [number for number, _ in gc_file_store(client, "s").failed] == [bad]
+    assert bad in client.list_ledgers() and sound.ledger_id not in client.list_ledgers()
+
+
+def test_an_owner_learns_that_its_store_was_deleted(client: bk_core.BookKeeper) -> None:
+    ends: queue.SimpleQueue[BkError] = queue.SimpleQueue()
+    with FileStore.open(client, "s", on_end=ends.put) as store:
+        store.put("/a", b"a")
+        delete_file_store(client, "s", even_if_alive=True)
+        assert "file store 's' was deleted while this owner had it" in str(ends.get(timeout=30))
+        for late in (lambda: store.put("/b", b"b"), lambda: store.stage(LARGE)):
+            with pytest.raises(FileStoreTakenOverError, match="was deleted"):
+                late()
+    assert list(client.list_ledgers()) == []
 
 
 def test_nodes_and_ledgers_of_others_are_left_alone(client: bk_core.BookKeeper) -> None:
