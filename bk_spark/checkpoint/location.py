@@ -184,7 +184,7 @@ def _open(application: _Application, name: str, uri: str, protocol: str, patienc
         store.close()
         raise
     application.uris[name] = uri
-    application.gateway.files[name] = CheckpointFiles(store, name, waits_s)
+    application.gateway.files[name] = CheckpointFiles(store, waits_s)
 
 
 def _context(spark: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A file store as Spark's checkpoint sees it: temporary files stay out of the log, and a file that is about to be replaced only looks gone.
+"""A file store for Spark's checkpoints: temporary files stay out of the log, and a delete before a replacement is delayed.
 
 Spark writes every file of a checkpoint beside its name, as ``.<name>.<uuid>.tmp`` (with ``.TID<task>`` behind the uuid in a task), and then
 renames it. To replace a file, Hadoop deletes it first. Written down as they come those are three or four changes of the log, a file that is
@@ -9,9 +9,9 @@ gone if the driver dies in between, and temporary files that nobody removes afte
 * A delete of a file that has a whole temporary sibling is kept back: the file looks gone, and stays in the log.
 * The rename is one ``put``, which replaces what was kept back in the same change.
 
-A delete that was kept back and is not followed by that rename is carried out: when the temporary file is deleted, when anything else
-touches the name, when the store is closed in good order, and after ``KEPT_BACK_S``. If the driver dies first, the file is there with
-what it had.
+If the rename does not follow, the delete is made: when the temporary file is deleted, when another operation is about the same name, when
+the store is closed in good order, and after ``KEPT_BACK_S``. It is a delete of the file that was there when it was asked for, and of no
+later one. If the driver dies first, the file is there with what it had.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Protocol
 
@@ -45,7 +45,8 @@ TEMPORARIES_MAX = 10_000
 TEMPORARY_BYTES_MAX = 256 << 20
 PUBLISHED_MAX = 1024
 CHUNK = 1 << 20
-CLAIM_S = 60.0
+CHANGE_PATIENCES = 2  # what a change may take: as long as patience for its turn, and as long for the store
+TEND_CALL_S = 1.0
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?:\.TID[0-9]{1,19})?\.tmp")
 
@@ -87,21 +88,29 @@ class _Temporary:
     until_s: float
 
 
-class CheckpointFiles:
-    """One store, for all requests at once. ``patience_s`` bounds each change; None: as long as the client waits.
+@dataclass(frozen=True, slots=True)
+class _KeptBack:
+    """A delete that is not made yet, of the file that had this ``file_id``."""
 
-    No lock is held over a call of the store. Those that belong together, such as a rename and the repetition of the same rename, wait for
-    each other by claims on the names they are about.
+    file_id: int
+    until_s: float
+
+
+class CheckpointFiles:
+    """One store, for all requests at once. Each change is done or refused within ``CHANGE_PATIENCES`` times ``patience_s``.
+
+    No lock is held over a call of the store. A change claims the names that it is about, makes the deletes that were kept back there, and
+    keeps its claims while the store works. Two changes wait for each other if one's name is the other's, or lies above or below it.
     """
 
-    def __init__(self, store: Store, name: str, patience_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.store, self.name = store, name
-        self._patience_s, self._clock = patience_s, clock
+    def __init__(self, store: Store, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.store, self.patience_s, self._clock = store, patience_s, clock
         self._lock = threading.Lock()
-        self._claimed: set[str] = set()
+        self._claimed: list[str] = []
+        self._closing = False
         self._released = threading.Condition(self._lock)
         self._temporary: dict[str, _Temporary] = {}
-        self._kept_back: dict[str, float] = {}  # path -> when its delete is carried out
+        self._kept_back: dict[str, _KeptBack] = {}
         self._published: OrderedDict[str, str] = OrderedDict()  # temporary file -> where it went, of the last renames
         self._numbers = count(1)
 
@@ -110,22 +119,24 @@ class CheckpointFiles:
     def status(self, path: str) -> FileStatus:
         """NoSuchPathError."""
         with self._lock:
-            temporary, gone = self._temporary.get(path), path in self._kept_back
+            temporary, kept = self._temporary.get(path), self._kept_back.get(path)
         if temporary is not None:
             return temporary.status
-        if gone:
+        status = self.store.status(path)
+        if kept is not None and kept.file_id == status.file_id:
             raise _no_such(path)
-        return self.store.status(path)
+        return status
 
     def listing(self, path: str) -> list[FileStatus]:
         """The entries of a directory, by name; of a file its own status. NoSuchPathError."""
         with self._lock:  # before the store is asked: a file that is renamed meanwhile is there twice rather than not at all
-            temporary, gone = dict(self._temporary), set(self._kept_back)
+            temporary, gone = dict(self._temporary), {(name, kept.file_id) for name, kept in self._kept_back.items()}
         if path in temporary:
             return [temporary[path].status]
-        if path in gone:
+        listed = self.store.listing(path)
+        found = {status.path: status for status in listed if (status.path, status.file_id) not in gone}
+        if path not in found and any(status.path == path for status in listed):
             raise _no_such(path)
-        found = {status.path: status for status in self.store.listing(path) if status.path not in gone}
         found.update((name, kept.status) for name, kept in temporary.items() if parent(name) == path)
         return sorted(found.values(), key=lambda status: status.name)
 
@@ -187,18 +198,23 @@ class CheckpointFiles:
         if self._is_temporary_name(path):
             self._create_temporary(path, pieces, parents)
             return
-        self._settle(path)
-        self.store.put(path, pieces, overwrite=overwrite, parents=parents, timeout_s=self._patience_s)
+        staged: Staged = self.store.stage(pieces)  # it may take long, so nothing is claimed yet
+        try:
+            with self._touching(path) as deadline:
+                self._refuse_files_above(path)
+                self.store.put(path, staged, overwrite=overwrite, parents=parents, timeout_s=self._left(deadline))
+        finally:
+            staged.release()
 
     def mkdirs(self, path: str) -> None:
         """The directory with all above it; one that is there is fine."""
-        self._settle(path)
-        self._refuse_files_above(path)
-        with self._lock:
-            taken = path in self._temporary
-        if taken:
-            raise PathExistsError(f"{path} is a file", path=path)
-        self.store.mkdirs(path, timeout_s=self._patience_s)
+        with self._touching(path) as deadline:
+            self._refuse_files_above(path)
+            with self._lock:
+                taken = path in self._temporary
+            if taken:
+                raise PathExistsError(f"{path} is a file", path=path)
+            self.store.mkdirs(path, timeout_s=self._left(deadline))
 
     def rename(self, src: str, dst: str, overwrite: bool) -> None:
         """Hadoop's strict rename: ``dst`` is the whole new name. With it a temporary file becomes one of the store."""
@@ -209,12 +225,10 @@ class CheckpointFiles:
         if temporary:
             self._publish(src, dst, overwrite)
             return
-        self._settle(src)
-        self._settle(dst)
-        self._refuse_files_above(dst)
-        if self.status(src).is_directory:
-            self._drop_temporaries_below(src)  # their writers find the directory gone, as they would anywhere
-        self.store.rename(src, dst, overwrite=overwrite, timeout_s=self._patience_s)
+        with self._touching(src, dst) as deadline:
+            self._refuse_files_above(dst)
+            self.store.rename(src, dst, overwrite=overwrite, timeout_s=self._left(deadline))
+            self._release_below(src)  # their writers find the directory gone, as they would anywhere
 
     def rename_if_possible(self, src: str, dst: str) -> bool:
         """Hadoop's old rename: into ``dst`` if that is a directory; False where it is not possible."""
@@ -239,44 +253,60 @@ class CheckpointFiles:
         if self._keep_back(path, recursive):
             return True
         target = self._target(path)
-        with self._claims(path, target):
+        with self._claims(path, target) as deadline:
             with self._lock:
                 temporary = self._temporary.pop(path, None)
             if temporary is not None:
                 temporary.staged.release()
-                self._carry_out(target)  # the file that it was to replace
+                if not self._has_successor(target):
+                    self._carry_out(target, self._left(deadline))  # the file that it was to replace
                 return True
-        with self._lock:
-            gone = path in self._kept_back
-        self._settle(path)
-        if gone:
-            return False
-        if not recursive and self._temporaries_below(path):
-            raise DirectoryNotEmptyError(f"{path} has something in it", path=path)
-        done = self.store.delete(path, recursive=recursive, timeout_s=self._patience_s)
-        self._drop_temporaries_below(path)
-        return done
+            gone = self._is_hidden(path)
+            self._settle(path, deadline)
+            if gone:
+                return False
+            if not recursive and self._temporaries_below(path):
+                raise DirectoryNotEmptyError(f"{path} has something in it", path=path)
+            done = self.store.delete(path, recursive=recursive, timeout_s=self._left(deadline))
+            self._release_below(path)
+            return done
 
     def tend(self) -> None:
-        """Carry out the deletes that nobody's rename followed, and drop temporary files that nobody renamed. Called every second or so."""
+        """Make the deletes that no rename followed, and drop temporary files that nobody renamed. Called every second or so.
+
+        What is claimed is left for the next time. After a delete that fails, the others wait for the next time too.
+        """
         now = self._clock()
         with self._lock:
-            due = [path for path, until in self._kept_back.items() if until <= now]
+            due = [path for path, kept in self._kept_back.items() if kept.until_s <= now]
             old = [path for path, kept in self._temporary.items() if kept.until_s <= now]
-        for path in due:
-            with suppress(BkError), self._claims(path):  # tried again at the next round
-                self._carry_out(path)
         for path in old:
-            self._drop(path)
+            with suppress(OperationTimeoutError), self._claims(path, wait_s=0.0):
+                self._release(path)
+        for path in due:
+            try:
+                with self._claims(path, wait_s=0.0):
+                    self._carry_out(path, min(TEND_CALL_S, self.patience_s))
+            except BkError:
+                with self._lock:
+                    if path in self._kept_back:  # not at once: what has no answer yet may still be done
+                        self._kept_back[path] = replace(self._kept_back[path], until_s=now + KEPT_BACK_S)
+                return
 
     def close(self) -> None:
-        """Carry out what was kept back, and close the store."""
+        """Make the deletes that were kept back, and close the store. From here on none is kept back."""
         with self._lock:
-            left = list(self._kept_back)
-        for path in left if self.store.is_open else ():
-            with suppress(BkError), self._claims(path):  # else the file keeps what it had
-                self._carry_out(path)
-        self._drop_temporaries_below(ROOT)
+            self._closing = True
+        while self.store.is_open:
+            with self._lock:
+                path = next(iter(self._kept_back), None)
+            if path is None:
+                break
+            with suppress(BkError), self._claims(path) as deadline:
+                self._carry_out(path, self._left(deadline))
+            with self._lock:
+                self._kept_back.pop(path, None)  # if that failed, the file keeps what it had
+        self._release_below(ROOT)
         self.store.close()
 
     # --- temporary files ----------------------------------------------------------------------------------------------------
@@ -293,11 +323,14 @@ class CheckpointFiles:
 
     def _create_temporary(self, path: str, pieces: Iterable[bytes], parents: bool) -> None:
         try:
-            self.store.status(parent(path))
+            above = self.store.status(parent(path))
         except NoSuchPathError:
             if not parents:
                 raise
-            self.store.mkdirs(parent(path), timeout_s=self._patience_s)
+            self.store.mkdirs(parent(path), timeout_s=self.patience_s)
+        else:
+            if not above.is_directory:
+                raise PathNotDirectoryError(f"{parent(path)} is a file, so nothing can be in it", path=path)
         staged: Staged = self.store.stage(pieces)
         now_ms = int(time.time() * 1000)
         status = FileStatus(path, False, staged.size, now_ms, -next(self._numbers))
@@ -319,10 +352,9 @@ class CheckpointFiles:
 
     def _publish(self, src: str, dst: str, overwrite: bool) -> None:
         """Make a temporary file one of the store, in one change. A repeated rename, whose answer was lost, is told as the first one was."""
-        with self._claims(src, dst):
+        with self._claims(src, dst) as deadline:
             with self._lock:
-                temporary, gone = self._temporary.get(src), dst in self._kept_back
-                other = self._temporary.get(dst)
+                temporary, other = self._temporary.get(src), self._temporary.get(dst)
             if temporary is None:
                 if self._was_published(src, dst):
                     return
@@ -330,8 +362,9 @@ class CheckpointFiles:
             if other is not None and not overwrite:
                 raise PathExistsError(f"{dst} is there already, and overwriting it was not asked for", path=dst)
             self._refuse_files_above(dst)
+            replaces = overwrite or self._is_hidden(dst)
             try:
-                self.store.put(dst, temporary.staged, overwrite=overwrite or gone, parents=False, timeout_s=self._patience_s)
+                self.store.put(dst, temporary.staged, overwrite=replaces, parents=False, timeout_s=self._left(deadline))
             except BkError as error:
                 if error.outcome_unknown:  # the new contents may be there: nothing is deleted for the sake of the old ones
                     with self._lock:
@@ -355,66 +388,78 @@ class CheckpointFiles:
         with self._lock:
             return [name for name in self._temporary if is_below(name, path)]
 
-    def _drop_temporaries_below(self, path: str) -> None:
+    def _release_below(self, path: str) -> None:
         for name in self._temporaries_below(path):
-            self._drop(name)
+            self._release(name)
 
-    def _drop(self, path: str) -> None:
-        with suppress(BkError), self._claims(path):
-            with self._lock:
-                temporary = self._temporary.pop(path, None)
-            if temporary is not None:
-                temporary.staged.release()
+    def _release(self, path: str) -> None:
+        """The caller has claimed it, or a path above it."""
+        with self._lock:
+            temporary = self._temporary.pop(path, None)
+        if temporary is not None:
+            temporary.staged.release()
 
     # --- deletes that are kept back -----------------------------------------------------------------------------------------
 
     def _keep_back(self, path: str, recursive: bool) -> bool:
-        """True if the delete of this file waits for the rename of its temporary sibling. That asks for one without ``recursive``."""
+        """True if the delete of this file waits for the rename of its temporary sibling. That asks for one without ``recursive``.
+
+        A repeated delete is told the same while the sibling waits, and the file stays: the answer of the first may have been lost.
+        """
         if recursive or not self._has_successor(path):
             return False
         with suppress(NoSuchPathError), self._claims(path):
-            if not self.store.status(path).is_directory:
+            status = self.store.status(path)
+            if not status.is_directory:
                 with self._lock:
-                    if path in self._kept_back or path in self._temporary:
+                    if self._closing or path in self._temporary:
                         return False
-                    self._kept_back[path] = self._clock() + KEPT_BACK_S
+                    self._kept_back[path] = _KeptBack(status.file_id, self._clock() + KEPT_BACK_S)
                 return True
         return False
+
+    def _is_hidden(self, path: str) -> bool:
+        """True if the file that is there was deleted, and that delete is kept back."""
+        with self._lock:
+            kept = self._kept_back.get(path)
+        if kept is None:
+            return False
+        try:
+            return self.store.status(path).file_id == kept.file_id
+        except NoSuchPathError:
+            return False
 
     def _has_successor(self, path: str) -> bool:
         with self._lock:
             return any(kept.target == path for kept in self._temporary.values())
 
-    def _settle(self, path: str) -> None:
-        """Carry out what was kept back at, above and below a path, because something else is going to touch it."""
+    def _settle(self, path: str, deadline: float) -> None:
+        """Make the deletes that were kept back at, above and below a path, which the caller has claimed to do something else with it."""
         with self._lock:
-            met = [name for name in self._kept_back if name == path or is_below(name, path) or is_below(path, name)]
+            met = [name for name in self._kept_back if _meet(name, path)]
         for name in met:
-            with self._claims(name):
-                self._carry_out(name)
+            self._carry_out(name, self._left(deadline))
 
-    def _carry_out(self, path: str) -> None:
-        """Delete a file whose delete was kept back; the caller has claimed it. While the answer is open the file looks gone."""
-        with self._lock:
-            kept = path in self._kept_back
-        if not kept:
-            return
-        try:
-            self.store.delete(path, recursive=False, timeout_s=self._patience_s)
-        except BkError:
-            if self.store.is_open:
-                raise
+    def _carry_out(self, path: str, timeout_s: float) -> None:
+        """Delete the file whose delete was kept back; the caller has claimed it. While the answer is open the file looks gone."""
+        if self._is_hidden(path):
+            try:
+                self.store.delete(path, recursive=False, timeout_s=timeout_s)
+            except BkError:
+                if self.store.is_open:
+                    raise
         with self._lock:
             self._kept_back.pop(path, None)
 
     # --- helpers ------------------------------------------------------------------------------------------------------------
 
     def _clear(self, recursive: bool) -> bool:
-        found = self.listing(ROOT)
-        if found and not recursive:
-            raise DirectoryNotEmptyError("the root has something in it", path=ROOT)
-        for status in found:
-            self.delete(status.path, recursive=True)
+        """All at once: a crash between several changes would leave some of Spark's files without the others."""
+        with self._touching(ROOT) as deadline:
+            if not recursive and self.listing(ROOT):
+                raise DirectoryNotEmptyError("the root has something in it", path=ROOT)
+            self.store.delete(ROOT, recursive=True, timeout_s=self._left(deadline))
+            self._release_below(ROOT)
         return True
 
     def _refuse_files_above(self, path: str) -> None:
@@ -425,20 +470,41 @@ class CheckpointFiles:
             raise PathNotDirectoryError(f"{above} is a file, so nothing can be in it", path=path)
 
     @contextmanager
-    def _claims(self, *paths: str) -> Iterator[None]:
-        """Nobody else has any of these names meanwhile. OperationTimeoutError if somebody keeps one for too long."""
-        wanted = set(paths)
-        patience_s = CLAIM_S if self._patience_s is None else 2 * self._patience_s
+    def _touching(self, *paths: str) -> Iterator[float]:
+        """Claims with the deletes made that were kept back there: for a change that is about these names."""
+        with self._claims(*paths) as deadline:
+            for path in paths:
+                self._settle(path, deadline)
+            yield deadline
+
+    @contextmanager
+    def _claims(self, *paths: str, wait_s: float | None = None) -> Iterator[float]:
+        """Nobody else changes anything at, above or below these names meanwhile. Gives the time by which the change must be done.
+
+        OperationTimeoutError if somebody keeps one for longer than ``wait_s`` (``patience_s``).
+        """
+        wait_s = self.patience_s if wait_s is None else wait_s
+        deadline = self._clock() + CHANGE_PATIENCES * self.patience_s
         with self._released:
-            if not self._released.wait_for(lambda: not wanted & self._claimed, patience_s):
-                raise OperationTimeoutError(f"another request about {min(wanted)} takes longer than {patience_s:g} s", path=min(wanted))
-            self._claimed |= wanted
+            if not self._released.wait_for(lambda: not any(_meet(path, other) for path in paths for other in self._claimed), wait_s):
+                raise OperationTimeoutError(f"another request about {min(paths)} takes longer than {wait_s:g} s", path=min(paths))
+            self._claimed += paths
         try:
-            yield
+            yield deadline
         finally:
             with self._released:
-                self._claimed -= wanted
+                for path in paths:
+                    self._claimed.remove(path)
                 self._released.notify_all()
+
+    def _left(self, deadline: float) -> float:
+        """The seconds that a call of the store may take."""
+        return max(0.01, min(self.patience_s, deadline - self._clock()))
+
+
+def _meet(path: str, other: str) -> bool:
+    """True if they are the same, or one lies below the other."""
+    return path == other or is_below(path, other) or is_below(other, path)
 
 
 def _no_such(path: str) -> NoSuchPathError:

@@ -159,13 +159,14 @@ class MemoryFiles:
         self.before("delete", path)
         with self._lock:
             self._check()
-            if path not in self.nodes:
+            if path not in self.nodes or (path == ROOT and len(self.nodes) == 1):
                 return False
             if not recursive and self.nodes[path][0].is_directory and self.listing(path):
                 raise DirectoryNotEmptyError(f"{path} has something in it")
             self.changes.append(("delete", path))
             for name in [name for name in self.nodes if name == path or is_below(name, path)]:
-                del self.nodes[name]
+                if name != ROOT:
+                    del self.nodes[name]
             return True
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ class World:
     def driver(self, patience_s: float = 20) -> Client:
         """A gateway with the checkpoint x, and a client of it. The driver before it, if it is still there, is fenced."""
         gateway = Gateway()
-        gateway.files["x"] = CheckpointFiles(FileStore.open(self.client, "x"), "x", patience_s)
+        gateway.files["x"] = CheckpointFiles(FileStore.open(self.client, "x"), patience_s)
         self.gateways.append(gateway)
         self.clients.append(Client(gateway))
         return self.clients[-1]

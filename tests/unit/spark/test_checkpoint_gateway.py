@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bk_core.errors import OperationTimeoutError
+from bk_core.errors import NoSuchPathError, OperationTimeoutError, PathExistsError
 from bk_spark.checkpoint import gateway as gateways
 from bk_spark.checkpoint import http_parts, staging
 from bk_spark.checkpoint.gateway import Gateway
@@ -34,7 +34,7 @@ def store() -> MemoryFiles:
 @pytest.fixture
 def gateway(store: MemoryFiles) -> Iterator[Gateway]:
     gateway = Gateway()
-    gateway.files["x"] = CheckpointFiles(store, "x", patience_s=10)
+    gateway.files["x"] = CheckpointFiles(store, 10)
     yield gateway
     gateway.close()
 
@@ -162,7 +162,7 @@ def test_a_long_directory_comes_in_parts(client: Client, store: MemoryFiles, mon
 
 
 def test_the_root_holds_the_open_checkpoints(gateway: Gateway, client: Client) -> None:
-    gateway.files["y"] = CheckpointFiles(MemoryFiles(), "y")
+    gateway.files["y"] = CheckpointFiles(MemoryFiles(), 10)
     top = Client(gateway, "")
     assert top.names("") == ["x", "y"] and top.status("")["type"] == "DIRECTORY"
     client.create("/f", b"")
@@ -183,8 +183,9 @@ def test_deleting_the_root_empties_it(client: Client, store: MemoryFiles) -> Non
     client.create(temporary("/c"), b"")
     with pytest.raises(JavaError, match="PathIsNotEmptyDirectory"):
         client.delete("/")
-    assert client.delete("/", recursive=True)
-    assert client.names("/") == [] and list(store.nodes) == ["/"]
+    before = len(store.changes)
+    assert client.delete("/", recursive=True) and store.changes[before:] == [("delete", "/")]  # a crash leaves all of it, or nothing
+    assert client.names("/") == [] and list(store.nodes) == ["/"] and not store.staged and client.delete("/", recursive=True)
 
 
 # --- one change for each file of a checkpoint ---------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ def test_a_delete_that_was_kept_back_is_carried_out_when_something_else_touches_
 
 def test_a_delete_that_was_kept_back_is_carried_out_in_time() -> None:
     store, now = MemoryFiles(), [0.0]
-    files = CheckpointFiles(store, "x", clock=lambda: now[0])
+    files = CheckpointFiles(store, 10, clock=lambda: now[0])
     files.create("/0", [b"old"], True, True)
     files.create(temporary("/0"), [b"new"], True, True)
     assert files.delete("/0", recursive=False)
@@ -283,10 +284,124 @@ def test_a_delete_that_was_kept_back_is_carried_out_in_time() -> None:
     files.tend()
     assert "/0" in store.nodes and not [status for status in files.listing("/") if status.path == "/0"]
     store.before = lambda operation, path: None
+    now[0] += staging.KEPT_BACK_S
     files.tend()
     assert "/0" not in store.nodes
     files.rename(temporary("/0"), "/0", overwrite=False)
     assert store.read_content(store.nodes["/0"][1]) == b"new"
+
+
+def test_a_delete_that_was_kept_back_is_never_that_of_a_later_file(store: MemoryFiles) -> None:
+    """It was asked for while the new contents were under way: their file was acknowledged, so it stays."""
+    now = [0.0]
+    files = CheckpointFiles(store, 10, clock=lambda: now[0])
+    files.create("/0", [b"old"], True, True)
+    files.create(temporary("/0"), [b"theirs"], True, True)
+
+    def deleted_meanwhile() -> Iterator[bytes]:
+        assert files.delete("/0", recursive=False)
+        yield b"new"
+
+    files.create("/0", deleted_meanwhile(), True, True)
+    assert files.status("/0").size == 3
+    now[0] += staging.KEPT_BACK_S + 1
+    files.tend()
+    assert store.read_content(store.nodes["/0"][1]) == b"new"
+
+
+@pytest.mark.parametrize("how", ["create", "rename"])
+def test_a_delete_waits_for_a_change_of_the_same_name(store: MemoryFiles, how: str) -> None:
+    files = CheckpointFiles(store, 10)
+    files.create("/0", [b"old"], True, True)
+    files.create("/1", [b"new"], True, True)
+    files.create(temporary("/0"), [b"theirs"], True, True)
+    asked = threading.Thread(target=lambda: files.delete("/0", recursive=False))
+    waited: list[bool] = []
+
+    def before(operation: str, path: str) -> None:
+        asked.start()
+        asked.join(0.2)
+        waited.append(asked.is_alive())
+
+    store.before = before
+    if how == "create":
+        files.create("/0", [b"new"], True, True)
+    else:
+        files.rename("/1", "/0", overwrite=True)
+    asked.join(10)
+    assert waited == [True]
+
+
+def test_a_delete_that_is_kept_back_hides_only_the_file_that_it_is_of(store: MemoryFiles) -> None:
+    now = [0.0]
+    files = CheckpointFiles(store, 10, clock=lambda: now[0])
+    files.create("/0", [b"old"], True, True)
+    files.create(temporary("/0"), [b"theirs"], True, True)
+    assert files.delete("/0", recursive=False)
+    with pytest.raises(NoSuchPathError):
+        files.listing("/0")
+    store.put("/0", b"another")  # beside the gateway, and so without its claims
+    assert files.status("/0").size == 7 and [status.size for status in files.listing("/0")] == [7]
+    with pytest.raises(PathExistsError):
+        files.rename(temporary("/0"), "/0", overwrite=False)
+    now[0] += staging.KEPT_BACK_S + 1
+    files.tend()
+    assert files.status("/0").size == 7 and ("delete", "/0") not in store.changes
+
+
+def test_a_delete_that_is_repeated_stays_kept_back(client: Client, store: MemoryFiles) -> None:
+    """Java sends it again if its answer was lost; and two attempts of a task may replace the same file."""
+    client.create("/0", b"old")
+    client.create(temporary("/0", 1), b"new")
+    client.create(temporary("/0", 2), b"newer")
+    assert client.delete("/0") and client.delete("/0") and not client.exists("/0")
+    assert client.delete(temporary("/0", 1), recursive=True) and not client.exists("/0")  # the other one still waits
+    assert store.read_content(store.nodes["/0"][1]) == b"old"  # if the driver died now
+    client.rename(temporary("/0", 2), "/0")
+    assert client.read("/0") == b"newer" and not [change for change in store.changes if change[0] == "delete"]
+
+
+def test_a_delete_that_comes_while_the_checkpoint_closes_is_made(store: MemoryFiles) -> None:
+    files = CheckpointFiles(store, 10)
+    for name in ("/0", "/1", "/2"):
+        files.create(name, [b"old"], True, True)
+        files.create(temporary(name), [b"new"], True, True)
+    assert files.delete("/0", recursive=False)
+
+    def another(operation: str, path: str) -> None:
+        store.before = lambda operation, path: None
+        assert files.delete("/1", recursive=False)
+
+    close = store.close
+
+    def late() -> None:
+        assert files.delete("/2", recursive=False)
+        close()
+
+    store.before, store.close = another, late  # type: ignore[method-assign]
+    files.close()
+    assert store.is_closed and list(store.nodes) == ["/"] and not store.staged
+
+
+def test_a_temporary_file_stays_where_its_directory_could_not_be_renamed(client: Client) -> None:
+    client.create("/a/0", b"")
+    client.create("/b/0", b"")
+    client.create(temporary("/a/1"), b"new")
+    with pytest.raises(JavaError):
+        client.rename("/a", "/b", "OVERWRITE")
+    client.rename(temporary("/a/1"), "/a/1")
+    client.create(temporary("/a/2"), b"new")
+    client.rename("/a", "/c")
+    with pytest.raises(JavaError, match="FileNotFound"):
+        client.rename(temporary("/a/2"), "/a/2")
+    assert client.names("/c") == ["0", "1"]
+
+
+def test_there_is_no_temporary_file_below_a_file(client: Client, store: MemoryFiles) -> None:
+    client.create("/f", b"")
+    with pytest.raises(JavaError, match="ParentNotDirectory"):
+        client.create(temporary("/f/0"), b"x")
+    assert not store.staged
 
 
 def test_a_delete_with_recursive_and_one_without_a_successor_are_done_at_once(client: Client, store: MemoryFiles) -> None:
@@ -350,7 +465,7 @@ def test_a_rename_of_unknown_outcome_deletes_nothing(client: Client, store: Memo
 
 def test_temporary_files_that_nobody_renames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store, now = MemoryFiles(), [0.0]
-    files = CheckpointFiles(store, "x", clock=lambda: now[0])
+    files = CheckpointFiles(store, 10, clock=lambda: now[0])
     monkeypatch.setattr(staging, "TEMPORARY_BYTES_MAX", 100)
     files.create(temporary("/0", 1), [b"1" * 60], True, True)
     with pytest.raises(Exception, match="1 temporary files with 60 bytes in memory wait"):
@@ -572,7 +687,7 @@ def test_an_upload_that_breaks_leaves_nothing(gateway: Gateway, client: Client, 
 
 def test_an_upload_that_hangs_is_given_up(store: MemoryFiles) -> None:
     gateway = Gateway(upload_idle_s=0.2)
-    gateway.files["x"] = CheckpointFiles(store, "x")
+    gateway.files["x"] = CheckpointFiles(store, 10)
     client = Client(gateway)
     with _upload(gateway, client, "/f", b"5\r\nab") as connection:
         assert connection.recv(1000) == b""
@@ -590,7 +705,7 @@ def test_who_shows_no_secret_in_time_is_cut_off(monkeypatch: pytest.MonkeyPatch,
 
 def test_at_the_most_connections_one_that_idles_goes(store: MemoryFiles) -> None:
     gateway = Gateway(connections_max=3)
-    gateway.files["x"] = CheckpointFiles(store, "x")
+    gateway.files["x"] = CheckpointFiles(store, 10)
     clients = [Client(gateway) for _ in range(3)]
     for client in clients:
         assert client.mkdirs("/d")
@@ -630,7 +745,7 @@ def test_many_at_once(gateway: Gateway, store: MemoryFiles) -> None:
 def test_closing_ends_everything(store: MemoryFiles) -> None:
     ended, told = [False], threading.Event()
     gateway = Gateway(ended=lambda: ended[0], on_close=told.set)
-    gateway.files["x"] = CheckpointFiles(store, "x")
+    gateway.files["x"] = CheckpointFiles(store, 10)
     client = Client(gateway)
     client.create("/0", b"")
     client.create(temporary("/0"), b"")
