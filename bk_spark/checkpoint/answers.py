@@ -13,7 +13,6 @@ from bk_core.errors import (
     FileStoreTakenOverError,
     InvalidArgumentError,
     NoSuchPathError,
-    OperationTimeoutError,
     PathExistsError,
     PathIsDirectoryError,
     PathNotDirectoryError,
@@ -60,7 +59,6 @@ _JAVA: tuple[tuple[type[BkError], int, str], ...] = (
     (PathNotDirectoryError, 403, NO_DIRECTORY),
     (DirectoryNotEmptyError, 403, NOT_EMPTY),
     (InvalidArgumentError, 400, BAD_ARGUMENT),
-    (OperationTimeoutError, 500, JAVA_IO),
     (BkError, 500, JAVA_IO),
 )
 

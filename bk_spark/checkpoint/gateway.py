@@ -1,8 +1,8 @@
 """The gateway: a small HTTP server in the driver that answers Spark's own WebHDFS client from file stores.
 
-A thread for each connection, which stays for many requests (HTTP/1.1). Who has shown no secret has ``HEAD_S`` for the head of a request,
-gets 401 without a word, and is cut off. At ``connections_max`` the connection that has idled longest goes; if all are busy, new ones wait
-in the listening socket.
+A thread for each connection, which stays for many requests (HTTP/1.1). A connection that has not shown the secret has ``HEAD_S`` to
+send a head. It gets 401 with no body and is closed. At ``connections_max`` the connection that has idled longest goes; if all are busy,
+new ones wait in the listening socket.
 
 An upload may pause for ``upload_idle_s``: a task opens the file of its state when it begins and writes to it as rows come. A peer that has
 died is noticed by TCP's own probes within two minutes. Whatever ends an upload early, there is no file then.
@@ -30,7 +30,7 @@ TOKEN_PATH = "/token"
 TOKEN_FORM_MAX = 4096
 TOKEN_WAIT_S = 10.0
 TOKEN_S = 10 * 365 * 24 * 3600
-CONNECTIONS_MAX = 1024
+CONNECTIONS_MAX = 512
 KEEP_ALIVE_S = 120.0
 UPLOAD_IDLE_S = 3600.0
 TEND_S = 0.5
@@ -82,16 +82,13 @@ class Gateway:
         self._threads = [
             threading.Thread(target=self._accept, name="bk-checkpoint-accept", daemon=True),
             threading.Thread(target=self._tend, name="bk-checkpoint-tend", daemon=True),
+            threading.Thread(target=self._watch, name="bk-checkpoint-watch", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
 
     def __repr__(self) -> str:
         return f"<Gateway {self.address} {sorted(self.files)}>"
-
-    @property
-    def is_open(self) -> bool:
-        return not self._closing.is_set()
 
     def close(self) -> None:
         """End all connections, carry out what was kept back, close the stores. Calling it again waits for the first call."""
@@ -107,7 +104,7 @@ class Gateway:
             _wake(connection.socket)
         deadline = time.monotonic() + JOIN_S
         for thread in [*self._threads, *(connection.thread for connection in connections)]:
-            if thread is not None and thread is not threading.current_thread():
+            if thread is not None and thread.ident is not None and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
         self._listener.close()
         for name in list(self.files):
@@ -134,6 +131,10 @@ class Gateway:
                     files.tend()
                 except Exception:
                     log.exception("a defect of the checkpoint gateway")
+
+    def _watch(self) -> None:
+        """Beside ``_tend``, which may wait for a store."""
+        while not self._closing.wait(TEND_S):
             if self._ended():
                 self.close()
 

@@ -31,8 +31,8 @@ def location(name: str) -> str:
 def settings(address: str, refresh_token: str, read_timeout_s: float, services: str = "") -> dict[str, str]:
     """All settings. ``services``: the name services that are known already, which stay known.
 
-    The client's own repetitions are off, those of WebHDFS and the waiting that goes with them: only who asks can know if asking twice is
-    right. The time that it waits for an answer is longer than the gateway takes for one.
+    WebHDFS's retries are off: only the caller knows if a second request is right. The client waits for an answer for longer than the
+    gateway takes for one.
     """
     known = [name.strip() for name in services.split(",") if name.strip() and name.strip() != AUTHORITY]
     return {
@@ -62,13 +62,14 @@ def check(configuration: Any) -> None:
         )
 
 
-def apply(jvm: Any, configuration: Any, address: str, refresh_token: str, read_timeout_s: float) -> None:
-    """Set them, and forget a client that the JVM has kept from an earlier gateway."""
+def apply(jvm: Any, configuration: Any, address: str, refresh_token: str, read_timeout_s: float, forget: bool) -> None:
+    """Set them. ``forget``: close the client that the JVM has kept from an earlier gateway; a query that uses it would end."""
     _quieten(jvm)
     for key, value in settings(address, refresh_token, read_timeout_s, configuration.get(SERVICES) or "").items():
         configuration.set(key, value)
-    place = jvm.java.net.URI(f"{SCHEME}://{AUTHORITY}/")
-    jvm.org.apache.hadoop.fs.FileSystem.get(place, configuration).close()
+    if forget:
+        place = jvm.java.net.URI(f"{SCHEME}://{AUTHORITY}/")
+        jvm.org.apache.hadoop.fs.FileSystem.get(place, configuration).close()
 
 
 def _quieten(jvm: Any) -> None:

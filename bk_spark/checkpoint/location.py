@@ -14,7 +14,7 @@ from bk_core.errors import BkError, InvalidArgumentError, LocalResourceError
 from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.secret import keep_out_of_logs, let_go
-from bk_spark.checkpoint.staging import CheckpointFiles
+from bk_spark.checkpoint.staging import REQUEST_PATIENCES, CheckpointFiles
 from bk_spark.options import URI_ENVIRONMENT
 from bk_spark.plain_errors import plainly
 
@@ -33,7 +33,7 @@ class _Application:
         self.context = context
         self.pid = os.getpid()
         self.lock = threading.Lock()  # of opening; requests never take it
-        self.uris: dict[str, str] = {}
+        self.asked: dict[str, dict[str, Any]] = {}  # how each was opened
         self.read_timeout_s = 0.0
         self._clients: dict[tuple[str, str, float | None], BookKeeper] = {}
         self._silenced: list[tuple[logging.Logger, Any]] = []
@@ -57,7 +57,8 @@ class _Application:
         if read_timeout_s <= self.read_timeout_s:
             return
         configuration = self.context._jsc.hadoopConfiguration()
-        hadoop_conf.apply(self.context._jvm, configuration, self.gateway.address, self.gateway.refresh.reveal(), read_timeout_s)
+        secret, idle = self.gateway.refresh.reveal(), not self.gateway.files
+        hadoop_conf.apply(self.context._jvm, configuration, self.gateway.address, secret, read_timeout_s, forget=idle)
         self.read_timeout_s = read_timeout_s
 
     def has_ended(self) -> bool:
@@ -110,9 +111,9 @@ def checkpoint_location(
 ) -> str:
     """The place of the checkpoint ``name`` for ``option("checkpointLocation", ...)``: in ledgers of the cluster at ``uri``.
 
-    The checkpoint is opened here, made if there is none, and with that taken from the driver that had it, whose query then ends with
-    BK-FILES-TAKEN-OVER (``take_over=False``: refused where somebody has it, or died with it). It is closed when the application ends, or
-    by ``bk_spark.checkpoint.close``. The same call again, while it is open here, returns the same place and opens nothing.
+    Opens the checkpoint, or makes it. The driver that had it loses it: its query ends with BK-FILES-TAKEN-OVER. ``take_over=False`` refuses
+    instead, also where that driver died. It is closed when the application ends, or by ``bk_spark.checkpoint.close``. The same call again,
+    while it is open here, returns the same place and opens nothing; with other options it is refused.
 
     ``uri``: else Spark's setting ``spark.bookkeeper.metadataServiceUri``, else BOOKKEEPER_METADATA_SERVICE_URI. ``password``, quorums and
     ``digest_type`` are those of the ledgers of a new checkpoint; an existing one needs its password. ``patience_s``: how long a request of
@@ -133,14 +134,14 @@ def checkpoint_location(
             f"or {URI_ENVIRONMENT}"
         )
     quorums = {"ensemble_size": ensemble_size, "write_quorum_size": write_quorum_size, "ack_quorum_size": ack_quorum_size}
-    options: dict[str, Any] = {key: value for key, value in quorums.items() if value is not None}
-    if digest_type is not None:
-        options["digest_type"] = digest_type
+    options: dict[str, Any] = {key: value for key, value in {**quorums, "digest_type": digest_type}.items() if value is not None}
     options |= {"password": password.encode() if isinstance(password, str) else password, "take_over": take_over}
+    asked = {**options, "uri": uri, "protocol": protocol, "patience_s": patience_s}
     application = _application(context, host, bind_address, port)
     with application.lock:
-        if not _is_open_here(application, name, uri):
+        if not _is_open_here(application, name, asked):
             _open(application, name, uri, protocol, patience_s, options)
+            application.asked[name] = asked
     return hadoop_conf.location(name)
 
 
@@ -156,15 +157,23 @@ def close(spark: Any, name: str | None = None) -> None:
                 application.close_clients()
 
 
-def _is_open_here(application: _Application, name: str, uri: str) -> bool:
+def _is_open_here(application: _Application, name: str, asked: dict[str, Any]) -> bool:
+    """InvalidArgumentError if it is, and was opened in another way."""
     files = application.gateway.files.get(name)
     if files is None:
         return False
     if not files.store.is_open:
         application.gateway.close_files(name)  # it was taken over, or failed
         return False
-    if application.uris[name] != uri:
-        raise InvalidArgumentError(f"the checkpoint {name!r} is open from {application.uris[name]}; close it before one of {uri}")
+    before = application.asked[name]
+    if before["uri"] != asked["uri"]:
+        raise InvalidArgumentError(f"the checkpoint {name!r} is open from {before['uri']}; close it before one of {asked['uri']}")
+    others = sorted(key for key in before.keys() | asked.keys() if before.get(key) != asked.get(key))
+    if others:  # named without their values: one of them is the password
+        raise InvalidArgumentError(
+            f"the checkpoint {name!r} is open already, with other options ({', '.join(others)}): give the same ones, or close it with "
+            f"bk_spark.checkpoint.close(spark, {name!r}) first"
+        )
     return True
 
 
@@ -179,11 +188,10 @@ def _open(application: _Application, name: str, uri: str, protocol: str, patienc
 
     store = FileStore.open(client, name, on_end=tell, **options)
     try:
-        application.lead_spark_here(3 * waits_s + 60)
+        application.lead_spark_here(REQUEST_PATIENCES * waits_s + 60)
     except BaseException:
         store.close()
         raise
-    application.uris[name] = uri
     application.gateway.files[name] = CheckpointFiles(store, waits_s)
 
 

@@ -17,6 +17,7 @@ from bk_spark.checkpoint import answers
 from bk_spark.checkpoint.answers import Answer, Refusal
 from bk_spark.checkpoint.http_parts import BadRequest, Body, PeerGone, Request
 from bk_spark.checkpoint.staging import CheckpointFiles
+from bk_spark.checkpoint.uploads import Uploads
 
 PREFIX = "/webhdfs/v1"
 STEP = "bkstep"
@@ -31,7 +32,7 @@ class Operations:
     """Answers authorised requests. ``files``: the open stores by name. ``address``: how clients reach the gateway, e.g. 127.0.0.1:40001."""
 
     def __init__(self, files: Mapping[str, CheckpointFiles], address: str) -> None:
-        self._files, self._address = files, address
+        self._files, self._address, self._uploads = files, address, Uploads()
 
     def handle(self, request: Request, body: Body) -> Answer:
         """An answer to whatever was asked; BadRequest and PeerGone pass."""
@@ -66,13 +67,14 @@ class Operations:
         return name, f"/{rest}"
 
     def _of(self, name: str) -> CheckpointFiles:
-        """Refused where no store of this name is open, with the line that opens it."""
+        """Refused where no store of this name is open, with the line that opens it. For a FileNotFoundException Spark's ``exists`` is
+        false, which is an answer and no error."""
         files = self._files.get(name)
         if files is None:
             if not name:
                 raise Refusal(403, answers.JAVA_IO, "the root holds the checkpoints that are open in this driver; only they can be changed")
-            line = f"bk_spark.checkpoint_location(spark, {name!r})"
-            raise Refusal(404, answers.NOT_FOUND, f"no checkpoint {name!r} is open in this driver: call {line} first")
+            line = f"bk_spark.checkpoint_location(spark, {name!r}, ...)"
+            raise Refusal(403, answers.JAVA_IO, f"no checkpoint {name!r} is open in this driver: open it with {line}")
         return files
 
     # --- looking ------------------------------------------------------------------------------------------------------------
@@ -145,7 +147,8 @@ class Operations:
         if STEP not in request.query:
             files.check_create(path, overwrite, parents)
             return self._elsewhere(request)
-        files.create(path, body.pieces(), overwrite, parents)
+        with self._uploads.admitted(body.pieces(), files.patience_s) as pieces:
+            files.create(path, pieces, overwrite, parents)
         return Answer(201)
 
     def _elsewhere(self, request: Request) -> Answer:

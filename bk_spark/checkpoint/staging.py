@@ -46,6 +46,7 @@ TEMPORARY_BYTES_MAX = 256 << 20
 PUBLISHED_MAX = 1024
 CHUNK = 1 << 20
 CHANGE_PATIENCES = 2  # what a change may take: as long as patience for its turn, and as long for the store
+REQUEST_PATIENCES = 9  # that, one for room in memory, and two each for three runs of an upload that the client has sent already
 TEND_CALL_S = 1.0
 
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?:\.TID[0-9]{1,19})?\.tmp")

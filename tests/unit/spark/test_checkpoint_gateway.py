@@ -9,15 +9,19 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bk_core.errors import NoSuchPathError, OperationTimeoutError, PathExistsError
+from bk_core.errors import FileStoreClosedError, NoSuchPathError, OperationTimeoutError, PathExistsError
+from bk_core.protocol.files.content import FileStatus
 from bk_spark.checkpoint import gateway as gateways
-from bk_spark.checkpoint import http_parts, staging
+from bk_spark.checkpoint import http_parts, staging, uploads
 from bk_spark.checkpoint.gateway import Gateway
+from bk_spark.checkpoint.http_parts import PeerGone
 from bk_spark.checkpoint.secret import PY4J_LOGGERS, Secret, keep_out_of_logs, let_go
 from bk_spark.checkpoint.staging import CheckpointFiles
 from tests.unit.spark.checkpoint_client import Client, JavaError, raw, temporary, token
@@ -171,9 +175,13 @@ def test_the_root_holds_the_open_checkpoints(gateway: Gateway, client: Client) -
     with pytest.raises(JavaError, match="only they can be changed"):
         top.delete("", recursive=True)
     unknown = Client(gateway, "unknown")
-    with pytest.raises(JavaError) as caught:
-        unknown.exists("/f") or unknown.names("/")
-    assert caught.value.status == 404 and "call bk_spark.checkpoint_location(spark, 'unknown') first" in caught.value.message
+    for call in (lambda: unknown.status(""), lambda: unknown.exists("/f"), lambda: unknown.names("/"), lambda: unknown.read("/f")):
+        with pytest.raises(JavaError, match=r"open it with bk_spark.checkpoint_location\(spark, 'unknown', ...\)") as caught:
+            call()
+        assert (caught.value.status, caught.value.java_class) == (403, "java.io.IOException")
+    gateway.close_files("x")
+    with pytest.raises(JavaError, match="no checkpoint 'x' is open in this driver"):
+        client.exists("/f")
     for used in (top, unknown):
         used.close()
 
@@ -363,7 +371,7 @@ def test_a_delete_that_is_repeated_stays_kept_back(client: Client, store: Memory
 
 def test_a_delete_that_comes_while_the_checkpoint_closes_is_made(store: MemoryFiles) -> None:
     files = CheckpointFiles(store, 10)
-    for name in ("/0", "/1", "/2"):
+    for name in ("/0", "/1"):
         files.create(name, [b"old"], True, True)
         files.create(temporary(name), [b"new"], True, True)
     assert files.delete("/0", recursive=False)
@@ -372,15 +380,26 @@ def test_a_delete_that_comes_while_the_checkpoint_closes_is_made(store: MemoryFi
         store.before = lambda operation, path: None
         assert files.delete("/1", recursive=False)
 
-    close = store.close
-
-    def late() -> None:
-        assert files.delete("/2", recursive=False)
-        close()
-
-    store.before, store.close = another, late  # type: ignore[method-assign]
+    store.before = another
     files.close()
     assert store.is_closed and list(store.nodes) == ["/"] and not store.staged
+
+
+def test_a_delete_that_comes_too_late_for_closing_is_not_acknowledged(store: MemoryFiles) -> None:
+    files = CheckpointFiles(store, 10)
+    files.create("/0", [b"old"], True, True)
+    files.create(temporary("/0"), [b"new"], True, True)
+    status = store.status
+
+    def closed_then(path: str) -> FileStatus:
+        found = status(path)
+        store.status = status  # type: ignore[method-assign]
+        files.close()
+        return found
+
+    store.status = closed_then  # type: ignore[method-assign]
+    with pytest.raises(FileStoreClosedError):
+        files.delete("/0", recursive=False)
 
 
 def test_a_temporary_file_stays_where_its_directory_could_not_be_renamed(client: Client) -> None:
@@ -685,6 +704,27 @@ def test_an_upload_that_breaks_leaves_nothing(gateway: Gateway, client: Client, 
     assert client.names("/") == [] and not store.staged and store.changes == []
 
 
+def test_large_uploads_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "LARGE_MAX", 1)
+    bounded = uploads.Uploads()
+    piece = bytes(uploads.SMALL_BYTES)
+    with bounded.admitted([piece, b"1"], 10) as first:
+        assert list(first) == [piece, b"1"]
+        with bounded.admitted([piece], 10) as small:
+            assert list(small) == [piece]
+        with pytest.raises(OperationTimeoutError, match="1 other uploads"), bounded.admitted([piece, b"1"], 0) as second:
+            list(second)
+    with pytest.raises(PeerGone), bounded.admitted(chain([piece, b"1"], broken()), 0) as third:
+        list(third)
+    with bounded.admitted([piece, b"1"], 0) as again:
+        assert len(list(again)) == 2
+
+
+def broken() -> Iterator[bytes]:
+    raise PeerGone("it ended")
+    yield b""
+
+
 def test_an_upload_that_hangs_is_given_up(store: MemoryFiles) -> None:
     gateway = Gateway(upload_idle_s=0.2)
     gateway.files["x"] = CheckpointFiles(store, 10)
@@ -742,6 +782,75 @@ def test_many_at_once(gateway: Gateway, store: MemoryFiles) -> None:
     assert not failures and len(store.nodes) == 41 and len(store.changes) == 80 and not store.staged
 
 
+def test_a_store_that_stands_still_does_not_keep_the_gateway_open(store: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "TEND_S", 0.01)
+    ended, told, tending, go_on = [False], threading.Event(), threading.Event(), threading.Event()
+    gateway = Gateway(ended=lambda: ended[0], on_close=told.set)
+    files = CheckpointFiles(store, 10)
+
+    def stand_still() -> None:
+        tending.set()
+        go_on.wait(20)
+
+    files.tend = stand_still  # type: ignore[method-assign]
+    gateway.files["x"] = files
+    assert tending.wait(10)
+    monkeypatch.setattr(gateways, "JOIN_S", 0.1)
+    ended[0] = True
+    assert told.wait(10)
+    go_on.set()
+    gateway.close()
+
+
+def test_tending_waits_for_nobody(store: MemoryFiles) -> None:
+    now = [0.0]
+    files = CheckpointFiles(store, 10, clock=lambda: now[0])
+    files.create("/0", [b"old"], True, True)
+    files.create(temporary("/0"), [b"new"], True, True)
+    files.delete("/0", recursive=False)
+    now[0] = staging.TEMPORARY_S + 1
+    with files._claims("/"):
+        files.tend()
+    assert "/0" in store.nodes and store.staged
+    now[0] += staging.KEPT_BACK_S
+    allowed: list[float | None] = []
+    delete = store.delete
+    store.delete = lambda path, **options: allowed.append(options["timeout_s"]) or delete(path, **options)  # type: ignore[method-assign]
+    files.tend()
+    assert allowed == [staging.TEND_CALL_S] and list(store.nodes) == ["/"] and not store.staged
+
+
+def test_a_change_is_done_or_refused_within_its_time(store: MemoryFiles) -> None:
+    files = CheckpointFiles(store, 0.1)
+    files.create("/0", [b""], True, True)
+    with files._claims("/0"), pytest.raises(OperationTimeoutError, match="another request about /0/1 takes longer than 0.1 s"):
+        files.mkdirs("/0/1")
+    now, allowed = [0.0], []
+    files = CheckpointFiles(store, 10, clock=lambda: now[0])
+    for name in ("/d/0", "/d/1"):
+        files.create(name, [b""], True, True)
+        files.create(temporary(name), [b""], True, True)
+        files.delete(name, recursive=False)
+    delete = store.delete
+
+    def slow(path: str, **options: Any) -> bool:
+        allowed.append(options["timeout_s"])
+        now[0] += 8
+        return delete(path, **options)
+
+    store.delete = slow  # type: ignore[method-assign]
+    assert files.delete("/d", recursive=True) and allowed == [10, 10, 4]
+
+
+def test_a_connection_whose_thread_did_not_start_yet_does_not_keep_the_gateway_open() -> None:
+    gateway = Gateway()
+    here, there = socket.socketpair()
+    with here, there:
+        gateway._connections.add(gateways._Connection(there, thread=threading.Thread(target=lambda: None)))
+        gateway.close()
+        assert gateway._closed.is_set()
+
+
 def test_closing_ends_everything(store: MemoryFiles) -> None:
     ended, told = [False], threading.Event()
     gateway = Gateway(ended=lambda: ended[0], on_close=told.set)
@@ -751,7 +860,7 @@ def test_closing_ends_everything(store: MemoryFiles) -> None:
     client.create(temporary("/0"), b"")
     client.delete("/0")
     ended[0] = True
-    assert told.wait(10) and store.is_closed and store.changes[-1] == ("delete", "/0") and not gateway.is_open
+    assert told.wait(10) and store.is_closed and store.changes[-1] == ("delete", "/0")
     assert client.connection.sock.recv(10) == b""
     with pytest.raises(OSError):
         socket.create_connection((gateway.host, gateway.port), timeout=5)

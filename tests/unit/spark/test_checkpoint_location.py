@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import bk_spark
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_spark.checkpoint import checkpoint_location, hadoop_conf
-from bk_spark.checkpoint.location import _addresses
+from bk_spark.checkpoint.location import _addresses, _is_open_here
 from bk_spark.checkpoint.secret import Secret
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,22 +72,69 @@ def test_tasks_find_the_driver_where_spark_says(context: Any, host: str | None, 
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("given", "error", "told"),
     [
-        ({"name": 7}, ArgumentTypeError),
-        ({"name": "a/b"}, InvalidArgumentError),
-        ({"name": "../x"}, InvalidArgumentError),
-        ({"patience_s": 0}, InvalidArgumentError),
-        ({"port": 70_000}, InvalidArgumentError),
-        ({"password": 5}, ArgumentTypeError),
-        ({}, InvalidArgumentError),
+        ({"name": 7}, ArgumentTypeError, "name"),
+        ({"name": "a/b"}, InvalidArgumentError, "letters, digits"),
+        ({"name": "../x"}, InvalidArgumentError, "letters, digits"),
+        ({"patience_s": 0}, InvalidArgumentError, "patience_s"),
+        ({"port": 70_000}, InvalidArgumentError, "port"),
+        ({"password": 57}, ArgumentTypeError, "password"),
+        ({}, InvalidArgumentError, "served by the driver"),
     ],
 )
-def test_arguments_are_looked_at_before_anything_is_done(given: dict[str, Any], error: type[Exception]) -> None:
-    name = given.pop("name", "x")
-    with pytest.raises(error) as caught:
-        checkpoint_location(object(), name, **given)
-    assert "5" not in str(caught.value) or "password" not in given
+def test_arguments_are_looked_at_before_anything_is_done(given: dict[str, Any], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told) as caught:
+        checkpoint_location(object(), **{"name": "x", **given})
+    assert "57" not in str(caught.value)
+
+
+class Opened:
+    """An application with a checkpoint that is open."""
+
+    def __init__(self, **asked: Any) -> None:
+        self.asked = {"x": asked}
+        self.gateway = SimpleNamespace(files={"x": SimpleNamespace(store=SimpleNamespace(is_open=True))})
+
+
+@pytest.mark.parametrize(
+    "other", [{"password": b"hush2"}, {"protocol": "v3"}, {"patience_s": 5}, {"take_over": False}, {"ensemble_size": 5}]
+)
+def test_an_open_checkpoint_is_not_opened_with_other_options(other: dict[str, Any]) -> None:
+    asked = {"uri": "zk://a/l", "password": b"hush1", "protocol": "v2", "patience_s": None, "take_over": True}
+    application: Any = Opened(**asked)
+    assert _is_open_here(application, "x", dict(asked))
+    with pytest.raises(InvalidArgumentError, match=rf"with other options \({next(iter(other))}\)") as caught:
+        _is_open_here(application, "x", {**asked, **other})
+    assert "hush" not in str(caught.value)
+
+
+class Java:
+    """Counts the file systems that were closed."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_client_that_queries_may_use_is_not_closed() -> None:
+    class Configuration(dict[str, str]):
+        def set(self, key: str, value: str) -> None:
+            self[key] = value
+
+    jvm, configuration = Java(), Configuration()
+    hadoop_conf.apply(jvm, configuration, "127.0.0.1:4000", "x", 600, forget=True)
+    assert jvm.closed == 1
+    hadoop_conf.apply(jvm, configuration, "127.0.0.1:4000", "x", 900, forget=False)
+    assert jvm.closed == 1 and configuration["dfs.webhdfs.socket.read-timeout"] == "900000ms"
 
 
 def test_the_package_exports_it_without_loading_it() -> None:
