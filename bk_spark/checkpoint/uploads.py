@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from bk_core.errors import OperationTimeoutError
 
-SMALL_BYTES = 256 << 10
+SMALL_BYTES = 512 << 10
 LARGE_BYTES = 12 << 20  # a run of 4 MiB that is written, one that is gathered, and its copy
 LARGE_MAX = 21  # 252 MiB
 
