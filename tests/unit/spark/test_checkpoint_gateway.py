@@ -402,7 +402,7 @@ def test_a_delete_that_comes_too_late_for_closing_is_not_acknowledged(store: Mem
         files.delete("/0", recursive=False)
 
 
-def test_a_temporary_file_stays_where_its_directory_could_not_be_renamed(client: Client) -> None:
+def test_a_temporary_file_stays_where_its_directory_could_not_be_renamed(client: Client, store: MemoryFiles) -> None:
     client.create("/a/0", b"")
     client.create("/b/0", b"")
     client.create(temporary("/a/1"), b"new")
@@ -411,6 +411,7 @@ def test_a_temporary_file_stays_where_its_directory_could_not_be_renamed(client:
     client.rename(temporary("/a/1"), "/a/1")
     client.create(temporary("/a/2"), b"new")
     client.rename("/a", "/c")
+    assert not store.staged
     with pytest.raises(JavaError, match="FileNotFound"):
         client.rename(temporary("/a/2"), "/a/2")
     assert client.names("/c") == ["0", "1"]
@@ -802,16 +803,18 @@ def test_a_store_that_stands_still_does_not_keep_the_gateway_open(store: MemoryF
     gateway.close()
 
 
-def test_tending_waits_for_nobody(store: MemoryFiles) -> None:
+def test_tending_waits_for_nobody(store: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     files = CheckpointFiles(store, 10, clock=lambda: now[0])
     files.create("/0", [b"old"], True, True)
     files.create(temporary("/0"), [b"new"], True, True)
     files.delete("/0", recursive=False)
     now[0] = staging.TEMPORARY_S + 1
-    with files._claims("/"):
+    waits: list[float] = []
+    with files._claims("/"), monkeypatch.context() as patched:
+        patched.setattr(files._released, "wait_for", lambda predicate, wait_s: waits.append(wait_s) or predicate())
         files.tend()
-    assert "/0" in store.nodes and store.staged
+    assert waits == [0.0, 0.0] and "/0" in store.nodes and store.staged
     now[0] += staging.KEPT_BACK_S
     allowed: list[float | None] = []
     delete = store.delete
