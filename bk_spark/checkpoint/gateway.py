@@ -257,7 +257,7 @@ class Gateway:
 
     def _token(self, wire: Wire, request: Request) -> bool:
         """The access token for who shows the refresh token (OAuth 2, RFC 6749 section 6)."""
-        form = pairs(Body(wire, request, TOKEN_WAIT_S).all(TOKEN_FORM_MAX).decode("ascii", "replace"))
+        form = pairs(Body(wire, request, TOKEN_WAIT_S, TOKEN_WAIT_S).all(TOKEN_FORM_MAX).decode("ascii", "replace"))
         if form.get("grant_type") != "refresh_token" or not self.refresh.matches(form.get("refresh_token", "")):
             wire.send(answer_head(401, 0, stays=False), KEEP_ALIVE_S)
             wire.linger()

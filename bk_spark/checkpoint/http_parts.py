@@ -7,13 +7,14 @@ header, a bad percent sign) is refused with 400 and the end of the connection, s
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 HEAD_MAX = 64 << 10
 HEADERS_MAX = 64
@@ -25,7 +26,8 @@ HEAD_S = 10.0
 LINGER_S = 2.0
 DRAIN_MAX = 32 << 20
 
-_REQUEST_LINE = re.compile(rb"(GET|PUT|POST|DELETE) (/[!-~]*) HTTP/1\.([01])")
+_REQUEST_LINE = re.compile(rb"(GET|PUT|POST|DELETE) (/[!-~\x80-\xff]*) HTTP/1\.([01])")  # Hadoop sends UTF-8 as it is
+_PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 _HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t -~\x80-\xff]*)")
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t -~]*)?")
@@ -51,8 +53,8 @@ class PeerGone(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``path`` is decoded, ``query`` too (names in lower case); ``target`` is the text that was sent. ``authorization``: what follows
-    "Bearer ", or nothing."""
+    """``path`` is decoded, ``query`` too (names in lower case); ``target`` is the text that was sent, in ASCII. ``authorization``: what
+    follows "Bearer ", or nothing."""
 
     method: str
     target: str
@@ -154,12 +156,17 @@ class Wire:
 class Body:
     """The bytes behind the head of a request, in pieces of at most ``PIECE`` bytes, each checked before the next is taken."""
 
-    def __init__(self, wire: Wire, request: Request, idle_s: float) -> None:
-        self._wire, self._idle_s = wire, idle_s
+    def __init__(self, wire: Wire, request: Request, idle_s: float, whole_s: float = math.inf) -> None:
+        self._wire, self._longest_s, self._until = wire, idle_s, time.monotonic() + whole_s
         self._chunked = "transfer-encoding" in request.headers
         self._awaited = request.headers.get("expect", "").lower() == "100-continue"
         self._left = _length(request)
         self.is_whole = not self._chunked and not self._left
+
+    @property
+    def _idle_s(self) -> float:
+        """The time that the next piece has: ``idle_s``, and what is left of ``whole_s`` for all of them together."""
+        return min(self._longest_s, max(0.0, self._until - time.monotonic()))
 
     def pieces(self) -> Iterator[bytes]:
         """BadRequest, PeerGone: then the body is of no use, and neither is the connection."""
@@ -256,9 +263,12 @@ def _parsed(head: bytes) -> Request:
         raise BadRequest(505, "HTTP/1.1 only")
     if len(rest) > HEADERS_MAX:
         raise BadRequest(400, "too many headers")
-    target = match[2].decode("ascii")
+    try:
+        target = match[2].decode()
+    except UnicodeDecodeError:
+        raise BadRequest(400, "a target that is not UTF-8") from None
     path, _, query = target.partition("?")
-    return Request(match[1].decode("ascii"), target, decoded(path), pairs(query), _headers(rest))
+    return Request(match[1].decode("ascii"), quote(target, safe=_PRINTABLE), decoded(path), pairs(query), _headers(rest))
 
 
 def _headers(lines: list[bytes]) -> dict[str, str]:

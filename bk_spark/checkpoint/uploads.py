@@ -10,7 +10,7 @@ from bk_core.errors import OperationTimeoutError
 
 SMALL_BYTES = 512 << 10
 LARGE_BYTES = 12 << 20  # a run of 4 MiB that is written, one that is gathered, and its copy
-LARGE_MAX = 21  # 252 MiB
+LARGE_MAX = 128  # 1.5 GiB if all are at their largest; fewer would make the tasks of a large cluster fail that write slowly
 
 
 class Uploads:

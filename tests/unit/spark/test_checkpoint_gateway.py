@@ -8,6 +8,7 @@ import pickle
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -79,6 +80,18 @@ def test_names_of_any_letters(client: Client) -> None:
         assert client.read(f"/d/{name}") == name.encode()
         assert client.rename(f"/d/{name}", f"/d/{name}2", None)
     assert sorted(client.names("/d")) == sorted(f"{name}2" for name in ("a b", "ü€😀", "50%", "a+b", "a&op=DELETE", "x?y#z"))
+
+
+def test_hadoop_sends_utf_8_as_it_is(client: Client, gateway: Gateway) -> None:
+    """Its client leaves what is no ASCII unquoted in the request line, and follows the redirect as it is told."""
+    secret = f"Authorization: Bearer {gateway.access.reveal()}\r\n".encode()
+    line = "PUT /webhdfs/v1/x/prüf/日本?op=MKDIRS HTTP/1.1\r\n".encode()
+    assert raw(gateway, line, secret, b"Content-Length: 0\r\n\r\n").startswith(b"HTTP/1.1 200")
+    assert client.names("/prüf") == ["日本"]
+    line = "PUT /webhdfs/v1/x/prüf/é?op=CREATE HTTP/1.1\r\n".encode()
+    told = raw(gateway, line, secret, b"Content-Length: 0\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 307") and b"/x/pr%C3%BCf/%C3%A9?op=CREATE&" in told
+    assert raw(gateway, b"GET /webhdfs/v1/x/\xff?op=GETFILESTATUS HTTP/1.1\r\n", secret, b"\r\n").startswith(b"HTTP/1.1 400")
 
 
 @pytest.mark.parametrize("path", ["/a//b", "/a/../b", "/./a", "/" + "n" * 256])
@@ -742,6 +755,26 @@ def test_who_shows_no_secret_in_time_is_cut_off(monkeypatch: pytest.MonkeyPatch,
     assert raw(gateway, b"GET / HTTP/1.1\r\nA: ", half_close=False) == b""
     monkeypatch.setattr(gateways, "TOKEN_WAIT_S", 0.2)
     assert raw(gateway, half_close=False) == b""
+
+
+def test_a_form_that_trickles_in_is_cut_off(monkeypatch: pytest.MonkeyPatch, gateway: Gateway) -> None:
+    """Who has shown no secret has one time for the whole form, not one for each byte of it."""
+    monkeypatch.setattr(gateways, "TOKEN_WAIT_S", 0.5)
+    with socket.create_connection((gateway.host, gateway.port), timeout=20) as connection:
+        connection.sendall(b"POST /token HTTP/1.1\r\nContent-Length: 4096\r\n\r\n")
+        connection.settimeout(0.1)
+        began = time.monotonic()
+        while time.monotonic() < began + 20:
+            try:
+                connection.sendall(b"a")
+                if not connection.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        else:
+            raise AssertionError("it is still connected")
 
 
 def test_at_the_most_connections_one_that_idles_goes(store: MemoryFiles) -> None:
