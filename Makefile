@@ -1,5 +1,5 @@
 # make setup | test | lint | coverage | simulate | mutations | option-mutations | sanitize | sanitize-suite | demo | kill-test | soak | faults | soak-spark |
-#      deployments | wheel-test | kafka | bench | bench-quick | bench-commit | lock | clean
+#      checkpoint-restarts | spark-suites | deployments | wheel-test | kafka | bench | bench-quick | bench-commit | lock | clean
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
 
@@ -20,7 +20,7 @@ ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/ja
 SAY    := printf '\033[1m== %s\033[0m\n'
 
 .PHONY: setup test lint coverage simulate mutations option-mutations fuzz check-tools sanitize sanitize-suite demo kill-test soak interrupts faults soak-spark \
-        deployments wheel-test kafka bench bench-quick bench-commit lock clean
+        checkpoint-restarts spark-suites deployments wheel-test kafka bench bench-quick bench-commit lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
 
@@ -148,10 +148,19 @@ interrupts: setup
 deployments: setup
 	@$(ENV) BK_DEPLOYMENTS=all $(BIN)/pytest -q -s tests/spark/test_deployments.py tests/spark/packed_environment.py
 
-# The fault table of the Spark sink and source (tests/faults). REPEAT, SEED, CELLS='regular expression', APACHE=4.18.0
+# The fault table of the Spark sink and source (tests/faults). REPEAT, SEED, CELLS='regular expression', APACHE=4.18.0; CHECKPOINT=ledgers
 faults: setup
 	@$(ENV) $(BIN)/python -m tests.faults --repeat "$${REPEAT:-1}" $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)") \
-	  $(if $(APACHE),--apache $(APACHE)) --json .cache/faults.json
+	  $(if $(APACHE),--apache $(APACHE)) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT)) --json .cache/faults.json
+
+# Stateful queries restarted again and again, checkpoints in directories and in ledgers (tests/checkpoints). RESTARTS, KILLS, SEED, CASES, TOGETHER
+checkpoint-restarts: setup
+	@$(ENV) $(BIN)/python -m tests.checkpoints --restarts "$${RESTARTS:-20}" --kills "$${KILLS:-6}" --together "$${TOGETHER:-2}" \
+	  $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases "$(CASES)") --json .cache/checkpoint-restarts.json
+
+# The tests of Hadoop and Spark about checkpoints, the long ones too (tests/conformance/hadoop)
+spark-suites: setup
+	@$(ENV) BK_SUITES=all $(BIN)/pytest -q tests/conformance/hadoop/contract.py
 
 # Two queries write a log and two read it while processes are killed (tests/spark_soak). MINUTES, SEED, APACHE=4.18.0
 soak-spark: setup

@@ -99,27 +99,8 @@ def _is_there(client: LogClient, path: str, data: bytes) -> bool:
 
 
 def forget_intent(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
-    """The ledger is listed for good, or deleted. Absent is success. An intent that another cluster has recorded under this number
-    meanwhile stays (OWN-5)."""
-    until_definite(lambda: forget_own(client, intent_path(log, ledger_id, purpose)), time.monotonic() + UPDATE_TIMEOUT_S)
-
-
-def forget_own(client: LogClient, path: str) -> None:
-    """``forget_intent``, once. It raises what the metadata store raises."""
-    try:
-        stored, here = client.store.read_here(path)
-    except NoNodeError:
-        return
-    if _cluster_of(stored.data) in ("", here):
-        client.store.delete(path)
-
-
-def _cluster_of(data: bytes) -> str:
-    """The cluster that an intent names; empty if it names none, or is none."""
-    try:
-        return str(loads(data).get("cluster", ""))
-    except (ValueError, TypeError, AttributeError):
-        return ""
+    """The ledger is listed for good, or deleted. Absent is success."""
+    until_definite(lambda: client.store.delete(intent_path(log, ledger_id, purpose)), time.monotonic() + UPDATE_TIMEOUT_S)
 
 
 def create_intended(

@@ -166,11 +166,11 @@ class Operations:
         where, destination = self._place(PREFIX + request.query.get("destination", ""))
         if where != name:
             raise Refusal(403, answers.JAVA_IO, f"{name!r} and {where!r} are two checkpoints; a file is not renamed from one to another")
-        if path == ROOT or destination == ROOT:
-            raise Refusal(403, answers.JAVA_IO, "the root of a checkpoint is not renamed")
         files, options = self._of(name), request.query.get("renameoptions")
         if options is None:
-            return answers.told(files.rename_if_possible(path, destination))
+            return answers.told(path != ROOT and files.rename_if_possible(path, destination))
+        if path == ROOT or destination == ROOT:
+            raise Refusal(403, answers.JAVA_IO, "the root of a checkpoint is not renamed")
         given = set(options.upper().split(","))
         if given - {"NONE", "OVERWRITE", "TO_TRASH"}:
             raise _unsupported("PUT", f"RENAME with {options}")

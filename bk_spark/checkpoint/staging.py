@@ -228,6 +228,8 @@ class CheckpointFiles:
             return
         with self._touching(src, dst) as deadline:
             self._refuse_files_above(dst)
+            if overwrite:
+                self._refuse_other_kind(src, dst)
             self.store.rename(src, dst, overwrite=overwrite, timeout_s=self._left(deadline))
             self._release_below(src)  # their writers find the directory gone, as they would anywhere
 
@@ -462,6 +464,14 @@ class CheckpointFiles:
             self.store.delete(ROOT, recursive=True, timeout_s=self._left(deadline))
             self._release_below(ROOT)
         return True
+
+    def _refuse_other_kind(self, src: str, dst: str) -> None:
+        """Hadoop replaces a file by a file and an empty directory by a directory; the store would replace either by either."""
+        is_directory = self.status(src).is_directory
+        with suppress(NoSuchPathError):
+            if self.status(dst).is_directory != is_directory:
+                kind = PathNotDirectoryError if is_directory else PathIsDirectoryError
+                raise kind(f"a file does not replace a directory, nor a directory a file: {src}, {dst}", path=dst)
 
     def _refuse_files_above(self, path: str) -> None:
         """The store says so itself of its files; temporary ones it does not know."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 import re
@@ -11,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.faults.cells import cells
+from tests.faults.harness import DIRECTORY, LEDGERS
 from tests.faults.run import play_all, table
 
 
@@ -20,18 +22,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--cells", default="", metavar="REGEX", help="only cells whose 'step / fault' matches")
     parser.add_argument("--apache", default=None, metavar="VERSION", help="Apache's bookies instead of embedded ones")
+    parser.add_argument("--checkpoint", choices=(DIRECTORY, LEDGERS), default=DIRECTORY, help="where the cells' checkpoints are")
     parser.add_argument("--list", action="store_true", help="only name the cells")
     parser.add_argument("--json", type=Path, default=None, help="write the verdicts there too")
     parser.add_argument("--directory", type=Path, default=None, help="for logs and checkpoints; kept")
     options = parser.parse_args()
-    chosen = [spec for spec in cells() if re.search(options.cells, spec.name)]
+    chosen = [spec for spec in cells(options.checkpoint) if re.search(options.cells, spec.name)]
     if options.list:
         print("\n".join(f"{spec.world:8} {spec.name}" for spec in chosen))
         return 0
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     directory = options.directory or Path(tempfile.mkdtemp(prefix="bk-faults-"))
-    print(f"seed {seed}, {len(chosen)} cells, {options.apache or 'embedded'} bookies; {directory}", flush=True)
-    verdicts = play_all(chosen, directory.absolute(), seed, options.repeat, options.apache, lambda line: print(line, flush=True))
+    where = f"{options.apache or 'embedded'} bookies, checkpoints in {'a directory' if options.checkpoint == DIRECTORY else 'ledgers'}"
+    print(f"seed {seed}, {len(chosen)} cells, {where}; {directory}", flush=True)
+    say = functools.partial(print, flush=True)
+    verdicts = play_all(chosen, directory.absolute(), seed, options.repeat, options.apache, say, checkpoint=options.checkpoint)
     print(table(verdicts), flush=True)
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.faults.harness import Cell, DriverDiedError, HarnessError
+from tests.faults.harness import DIRECTORY, LEDGERS, Cell, DriverDiedError, HarnessError
 
 LOCAL = "local"
 CLUSTER = "cluster"  # executors are processes of their own, on two host names
@@ -265,6 +265,44 @@ def batch_write(step: str, do: str) -> Callable[[Cell], None]:
     return play
 
 
+STATEFUL = {"stateful": True, "retained": "1"}  # old files are deleted at once, so that there is something to delete
+
+
+def checkpoint_fault(step: str, do: str, **more: Any) -> Callable[[Cell], None]:
+    """A stateful query that goes on after a restart; the fault hits one of the first operations of a kind, by chance."""
+
+    def play(cell: Cell) -> None:
+        cell.fixed = STATEFUL
+        cell.add_files(3)
+        cell.run_to_the_end()
+        cell.add_files(2)
+        passes = cell.world.rng.randrange(OPERATIONS[step.removesuffix("_done")])
+        for _ in range(passes):
+            cell.order(step, "pass")
+        cell.order(step, do, **more)
+        cell.run()
+        _need_fired(cell, passes + 1)
+        _finish(cell)
+
+    return play
+
+
+def executor_with_state(step: str) -> Callable[[Cell], None]:
+    """The executor dies that has the state of a partition loaded; another one loads it from the checkpoint."""
+
+    def play(cell: Cell) -> None:
+        cell.fixed = STATEFUL
+        cell.add_files(2)
+        cell.run_to_the_end()
+        cell.add_files(2)
+        cell.order(step, "kill_executor", **({} if step == "create_done" else {"batch": 3}))
+        cell.run()
+        _need_fired(cell)
+        _finish(cell)
+
+    return play
+
+
 # --- the table --------------------------------------------------------------------------------------------------------------------
 
 WORKER_STEPS = {
@@ -299,6 +337,9 @@ FAULTS = {
     "cut": "ZooKeeper connection lost",
     "lose_answer": "ZooKeeper's answer lost",
 }
+OPERATIONS = {"CREATE": 9, "RENAME": 9, "DELETE": 3, "OPEN": 4, "LISTSTATUS": 3, "MKDIRS": 1}  # and how many a run has at least
+ASKED = {"bookie of the checkpoint": "bookie killed", "pause of the checkpoint": "bookie stopped", "silence": "ZooKeeper silent"}
+STATE_STEPS = {"begin": "task begun", "create_done": WORKER_STEPS["create_done"], "message": WORKER_STEPS["message"]}
 QUICK = {("create_done", "kill"), ("message", "kill"), ("cas_done", "lose_answer")}
 
 
@@ -366,5 +407,25 @@ def _other_cells() -> list[Spec]:
     ]
 
 
-def cells() -> list[Spec]:
-    return [*_worker_cells(), *_commit_cells(), *_source_cells(), *_other_cells()]
+def _gateway_cells() -> list[Spec]:
+    """At what Spark does with a checkpoint in ledgers."""
+    found = []
+    for operation in OPERATIONS:
+        for suffix, text in (("", f"checkpoint: before {operation}"), ("_done", f"checkpoint: {operation} done, not answered")):
+            step = f"{operation}{suffix}"
+            quick = step == "RENAME_done"
+            found.append(Spec(text, FAULTS["kill_driver"], checkpoint_fault(step, "kill_driver"), quick=quick))
+            found.append(Spec(text, "connection ends without an answer", checkpoint_fault(step, "raise")))
+            for what in ("bookie of the checkpoint", "pause of the checkpoint", "silence"):
+                found.append(Spec(text, ASKED[what], checkpoint_fault(step, "ask", what=what)))
+            if not suffix:
+                found.append(Spec(text, FAULTS["expire"], checkpoint_fault(step, "expire")))
+    for step in ("begin", "create_done", "message"):
+        found.append(Spec(f"state on executors, {STATE_STEPS[step]}", FAULTS["kill_executor"], executor_with_state(step), CLUSTER))
+    return found
+
+
+def cells(checkpoint: str = DIRECTORY) -> list[Spec]:
+    """All, and with the checkpoint in ledgers those of the gateway as well."""
+    found = [*_worker_cells(), *_commit_cells(), *_source_cells(), *_other_cells()]
+    return [*found, *_gateway_cells()] if checkpoint == LEDGERS else found

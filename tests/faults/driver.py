@@ -5,6 +5,9 @@ A process of its own, because some faults kill it. Answers are lines on standard
     {"do": "stream", ...}    run a query to the end of its input; see ``stream``
     {"do": "write", ...}     append rows to a log as a batch
     {"do": "read", ...}      the ids in a log, as a user sees them
+    {"do": "close", ...}     close a checkpoint in ledgers, as the end of an application does
+
+A checkpoint is a directory, or ``store:<name>`` for one in ledgers.
 """
 
 from __future__ import annotations
@@ -16,14 +19,22 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
 from pyspark.sql.streaming.query import StreamingQuery
 
+from bk_spark.checkpoint import checkpoint_location
+from bk_spark.checkpoint import close as close_checkpoint
+from tests.faults.points import arm_gateway
 from tests.faults.source import NAME, FaultyDataSource
 
 MARK = "@@ "
+STORE = "store:"
 URI = "bookkeeper.metadataServiceUri"
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
+# Rows are distinct already; the state is what matters, and that nothing compresses it: its files are too large for the records of a store.
+PAD = "concat_ws('', transform(sequence(1, 256), i -> sha2(concat_ws('/', id, i), 256)))"
 SCHEMA = "id long, text string"
-STREAM_TIMEOUT_S = 240
+STREAM_TIMEOUT_S = 480
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -49,6 +60,11 @@ def session(master: str, work: Path, more: dict[str, str]) -> SparkSession:
     return spark
 
 
+def place(spark: SparkSession, checkpoint: str, uri: str) -> str:
+    """What Spark is told about a checkpoint."""
+    return checkpoint_location(spark, checkpoint.removeprefix(STORE), uri=uri) if checkpoint.startswith(STORE) else checkpoint
+
+
 def _source(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
     """``files``: a directory of JSON files, two per batch and a task each. ``from``: a log, with ``source`` options."""
     if "files" in command:
@@ -71,8 +87,14 @@ def _start(spark: SparkSession, command: dict[str, Any]) -> StreamingQuery:
     rows = _source(spark, command)
     if command.get("also"):  # the query was changed: every row comes once more, under another id
         rows = rows.selectExpr(f"explode(array(id, id + {command['also']})) as id", "text")
+    if command.get("stateful"):
+        rows = rows.withColumn("pad", expr(PAD)).dropDuplicates(["id", "pad"]).drop("pad")
+    if command["checkpoint"].startswith(STORE):
+        arm_gateway(command["faults"])
+    spark.conf.set(RETAINED, command.get("retained", "100"))
     writer = rows.writeStream.format(NAME).option(URI, command["uri"]).option("log", command["log"])
-    writer = writer.option("faults", command["faults"]).option("checkpointLocation", command["checkpoint"])
+    checkpoint = place(spark, command["checkpoint"], command["uri"])
+    writer = writer.option("faults", command["faults"]).option("checkpointLocation", checkpoint)
     writer = writer.options(**command.get("sink", {}))
     writer = writer.trigger(once=True) if command.get("once") else writer.trigger(availableNow=True)
     query: StreamingQuery = writer.start()
@@ -94,6 +116,11 @@ def read(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
     return {"ids": [row.id for row in frame.select("id").collect()]}
 
 
+def close(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
+    close_checkpoint(spark, command["checkpoint"].removeprefix(STORE))
+    return {}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--master", required=True)
@@ -103,7 +130,7 @@ def main() -> None:
     spark = session(options.master, options.work, options.conf)
     jvm: Any = spark.sparkContext._jvm
     print(MARK + json.dumps({"jvm": jvm.java.lang.ProcessHandle.current().pid()}), flush=True)
-    actions = {"stream": stream, "write": write, "read": read}
+    actions = {"stream": stream, "write": write, "read": read, "close": close}
     for line in sys.stdin:
         command = json.loads(line)
         try:

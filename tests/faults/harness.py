@@ -23,15 +23,23 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client import BookKeeper
+from bk_core.client.files.names import store_log
+from bk_core.client.files.store import FileStore
+from bk_core.client.files.upkeep import delete_file_store
+from bk_core.client.files.view import FileStoreView
 from bk_core.client.logs import delete_log, gc_log, read_log
 from bk_core.errors import NoSuchLogError
-from tests.faults.driver import MARK
+from tests.faults.driver import MARK, STORE
 from tests.faults.points import RELEASE
+from tests.faults.stores import ledgers_of, leftovers, remains
+from tests.network.proxy import IN, OUT, Link, Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 180.0
-COMMAND_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 360.0
+COMMAND_TIMEOUT_S = 600.0
 KILL_TIMEOUT_S = 60.0
+SILENCE_S = (3.0, 20.0)  # of ZooKeeper, shorter and longer than a session
+DIRECTORY, LEDGERS = "directory", "ledgers"
 RUNS_MAX = 6
 ROWS_PER_FILE = 15
 FILES_PER_BATCH = 2
@@ -55,12 +63,12 @@ class DriverDiedError(Exception):
 class Driver:
     """A Spark session in a process session of its own. Dies with this process, because its standard input ends."""
 
-    def __init__(self, work: Path, master: str, conf: dict[str, str] | None = None) -> None:
+    def __init__(self, work: Path, master: str, conf: dict[str, str] | None = None, module: str = "tests.faults.driver") -> None:
         work.mkdir(parents=True, exist_ok=True)
         self.log = work / f"driver-{time.monotonic_ns()}.log"
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        command = [sys.executable, "-u", "-m", "tests.faults.driver", "--master", master, "--work", str(work)]
+        command = [sys.executable, "-u", "-m", module, "--master", master, "--work", str(work)]
         with self.log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [*command, "--conf", json.dumps(conf or {})],
@@ -85,9 +93,9 @@ class Driver:
         except OSError:
             raise DriverDiedError("before the command") from None
 
-    def end(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
+    def end(self, meanwhile: Callable[[], None], limit_s: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
         """The answer to the command begun; ``meanwhile`` is called again and again. DriverDiedError if its JVM is gone."""
-        return self._answer(COMMAND_TIMEOUT_S, meanwhile)
+        return self._answer(limit_s, meanwhile)
 
     def _answer(self, limit_s: float, meanwhile: Callable[[], None]) -> dict[str, Any]:
         deadline = time.monotonic() + limit_s
@@ -102,6 +110,11 @@ class Driver:
             answer: dict[str, Any] = json.loads(line)
             return answer
         raise HangingError(f"no answer within {limit_s:.0f} s; see {self.log}")
+
+    @property
+    def pid(self) -> int:
+        """Of Python."""
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -143,7 +156,7 @@ def _lives(pid: int) -> bool:
 
 @dataclass
 class World:
-    """A cluster, and a Spark driver that is started again when it was killed."""
+    """A cluster, and a Spark driver that is started again when it was killed. ``checkpoint``: where the cells' checkpoints are."""
 
     cluster: LocalCluster
     client: BookKeeper
@@ -151,8 +164,28 @@ class World:
     master: str = "local[3,4]"
     conf: dict[str, str] = field(default_factory=dict)
     rng: random.Random = field(default_factory=random.Random)
+    checkpoint: str = DIRECTORY
+    _proxy: Proxy | None = None
     _driver: Driver | None = None
     _beside: Driver | None = None
+
+    def zookeeper(self) -> Link:
+        """Between Spark and ZooKeeper, when checkpoints are in ledgers."""
+        host, _, port = self.cluster.uri.removeprefix("zk://").partition("/")[0].rpartition(":")
+        return self.proxy.link("spark", "zookeeper", host, int(port))
+
+    @property
+    def proxy(self) -> Proxy:
+        if self._proxy is None:
+            self._proxy = Proxy()
+        return self._proxy
+
+    @property
+    def uri(self) -> str:
+        """What Spark is told."""
+        if self.checkpoint == DIRECTORY:
+            return self.cluster.uri
+        return f"zk://127.0.0.1:{self.zookeeper().listen_port}/{self.cluster.uri.rpartition('/')[2]}"
 
     @property
     def driver(self) -> Driver:
@@ -177,6 +210,12 @@ class World:
         self.kill_driver()
         if self._beside is not None:
             self._beside.kill()
+        if self._proxy is not None:
+            self._proxy.close()
+
+    def drivers(self) -> list[Driver]:
+        """Those that live."""
+        return [driver for driver in (self._driver, self._beside) if driver is not None and driver.alive]
 
 
 # --- one cell -----------------------------------------------------------------------------------------------------------------
@@ -214,7 +253,9 @@ class Cell:
         self.directory = world.work / "cells" / f"{self.log}-{world.rng.getrandbits(32):08x}"
         self.input = self.directory / "input"
         self.orders = self.directory / "orders"
+        self.store = self.directory.name if world.checkpoint == LEDGERS else ""  # the checkpoint's name in ledgers
         self.checkpoint = self.directory / "checkpoint"
+        self.fixed: dict[str, Any] = {}
         for path in (self.input, self.orders):
             path.mkdir(parents=True)
         self.expected: list[int] = []
@@ -226,7 +267,15 @@ class Cell:
         self._orders = 0
         self._down: list[int] = []
         self._paused: list[int] = []
-        self.answers: dict[str, Callable[[], None]] = {"bookie": self.kill_a_bookie, "pause": self.pause_a_bookie, "nothing": lambda: None}
+        self._silent_until: float | None = None
+        self.answers: dict[str, Callable[[], None]] = {
+            "bookie": self.kill_a_bookie,
+            "pause": self.pause_a_bookie,
+            "bookie of the checkpoint": lambda: self.kill_a_bookie(store_log(self.store)),
+            "pause of the checkpoint": lambda: self.pause_a_bookie(store_log(self.store)),
+            "silence": self.silence_zookeeper,
+            "nothing": lambda: None,
+        }
 
     # input ---------------------------------------------------------------------------------------------------------------
 
@@ -251,7 +300,7 @@ class Cell:
         log = self.inputs[-1]
         first = self._files * 1000
         self._files += 1
-        command = {"do": "write", "uri": self.world.cluster.uri, "log": log, "faults": "", "first": first, "end": first + count}
+        command = {"do": "write", "uri": self.world.uri, "log": log, "faults": "", "first": first, "end": first + count}
         self.call({**command, "sink": {"entrySize": "256"}})
         if expected:
             self.expected.extend(range(first, first + count))
@@ -261,7 +310,7 @@ class Cell:
         first = self._files * 1000
         self._files += 1
         beside = self.world.beside
-        command = {"do": "write", "uri": self.world.cluster.uri, "log": self.inputs[-1], "faults": "", "first": first, "end": first + count}
+        command = {"do": "write", "uri": self.world.uri, "log": self.inputs[-1], "faults": "", "first": first, "end": first + count}
         beside.begin(command)
         if not beside.end(lambda: None)["ok"]:
             raise HarnessError("rows could not be added")
@@ -298,37 +347,50 @@ class Cell:
         (self.orders / RELEASE).touch()
 
     def answer(self) -> None:
-        """Do what fault points ask for."""
+        """Do what fault points ask for, and end a silence in time."""
+        if self._silent_until is not None and time.monotonic() > self._silent_until:
+            self._end_silence()
         for question in self.orders.glob("ask.*"):
             self.answers[question.read_text()]()
             question.rename(question.with_name(question.name.replace("ask.", "answer.", 1)))
 
     # bookies ---------------------------------------------------------------------------------------------------------------
 
-    def _some_bookie(self) -> int:
-        """One that the newest ledger of this log is on."""
+    def _some_bookie(self, log: str) -> int:
+        """One that the newest ledger of the log is on."""
         cluster = self.world.cluster
         running = [index for index in range(len(cluster.bookie_ids)) if cluster.is_running(index)]
-        for ledger_id in sorted(self.ledgers(), reverse=True):
+        for ledger_id in sorted(ledgers_of(self.world.client, log), reverse=True):
             ensemble = self.world.client.ledger_metadata(ledger_id).fragments[-1].ensemble
             held = [index for index in running if cluster.bookie_ids[index] in ensemble]
             if held:
                 return self.world.rng.choice(held)
         return self.world.rng.choice(running)
 
-    def kill_a_bookie(self) -> None:
-        index = self._some_bookie()
+    def kill_a_bookie(self, log: str | None = None) -> None:
+        index = self._some_bookie(log or self.log)
         self.world.cluster.kill(index)
         self._down.append(index)
 
-    def pause_a_bookie(self) -> None:
-        index = self._some_bookie()
+    def pause_a_bookie(self, log: str | None = None) -> None:
+        index = self._some_bookie(log or self.log)
         pid = self.world.cluster.pid(index)
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         self._paused.append(pid)
 
+    def silence_zookeeper(self) -> None:
+        """For Spark, not for the bookies, and for some seconds."""
+        self.world.proxy.silence(self.world.zookeeper(), OUT, IN)
+        self._silent_until = time.monotonic() + self.world.rng.choice(SILENCE_S)
+
+    def _end_silence(self) -> None:
+        self.world.proxy.heal(self.world.zookeeper(), cut=self.world.rng.random() < 0.5)
+        self._silent_until = None
+
     def heal(self) -> None:
+        if self._silent_until is not None:
+            self._end_silence()
         while self._paused:
             os.kill(self._paused.pop(), signal.SIGCONT)
         while self._down:
@@ -337,8 +399,9 @@ class Cell:
     # runs ------------------------------------------------------------------------------------------------------------------
 
     def command(self, **more: Any) -> dict[str, Any]:
-        fixed = {"do": "stream", "uri": self.world.cluster.uri, "log": self.log, "faults": str(self.orders)}
-        return {**fixed, "checkpoint": str(self.checkpoint), "sink": {"entrySize": "256"}, **self.source, **more}
+        fixed = {"do": "stream", "uri": self.world.uri, "log": self.log, "faults": str(self.orders)}
+        place = f"{STORE}{self.store}" if self.store else str(self.checkpoint)
+        return {**fixed, "checkpoint": place, "sink": {"entrySize": "256"}, **self.source, **self.fixed, **more}
 
     def call(self, command: dict[str, Any]) -> dict[str, Any]:
         """An orderly command. HarnessError if it fails."""
@@ -384,30 +447,36 @@ class Cell:
         raise HarnessError(f"failed {RUNS_MAX} times: {self.errors[-1][-1500:]}")
 
     def lose(self, *names: str) -> None:
-        """Delete files of the checkpoint, with their checksums."""
+        """Delete files of the checkpoint, with their checksums. In ledgers this takes it from the driver that had it open."""
+        if self.store:
+            with FileStore.open(self.world.client, self.store, create=False) as store:
+                for name in names:
+                    if not store.delete(f"/{name}"):
+                        raise HarnessError(f"the checkpoint has no {name}")
+            return
         for name in names:
             path = self.checkpoint / name
             path.unlink()
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
     def last(self, folder: str) -> int:
-        return max(int(path.name) for path in (self.checkpoint / folder).iterdir() if path.name.isdigit())
+        if self.store:
+            with FileStoreView.open(self.world.client, self.store) as view:
+                names = [status.name for status in view.listing(f"/{folder}")]
+        else:
+            names = [path.name for path in (self.checkpoint / folder).iterdir()]
+        return max(int(name) for name in names if name.isdigit())
 
     # verdict ---------------------------------------------------------------------------------------------------------------
 
     def ledgers(self) -> set[int]:
         """All ledgers that say they belong to this log."""
-        found = set()
-        for ledger_id in self.world.client.store.list_ledgers():
-            with suppress(Exception):  # deleted in between
-                if self.world.client.ledger_metadata(ledger_id).custom.get("log") == self.log.encode():
-                    found.add(ledger_id)
-        return found
+        return ledgers_of(self.world.client, self.log)
 
     def judge(self, verdict: Verdict) -> None:
         """Compare the log with the input, as a user reads it; collect garbage without waiting; look at what is left."""
         verdict.runs, verdict.fired, verdict.errors = self.runs, self.fired(), self.errors
-        found = Counter(self.call({"do": "read", "uri": self.world.cluster.uri, "log": self.log})["ids"])
+        found = Counter(self.call({"do": "read", "uri": self.world.uri, "log": self.log})["ids"])
         wanted = Counter(self.expected)
         verdict.missing = (wanted - found).total()
         verdict.doubled = sum(found[i] - wanted[i] for i in wanted if found[i] > wanted[i])
@@ -420,8 +489,28 @@ class Cell:
             left -= read_log(client, self.log).named(left)
         verdict.leftovers = len(left)
         verdict.intents = len(client.store.children(f"intents/{self.log}"))
+        if self.store:
+            self._judge_store(verdict)
+
+    def _close_store(self) -> None:
+        """No driver has it any more."""
+        for driver in self.world.drivers():
+            with suppress(DriverDiedError):
+                driver.begin({"do": "close", "checkpoint": f"{STORE}{self.store}"})
+                driver.end(lambda: None)
+
+    def _judge_store(self, verdict: Verdict) -> None:
+        """Of the checkpoint: nothing that is not needed while it is there, and nothing at all when it is deleted."""
+        self._close_store()
+        left = [*leftovers(self.world.client, self.store), *remains(self.world.client, self.store)]
+        verdict.leftovers += len(left)
+        verdict.problem = "; ".join(left)
 
     def remove(self) -> None:
+        if self.store:
+            with suppress(Exception):  # it is deleted already, or the cell failed
+                self._close_store()
+                delete_file_store(self.world.client, self.store, even_if_alive=True)
         shutil.rmtree(self.directory, ignore_errors=True)
         for log in (self.log, *self.inputs):
             with suppress(NoSuchLogError):

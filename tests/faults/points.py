@@ -9,7 +9,8 @@ the lowest one by an atomic rename to ``fired.<step>@<n>.<pid>``, so each order 
     what        ask: what the harness shall do meanwhile
 
 The steps of our own code are found by wrapping stable methods: the metadata store's (``intents/``, ``logs/``, ledgers) and the
-write handle's.
+write handle's; in the driver the one that performs what Spark asks of a checkpoint in ledgers, whose steps are called ``RENAME`` before
+and ``RENAME_done`` after it, when the answer is not sent yet. An error there is a connection that ends without an answer.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class _Place:
 
 _here = _Place()
 _installed = False
+_gateway_installed = False
 
 
 def arm(directory: str | None) -> None:
@@ -56,6 +58,13 @@ def arm(directory: str | None) -> None:
     _here.directory = Path(directory) if directory else None
     if directory and not _installed:
         _install()
+
+
+def arm_gateway(directory: str) -> None:
+    """Take orders also where requests about checkpoints are answered, which is in the driver's Python."""
+    arm(directory)
+    if not _gateway_installed:
+        _install_gateway()
 
 
 @contextmanager
@@ -238,3 +247,17 @@ def _around(owner: type, name: str, step_of: Callable[..., str]) -> None:
         return result
 
     setattr(owner, name, wrapped)
+
+
+def _install_gateway() -> None:
+    global _gateway_installed
+    _gateway_installed = True
+    from bk_spark.checkpoint.operations import STEP, Operations
+
+    def of_request(request: Any, _: Any) -> str:
+        operation = request.query.get("op", "").upper()
+        if operation in ("CREATE", "OPEN") and STEP not in request.query:
+            return ""  # the first of two requests, which only says where the second goes
+        return "LISTSTATUS" if operation == "LISTSTATUS_BATCH" else operation
+
+    _around(Operations, "handle", of_request)

@@ -11,7 +11,7 @@ from pathlib import Path
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from tests.faults.cells import CLUSTER, LOCAL, Spec
-from tests.faults.harness import Cell, HangingError, HarnessError, Verdict, World
+from tests.faults.harness import DIRECTORY, Cell, HangingError, HarnessError, Verdict, World
 from tests.faults.standalone import StandaloneSpark
 
 BOOKIES = 4  # one more than an ensemble, so that a lost one can be replaced
@@ -47,6 +47,7 @@ def play_all(
     apache: str | None,
     say: Callable[[str], None],
     cluster: LocalCluster | None = None,
+    checkpoint: str = DIRECTORY,
 ) -> list[Verdict]:
     """All cells ``repeat`` times on one cluster: first those of a local Spark, then those that need executors."""
     verdicts = []
@@ -58,7 +59,7 @@ def play_all(
             if not mine:
                 continue
             with ExitStack() as inner:
-                world = World(running, client, directory)
+                world = World(running, client, directory, checkpoint=checkpoint)
                 if kind == CLUSTER:
                     spark = inner.enter_context(StandaloneSpark(directory / "standalone"))
                     world.master, world.conf = spark.master, spark.conf

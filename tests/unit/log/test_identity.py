@@ -11,7 +11,7 @@ import pytest
 
 from bk_core.client.history import read_log, update_ledger_list
 from bk_core.client.identity import log_id_of_reader
-from bk_core.client.intents import Intent, create_intended, forget_intent, intents_of, record_intent
+from bk_core.client.intents import Intent, create_intended, intents_of, record_intent
 from bk_core.client.janitor import delete_log, gc_log, trim_log
 from bk_core.client.list_store import change_ledger_list, now_ms, read_ledger_list
 from bk_core.client.log_driver import LeaderWorks
@@ -408,19 +408,6 @@ def test_a_number_that_another_cluster_has_an_intent_of_is_left_out(client: Any)
     assert handle.ledger_id != taken and list(intents_of(client, "a")) == [handle.ledger_id]
     gc_log(client, "a", min_age_s=0)
     assert client.store.children("intents/a") == [str(taken)] and client.store.read(f"intents/a/{taken}") == before
-
-
-def test_an_intent_that_another_cluster_recorded_meanwhile_is_not_forgotten(client: Any) -> None:
-    """OWN-5: our ledger went, its intent was forgotten by somebody, and another cluster took the number before we come to forget it."""
-    create_log(client, "a", RAW)
-    record_intent(client, "a", Intent(7, "q", "elsewhere", 1, 5, cluster="another"))
-    forget_intent(client, "a", 7)
-    assert client.store.children("intents/a") == ["7"]
-    for number, cluster in ((8, client.store.cluster_id()), (9, "")):
-        record_intent(client, "a", Intent(number, "q", "here", 1, 5, cluster=cluster))
-        forget_intent(client, "a", number)
-        forget_intent(client, "a", number)  # absent is success
-    assert client.store.children("intents/a") == ["7"]
 
 
 def test_an_intent_whose_first_answer_was_lost_is_ones_own(client: Any) -> None:

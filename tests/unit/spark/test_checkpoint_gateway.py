@@ -82,6 +82,16 @@ def test_names_of_any_letters(client: Client) -> None:
     assert sorted(client.names("/d")) == sorted(f"{name}2" for name in ("a b", "ü€😀", "50%", "a+b", "a&op=DELETE", "x?y#z"))
 
 
+def test_a_rename_replaces_only_what_is_of_its_kind(client: Client) -> None:
+    """As Hadoop's contract has it; the store would replace either by either. The root of a checkpoint stays where it is."""
+    client.mkdirs("/d")
+    client.create("/f", b"1")
+    for src, dst in (("/d", "/f"), ("/f", "/d"), ("/", "/x")):
+        with pytest.raises(JavaError):
+            client.rename(src, dst, "OVERWRITE")
+    assert not client.rename("/", "/x", None) and sorted(client.names("/")) == ["d", "f"]
+
+
 def test_hadoop_sends_utf_8_as_it_is(client: Client, gateway: Gateway) -> None:
     """Its client leaves what is no ASCII unquoted in the request line, and follows the redirect as it is told."""
     secret = f"Authorization: Bearer {gateway.access.reveal()}\r\n".encode()
