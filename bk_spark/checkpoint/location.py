@@ -147,8 +147,8 @@ def checkpoint_location(
 
 def close(spark: Any, name: str | None = None) -> None:
     """Close the checkpoint ``name``, or all that are open in this application, so that its ledgers are closed and another driver need not
-    recover them. Queries that still use one end. Nothing happens if none is open."""
-    application = _applications.get(id(_context(spark)))
+    recover them. Queries that still use one end. Nothing happens if none is open, nor after the session was stopped and all were closed."""
+    application = _applications.get(id(getattr(spark, "sparkContext", None)))
     if application is not None:
         for known in [name] if name is not None else list(application.gateway.files):
             application.gateway.close_files(known)

@@ -94,6 +94,7 @@ def main(task: Task) -> None:
             Path(task.input, "third.json").write_text('{"id": 3}\n')
         spark.stop()
         assert gateway._closed.wait(20) and not location._applications
+        location.close(spark)  # nothing is open any more
     print(json.dumps({"places": places, "batches": batches, "gateways": gateways}))
 
 
