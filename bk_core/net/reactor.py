@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import io
 import logging
 import os
 import selectors
@@ -10,7 +11,6 @@ import socket
 import sys
 import threading
 import time
-from _thread import RLock
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -19,7 +19,7 @@ from bk_core.threads import calling_back, mark_own
 
 log = logging.getLogger("bk_core.net")
 
-_ONE = (1).to_bytes(8, sys.byteorder)
+RING = (1).to_bytes(8, sys.byteorder)
 
 _here = threading.local()
 
@@ -33,55 +33,48 @@ class Pollable(Protocol):
     def on_io(self, readable: bool, writable: bool) -> None: ...
 
 
-class Waker:
-    """Readable from ``wake`` to ``clear``, so that a wait for sockets ends. An eventfd where there is one: it costs less than a socket.
+class _End(io.FileIO):
+    """Closed, without a word, when nobody refers to it any more: whoever is just writing does, so its number is not yet another file's."""
 
-    ``awake``: a wait would end, or nobody waits. Whoever waits sets it to False before a last look at what there is to do.
+    other: _End | None = None  # of a pipe, which must have a reader as long as it has a writer
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Waker:
+    """Readable from ``ring(RING)`` to ``clear``, so that a wait for sockets ends. An eventfd where there is one: it costs less than a pipe.
+
+    ``awake``: a wait would end, or nobody waits. Whoever waits sets it to False before a last look at what there is to do. Whoever rings
+    sets it to True in the statement before. ``ring`` is one step into C and holds no lock, so no interrupt can strike between the two or
+    tear it (bk_core/threads.py), and a handler of a signal that strikes on top of it may wait for whoever else rings.
     """
 
     def __init__(self) -> None:
-        self._sockets = () if hasattr(os, "eventfd") else socket.socketpair()
-        for end in self._sockets:
-            end.setblocking(False)
-        self._files = [end.fileno() for end in self._sockets] or [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)]
-        self._lock = RLock()  # a number that was closed may be somebody else's file
-        self._closing = False
+        if hasattr(os, "eventfd"):
+            self._read_end = write_end = _End(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
+        else:
+            self._read_end, write_end = (_End(number, mode) for number, mode in zip(os.pipe(), "rw", strict=True))
+            write_end.other = self._read_end
+            for end in (self._read_end, write_end):
+                os.set_blocking(end.fileno(), False)
+        self.ring: Callable[[bytes], object] = write_end.write  # full wakes as well
         self.awake = False
 
     def fileno(self) -> int:
-        return self._files[0]
-
-    def wake(self) -> None:
-        try:
-            with self._lock:
-                if self._files:
-                    self.awake = True  # no interrupt can strike before the write (bk_core/threads.py): awake without it, nobody would wake
-                    os.write(self._files[-1], _ONE)
-        except BlockingIOError:
-            pass  # full wakes as well
-        finally:
-            if self._closing:
-                self.close()
+        return self._read_end.fileno()
 
     def clear(self) -> None:
-        try:
-            os.read(self._files[0], 4096)
-        except BlockingIOError:
-            pass
+        self._read_end.read(4096)  # None if there is nothing
 
     def close(self) -> None:
-        """Whoever is just waking does it afterwards: he may be interrupted there by what waits for this thread."""
-        self._closing = True
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            files, self._files = self._files, []
-            for end in self._sockets:
-                end.close()
-            if files and not self._sockets:
-                os.close(files[0])
-        finally:
-            self._lock.release()
+        """Nothing waits any more: rings go nowhere."""
+        self.ring = _nobody_hears
+        del self._read_end
+
+
+def _nobody_hears(ring: bytes) -> None:
+    """The reactor has ended."""
 
 
 class Timer:
@@ -127,8 +120,10 @@ class Reactor:
         try:
             self._posted.append(function)
         finally:  # an interrupt strikes behind the append: what is there must be seen
-            if not self._waker.awake:
-                self._waker.wake()
+            waker = self._waker
+            if not waker.awake:
+                waker.awake = True
+                waker.ring(RING)
 
     def at_turn_end(self, function: Callable[[], None]) -> None:
         """Run ``function`` when everything of this turn is done, before the next wait. Reactor thread only."""

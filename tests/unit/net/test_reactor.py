@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from bk_core.net.reactor import Reactor, Waker, on_reactor_thread
+from bk_core.net.reactor import RING, Reactor, Waker, on_reactor_thread
 
 PATIENCE_S = 20.0
 
 
-@pytest.fixture(params=["eventfd", "sockets"])
+@pytest.fixture(params=["eventfd", "pipe"])
 def waker_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Machines differ in what they have."""
-    if request.param == "sockets":
+    if request.param == "pipe":
         monkeypatch.delattr(os, "eventfd", raising=False)
     return str(request.param)
 
@@ -37,13 +41,29 @@ def test_a_waker_is_readable_until_it_is_cleared(waker_kind: str) -> None:
     waker = Waker()
     assert not readable(waker)
     for _ in range(3):
-        waker.wake()
+        waker.ring(RING)
     assert readable(waker)
     waker.clear()
     assert not readable(waker)
     waker.clear()
+    late = waker.ring
+    number = waker.fileno()
     waker.close()
-    waker.wake()  # a late one wakes nobody and touches no file that is somebody else's now
+    waker.ring(RING)  # wakes nobody
+    assert late(RING) == len(RING)  # who was about to ring keeps the number from being somebody else's
+    assert os.fstat(number)
+    del late
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
+def test_a_waker_that_is_full_wakes(waker_kind: str) -> None:
+    waker = Waker()
+    while waker.ring(b"\xfe" + 7 * b"\xff" if waker_kind == "eventfd" and sys.byteorder == "little" else 4096 * RING) is not None:
+        pass
+    assert waker.ring(RING) is None or waker_kind == "eventfd"
+    assert readable(waker)
+    waker.close()
 
 
 def test_what_is_posted_runs_in_order_and_not_here(reactor: Reactor) -> None:
@@ -67,13 +87,14 @@ def test_what_is_posted_meanwhile_runs_without_another_wake(reactor: Reactor) ->
 
     reactor.post(busy)
     assert entered.wait(PATIENCE_S)
-    wakes = []
-    reactor._waker.wake = lambda: wakes.append(1)  # type: ignore[method-assign]
+    wakes: list[bytes] = []
+    ring = reactor._waker.ring
+    reactor._waker.ring = wakes.append
     reactor.post(lambda: found.append("meanwhile"))
     reactor.post(done.set)
     go_on.set()
     assert done.wait(PATIENCE_S)
-    del reactor._waker.wake
+    reactor._waker.ring = ring
     assert found == ["meanwhile"] and not wakes
 
 
@@ -117,3 +138,74 @@ def test_closing_leaves_no_file_open(waker_kind: str) -> None:
         reactor.close()
         reactor.post(lambda: None)
     assert len(os.listdir("/proc/self/fd")) < before + tries if before else True
+
+
+# --- interrupts and handlers of signals --------------------------------------------------------------------------------------
+
+
+class Struck(KeyboardInterrupt):
+    """Told apart from somebody's real one."""
+
+
+def at_point(point: int, call: Callable[[], object], handler: Callable[[], object]) -> bool:
+    """``call`` with ``handler`` on top of its ``point``-th point, where CPython would run one; False if it ended before."""
+    left, struck = point, False
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal left, struck
+        if event not in ("call", "c_return") or struck or argument is sys.setprofile:
+            return
+        if not left:
+            struck = True
+            handler()
+        left -= 1
+
+    sys.setprofile(look)
+    try:
+        call()
+    except Struck:
+        pass
+    finally:
+        sys.setprofile(None)
+    return struck
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline, never = time.monotonic() + PATIENCE_S, threading.Event()
+    while not holds():
+        assert time.monotonic() < deadline, "nobody has woken it"
+        never.wait(0.001)
+
+
+def idle(reactor: Reactor) -> bool:
+    """It waits, and what is posted has to wake it."""
+    return not reactor._waker.awake and not reactor._posted
+
+
+def test_an_interrupt_never_loses_a_wake(reactor: Reactor) -> None:
+    """What was posted is done without anybody else's wake, wherever the interrupt strikes."""
+
+    def strike() -> None:
+        raise Struck
+
+    point = 0
+    until(lambda: idle(reactor))
+    while at_point(point, lambda: reactor.post(lambda: None), strike):
+        until(lambda: idle(reactor))
+        point += 1
+    assert point >= 3  # where ``post`` begins, behind the append, behind the ring
+
+
+def test_a_handler_on_top_of_a_wake_may_wait_for_the_wakes_of_others(reactor: Reactor) -> None:
+    def wait_for_others() -> None:
+        until(lambda: not reactor._waker.awake)  # where it was rung for before, that is done
+        done = threading.Event()
+        threading.Thread(target=reactor.post, args=(done.set,), daemon=True).start()
+        assert done.wait(PATIENCE_S), "a thread that posts waits for the handler"
+
+    point = 0
+    until(lambda: idle(reactor))
+    while at_point(point, lambda: reactor.post(lambda: None), wait_for_others):
+        until(lambda: idle(reactor))
+        point += 1
+    assert point >= 3
