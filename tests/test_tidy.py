@@ -21,7 +21,7 @@ from bk_core import errors
 ROOT = Path(__file__).resolve().parents[1]
 TOP_LEVEL = {
     # the product
-    "pyproject.toml", "README.md", "bk_core", "bk_spark", "native", "tests", "notebooks", "pyspark_bookkeeper.py",
+    "pyproject.toml", "README.md", "docs", "bk_core", "bk_spark", "native", "tests", "notebooks", "pyspark_bookkeeper.py",
     # habits
     ".ci", ".clang-format", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
     "requirements.in", "requirements.txt", "requirements-java.in", "requirements-java.txt",

@@ -1,7 +1,7 @@
 """The bound on entries under way of all ledgers of a client together.
 
 An Apache bookie queues 10,000 adds a thread. At the next one it answers TOO_MANY_REQUESTS, and some releases close the connection
-(wire-protocol.md 8.2; 4.18 does, [L]), so that everything on it counts as failed. A bookie does not care whose ledgers adds are for: the
+(4.18 does: wire-protocol.md 8.2), so that everything on it counts as failed. A bookie does not care whose ledgers adds are for: the
 bound is on all that one client writes, and each ledger has its share of it.
 """
 

@@ -184,8 +184,8 @@ def unpack_entries(
     Returns ``(entry_ids, offsets, values, lacs_and_lengths)``: native int64 ids, native int64 offsets into values (one more than entries),
     the payloads end to end, and native int64 pairs (last add confirmed field, length field).
     RemoteProtocolError: an item is cut off or too short. DigestError: wrong digest, then wrong ledger id, then wrong entry id (the order of
-    7.3), with ``item``, ``ledger`` and ``entry`` as they stand in the body in its context. The structure of all items is judged before the
-    first digest. InvalidArgumentError: bad number.
+    wire-protocol.md 7.3), with ``item``, ``ledger`` and ``entry`` as they stand in the body in its context. The structure of all items is
+    judged before the first digest. InvalidArgumentError: bad number.
     """
     view = flat_bytes(data)
     header_bytes = int64(header_bytes, "header_bytes")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _OTHER, _ADDS, _READS, _BATCH, _SPARSE_ADDS = 0, 1, 2, 3, 4
 _STEP_MAX, _SPAN_MAX = 64, 0x10000
-_ADD_WORD, _READ_WORD, _BATCH_WORD = 0x02010000, 0x02020000, 0x02070000  # protocol version 2, opcode, flags 0 (5.1)
+_ADD_WORD, _READ_WORD, _BATCH_WORD = 0x02010000, 0x02020000, 0x02070000  # protocol version 2, opcode, flags 0 (wire-protocol.md 5.1)
 _FLAG_FENCE = 0x0001
 _COUNT_MAX = 1 << 20
 

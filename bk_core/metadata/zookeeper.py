@@ -498,7 +498,7 @@ class ZooKeeperStore:
             return []
 
     def _create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
-        """Leaf first; its parents only when they are missing, again and again because another process may prune them (2.4)."""
+        """Leaf first; its parents only when they are missing, again and again because another process may prune them (metadata.md 2.4)."""
         data = paths.check_value(data, path)
         deadline = time.monotonic() + self._timeout_s
         while True:

@@ -1,8 +1,8 @@
 """One TCP connection to one bookie: frames out, frames in, requests matched with answers, timeouts, reconnects with backoff.
 
 A link speaks v2 or v3 for its whole life (wire-protocol.md 2.2). Adds are not tracked one by one: the writer machine knows what it
-waits for; their answers are routed by ledger id. Everything else is matched by number and operation (9), v2 single reads by (ledger, entry)
-in order (5.4). An answer that nothing waits for is dropped.
+waits for; their answers are routed by ledger id. Everything else is matched by number and operation (wire-protocol.md 9), v2 single
+reads by (ledger, entry) in order (wire-protocol.md 5.4). An answer that nothing waits for is dropped.
 
 A link's parts are classes on top of one another: its state (``link_state.py``), what it makes of answers (``answers.py``), how it is
 connected (``connecting.py``), and here the requests, the bytes in and out, and failures.

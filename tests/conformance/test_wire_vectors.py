@@ -282,7 +282,7 @@ def test_a_server_reads_them_all_on_one_connection(requests: dict[str, tuple[str
     assert [request for i in range(len(stream)) for request, _ in bytewise.feed(stream[i : i + 1])] == expected
 
 
-# --- 13.7: what the bookie's decoder does with other payloads ------------------------------------------------------
+# --- wire-protocol.md 13.7: what the bookie's decoder does with other payloads -------------------------------------
 
 
 def serve(payload: str) -> m.Request:
@@ -341,7 +341,7 @@ def test_a_v3_frame_after_the_downgrade_is_misread_as_v2() -> None:
     assert server.protocol == "v2"
     with pytest.raises(RemoteProtocolError):
         server.feed(unhex(V3_REQUESTS["V4"][0]))
-    # Header length 7 looks like a batch read of version 10 (2.2).
+    # Header length 7 looks like a batch read of version 10 (wire-protocol.md 2.2).
     again = connection.ServerProtocol()
     again.feed(unhex(V2_REQUESTS["R1"][0]))
     long_txn = m.AddRequest(200, LEDGER, ENTRY, K2, E1)

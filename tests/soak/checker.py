@@ -243,7 +243,7 @@ def _lacs(ledger: LedgerView) -> list[tuple[Op, int]]:
 
 def agreement(ledger: LedgerView) -> Found:
     """I-7: all reads of an entry agree; all who saw the ledger CLOSED agree on last entry and length. Only
-    the handle of a Java recoverer may have a length of its own (java-client.md 2.2)."""
+    the handle of a Java recoverer may have a length of its own (wire-protocol.md 11.4)."""
     first_seen: dict[int, tuple[Op, bytes]] = {}
     for op, entry, found in ledger.entries("read", "tail", "final_read"):
         other = first_seen.setdefault(entry, (op, found))
@@ -350,7 +350,7 @@ def copies(ledger: LedgerView) -> Found:
 
 
 def length(ledger: LedgerView) -> Found:
-    """I-18: CLOSED means length = the payload bytes. Apache's recovery may store more (java-client.md 2.2), never less."""
+    """I-18: CLOSED means length = the payload bytes. Apache's recovery may store more (wire-protocol.md 11.4), never less."""
     if ledger.final is None:
         return
     reads = ledger.done("final_read")

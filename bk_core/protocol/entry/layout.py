@@ -1,4 +1,4 @@
-"""Entry bodies (wire-protocol.md 7.1) and explicit LAC packets (7.4): how they are laid out, built and checked.
+"""Entry bodies (wire-protocol.md 7.1) and explicit LAC packets (wire-protocol.md 7.4): how they are laid out, built and checked.
 
     entry body    i64 ledger | i64 entry | i64 last add confirmed | i64 accumulated length | digest (D bytes) | payload
     LAC packet    i64 ledger | i64 last add confirmed | digest (D bytes)
@@ -87,7 +87,7 @@ def lac_packet_bytes(digest_type: DigestType | int) -> int:
 
 
 def encode_lac_packet(ledger_id: int, last_add_confirmed: int, digest_type: DigestType | int, hmac_key: bytes = b"") -> bytes:
-    """The explicit LAC packet of WRITE_LAC (7.4). Raises InvalidArgumentError for numbers that cannot be written."""
+    """The explicit LAC packet of WRITE_LAC (wire-protocol.md 7.4). Raises InvalidArgumentError for numbers that cannot be written."""
     digest = digest_for(digest_type)
     if ledger_id < 0 or last_add_confirmed < -1:
         raise InvalidArgumentError(f"LAC {last_add_confirmed} of ledger {ledger_id} cannot be written")

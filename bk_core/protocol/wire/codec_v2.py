@@ -1,6 +1,6 @@
 """The hand-packed protocol v2 (wire-protocol.md 5), both directions, one payload at a time (no length prefix; see ``frame``).
 
-    header word   version << 24 | opcode << 16 | flags; when the version byte is 0 the opcode is the lowest byte (5.1)
+    header word   version << 24 | opcode << 16 | flags; when the version byte is 0 the opcode is the lowest byte (wire-protocol.md 5.1)
     add           word | master key 20 | entry body
     read          word | i64 ledger | i64 entry | master key 20 if fencing
     batch read    word | i64 ledger | i64 entry | i64 request id | i32 entries max | i64 bytes max | master key 20 if fencing
@@ -80,7 +80,7 @@ def split_word(word: int) -> tuple[int, int, int]:
 
 
 def encode_auth(plugin: str, payload: bytes) -> bytes:
-    """A serialized AuthMessage (4.2)."""
+    """A serialized AuthMessage (wire-protocol.md 4.2)."""
     try:
         return pb.AuthMessage(authPluginName=plugin, payload=payload).SerializeToString()
     except (EncodeError, TypeError, ValueError) as cause:
@@ -103,7 +103,7 @@ def decode_auth(view: BytesLike) -> tuple[str, bytes]:
 
 
 def encode_request(request: Request) -> bytes:
-    """Payload of a request. Raises InvalidArgumentError for operations, options and numbers that v2 cannot carry (section 6)."""
+    """Payload of a request. Raises InvalidArgumentError for operations, options and numbers that v2 cannot carry (wire-protocol.md 6)."""
     try:
         return _encode_request(request)
     except struct.error as cause:
@@ -160,7 +160,7 @@ def _check_key(master_key: bytes) -> None:
 
 
 def decode_request(payload: BytesLike) -> Request:
-    """The request in a payload, as a bookie reads it. Version 3 and above gives UnservedRequest, except for AUTH (3.3).
+    """The request in a payload, as a bookie reads it. Version 3 and above gives UnservedRequest, except for AUTH (wire-protocol.md 3.3).
 
     An add's body is copied once, out of the receive buffer.
     """
@@ -175,7 +175,8 @@ def decode_request(payload: BytesLike) -> Request:
 
 
 def _decode_add(view: memoryview, version: int, flags: int) -> Request:
-    if len(view) < _ADD_BODY + 16:  # the ids are the first 16 bytes of the body; without them there is nothing to answer (7.1)
+    # The ids are the first 16 bytes of the body; without them there is nothing to answer (wire-protocol.md 7.1).
+    if len(view) < _ADD_BODY + 16:
         raise RemoteProtocolError(f"v2 add of {len(view)} bytes is too short")
     ledger_id, entry_id = _IDS.unpack_from(view, _ADD_BODY)
     if version > VERSION:
@@ -196,7 +197,7 @@ def _decode_read(view: memoryview, version: int, flags: int) -> Request:
         raise RemoteProtocolError(f"v2 read of {len(view)} bytes is too short")
     _, ledger_id, entry_id = _READ.unpack_from(view)
     fence = flags & FLAG_FENCE != 0
-    # Version 1 knew the flag but carried no key: such a read is refused later for its missing key (8.6), not here.
+    # Version 1 knew the flag but carried no key: such a read is refused later for its missing key (wire-protocol.md 8.6), not here.
     key = _key_at(view, _READ.size) if fence and version >= 2 else b""
     if version > VERSION:
         return UnservedRequest(0, READ, version, Status.BAD_VERSION, ledger_id, entry_id)
@@ -237,7 +238,8 @@ _REQUEST_DECODERS: Mapping[int, Callable[[memoryview, int, int], Request]] = Map
 def encode_response(response: Response, version: int = VERSION) -> bytes:
     """Payload of a response to a request of header ``version`` (0 gives the legacy word).
 
-    Raises InvalidArgumentError for responses v2 does not have, including a failed AUTH, which is told by closing the connection (5.3).
+    Raises InvalidArgumentError for responses v2 does not have, including a failed AUTH, which is told by closing the connection
+    (wire-protocol.md 5.3).
     """
     return b"".join(response_parts(response, version))
 
@@ -287,7 +289,7 @@ def _batch_prefix(response: BatchReadResponse | UnservedResponse, version: int) 
 
 
 def decode_response(payload: BytesLike) -> Response:
-    """The response in a payload, as a client reads it. A code outside the table becomes IO_ERROR (14.1 item 8)."""
+    """The response in a payload, as a client reads it. A code outside the table becomes IO_ERROR (wire-protocol.md 14.1 item 8)."""
     view = memoryview(payload)
     if len(view) < 4:
         raise RemoteProtocolError(f"v2 payload of {len(view)} bytes has no header word")
@@ -338,7 +340,7 @@ def _check_end(view: memoryview, size: int) -> None:
 
 
 def join_bodies(bodies: Iterable[bytes]) -> bytes:
-    """Wire form of a batch response's entries: each body behind its u32 length (5.3)."""
+    """Wire form of a batch response's entries: each body behind its u32 length (wire-protocol.md 5.3)."""
     return b"".join(part for body in bodies for part in (_U32.pack(len(body)), body))
 
 

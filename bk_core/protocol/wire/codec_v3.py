@@ -1,7 +1,8 @@
 """The protobuf protocol v3 (wire-protocol.md 4), both directions, one payload at a time (no length prefix; see ``frame``).
 
-Required fields are enforced when reading and always written, zero or not (4.1). Reading goes in two steps, because a bookie must tell a
-payload that is no v3 request (``parse_request`` gives None; 2.2) from a v3 request that makes no sense (RemoteProtocolError).
+Required fields are enforced when reading and always written, zero or not (wire-protocol.md 4.1). Reading goes in two steps, because a
+bookie must tell a payload that is no v3 request (``parse_request`` gives None; wire-protocol.md 2.2) from a v3 request that makes no
+sense (RemoteProtocolError).
 Encoders raise InvalidArgumentError for what v3 cannot carry; decoders raise RemoteProtocolError and nothing else.
 """
 
@@ -44,7 +45,7 @@ _FIELDS: Mapping[int, tuple[str, str]] = MappingProxyType(
         ENTRY_LIST: ("getListOfEntriesOfLedgerRequest", "getListOfEntriesOfLedgerResponse"),
     }
 )
-# Operations that older bookies serve without their sub-message, all fields absent, in all releases (8.12).
+# Operations that older bookies serve without their sub-message, all fields absent, in all releases (wire-protocol.md 8.12).
 _MESSAGE_OPTIONAL = frozenset((BOOKIE_INFO, AUTH, START_TLS))
 _VERSION_UNCHECKED = frozenset((AUTH, START_TLS))
 
@@ -143,7 +144,7 @@ def _build_read(request: m.ReadRequest) -> pb.Request:
 
 def parse_request(payload: BytesLike) -> pb.Request | None:
     """The parsed request, or None when the payload is no v3 request: malformed, a required field missing, or an unknown operation or
-    version number (2.2, 4.1)."""
+    version number (wire-protocol.md 2.2, 4.1)."""
     message = pb.Request()
     try:
         message.ParseFromString(bytes(payload))
@@ -163,8 +164,9 @@ def decode_request(payload: BytesLike) -> Request:
 def request_of(message: pb.Request) -> Request:
     """The request of a parsed message.
 
-    Gives UnservedRequest for operations nobody serves (BAD_REQUEST) and for versions 1 and 2 (BAD_VERSION), see 3.3. Raises
-    RemoteProtocolError when the sub-message of the operation is missing: the connection is closed, as by bookies from 4.18 (8.12).
+    Gives UnservedRequest for operations nobody serves (BAD_REQUEST) and for versions 1 and 2 (BAD_VERSION), see wire-protocol.md 3.3.
+    Raises RemoteProtocolError when the sub-message of the operation is missing: the connection is closed, as by bookies from 4.18
+    (wire-protocol.md 8.12).
     """
     header = message.header
     operation, version = int(header.operation), int(header.version)
@@ -244,8 +246,8 @@ _REQUEST_READERS: Mapping[int, Callable[[int, bool, Any], Request]] = MappingPro
 
 def encode_response(response: Response, version: int = VERSION, priority: int = 0) -> bytes:
     """Payload of a response. ``version`` and ``priority`` are those of the request; only AUTH, UNAUTHORIZED and unserved operations echo
-    them (4.3). Both statuses carry the same value, and the inner message is there with its ids unless the refusal is of the connection
-    (AUTH, START_TLS) or of an operation that has none."""
+    them (wire-protocol.md 4.3). Both statuses carry the same value, and the inner message is there with its ids unless the refusal is of
+    the connection (AUTH, START_TLS) or of an operation that has none."""
     try:
         return _build_response(response, version, priority).SerializeToString()
     except (EncodeError, TypeError, ValueError) as cause:
@@ -278,7 +280,7 @@ def _build_response(response: Response, version: int, priority: int) -> pb.Respo
             return _with_ids(_response(FORCE_LEDGER, response), FORCE_LEDGER, response.ledger_id, 0)
         case m.ReadLacResponse():
             message = _with_ids(_response(READ_LAC, response), READ_LAC, response.ledger_id, 0)
-            if response.lac_body is not None:  # also beside a failure: EIO with an explicit LAC but no entry (8.8)
+            if response.lac_body is not None:  # also beside a failure: EIO with an explicit LAC but no entry (wire-protocol.md 8.8)
                 message.readLacResponse.lacBody = response.lac_body
             if response.last_entry_body is not None:
                 message.readLacResponse.lastEntryBody = response.last_entry_body
@@ -359,8 +361,8 @@ def parse_response(payload: BytesLike) -> pb.Response | None:
 def decode_response(payload: BytesLike) -> Response:
     """The response in a payload, as a client reads it.
 
-    The status is the top one, or the inner one when the top is OK (4.3). A failure without inner message has ids 0; success without one
-    is a RemoteProtocolError, except for START_TLS, whose message is empty.
+    The status is the top one, or the inner one when the top is OK (wire-protocol.md 4.3). A failure without inner message has ids 0;
+    success without one is a RemoteProtocolError, except for START_TLS, whose message is empty.
     """
     message = parse_response(payload)
     if message is None:

@@ -38,7 +38,7 @@ _V3_REPLY = ReplyTo("v3", codec_v3.VERSION)
 class ServerProtocol:
     """A bookie's side of one connection, without the socket.
 
-    Every payload is tried as v3 until one is not; from then on all are v2 (2.2, sticky). Not thread-safe.
+    Every payload is tried as v3 until one is not; from then on all are v2 (wire-protocol.md 2.2, sticky). Not thread-safe.
     """
 
     __slots__ = ("_frames", "_is_v2")
@@ -55,7 +55,7 @@ class ServerProtocol:
     def feed(self, data: BytesLike) -> list[tuple[Request, ReplyTo]]:
         """Requests completed by ``data``, in order, each with what ``encode`` needs for its response.
 
-        RemoteProtocolError means: close the connection, answer nothing more (2.1, 5.2).
+        RemoteProtocolError means: close the connection, answer nothing more (wire-protocol.md 2.1, 5.2).
         """
         return [self._decode(payload) for payload in self._frames.feed(data)]
 
@@ -81,7 +81,7 @@ class ServerProtocol:
 
 
 def encode_request(request: Request, protocol: Protocol) -> bytes:
-    """The request as a frame. Raises InvalidArgumentError for what the protocol cannot carry (section 6)."""
+    """The request as a frame. Raises InvalidArgumentError for what the protocol cannot carry (wire-protocol.md 6)."""
     return codec_v2.frame(_REQUEST_ENCODERS[protocol](request))
 
 
@@ -91,7 +91,7 @@ def encode_batch_read(request: BatchReadRequest, request_id: int) -> bytes:
 
 
 def decode_response(payload: BytesLike, protocol: Protocol) -> Response:
-    """The response in a payload; a client knows which protocol it speaks (2.3). Raises RemoteProtocolError."""
+    """The response in a payload; a client knows which protocol it speaks (wire-protocol.md 2.3). Raises RemoteProtocolError."""
     return _RESPONSE_DECODERS[protocol](payload)
 
 

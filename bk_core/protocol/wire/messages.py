@@ -2,7 +2,7 @@
 
 Source: wire-protocol.md 4.2 and 5.2-5.3. ``body`` is an entry body: 32-byte header, digest, payload (wire-protocol.md 7.1).
 ``request_id`` is the correlation number: v3 ``txnId``, v2 batch-read ``requestId``; 0 where v2 has none (adds and single reads are
-then matched by ledger and entry id, 5.4).
+then matched by ledger and entry id, wire-protocol.md 5.4).
 """
 
 from __future__ import annotations

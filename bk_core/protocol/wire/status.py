@@ -73,7 +73,7 @@ def status_from_v3(number: int) -> Status:
 
 
 def v2_number(status: Status) -> int:
-    """Code to send over v2. UNKNOWN_LEDGER_STATE goes out as EIO: a Java v2 client drops the connection on 107 (section 11).
+    """Code to send over v2. UNKNOWN_LEDGER_STATE goes out as EIO: a Java v2 client drops the connection on 107 (wire-protocol.md 11.3).
 
     Raises InvalidArgumentError for a local status, which has no number.
     """
