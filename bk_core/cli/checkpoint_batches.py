@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bk_core.errors import InvalidArgumentError, NoSuchPathError
-from bk_core.protocol.files.paths import normal
 from bk_core.protocol.log.stored_json import loads
 
 if TYPE_CHECKING:
@@ -99,12 +98,6 @@ class StoreFolder:
 
     def told(self, path: str = "") -> str:
         return f"bk://{self._view.name}{self._base}" + (f"/{path}" if path else "")
-
-
-def store_and_path(name: str) -> tuple[str, str]:
-    """``NAME`` or ``NAME/PATH``, for a store that holds the checkpoints of several queries."""
-    store, _, path = name.partition("/")
-    return store, normal(f"/{path.strip('/')}")
 
 
 def numbers(folder: Folder, log: str) -> list[int]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
-from bk_core.cli.checkpoint_batches import store_and_path
+from bk_core.cli.checkpoint_words import in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, password_option, progress_bar, say_json
 from bk_core.errors import (
     FileDataLostError,
@@ -79,11 +79,9 @@ def copy_out(name: str, directory: Path, password: str, uri: str, protocol: str,
 
     What is copied is one moment of the checkpoint, also while its query runs. DIR appears when all of it is there.
     """
-    from bk_core.client.files.view import FileStoreView
-
     directory, (store, path) = directory.absolute(), store_and_path(name)
     _check_free(directory)
-    with connected(uri, protocol) as client, FileStoreView.open(client, store, password=password.encode()) as view:
+    with connected(uri, protocol) as client, viewed(client, store, password) as view:
         done = export_files(view, path, directory)
     if as_json:
         say_json({"checkpoint": name, "directory": str(directory), "files": done.files, "bytes": done.bytes})
@@ -190,8 +188,9 @@ def copy_in(
     names the folders of the store that hold the old and the new files. All files get the time of the import: `bk checkpoint show` tells
     it as the time of earlier commits.
     """
+    name = whole_store(name, "import")
     plan = scan(directory)
-    with connected(uri, protocol) as client:
+    with connected(uri, protocol) as client, in_words(name, password):
         existed = _is_free_for(client, name, replace=replace, even_if_alive=even_if_alive)
         if existed and not yes:
             click.confirm(f"replace all files of checkpoint {name}?", abort=True, err=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bk_core.cli.checkpoint_batches import Batch, StoreFolder, is_ours, last_number, numbers, query_id, read_batch, store_and_path
+from bk_core.cli.checkpoint_batches import Batch, StoreFolder, is_ours, last_number, numbers, query_id, read_batch
 from bk_core.cli.checkpoint_copies import copy_in, copy_out
+from bk_core.cli.checkpoint_words import in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
 from bk_core.errors import BkError, LogWriterAliveError, NoSuchFileStoreError, NoSuchPathError
-from bk_core.protocol.files.paths import parent
+from bk_core.protocol.files.paths import ROOT, join, parent
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -37,29 +37,16 @@ checkpoint.add_command(copy_in)
 checkpoint.add_command(copy_out)
 
 
-@contextmanager
-def _viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreView]:
-    from bk_core.client.files.view import FileStoreView
-
-    with FileStoreView.open(client, name, password=password.encode()) as view:
-        yield view
-
-
-def _absolute(path: str) -> str:
-    """A path in a store may be given as it is seen from the root."""
-    return path if path.startswith("/") else f"/{path}"
-
-
 # --- ls ------------------------------------------------------------------------------------------------------------------
 
 
 @checkpoint.command("ls")
-@click.argument("name", required=False)
-@click.argument("path", default="/")
+@click.argument("name", metavar="[NAME[/PATH]]", required=False)
+@click.argument("path", default="")
 @password_option
 @cluster_options
 def show_stores(name: str | None, path: str, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """All checkpoints with their size and last batch, or the files of one (below PATH). It fences nobody.
+    """All checkpoints with their size and last batch, or the files of one, in the folder PATH of it. It fences nobody.
 
     An acknowledged change shows here once bookies report it as confirmed; the last ones of an owner that died, after the next owner.
     """
@@ -67,18 +54,19 @@ def show_stores(name: str | None, path: str, password: str, uri: str, protocol: 
 
     with connected(uri, protocol) as client:
         if name is not None:
-            with _viewed(client, name, password) as view:
-                _say_files(view.listing(_absolute(path)), as_json)
+            store, place = store_and_path(name, path)
+            with viewed(client, store, password) as view:
+                _say_files(view.listing(place), as_json)
             return
         summaries = []
         for one in with_progress(file_stores(client), "reading file stores"):
             try:
-                with _viewed(client, one, password) as view:
+                with viewed(client, one, password) as view:
                     summaries += [_summary(client, view, base) for base in _bases(view)]
             except NoSuchFileStoreError:  # deleted since it was listed
                 continue
             except BkError as error:  # one that cannot be read hides no other
-                click.echo(f"checkpoint {one}: {error}", err=True)
+                click.echo(f"checkpoint {one} is left out: {error}", err=True)
     if as_json:
         for summary in summaries:
             say_json(summary)
@@ -156,9 +144,10 @@ def show_checkpoint(name: str, count: int, password: str, uri: str, protocol: st
     time of a commit is that of its file: of an imported checkpoint, the time of the import.
     """
     store, path = store_and_path(name)
-    with connected(uri, protocol) as client, _viewed(client, store, password) as view:
+    with connected(uri, protocol) as client, viewed(client, store, password) as view:
         shown = _summary(client, view, path)
         folder = StoreFolder(view, path)
+        is_one = path == ROOT or view.exists(join(path, "offsets"))
         done = set(numbers(folder, "commits"))
         batches = [read_batch(folder, number, committed=number in done) for number in numbers(folder, "offsets")[-count:]]
     if as_json:
@@ -168,7 +157,8 @@ def show_checkpoint(name: str, count: int, password: str, uri: str, protocol: st
     labels = {"plannedBatch": "last batch planned", "committedBatch": "last batch committed", "committedAtMs": "committed (UTC)"}
     say_table(["checkpoint", name], [(labels.get(key, key), _fact(value)) for key, value in list(facts.items())[1:]])
     if not batches:
-        click.echo(f"checkpoint {name} has no batch yet")
+        none = "no batch yet" if is_one else "no folder offsets: it is no checkpoint of a query, or of one that has not begun"
+        click.echo(f"checkpoint {name} has {none}")
         return
     click.echo()
     sources = list(dict.fromkeys(source for batch in batches for source in batch.sources))
@@ -215,14 +205,16 @@ def offset_told(offset: Any) -> str | None:
 
 
 @checkpoint.command("cat")
-@click.argument("name")
-@click.argument("path")
+@click.argument("name", metavar="NAME[/PATH]")
+@click.argument("path", default="")
 @password_option
 @cluster_options
 def cat(name: str, path: str, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """The bytes of one file, as they are."""
-    path = _absolute(path)
-    with connected(uri, protocol) as client, _viewed(client, name, password) as view:
+    """The bytes of the file PATH, as they are."""
+    store, path = store_and_path(name, path)
+    if path == ROOT:
+        raise click.UsageError(f"which file of {store}? `bk checkpoint cat {store}/offsets/0`, say; `bk checkpoint ls {store}` lists them")
+    with connected(uri, protocol) as client, viewed(client, store, password) as view:
         status = view.status(path)
         if as_json:
             data = view.read(path)
@@ -246,7 +238,8 @@ def tail(name: str, follow: bool, count: int, password: str, uri: str, protocol:
     An acknowledged change shows here once bookies report it as confirmed; the last ones of an owner that died, after the next owner.
     """
     store, path = store_and_path(name)
-    with connected(uri, protocol) as client, _viewed(client, store, password) as view:
+    with connected(uri, protocol) as client, viewed(client, store, password) as view:
+        view.status(path)  # one that is not there would be waited for until Ctrl-C
         said = _Said(view, path, _say_batch_json if as_json else _say_batch)
         said.look(count)
         while follow:
@@ -314,10 +307,11 @@ def remove(names: tuple[str, ...], yes: bool, even_if_alive: bool, password: str
 
     failed = False
     with connected(uri, protocol) as client:
-        for name in names:
-            if not yes:
-                click.confirm(f"delete checkpoint {name} ({_told(client, name, password)})?", abort=True, err=True)
-            report = delete_file_store(client, name, password=password.encode(), even_if_alive=even_if_alive)
+        for name in [whole_store(given, "rm") for given in names]:
+            with in_words(name, password):
+                if not yes:
+                    click.confirm(f"delete checkpoint {name} ({_told(client, name, password)})?", abort=True, err=True)
+                report = delete_file_store(client, name, password=password.encode(), even_if_alive=even_if_alive)
             failed = _say_left(name, report) or failed
             if as_json:
                 say_json({"checkpoint": name, "deleted": True, "dataLedgers": list(report.deleted)})
@@ -329,7 +323,7 @@ def remove(names: tuple[str, ...], yes: bool, even_if_alive: bool, password: str
 def _told(client: BookKeeper, name: str, password: str) -> str:
     """For the question; what cannot be read can be deleted all the same."""
     try:
-        with _viewed(client, name, password) as view:
+        with viewed(client, name, password) as view:
             files = [status for status, _ in view.everything() if not status.is_directory]
             batches = [_summary(client, view, base)["committedBatch"] for base in _bases(view)]
     except NoSuchFileStoreError:
@@ -355,7 +349,8 @@ def _say_left(name: str, report: Any) -> bool:
 def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
     """Delete data ledgers that no file refers to, and what deleted checkpoints have left; of all checkpoints, if none is named.
 
-    Owners do that by themselves: a checkpoint that is open, or may be, is left out, and named ones are refused.
+    Owners do that by themselves: a checkpoint that is open, or may be, is left out, and named ones are refused. One password is tried on
+    all: name those that have another one, and give it; the status is 1 while one could not be looked at.
     """
     from bk_core.client.files.upkeep import file_stores, gc_file_store
 
@@ -363,9 +358,10 @@ def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str
         raise click.UsageError("--even-if-alive needs the names of the checkpoints whose owners are to be fenced")
     failed = False
     with connected(uri, protocol) as client:
-        for name in names or file_stores(client, remains=True):
+        for name in [whole_store(given, "gc") for given in names] or file_stores(client, remains=True):
             try:
-                report = gc_file_store(client, name, password=password.encode(), even_if_alive=even_if_alive)
+                with in_words(name, password):
+                    report = gc_file_store(client, name, password=password.encode(), even_if_alive=even_if_alive)
             except (LogWriterAliveError, NoSuchFileStoreError) as error:  # its owner looks after it; or it went meanwhile
                 if names:
                     raise
@@ -376,7 +372,7 @@ def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str
                 if names:
                     raise
                 failed = True
-                click.echo(f"checkpoint {name}: {error}", err=True)
+                click.echo(f"checkpoint {name} is left out: {error}", err=True)
                 continue
             failed = _say_left(name, report) or failed
             if as_json:

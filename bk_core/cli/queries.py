@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from bk_core.cli.checkpoint_batches import Folder, LocalFolder, StoreFolder, is_ours, last_number, read_offsets
+from bk_core.cli.checkpoint_words import stored_at, viewed
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
 from bk_core.errors import InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.lag import lag
@@ -20,9 +21,6 @@ from bk_core.protocol.log.position import Position
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
     from bk_core.protocol.log.view import LogView
-
-STORE_SCHEME = "bk"
-GATEWAY_SCHEME, GATEWAY_AUTHORITY = "webhdfs", "bookkeeper-checkpoints"  # what bk_spark gives Spark as the location of a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +121,8 @@ def behind(view: LogView | None, offset: Mapping[str, Any], now_ms: int) -> dict
 
 
 def _progress_in_store(client: BookKeeper, store: str, path: str, password: str) -> Progress:
-    from bk_core.client.files.view import FileStoreView
-
-    with FileStoreView.open(client, store, password=password.encode()) as view:
+    with viewed(client, store, password) as view:
         return read_progress(StoreFolder(view, path))
-
-
-def stored_at(checkpoint: str) -> tuple[str, str] | None:
-    """The store and the path in it, of a location such as Spark is given for a checkpoint in a file store; None for another one."""
-    parts = urlsplit(checkpoint)
-    if parts.scheme == STORE_SCHEME:
-        return unquote(parts.netloc), unquote(parts.path) or "/"
-    if parts.scheme == GATEWAY_SCHEME and parts.netloc == GATEWAY_AUTHORITY:
-        name, _, path = unquote(parts.path).lstrip("/").partition("/")
-        return name, f"/{path}"
-    return None
 
 
 def local_path(checkpoint: str) -> Path:
@@ -146,7 +131,10 @@ def local_path(checkpoint: str) -> Path:
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
         message = f"{checkpoint} is not on this machine, nor in a file store (bk://NAME); copy its folders offsets and commits here"
         raise InvalidArgumentError(message)
-    return Path(unquote(parts.path) if parts.scheme else checkpoint)
+    path = Path(unquote(parts.path) if parts.scheme else checkpoint)
+    if not path.is_dir():
+        raise InvalidArgumentError(f"there is no folder {path} on this machine; a checkpoint in ledgers is given as bk://NAME")
+    return path
 
 
 def read_progress(checkpoint: Folder) -> Progress:

@@ -54,7 +54,7 @@ def open_log(
             file_entries=True,
         )
     except NoSuchLogError as error:
-        raise NoSuchFileStoreError(f"there is no file store {name!r}: {error.args[0]}", store=name) from error
+        raise NoSuchFileStoreError(f"there is no file store {name!r}", store=name) from error
     except LogTakenOverError as error:
         message = f"file store {name!r} was not taken over, because it has an owner, or one that died without closing it: {error.args[0]}"
         raise FileStoreTakenOverError(message, store=name).nothing_done() from error

@@ -249,7 +249,7 @@ class FileStore:
         digest = digest_type.name if isinstance(digest_type, DigestType) else digest_type
         quorums = {"ensemble_size": ensemble_size, "write_quorum_size": write_quorum_size, "ack_quorum_size": ack_quorum_size}
         properties = LogProperties(entry_format="raw", digest_type=digest, **quorums)  # type: ignore[arg-type]
-        properties.check()
+        properties.check(str)
         options: dict[str, Any] = {"password": password, "take_over": take_over, "roll_max_bytes": ROLL_BYTES}
         ledgers = data_ledgers(client, log_name)  # FS-16: those of a later owner, who may take it over at any time, are not among them
         opened = open_log(client, name, log_name, create=properties if create else None, **options)

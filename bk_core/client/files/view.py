@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeVar
 
 from bk_core.arguments import SECONDS, SECRET, checked
-from bk_core.client.files.names import store_log, store_of
+from bk_core.client.files.names import LOG_PREFIX, store_log, store_of
 from bk_core.client.files.reading import ContentReader
 from bk_core.client.list_store import read_ledger_list
 from bk_core.client.log_reader import LogReader
@@ -238,5 +238,6 @@ class _Replay:
 
 def no_such_store(client: Any, name: str) -> NoSuchFileStoreError:
     """The error, with names that may have been meant."""
-    near = meant(name, [store for log in list_logs(client) if (store := store_of(log)) is not None])
+    stores = [store for log in list_logs(client) if (store := store_of(log)) is not None]
+    near = meant(name, stores) or meant(name.removeprefix(LOG_PREFIX), stores)  # or its log's name was given
     return NoSuchFileStoreError(f"there is no file store {name!r}{f'; {near}' if near else ''}", store=name)

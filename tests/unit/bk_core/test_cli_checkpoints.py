@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -16,9 +15,7 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core import cli
-from bk_core.bookie.server import EmbeddedBookie
-from bk_core.cli import checkpoint_copies, checkpoints, output, queries
+from bk_core.cli import checkpoint_copies, checkpoints, queries
 from bk_core.cli.checkpoint_batches import LocalFolder, StoreFolder, query_id, read_batch, read_offsets
 from bk_core.cli.checkpoint_copies import import_files, scan
 from bk_core.client.files import upkeep
@@ -34,52 +31,12 @@ from bk_core.errors import (
     NoSuchLedgerError,
     PathExistsError,
 )
-from bk_core.metadata import open_store
 from bk_core.protocol.files.content import Content
 from bk_core.protocol.log.segments import LogProperties
+from tests.unit.bk_core.conftest import Bk
 
 PLANNED_MS = 1_700_000_000_000
 LARGE = bytes(range(256)) * (6 << 10)
-
-
-class Bk:
-    """The command line and what it said."""
-
-    def __init__(self, uri: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-        self.uri = uri
-        self._captured = capfdbinary
-        self.out = self.err = ""
-
-    def __call__(self, *arguments: str, status: int = 0, group: str = "checkpoint") -> str:
-        found = cli.run([group, *map(str, arguments)])
-        sys.stdout.flush()
-        self.raw, err = self._captured.readouterr()
-        self.out, self.err = self.raw.decode(errors="replace"), err.decode()
-        assert found == status, (found, self.out, self.err)
-        assert "Traceback" not in self.err
-        return self.out
-
-    def json(self, *arguments: str, status: int = 0, group: str = "checkpoint") -> list[Any]:
-        return [json.loads(line) for line in self(*arguments, "--json", status=status, group=group).splitlines()]
-
-
-@pytest.fixture
-def bk(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bk]:
-    uri = f"memory://{tmp_path.name}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookies = [EmbeddedBookie(tmp_path / "bookies" / str(i), "127.0.0.1", 0, store).start() for i in range(3)]
-    monkeypatch.setenv(output.URI_VARIABLE, uri)
-    yield Bk(uri, capfdbinary)
-    for bookie in bookies:
-        bookie.close()
-    store.close()
-
-
-@pytest.fixture
-def client(bk: Bk) -> Iterator[bk_core.BookKeeper]:
-    with bk_core.connect(bk.uri) as client:
-        yield client
 
 
 def ours(rows: int) -> dict[str, Any]:
@@ -553,7 +510,7 @@ def test_gc_looks_at_all_and_tells_what_it_could_not_do(
 def test_passwords(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
     bk("import", "q", checkpoint(tmp_path / "in"), "--password", "secret")
     bk("import", "open", checkpoint(tmp_path / "other"))
-    assert [line["checkpoint"] for line in bk.json("ls")] == ["open"] and "checkpoint q: [" in bk.err and "secret" not in bk.err
+    assert [line["checkpoint"] for line in bk.json("ls")] == ["open"] and "checkpoint q is left out: [" in bk.err and "secret" not in bk.err
     assert bk("cat", "q", "metadata", "--password", "secret") == '{"id":"the-query"}'
     bk("rm", "q", status=1)
     assert "delete checkpoint q ([" in bk.err

@@ -1,0 +1,96 @@
+"""The names that a command line gives to a checkpoint or to a file of one, and those that errors give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from bk_core.cli.output import PASSWORD_VARIABLE
+from bk_core.errors import BkError, InvalidArgumentError, NoSuchPathError, PathIsDirectoryError
+from bk_core.protocol.files.paths import ROOT, join, normal, parent
+
+if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
+    from bk_core.client.files.view import FileStoreView
+
+STORE_SCHEME = "bk"
+GATEWAY_SCHEME, GATEWAY_AUTHORITY = "webhdfs", "bookkeeper-checkpoints"  # what bk_spark gives Spark as the location of a checkpoint
+PASSWORD_GIVEN_BY = f"--password, or {PASSWORD_VARIABLE}"
+_NAMES_MAX = 8
+_NEAR_MAX = 1000  # names that are compared with one that is not there
+
+
+def stored_at(checkpoint: str) -> tuple[str, str] | None:
+    """The store and the path in it, of a location such as Spark is given for a checkpoint in a file store; None for another one."""
+    parts = urlsplit(checkpoint)
+    if parts.scheme == STORE_SCHEME:
+        return unquote(parts.netloc), unquote(parts.path) or "/"
+    if parts.scheme in (GATEWAY_SCHEME, f"s{GATEWAY_SCHEME}") and parts.netloc == GATEWAY_AUTHORITY:
+        name, _, path = unquote(parts.path).lstrip("/").partition("/")
+        return name, f"/{path}"
+    return None
+
+
+def store_and_path(given: str, below: str = "") -> tuple[str, str]:
+    """``NAME`` or ``NAME/PATH``, or either as Spark is given it, and a path ``below`` that. InvalidArgumentError for another place."""
+    place = stored_at(given)
+    if place is None:
+        if "://" in given:
+            known = f"NAME, NAME/PATH, {STORE_SCHEME}://NAME/PATH or {GATEWAY_SCHEME}://{GATEWAY_AUTHORITY}/NAME/PATH"
+            raise InvalidArgumentError(f"{given} is no checkpoint in ledgers: give {known}")
+        store, _, path = given.partition("/")
+        place = store, path
+    parts = [part.strip("/") for part in (place[1], below) if part.strip("/")]
+    return place[0], normal("/" + "/".join(parts))
+
+
+def whole_store(given: str, command: str) -> str:
+    """The name of a store. InvalidArgumentError for a path in one: ``command`` takes a whole checkpoint."""
+    store, path = store_and_path(given)
+    if path != ROOT:
+        raise InvalidArgumentError(f"`bk checkpoint {command}` takes a whole checkpoint: {store}, not {path} in it. Nothing was done")
+    return store
+
+
+@contextmanager
+def in_words(name: str, password: str) -> Iterator[None]:
+    """Errors of the block speak of the checkpoint ``name``, not of a store, its log and its ledgers."""
+    from bk_core.client.files.words import of_checkpoint
+
+    try:
+        yield
+    except BkError as error:
+        raise of_checkpoint(error, name, password=password.encode(), password_given_by=PASSWORD_GIVEN_BY, flags=True) from error
+
+
+@contextmanager
+def viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreView]:
+    """The files of a checkpoint. A path that is none is told with those that may have been meant."""
+    from bk_core.client.files.view import FileStoreView
+
+    with in_words(name, password), FileStoreView.open(client, name, password=password.encode()) as view:
+        try:
+            yield view
+        except NoSuchPathError as error:
+            raise NoSuchPathError(_nothing_at(view, str(error.context.get("path", ROOT))), **error.context) from error
+        except PathIsDirectoryError as error:
+            path = str(error.context.get("path", ROOT))
+            how = f"`bk checkpoint ls {name}{path.rstrip('/')}` lists it"
+            raise PathIsDirectoryError(f"{path} of checkpoint {name!r} is a directory; {how}", **error.context) from error
+
+
+def _nothing_at(view: FileStoreView, path: str) -> str:
+    from bk_core.client.near import near_names
+
+    above, missing = parent(path), path
+    while above != ROOT and not view.exists(above):
+        above, missing = parent(above), above
+    names = [one.name for one in view.listing(above) if one.path != above] if view.exists(above) else []
+    told = f"checkpoint {view.name!r} has no {path}"
+    near = near_names(missing.rpartition("/")[2], names[:_NEAR_MAX])
+    if near:
+        return f"{told}; did you mean {' or '.join(join(above, name) for name in near)}?"
+    more = f" and {len(names) - _NAMES_MAX:,} more" if len(names) > _NAMES_MAX else ""
+    return f"{told}; {above} has {', '.join(names[:_NAMES_MAX]) or 'nothing in it'}{more}"

@@ -1,0 +1,40 @@
+"""Errors of file stores in the words of those who know them as checkpoints: users of ``checkpoint_location`` and of ``bk checkpoint``."""
+
+from __future__ import annotations
+
+import re
+
+from bk_core.client.files.names import LOG_PREFIX
+from bk_core.errors import BkError, FileStoreTakenOverError, LogTakenOverError, WrongPasswordError
+
+_WORDS = (
+    (re.compile(r"\bfile store(s?)\b"), r"checkpoint\1"),
+    (re.compile(rf"\blog '{re.escape(LOG_PREFIX)}([^']*)'"), r"the log of checkpoint '\1'"),
+)
+_TWO_SPELLINGS = re.compile(r"\b(\w+=True) \((--[a-z-]+)\)")
+
+
+def of_checkpoint(error: BkError, name: str, *, password: bytes, password_given_by: str, flags: bool) -> BkError:
+    """The error of the store ``name``, as one of the checkpoint of that name: of the same class, outcome and cause.
+
+    A wrong password is told without the ledger that showed it. ``password_given_by`` says how the caller gives one. Of an argument that
+    has a spelling for Python and one for the command line, the second is told where ``flags`` says so, else the first.
+    """
+    told = str(error.args[0])
+    if isinstance(error, WrongPasswordError):
+        if password:
+            told = f"the password given is not that of checkpoint {name!r}; one that was made without a password is opened without one"
+        else:
+            told = f"checkpoint {name!r} was made with a password, and none was given: {password_given_by}"
+    for pattern, word in _WORDS:
+        told = pattern.sub(word, told)
+    told = _TWO_SPELLINGS.sub(r"\2" if flags else r"\1", told)
+    copy = type(error)(told, **error.context)
+    copy.__cause__ = error.__cause__
+    return copy if error.outcome_unknown else copy.nothing_done()
+
+
+def was_deleted(error: BkError) -> bool:
+    """True if the store ended because somebody deleted it, and not because another owner opened it."""
+    cause = error.__cause__
+    return isinstance(error, FileStoreTakenOverError) and isinstance(cause, LogTakenOverError) and bool(cause.context.get("deleted"))

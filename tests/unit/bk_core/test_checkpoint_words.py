@@ -1,0 +1,135 @@
+"""Mistakes that users of ``bk checkpoint`` make, and what they are told: in words of checkpoints, with the next step."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import bk_core
+from bk_core.client.files.store import FileStore
+from bk_core.errors import FileStoreTakenOverError, InvalidArgumentError
+from tests.unit.bk_core.conftest import Bk
+
+NOT_THERE = "[BK-FILES-NO-STORE] there is no checkpoint 'fligths'; did you mean 'flights'?"
+NEEDS_PASSWORD = "[BK-PASSWORD] checkpoint 'hush' was made with a password, and none was given: --password, or BOOKKEEPER_LEDGER_PASSWORD"
+OTHER_PASSWORD = (
+    "[BK-PASSWORD] the password given is not that of checkpoint 'hush'; one that was made without a password is opened without one"
+)
+NO_PATH = "[BK-FILES-NO-PATH] checkpoint 'flights' has no /nope; / has commits, metadata, offsets"
+ALIVE = "[BK-LOG-WRITER-ALIVE] checkpoint 'live' is open in process {pid} on host"
+WHOLE = "[BK-ARGUMENT] `bk checkpoint {}` takes a whole checkpoint: flights, not {} in it. Nothing was done"
+
+MISTAKES: list[tuple[str, int, str]] = [
+    # names
+    ("show fligths", 1, NOT_THERE),
+    ("ls fligths", 1, NOT_THERE),
+    ("tail fligths", 1, NOT_THERE),
+    ("cat fligths metadata", 1, NOT_THERE),
+    ("export fligths OUT", 1, NOT_THERE),
+    ("rm fligths --yes", 1, NOT_THERE),
+    ("gc fligths", 1, NOT_THERE),
+    ("show files.flights", 1, "[BK-FILES-NO-STORE] there is no checkpoint 'files.flights'; did you mean 'flights'?"),
+    ("show s3://bucket/flights", 1, "[BK-ARGUMENT] s3://bucket/flights is no checkpoint in ledgers: give NAME, NAME/PATH, "),
+    ("import a~b DIR", 1, "[BK-ARGUMENT] checkpoint name 'a~b': use letters, digits, '.', '_', '-' (at most 194)"),
+    # paths
+    ("ls flights/nope", 1, NO_PATH),
+    ("ls flights nope", 1, NO_PATH),
+    ("show flights/nope", 1, NO_PATH),
+    ("tail flights/nope", 1, NO_PATH),
+    ("export flights/nope OUT", 1, NO_PATH),
+    ("ls flights/offset", 1, "[BK-FILES-NO-PATH] checkpoint 'flights' has no /offset; did you mean /offsets?"),
+    ("cat flights ofsets/0", 1, "[BK-FILES-NO-PATH] checkpoint 'flights' has no /ofsets/0; did you mean /offsets?"),
+    ("cat flights offsets/7", 1, "[BK-FILES-NO-PATH] checkpoint 'flights' has no /offsets/7; /offsets has 0"),
+    ("cat flights/metadata/x", 1, "[BK-FILES-NO-PATH] checkpoint 'flights' has no /metadata/x"),
+    ("cat flights offsets", 1, "/offsets of checkpoint 'flights' is a directory; `bk checkpoint ls flights/offsets` lists it"),
+    ("cat flights", 2, "which file of flights? `bk checkpoint cat flights/offsets/0`, say; `bk checkpoint ls flights` lists them"),
+    ("cat flights ../x", 1, "[BK-FILES-PATH] path '/../x' has the part '..'"),
+    ("rm flights/offsets --yes", 1, WHOLE.format("rm", "/offsets")),
+    ("gc flights/offsets", 1, WHOLE.format("gc", "/offsets")),
+    ("import flights/sub DIR", 1, WHOLE.format("import", "/sub")),
+    ("export flights/offsets/0 OUT", 1, "/offsets/0 of checkpoint 'flights' is a file; `bk checkpoint cat` writes one"),
+    # what is there already, or is none
+    ("import flights DIR", 1, "[BK-FILES-EXISTS] there is a checkpoint 'flights' already; --replace puts these files in place of its own"),
+    ("import new EMPTY", 1, "is no checkpoint of a streaming query: it has neither a file metadata nor a folder offsets"),
+    ("import DIR new", 2, "Directory 'new' does not exist"),
+    ("export flights DIR", 1, "is there already and no empty folder; give one that is not there"),
+    ("gc --even-if-alive", 2, "--even-if-alive needs the names of the checkpoints whose owners are to be fenced"),
+    # owners
+    ("rm live --yes", 1, ALIVE),
+    ("gc live", 1, ALIVE),
+    ("import live DIR --replace --yes", 1, ALIVE),
+    # passwords
+    ("ls hush", 1, NEEDS_PASSWORD),
+    ("show hush", 1, NEEDS_PASSWORD),
+    ("rm hush --yes", 1, NEEDS_PASSWORD),
+    ("gc hush", 1, NEEDS_PASSWORD),
+    ("export hush OUT", 1, NEEDS_PASSWORD),
+    ("import hush DIR --replace --yes", 1, NEEDS_PASSWORD),
+    ("show hush --password wrong", 1, OTHER_PASSWORD),
+    ("rm hush --yes --password wrong", 1, OTHER_PASSWORD),
+    ("gc", 1, f"checkpoint hush is left out: {NEEDS_PASSWORD}"),
+    ("ls", 0, f"checkpoint hush is left out: {NEEDS_PASSWORD}"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "in"
+    for path, text in {"metadata": '{"id":"q"}', "offsets/0": "v1\n{}\n-", "commits/0": "v1\n{}"}.items():
+        (made / path).parent.mkdir(parents=True, exist_ok=True)
+        (made / path).write_text(text)
+    return made
+
+
+def test_each_mistake_is_told_in_words_of_checkpoints(bk: Bk, client: bk_core.BookKeeper, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"DIR": folder, "OUT": tmp_path / "out", "EMPTY": tmp_path / "empty"}
+    bk("import", "flights", folder)
+    bk("import", "hush", folder, "--password", "s3cret")
+    with FileStore.open(client, "live") as live:
+        live.put("/offsets/0", b"v1\n{}\n-")
+        before = bk.json("ls")[0]
+        for line, status, told in MISTAKES:
+            bk(*(str(places.get(word, word)) for word in line.split()), status=status)
+            said = bk.err
+            assert told.format(pid=os.getpid()) in said, (line, said)
+            if told is ALIVE:
+                assert said.endswith("stop that process, or fence it: --even-if-alive\n")
+            for riddle in ("files.", "file store", "log '", "ledger 0", "s3cret", "wrong'", "=True"):
+                assert riddle not in said.replace("files.flights'; did", ""), (line, said)
+        assert bk.json("ls")[0] == before and len(bk.out.splitlines()) == 2 and not (tmp_path / "out").exists()  # and nothing was done
+
+
+def test_a_checkpoint_may_be_named_in_each_way_that_a_user_knows(bk: Bk, folder: Path) -> None:
+    bk("import", "bk://flights", folder)
+    for name in ("flights", "bk://flights", "webhdfs://bookkeeper-checkpoints/flights", "swebhdfs://bookkeeper-checkpoints/flights"):
+        assert [one["path"] for one in bk.json("ls", f"{name}/offsets")] == ["/offsets/0"]
+        assert bk("ls", name, "offsets") == bk("ls", f"{name}/offsets/")
+        assert bk("cat", name, "offsets/0") == bk("cat", f"{name}/offsets/0") == bk("cat", f"{name}/offsets", "0") == "v1\n{}\n-"
+        assert json.loads(bk("show", name, "--json"))["checkpoint"] == "flights"
+    assert "flights/commits has no folder offsets: it is no checkpoint of a query" in bk("show", "flights/commits")
+    bk("rm", "--yes", "webhdfs://bookkeeper-checkpoints/flights")
+    assert "0 checkpoints" in bk("ls")
+
+
+def test_a_name_without_its_scheme_is_not_looked_for_on_this_machine_in_vain(bk: Bk, folder: Path) -> None:
+    bk("import", "flights", folder)
+    bk("lag", "flights", group="query", status=1)
+    assert "there is no folder flights on this machine; a checkpoint in ledgers is given as bk://NAME" in bk.err
+    bk("lag", "bk://fligths", group="query", status=1)
+    assert NOT_THERE in bk.err
+
+
+def test_sizes_of_a_store_are_told_as_they_were_given(client: bk_core.BookKeeper) -> None:
+    for given, told in (
+        ({"ack_quorum_size": 4}, "ack_quorum_size 4 is above write_quorum_size 3"),
+        ({"ensemble_size": 2}, "write_quorum_size 3 is above ensemble_size 2"),
+        ({"digest_type": "SHA"}, "digest_type must be one of"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=told):
+            FileStore.open(client, "q", **given)  # type: ignore[arg-type]
+    with FileStore.open(client, "q"), pytest.raises(FileStoreTakenOverError, match="take_over=True"):
+        FileStore.open(client, "q", take_over=False)
