@@ -73,7 +73,9 @@ class RunStream:
         self._bell.notify_all()
 
     def next(self, timeout_s: float | None) -> EntryRun | None:
-        """The next run, None at the end. Raises what the machine failed with, queue.Empty when the time is up."""
+        """The next run, None at the end. Raises what the machine failed with, queue.Empty when the time is up, ForkedClientError in a child
+        that was forked since this began: nothing arrives there."""
+        self._session.home.check()
         if not self._arrived:
             must_not_block("reading")
             if not self._bell.until(lambda: bool(self._arrived), math.inf if timeout_s is None else timeout_s):

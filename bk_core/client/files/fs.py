@@ -33,6 +33,7 @@ from bk_core.errors import (
     PathNotDirectoryError,
 )
 from bk_core.protocol.files.content import Content, FileStatus
+from bk_core.threads import Home
 
 try:
     from fsspec import register_implementation
@@ -60,7 +61,8 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     "rw" owns the store, and makes it if there is none: it is refused where another owner may live, unless ``take_over``, which ends that
     one (``own_file_store`` tells which window remains). A file appears, or is replaced, when it is closed, at once and as a whole.
 
-    All instances of one process with the same arguments share one connection. ``close`` ends it; the next call opens another one.
+    All instances of one process with the same arguments share one connection. ``close`` ends it; the next call opens another one. A forked
+    child has to make an instance of its own (fsspec does), and those of its parent raise ForkedClientError there.
     """
 
     protocol: ClassVar[str] = _PROTOCOL
@@ -91,6 +93,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.mode = mode
         self._key = (where, store, secret.encode() if isinstance(secret, str) else bytes(secret), mode, take_over)
         self._connection: _Connection | None = None
+        self._home = Home()
         self._held = threading.local()
         # fsspec asks the class while there is no instance, and the instance later
         self._strip_protocol = self._own_path  # type: ignore[method-assign]
@@ -134,6 +137,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _files(self) -> FileStore | FileStoreView:
         """The files as they are now: where this process owns the store, as the owner knows them, because a view is a moment behind."""
+        self._home.check("file system")
         if self.mode == "r" and (owner := _owner_here(self._key)) is not None:
             return owner
         connection = self._connection
@@ -376,7 +380,7 @@ class _Connection:
     """A client and what it has opened."""
 
     def __init__(self, uri: str, store: str, password: bytes, mode: str, take_over: bool) -> None:
-        self.pid = os.getpid()
+        self._home = Home()
         self.client = connect(uri)
         self.view: FileStoreView | None = None
         try:
@@ -397,7 +401,7 @@ class _Connection:
     @property
     def is_open(self) -> bool:
         """False also in a child of the process that opened it. An owner that was taken over stays, and says so to whoever asks."""
-        return not self._closed and self.pid == os.getpid()
+        return not self._closed and self._home.is_here
 
     def close(self) -> None:
         """Idempotent."""
@@ -412,6 +416,15 @@ class _Connection:
 _Key = tuple[str, str, bytes, str, bool]
 _connections: WeakValueDictionary[_Key, _Connection] = WeakValueDictionary()
 _lock = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """In a forked child: a thread that it does not have may have taken the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _connection(key: _Key) -> _Connection:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bk_core.errors import ClientClosedError, FileDataLostError, InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError
 from bk_core.protocol.files.content import Content, Extent
+from bk_core.threads import Home, holds_lock
 
 OPEN_MAX = 8  # data ledgers that stay open between reads
 INLINE_CHUNK = 1 << 20
@@ -21,16 +22,26 @@ class ContentReader:
         self._client = client
         self._log = log
         self._password = password
+        self._home = Home()
         self._lock = RLock()
         self._handles: dict[int, _Handle] = {}
         self._closed = False
 
     def chunks(self, content: Content, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
-        """The bytes from ``offset`` on, at most ``length`` of them, in pieces that are not empty. FileDataLostError."""
+        """The bytes from ``offset`` on, at most ``length`` of them, in pieces that are not empty. FileDataLostError; ForkedClientError for
+        each piece that a forked child asks for, because it has none of the threads that would bring it."""
         if offset < 0 or (length is not None and length < 0):
             raise InvalidArgumentError(f"offset and length must not be negative, not {offset} and {length}")
         end = content.size if length is None else min(content.size, offset + length)
-        return self._inline(content.inline, offset, end) if not content.extents else self._spans(content, offset, end)
+        return self._here(self._inline(content.inline, offset, end) if not content.extents else self._spans(content, offset, end))
+
+    def _here(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        while True:
+            self._home.check("file store")
+            chunk = next(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
 
     @staticmethod
     def _inline(data: bytes, offset: int, end: int) -> Iterator[bytes]:
@@ -70,11 +81,7 @@ class ContentReader:
     @contextmanager
     def _opened(self, ledger_id: int) -> Iterator[Any]:
         """A handle, which stays open for the next one; those that nobody uses are closed when there are too many."""
-        with self._lock:
-            known = self._handles.pop(ledger_id, None)
-            if known is not None:
-                self._handles[ledger_id] = known  # the one used last is the last to go
-                known.users += 1
+        known = self._used(ledger_id)
         if known is None:
             known = self._keep(ledger_id, _Handle(self._client.open_ledger(ledger_id, password=self._password, lac=False)))
         try:
@@ -85,17 +92,32 @@ class ContentReader:
         finally:
             self._give_back(known)
 
-    def _keep(self, ledger_id: int, opened: _Handle) -> _Handle:
+    @holds_lock
+    def _used(self, ledger_id: int) -> _Handle | None:
         with self._lock:
-            other = self._handles.setdefault(ledger_id, opened) if not self._closed else None
-            if other is not None:
-                other.users += 1
+            known = self._handles.pop(ledger_id, None)
+            if known is not None:
+                self._handles[ledger_id] = known  # the one used last is the last to go
+                known.users += 1
+        return known
+
+    @holds_lock
+    def _kept(self, ledger_id: int, opened: _Handle) -> _Handle | None:
+        with self._lock:
+            kept = self._handles.setdefault(ledger_id, opened) if not self._closed else None
+            if kept is not None:
+                kept.users += 1
+        return kept
+
+    def _keep(self, ledger_id: int, opened: _Handle) -> _Handle:
+        other = self._kept(ledger_id, opened)
         if other is not opened:
             opened.handle.close()
         if other is None:
             raise ClientClosedError(f"the files of log {self._log!r} are no longer read: their reader was closed")
         return other
 
+    @holds_lock
     def _drop(self, ledger_id: int) -> None:
         with self._lock:
             gone = self._handles.pop(ledger_id, None)
@@ -103,6 +125,13 @@ class ContentReader:
                 gone.kept = False
 
     def _give_back(self, known: _Handle) -> None:
+        if self._home.is_here:
+            for handle in self._given_back(known):
+                handle.handle.close()
+
+    @holds_lock
+    def _given_back(self, known: _Handle) -> list[_Handle]:
+        """Those that are to be closed now."""
         closing = []
         with self._lock:
             known.users -= 1
@@ -110,16 +139,20 @@ class ContentReader:
                 closing.append(self._handles.pop(ledger_id))
             if not known.kept and not known.users:
                 closing.append(known)
-        for handle in closing:
-            handle.handle.close()
+        return closing
 
     def close(self) -> None:
-        """Idempotent. Who is reading meanwhile gets ClientClosedError."""
+        """Idempotent. Who is reading meanwhile gets ClientClosedError. Does nothing in a forked child."""
+        if self._home.is_here:
+            for handle in self._all_closing():
+                handle.handle.close()
+
+    @holds_lock
+    def _all_closing(self) -> list[_Handle]:
         with self._lock:
             self._closed = True
             handles, self._handles = list(self._handles.values()), {}
-        for handle in handles:
-            handle.handle.close()
+        return handles
 
 
 class _Handle:

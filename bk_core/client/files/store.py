@@ -287,8 +287,8 @@ class FileStore:
 
     @property
     def is_open(self) -> bool:
-        """False once it was closed or has ended."""
-        return self._closing is None and self._machine.error is None
+        """False once it was closed or has ended, and in a forked child."""
+        return self._home.is_here and self._closing is None and self._machine.error is None
 
     def __repr__(self) -> str:
         return f"<FileStore {self.name!r} {self._machine.state.name}>"
@@ -299,6 +299,7 @@ class FileStore:
     @holds_lock
     def status(self, path: str) -> FileStatus:
         """NoSuchPathError; InvalidPathError."""
+        self._home.check("file store")  # before the lock, which may have been taken when this process was forked
         with self._lock:
             self._check("nothing was read")
             found: FileStatus = self._machine.tree.status(path)
@@ -317,6 +318,7 @@ class FileStore:
     @holds_lock
     def listing(self, path: str) -> list[FileStatus]:
         """The statuses of what a directory holds, sorted by name; of a file, its own alone. NoSuchPathError."""
+        self._home.check("file store")  # before the lock, which may have been taken when this process was forked
         with self._lock:
             self._check("nothing was read")
             found: list[FileStatus] = self._machine.tree.listing(path)
@@ -326,6 +328,7 @@ class FileStore:
     @holds_lock
     def content(self, path: str) -> Content:
         """The content of a file: its inline bytes, or the extents that hold them. NoSuchPathError, PathIsDirectoryError."""
+        self._home.check("file store")  # before the lock, which may have been taken when this process was forked
         with self._lock:
             self._check("nothing was read")
             found: Content = self._machine.tree.content(path)

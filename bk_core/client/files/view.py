@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
 from bk_core.arguments import SECONDS, SECRET, checked
@@ -19,6 +20,7 @@ from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.replay import FileReplay
 from bk_core.protocol.files.tree import FileTree
 from bk_core.protocol.log.position import Position
+from bk_core.threads import Home
 
 TRIES = 5  # so often what an owner does while we read may make us begin again
 BASE_S = 10.0  # the longest wait for a whole snapshot of which too little is confirmed
@@ -39,6 +41,7 @@ class FileStoreView:
         self.log_name = store_log(name)
         self._client = client
         self._password = password
+        self._home = Home()
         self._lock = threading.RLock()
         self._contents = ContentReader(client, self.log_name, password)
         self._replay: _Replay | None = None
@@ -80,13 +83,18 @@ class FileStoreView:
 
     def ledgers(self) -> frozenset[int] | None:
         """The data ledgers that files refer to; None where the log has no snapshot of its files, so that nobody can tell."""
-        with self._lock:
+        with self._here():
             files = self._caught_up.files
             return frozenset(files.tree.ledgers) if files.complete else None
 
     def _asked(self, question: Callable[[FileTree], T]) -> T:
-        with self._lock:
+        with self._here():
             return question(self._caught_up.files.tree)
+
+    def _here(self) -> AbstractContextManager[object]:
+        """The lock. ForkedClientError in a forked child, where nobody may be left to give it back."""
+        self._home.check("view of a file store")
+        return self._lock
 
     @property
     def _caught_up(self) -> _Replay:
@@ -139,7 +147,7 @@ class FileStoreView:
         show the files as they were known before until all of it is there. FileStoreError if it does not come. After any error the view
         shows the files of one moment: the moment that it knew before, or a later one.
         """
-        with self._lock:
+        with self._here():
             self._check_open()
             lost: LogDataLossError | None = None
             for _ in range(TRIES):
@@ -182,7 +190,7 @@ class FileStoreView:
     @checked(timeout_s=SECONDS)
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is more, by long polls and watches; then ``refresh``. False after ``timeout_s``. Who else asks waits too."""
-        with self._lock:
+        with self._here():
             try:
                 return self._caught_up.reader.wait(timeout_s)
             except LogDataLossError:  # it was cut off: there is more
@@ -191,7 +199,9 @@ class FileStoreView:
                 raise no_such_store(self._client, self.name) from None
 
     def close(self) -> None:
-        """Idempotent."""
+        """Idempotent. Does nothing in a forked child."""
+        if not self._home.is_here:
+            return
         with self._lock:
             self._closed = True
             self._forget()

@@ -23,6 +23,7 @@ from bk_core.client.files.names import store_log, store_of
 from bk_core.client.files.nodes import create_data_ledger, data_ledgers, data_nodes, delete_data_ledger, read_node
 from bk_core.client.files.opening import log_records
 from bk_core.client.files.store import FileStore, Staged
+from bk_core.client.files.view import FileStoreView
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import adopt_log, apply_retention, create_log, delete_log, read_ledger_list, read_log, trim_log
 from bk_core.errors import (
@@ -54,6 +55,7 @@ from bk_core.protocol.files.state import FileLimits
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.segments import LogProperties
+from tests.unit.client.forked import in_a_forked_child
 
 LIMITS = Limits(explicit_lac_ns=5_000_000)
 LOG = "files.a"
@@ -977,23 +979,85 @@ def test_a_store_that_is_dropped_ends_by_itself(client: bk_core.BookKeeper) -> N
         assert store.read("/x") == BIG
 
 
-def test_a_forked_child_may_not_use_its_parents_store(store: FileStore) -> None:
+def operations(files: Any) -> dict[str, Callable[[], object]]:
+    """Each public one that has to ask somebody or something."""
+    begun = files.chunks("/big")
+    assert next(begun)
+    content = files.content("/big")
+    calls: dict[str, Callable[[], object]] = {
+        "status": lambda: files.status("/x"),
+        "exists": lambda: files.exists("/x"),
+        "listing": lambda: files.listing("/"),
+        "content": lambda: files.content("/x"),
+        "read": lambda: files.read("/big"),
+        "read inline": lambda: files.read("/x"),
+        "read_content": lambda: files.read_content(content),
+        "chunks": lambda: list(files.chunks("/big")),
+        "chunks that had begun": lambda: list(begun),
+    }
+    if isinstance(files, FileStoreView):
+        calls["content_chunks"] = lambda: list(files.content_chunks(content))
+        calls["everything"], calls["ledgers"], calls["refresh"], calls["wait"] = (
+            files.everything,
+            files.ledgers,
+            files.refresh,
+            lambda: files.wait(1),
+        )
+        return calls
+    staged = files.stage(BIG)
+    return calls | {
+        "stage": lambda: files.stage(b""),
+        "put": lambda: files.put("/x", b""),
+        "put large": lambda: files.put("/x", BIG),
+        "put staged": lambda: files.put("/x", staged),
+        "mkdirs": lambda: files.mkdirs("/y"),
+        "rename": lambda: files.rename("/x", "/y"),
+        "delete": lambda: files.delete("/x"),
+        "flush": files.flush,
+    }
+
+
+def test_a_forked_child_may_not_use_its_parents_store(client: bk_core.BookKeeper, store: FileStore) -> None:
+    """It is told at once, also where a thread of the parent's had the lock when the child was forked."""
+    small(store, piece=16 << 10)
     store.put("/x", b"1")
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        said = []
-        for call in (lambda: store.put("/x", b""), lambda: store.status("/x"), lambda: store.stage(b""), store.flush):
+    store.put("/big", BIG)
+    store.flush()
+    view = FileStoreView.open(client, "a")
+    while not view.exists("/big"):
+        view.wait(20)
+        view.refresh()
+    for files in (store, view):
+        calls = {name.replace(" ", "-"): call for name, call in operations(files).items()}
+        taken, over = threading.Event(), threading.Event()
+
+        def keep(lock: Any = files._lock, taken: threading.Event = taken, over: threading.Event = over) -> None:
+            with lock:
+                taken.set()
+                over.wait(30)
+
+        with ThreadPoolExecutor(1) as other:
+            kept = other.submit(keep)
+            assert taken.wait(20)
             try:
-                call()
-            except BkError as error:
-                said.append(error.code)
-        store.abandon()
-        store.close()
-        os.write(writer, " ".join(said).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        assert pipe.read() == b"BK-FORKED BK-FORKED BK-FORKED BK-FORKED"
-    os.waitpid(pid, 0)
+                assert in_a_forked_child(calls, files.close) == dict.fromkeys(calls, "BK-FORKED")
+            finally:
+                over.set()
+            kept.result(20)
+    assert in_a_forked_child({"open": lambda: 0 if not store.is_open else store.status("/none"), "abandon": store.abandon}) == {
+        "open": "",
+        "abandon": "",
+    }
     store.put("/x", b"2")
+    assert store.read("/big") == BIG
+    view.close()
+
+
+def test_a_read_of_a_ledger_that_goes_on_in_a_forked_child_is_refused(client: bk_core.BookKeeper) -> None:
+    with client.create_ledger() as ledger:
+        for _ in range(40):
+            ledger.append(bytes(200_000))
+    with client.open_ledger(ledger.ledger_id) as reader:
+        runs, tail = reader.read_runs(0, 39), reader.tail()
+        assert next(runs) and next(tail)
+        assert in_a_forked_child({"runs": lambda: list(runs), "tail": lambda: list(tail)}) == {"runs": "BK-FORKED", "tail": "BK-FORKED"}

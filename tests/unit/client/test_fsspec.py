@@ -40,6 +40,7 @@ from bk_core.errors import (
     PathIsDirectoryError,
     PathNotDirectoryError,
 )
+from tests.unit.client.forked import in_a_forked_child
 
 LARGE = bytes(range(256)) * (10 << 10)  # 2.5 MiB
 ROOT = Path(__file__).resolve().parents[3]
@@ -395,3 +396,40 @@ def test_the_entry_point_names_the_class() -> None:
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     where, _, name = project["entry-points"]["fsspec.specs"]["bk"].partition(":")
     assert getattr(import_module(where), name).protocol == "bk"
+
+
+def test_a_forked_child_is_refused_the_file_system_of_its_parent(fs: BookKeeperFileSystem, uri: str) -> None:
+    """And files of it that are open; an instance that it makes itself connects anew."""
+    fs.pipe_file("/large", LARGE)
+    begun, written = fs.open("/large", block_size=1 << 16), fs.open("/new", "wb")
+    assert begun.read(1)
+    written.write(b"x")
+
+    def anew() -> None:
+        mine = fsspec.filesystem("bk", uri=uri, store="s", mode="rw")
+        assert mine is not fs and mine._connection is None and module._lock.acquire(timeout=0)
+
+    calls = {
+        "info": lambda: fs.info("/large"),
+        "ls": lambda: fs.ls("/"),
+        "exists": lambda: fs.exists("/large"),
+        "isfile": lambda: fs.isfile("/large"),
+        "find": lambda: fs.find("/"),
+        "cat": lambda: fs.cat_file("/large"),
+        "open": lambda: fs.open("/large"),
+        "read": lambda: begun.read(),
+        "close": lambda: written.close(),
+        "pipe": lambda: fs.pipe_file("/x", b""),
+        "cp": lambda: fs.cp_file("/large", "/x"),
+        "mv": lambda: fs.mv("/large", "/x"),
+        "rm": lambda: fs.rm("/large"),
+        "mkdir": lambda: fs.mkdir("/d"),
+        "rmdir": lambda: fs.rmdir("/d"),
+        "touch": lambda: fs.touch("/t"),
+        "modified": lambda: fs.modified("/large"),
+    }
+    with module._lock:  # as if another thread were connecting
+        assert in_a_forked_child(calls) == dict.fromkeys(calls, "BK-FORKED")
+        assert in_a_forked_child({"anew": anew}) == {"anew": ""}
+    written.close()
+    assert fs.cat_file("/new") == b"x"
