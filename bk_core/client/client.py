@@ -183,6 +183,21 @@ class BookKeeper:
         number, metadata, version = self._create(template, ledger_id)
         return WriteHandle(self._session, number, metadata, version, options)
 
+    def await_bookies(self, ensemble_size: int, write_quorum_size: int) -> None:
+        """Wait until there are bookies for a new ledger, as after a restart of them all. NotEnoughBookiesError when there are still too few
+        after ``operation_timeout_s``."""
+        begun, pause = time.monotonic(), 0.01
+        while True:
+            try:
+                self._retry(lambda: self._new_ensemble(ensemble_size, write_quorum_size))
+                return
+            except NotEnoughBookiesError as error:
+                left = begun + self.config.operation_timeout_s - time.monotonic()
+                if left <= 0:
+                    raise given_up(error, begun).nothing_done() from None
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, 0.5)
+
     def _new_ensemble(self, size: int, write_quorum_size: int) -> tuple[str, ...]:
         """CR-2. With opportunistic striping the ensemble may be smaller than ``size``; its length is the E to record."""
         try:

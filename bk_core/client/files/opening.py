@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-from bk_core.client.list_store import LogClient, read_ledger_list
+from bk_core.client.files.nodes import data_ledgers
+from bk_core.client.history import update_ledger_list
+from bk_core.client.list_store import LogClient, back_off, read_ledger_list, until_definite
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log
@@ -18,6 +22,7 @@ from bk_core.errors import (
     LogTakenOverError,
     NoSuchFileStoreError,
     NoSuchLogError,
+    ReadError,
 )
 from bk_core.protocol.files.machine import FileMachine
 from bk_core.protocol.log.ledger_list import LedgerList
@@ -30,19 +35,36 @@ OUTSTANDING_BYTES_MAX = 64 << 20  # of the log's writer: more than the store let
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """``machine`` has replayed the log that ``writer`` writes; ``listed`` is its list."""
+    """``machine`` has replayed the log that ``writer`` writes; ``listed`` is its list. ``ledgers``: the data ledgers that there were before
+    the former owner was fenced."""
 
     writer: LogWriter
     listed: LedgerList
     machine: FileMachine
+    ledgers: list[int]
 
 
 def open_log(
-    client: LogClient, name: str, log: str, *, password: bytes, create: LogProperties | None, take_over: bool, roll_max_bytes: int
+    client: LogClient,
+    name: str,
+    log: str,
+    *,
+    password: bytes,
+    create: LogProperties | None,
+    take_over: bool,
+    roll_max_bytes: int,
+    timeout_s: float,
 ) -> Opened:
-    """``create``: the properties of a log that is made if there is none; None refuses with NoSuchFileStoreError."""
+    """``create``: the properties of a log that is made if there is none; None refuses with NoSuchFileStoreError.
+
+    Bookies that are away, as in a restart of them all, are waited for: too few for a new ledger before anything is made or anybody is
+    fenced (NotEnoughBookiesError), and those that hold the log before it is replayed. ``timeout_s`` bounds each of these.
+    """
+    _await_bookies(client, log, create, timeout_s)
     if create is not None:
-        create_log(client, log, create, exist_ok=True)
+        _created(client, log, create)
+    # FS-16: those of a later owner, who may take the store over at any time, are not among them
+    ledgers = until_definite(lambda: data_ledgers(client, log), time.monotonic() + timeout_s)
     try:
         writer = LogWriter.open(
             client,
@@ -59,7 +81,9 @@ def open_log(
         message = f"file store {name!r} was not taken over, because it has an owner, or one that died without closing it: {error.args[0]}"
         raise FileStoreTakenOverError(message, store=name).nothing_done() from error
     try:
-        return Opened(writer, read_ledger_list(client, log), _replayed(client, name, log, password))
+        deadline = time.monotonic() + timeout_s
+        listed = until_definite(lambda: read_ledger_list(client, log), deadline)
+        return Opened(writer, listed, _replayed_in_time(client, name, log, password, deadline), ledgers)
     except BaseException:
         leave(writer)
         raise
@@ -71,6 +95,46 @@ def leave(writer: LogWriter) -> None:
         writer.close()
     except BkError:
         writer.abandon()
+
+
+def _await_bookies(client: LogClient, log: str, create: LogProperties | None, timeout_s: float) -> None:
+    """For the log's next ledger, with the settings that it will have."""
+    try:
+        listed = until_definite(lambda: read_ledger_list(client, log), time.monotonic() + timeout_s)
+    except NoSuchLogError:
+        properties = create
+    else:
+        properties = create if create is not None and _is_unused(listed) else listed.properties
+    if properties is not None:
+        client.await_bookies(properties.ensemble_size, properties.write_quorum_size)
+
+
+def _created(client: LogClient, log: str, wanted: LogProperties) -> None:
+    """A log that never had a ledger is as good as none: somebody's first open may have failed, with settings that never worked."""
+    settings = {"ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type"}
+
+    def change(listed: LedgerList) -> LedgerList:
+        chosen = replace(listed.properties, **{field: getattr(wanted, field) for field in settings})
+        return listed.set_properties(chosen) if _is_unused(listed) else listed
+
+    if _is_unused(create_log(client, log, wanted, exist_ok=True)):
+        update_ledger_list(client, log, change)
+
+
+def _is_unused(listed: LedgerList) -> bool:
+    return not listed.next_seq
+
+
+def _replayed_in_time(client: LogClient, name: str, log: str, password: bytes, deadline: float) -> FileMachine:
+    """The bookies that hold the log's earlier ledgers may be others than those that its next one needs, and come back later."""
+    pause = 0.05
+    while True:
+        try:
+            return until_definite(partial(_replayed, client, name, log, password), deadline)
+        except ReadError as error:
+            if time.monotonic() >= deadline:
+                raise
+            pause = back_off(pause, deadline, str(error))
 
 
 def _replayed(client: LogClient, name: str, log: str, password: bytes) -> FileMachine:

@@ -21,7 +21,6 @@ from typing import Any, Self, TypeAlias
 from bk_core.arguments import COUNT, SECONDS, SECRET, Check, checked, whole
 from bk_core.client.files.data import PIECE_BYTES, DataLedgers, Lease, Leases
 from bk_core.client.files.names import store_log
-from bk_core.client.files.nodes import data_ledgers
 from bk_core.client.files.opening import Opened, again, broken_by, ended_by, leave, open_log
 from bk_core.client.files.reading import ContentReader
 from bk_core.client.files.works import FileWorks, Work
@@ -234,13 +233,15 @@ class FileStore:
         on_end: Callable[[BkError], object] | None = None,
     ) -> Self:
         """Take the store over, fencing its former owner, and return its owner. ``create`` makes the store if there is none: then quorums
-        and digest are those of its ledgers, else they are as they were. ``password`` is that of its log and of its data ledgers.
+        and digest are those of its ledgers, else they are as they were. ``password`` is that of its log and of its data ledgers. Bookies
+        that are away, as in a restart of a cluster, are waited for, for the client's ``operation_timeout_s``.
 
         Contents of at most ``inline_max`` bytes lie within the record of their change. ``on_end`` is told once, on a thread of the store's,
         if it ends by a failure, such as being taken over.
 
         NoSuchFileStoreError without ``create``; FileStoreTakenOverError with ``take_over=False`` where the store has an owner or one died
-        owning it, or where others won; FileStoreFormatError for a log that holds something else; what LogWriter.open raises.
+        owning it, or where others won; NotEnoughBookiesError, before anything is made or anybody is fenced, when there are too few
+        bookies for that time; FileStoreFormatError for a log that holds something else; what LogWriter.open raises.
         """
         log_name = store_log(name)
         must_not_block(f"opening file store {name!r}")
@@ -251,8 +252,9 @@ class FileStore:
         properties = LogProperties(entry_format="raw", digest_type=digest, **quorums)  # type: ignore[arg-type]
         properties.check(str)
         options: dict[str, Any] = {"password": password, "take_over": take_over, "roll_max_bytes": ROLL_BYTES}
-        ledgers = data_ledgers(client, log_name)  # FS-16: those of a later owner, who may take it over at any time, are not among them
-        opened = open_log(client, name, log_name, create=properties if create else None, **options)
+        config = getattr(client, "config", None)
+        timeout_s = config.operation_timeout_s if config is not None else _DEFAULT_TIMEOUT_S
+        opened = open_log(client, name, log_name, create=properties if create else None, timeout_s=timeout_s, **options)
         try:
             make = partial(cls, client, name, opened, password=password, inline_max=inline_max, on_end=on_end)
             store = made_aside(make, lambda made: _end_threads(made._own, made._worker, made._data.pool))
@@ -260,7 +262,7 @@ class FileStore:
             leave(opened.writer)
             raise
         try:
-            store._serve(ledgers)
+            store._serve(opened.ledgers)
         except BaseException:
             store._give_up(FileStoreClosedError(f"file store {name!r} could not be opened", store=name))
             raise

@@ -11,11 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bk_core
+from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.files import nodes as nodes_module
 from bk_core.client.files import store as store_module
 from bk_core.client.files import works as works_module
@@ -23,6 +26,7 @@ from bk_core.client.files.names import store_log, store_of
 from bk_core.client.files.nodes import create_data_ledger, data_ledgers, data_nodes, delete_data_ledger, read_node
 from bk_core.client.files.opening import log_records
 from bk_core.client.files.store import FileStore, Staged
+from bk_core.client.files.upkeep import file_stores
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import adopt_log, apply_retention, create_log, delete_log, read_ledger_list, read_log, trim_log
@@ -51,6 +55,7 @@ from bk_core.errors import (
     WrongClusterError,
     WrongPasswordError,
 )
+from bk_core.metadata import open_store
 from bk_core.protocol.files.state import FileLimits
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
@@ -1061,3 +1066,67 @@ def test_a_read_of_a_ledger_that_goes_on_in_a_forked_child_is_refused(client: bk
         runs, tail = reader.read_runs(0, 39), reader.tail()
         assert next(runs) and next(tail)
         assert in_a_forked_child({"runs": lambda: list(runs), "tail": lambda: list(tail)}) == {"runs": "BK-FORKED", "tail": "BK-FORKED"}
+
+
+# --- too few bookies -------------------------------------------------------------------------------------------------------
+
+
+def test_an_open_that_wants_more_bookies_than_there_are_leaves_nothing(uri: str) -> None:
+    with bk_core.connect(uri, operation_timeout_s=0.5) as client:
+        with pytest.raises(NotEnoughBookiesError, match="5 writable bookies, 3 are registered") as caught:
+            FileStore.open(client, "a", ensemble_size=5, write_quorum_size=5, ack_quorum_size=3)
+        assert not caught.value.outcome_unknown
+        assert file_stores(client, remains=True) == []
+        with pytest.raises(InvalidArgumentError):
+            FileStore.open(client, "a", ensemble_size=2, write_quorum_size=3)
+        assert file_stores(client, remains=True) == []
+    with bk_core.connect(uri) as client, FileStore.open(client, "a") as store:
+        store.put("/x", b"")
+        FileStore.open(client, "a", ensemble_size=1, write_quorum_size=1, ack_quorum_size=1).close()  # as it was made
+        assert read_ledger_list(client, LOG).properties == LogProperties()
+
+
+def test_a_log_that_no_owner_could_ever_write_takes_the_next_ones_settings(client: bk_core.BookKeeper) -> None:
+    """What an open has left that ended between making the log and its first ledger."""
+    create_log(client, LOG, LogProperties(ensemble_size=5, write_quorum_size=5, ack_quorum_size=3, digest_type="MAC"))
+    with FileStore.open(client, "a", ensemble_size=2, write_quorum_size=2) as store:
+        store.put("/x", BIG)
+        assert read_ledger_list(client, LOG).properties == LogProperties(ensemble_size=2, write_quorum_size=2)
+        assert client.ledger_metadata(ledgers_of(store, "/x")[0]).ensemble_size == 2
+
+
+def test_an_open_waits_for_bookies_that_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart of all bookies: neither a new store nor one with files has to be opened twice. Nobody is fenced while they are away."""
+    metadata = f"memory://{tmp_path.name}"
+
+    def bookies() -> ExitStack:
+        there = ExitStack()
+        for number in range(3):
+            there.enter_context(closing(EmbeddedBookie(tmp_path / str(number), "127.0.0.1", 0, keeper).start()))
+        return there
+
+    with closing(open_store(metadata)) as keeper, ExitStack() as closed:
+        keeper.initialize_cluster()
+        with bookies(), bk_core.connect(metadata) as client:
+            owner = FileStore.open(client, "a")
+            owner.put("/x", BIG)
+            owner.close()
+        client = closed.enter_context(bk_core.connect(metadata))
+        executor = closed.enter_context(ThreadPoolExecutor(2))
+        asked, ensemble = threading.Semaphore(0), bk_core.BookKeeper._new_ensemble
+
+        def ask(known: bk_core.BookKeeper, *sizes: int) -> tuple[str, ...]:
+            asked.release()
+            return ensemble(known, *sizes)
+
+        monkeypatch.setattr(bk_core.BookKeeper, "_new_ensemble", ask)
+        opening = [executor.submit(FileStore.open, client, name) for name in "ab"]
+        assert all(asked.acquire(timeout=30) for _ in range(6))  # again and again
+        assert not any(future.done() for future in opening)
+        assert file_stores(client) == ["a"] and not read_ledger_list(client, LOG).live_segments
+        with bookies():
+            for future in opening:
+                with future.result(60) as store:
+                    store.put("/y", b"")
+                    assert not store.exists("/x") or store.read("/x") == BIG
+            client.close()
