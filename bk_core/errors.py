@@ -30,7 +30,7 @@
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
         MissingPackageError
 
-Class attributes (style.md lesson 4):
+Class attributes:
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
 ``retriable``        the same call may succeed later without any change by the caller
 ``outcome_unknown``  the effect may or may not have happened (a fenced add may still be in the ledger: WR-11, WR-13). One error of such a

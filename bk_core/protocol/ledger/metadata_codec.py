@@ -90,7 +90,7 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
 
 
 def _check(metadata: LedgerMetadata) -> None:
-    """META-4 and the limits of the stored types (metadata.md 3.7)."""
+    """META-4 and the limits of the stored types (metadata.md 3.4, 3.7)."""
     metadata.check()
     for name, value, (low, high) in (
         ("ensemble size", metadata.ensemble_size, _I32),

@@ -1,4 +1,4 @@
-"""Quorum arithmetic by enumeration (Q-1..Q-7, style.md lesson 17)."""
+"""Quorum arithmetic by enumeration (Q-1 to Q-7)."""
 
 from __future__ import annotations
 
