@@ -158,9 +158,9 @@ checkpoint-restarts: setup
 	@$(ENV) $(BIN)/python -m tests.checkpoints --restarts "$${RESTARTS:-20}" --kills "$${KILLS:-6}" --together "$${TOGETHER:-2}" \
 	  $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases "$(CASES)") --json .cache/checkpoint-restarts.json
 
-# The tests of Hadoop and Spark about checkpoints, the long ones too (tests/conformance/hadoop)
+# All tests of Hadoop and Spark about checkpoints, of which make test has a few (tests/conformance/hadoop)
 spark-suites: setup
-	@$(ENV) BK_SUITES=all $(BIN)/pytest -q tests/conformance/hadoop/contract.py
+	@$(ENV) BK_SUITES=all $(BIN)/pytest -q tests/conformance/hadoop
 
 # Two queries write a log and two read it while processes are killed (tests/spark_soak). MINUTES, SEED, APACHE=4.18.0
 soak-spark: setup

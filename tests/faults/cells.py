@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.faults.driver import HDFS, ROCKSDB
 from tests.faults.harness import DIRECTORY, LEDGERS, Cell, DriverDiedError, HarnessError
 
 LOCAL = "local"
@@ -265,18 +266,20 @@ def batch_write(step: str, do: str) -> Callable[[Cell], None]:
     return play
 
 
-STATEFUL = {"stateful": True, "retained": "1"}  # old files are deleted at once, so that there is something to delete
+def _stateful(cell: Cell) -> dict[str, Any]:
+    """Old files are deleted at once, so that there is something to delete. The state store is one of the two, by chance."""
+    return {"stateful": True, "retained": "1", "state": cell.world.rng.choice((HDFS, ROCKSDB))}
 
 
 def checkpoint_fault(step: str, do: str, **more: Any) -> Callable[[Cell], None]:
     """A stateful query that goes on after a restart; the fault hits one of the first operations of a kind, by chance."""
 
     def play(cell: Cell) -> None:
-        cell.fixed = STATEFUL
+        cell.fixed = _stateful(cell)
         cell.add_files(3)
         cell.run_to_the_end()
         cell.add_files(2)
-        passes = cell.world.rng.randrange(OPERATIONS[step.removesuffix("_done")])
+        passes = cell.world.rng.randrange(OPERATIONS[step.removesuffix("_done")][1])
         for _ in range(passes):
             cell.order(step, "pass")
         cell.order(step, do, **more)
@@ -291,7 +294,7 @@ def executor_with_state(step: str) -> Callable[[Cell], None]:
     """The executor dies that has the state of a partition loaded; another one loads it from the checkpoint."""
 
     def play(cell: Cell) -> None:
-        cell.fixed = STATEFUL
+        cell.fixed = _stateful(cell)
         cell.add_files(2)
         cell.run_to_the_end()
         cell.add_files(2)
@@ -337,10 +340,22 @@ FAULTS = {
     "cut": "ZooKeeper connection lost",
     "lose_answer": "ZooKeeper's answer lost",
 }
-OPERATIONS = {"CREATE": 9, "RENAME": 9, "DELETE": 3, "OPEN": 4, "LISTSTATUS": 3, "MKDIRS": 1}  # and how many a run has at least
-ASKED = {"bookie of the checkpoint": "bookie killed", "pause of the checkpoint": "bookie stopped", "silence": "ZooKeeper silent"}
+OPERATIONS = {  # of the gateway: their names, and how many a run has at least
+    "CREATE_1": ("CREATE, first step", 9),
+    "CREATE_2": ("CREATE, second step", 9),
+    "OPEN_1": ("OPEN, first step", 20),
+    "OPEN_2": ("OPEN, second step", 20),
+    "RENAME": ("RENAME", 9),
+    "DELETE": ("DELETE", 3),
+    "MKDIRS": ("MKDIRS", 1),
+    "LISTSTATUS": ("LISTSTATUS", 9),
+    "GETFILESTATUS": ("GETFILESTATUS", 60),
+}
+KILLED = {"bookie of the checkpoint": "bookie killed", "ZooKeeper": "ZooKeeper killed"}
+UNHEARD = {"pause of the checkpoint": "bookie stopped", "silence": "ZooKeeper silent"}
 STATE_STEPS = {"begin": "task begun", "create_done": WORKER_STEPS["create_done"], "message": WORKER_STEPS["message"]}
 QUICK = {("create_done", "kill"), ("message", "kill"), ("cas_done", "lose_answer")}
+QUICK_IN_LEDGERS = {("RENAME_done", "driver"), ("CREATE_2", "bookie of the checkpoint")}
 
 
 def _worker_cells() -> list[Spec]:
@@ -407,17 +422,21 @@ def _other_cells() -> list[Spec]:
     ]
 
 
-def _gateway_cells() -> list[Spec]:
+def gateway_cells() -> list[Spec]:
     """At what Spark does with a checkpoint in ledgers."""
     found = []
-    for operation in OPERATIONS:
-        for suffix, text in (("", f"checkpoint: before {operation}"), ("_done", f"checkpoint: {operation} done, not answered")):
+    for operation, (name, _) in OPERATIONS.items():
+        for suffix, text in (("", f"checkpoint: before {name}"), ("_done", f"checkpoint: {name} done, not answered")):
             step = f"{operation}{suffix}"
-            quick = step == "RENAME_done"
+            quick = (step, "driver") in QUICK_IN_LEDGERS
             found.append(Spec(text, FAULTS["kill_driver"], checkpoint_fault(step, "kill_driver"), quick=quick))
+            found.append(Spec(text, "executors killed", checkpoint_fault(step, "ask", what="executors"), CLUSTER))
+            for what, fault in KILLED.items():
+                found.append(Spec(text, fault, checkpoint_fault(step, "ask", what=what), quick=(step, what) in QUICK_IN_LEDGERS))
+            if operation.endswith("_1"):
+                continue  # nothing but a question
             found.append(Spec(text, "connection ends without an answer", checkpoint_fault(step, "raise")))
-            for what in ("bookie of the checkpoint", "pause of the checkpoint", "silence"):
-                found.append(Spec(text, ASKED[what], checkpoint_fault(step, "ask", what=what)))
+            found += [Spec(text, fault, checkpoint_fault(step, "ask", what=what)) for what, fault in UNHEARD.items()]
             if not suffix:
                 found.append(Spec(text, FAULTS["expire"], checkpoint_fault(step, "expire")))
     for step in ("begin", "create_done", "message"):
@@ -428,4 +447,4 @@ def _gateway_cells() -> list[Spec]:
 def cells(checkpoint: str = DIRECTORY) -> list[Spec]:
     """All, and with the checkpoint in ledgers those of the gateway as well."""
     found = [*_worker_cells(), *_commit_cells(), *_source_cells(), *_other_cells()]
-    return [*found, *_gateway_cells()] if checkpoint == LEDGERS else found
+    return [*found, *gateway_cells()] if checkpoint == LEDGERS else found

@@ -4,7 +4,8 @@ A process of its own, because some faults kill it. Answers are lines on standard
 
     {"do": "stream", ...}    run a query to the end of its input; see ``stream``
     {"do": "write", ...}     append rows to a log as a batch
-    {"do": "read", ...}      the ids in a log, as a user sees them
+    {"do": "read", ...}      the ids in a log, as a user sees them, and the whole rows
+    {"do": "states", ...}    the rows of state that a query has kept
     {"do": "close", ...}     close a checkpoint in ledgers, as the end of an application does
 
 A checkpoint is a directory, or ``store:<name>`` for one in ledgers.
@@ -30,6 +31,9 @@ from tests.faults.source import NAME, FaultyDataSource
 MARK = "@@ "
 STORE = "store:"
 URI = "bookkeeper.metadataServiceUri"
+PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+HDFS, ROCKSDB = "HDFSBacked", "RocksDB"
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 # Rows are distinct already; the state is what matters, and that nothing compresses it: its files are too large for the records of a store.
 PAD = "concat_ws('', transform(sequence(1, 256), i -> sha2(concat_ws('/', id, i), 256)))"
@@ -92,6 +96,7 @@ def _start(spark: SparkSession, command: dict[str, Any]) -> StreamingQuery:
     if command["checkpoint"].startswith(STORE):
         arm_gateway(command["faults"])
     spark.conf.set(RETAINED, command.get("retained", "100"))
+    spark.conf.set(PROVIDER, f"{PROVIDERS}.{command.get('state', HDFS)}StateStoreProvider")
     writer = rows.writeStream.format(NAME).option(URI, command["uri"]).option("log", command["log"])
     checkpoint = place(spark, command["checkpoint"], command["uri"])
     writer = writer.option("faults", command["faults"]).option("checkpointLocation", checkpoint)
@@ -113,7 +118,15 @@ def write(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
 
 def read(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
     frame = spark.read.format("bookkeeper").option(URI, command["uri"]).option("log", command["log"]).load()
-    return {"ids": [row.id for row in frame.select("id").collect()]}
+    rows = [(row.id, row.text) for row in frame.select("id", "text").collect()]
+    return {"ids": [number for number, _ in rows], "rows": [f"{number} {text}" for number, text in rows]}
+
+
+def states(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
+    """Digests, because the rows are long. Which partition each is in counts too."""
+    spark.conf.set(PROVIDER, f"{PROVIDERS}.{command['state']}StateStoreProvider")
+    frame = spark.read.format("statestore").load(place(spark, command["checkpoint"], command["uri"]))
+    return {"states": [row.text for row in frame.selectExpr("sha2(to_json(struct(*)), 256) AS text").collect()]}
 
 
 def close(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +143,7 @@ def main() -> None:
     spark = session(options.master, options.work, options.conf)
     jvm: Any = spark.sparkContext._jvm
     print(MARK + json.dumps({"jvm": jvm.java.lang.ProcessHandle.current().pid()}), flush=True)
-    actions = {"stream": stream, "write": write, "read": read, "close": close}
+    actions = {"stream": stream, "write": write, "read": read, "states": states, "close": close}
     for line in sys.stdin:
         command = json.loads(line)
         try:

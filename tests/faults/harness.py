@@ -22,6 +22,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.client import BookKeeper
 from bk_core.client.files.names import store_log
 from bk_core.client.files.store import FileStore
@@ -31,6 +32,7 @@ from bk_core.client.logs import delete_log, gc_log, read_log
 from bk_core.errors import NoSuchLogError
 from tests.faults.driver import MARK, STORE
 from tests.faults.points import RELEASE
+from tests.faults.standalone import StandaloneSpark
 from tests.faults.stores import ledgers_of, leftovers, remains
 from tests.network.proxy import IN, OUT, Link, Proxy
 
@@ -39,6 +41,7 @@ START_TIMEOUT_S = 360.0
 COMMAND_TIMEOUT_S = 600.0
 KILL_TIMEOUT_S = 60.0
 SILENCE_S = (3.0, 20.0)  # of ZooKeeper, shorter and longer than a session
+DEAD_S = (0.0, 15.0)  # until a killed ZooKeeper is started again; it needs some seconds then
 DIRECTORY, LEDGERS = "directory", "ledgers"
 RUNS_MAX = 6
 ROWS_PER_FILE = 15
@@ -156,7 +159,9 @@ def _lives(pid: int) -> bool:
 
 @dataclass
 class World:
-    """A cluster, and a Spark driver that is started again when it was killed. ``checkpoint``: where the cells' checkpoints are."""
+    """A cluster, and a Spark driver that is started again when it was killed. ``checkpoint``: where the cells' checkpoints are. ``keeper``:
+    the cluster's ZooKeeper, if it may be killed. ``standalone``: where the executors are, if they are processes of their own.
+    """
 
     cluster: LocalCluster
     client: BookKeeper
@@ -165,6 +170,9 @@ class World:
     conf: dict[str, str] = field(default_factory=dict)
     rng: random.Random = field(default_factory=random.Random)
     checkpoint: str = DIRECTORY
+    keeper: ZooKeeperProcess | None = None
+    standalone: StandaloneSpark | None = None
+    undisturbed: dict[tuple[int, str], tuple[Counter[str], Counter[str]]] = field(default_factory=dict)
     _proxy: Proxy | None = None
     _driver: Driver | None = None
     _beside: Driver | None = None
@@ -223,7 +231,10 @@ class World:
 
 @dataclass
 class Verdict:
-    """``runs``: how often the query was started until it ended well, the run after it included."""
+    """``runs``: how often the query was started until it ended well, the run after it included. ``states``: rows of state, which were
+    compared with those of a query that nothing happened to, whose checkpoint is in a local directory. ``differing``: rows of output and
+    state that only one of the two has.
+    """
 
     step: str
     fault: str
@@ -235,25 +246,28 @@ class Verdict:
     ledgers: int = 0
     leftovers: int = 0
     intents: int = 0
+    states: int = 0
+    differing: int = 0
     seconds: float = 0.0
     problem: str = ""
     errors: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        return not (self.missing or self.doubled or self.foreign or self.leftovers or self.intents or self.problem)
+        counts = (self.missing, self.doubled, self.foreign, self.leftovers, self.intents, self.differing)
+        return not (any(counts) or self.problem)
 
 
 class Cell:
     """The files, orders and runs of one cell. ``expected``: the ids that must be in the log exactly once."""
 
-    def __init__(self, world: World, name: str, log: str | None = None) -> None:
+    def __init__(self, world: World, name: str, log: str | None = None, checkpoint: str | None = None) -> None:
         self.world = world
         self.log = log or f"{name}-{world.rng.getrandbits(32):08x}"
         self.directory = world.work / "cells" / f"{self.log}-{world.rng.getrandbits(32):08x}"
         self.input = self.directory / "input"
         self.orders = self.directory / "orders"
-        self.store = self.directory.name if world.checkpoint == LEDGERS else ""  # the checkpoint's name in ledgers
+        self.store = self.directory.name if (checkpoint or world.checkpoint) == LEDGERS else ""  # the checkpoint's name in ledgers
         self.checkpoint = self.directory / "checkpoint"
         self.fixed: dict[str, Any] = {}
         for path in (self.input, self.orders):
@@ -268,12 +282,15 @@ class Cell:
         self._down: list[int] = []
         self._paused: list[int] = []
         self._silent_until: float | None = None
+        self._dead_until: float | None = None
         self.answers: dict[str, Callable[[], None]] = {
             "bookie": self.kill_a_bookie,
             "pause": self.pause_a_bookie,
             "bookie of the checkpoint": lambda: self.kill_a_bookie(store_log(self.store)),
             "pause of the checkpoint": lambda: self.pause_a_bookie(store_log(self.store)),
             "silence": self.silence_zookeeper,
+            "ZooKeeper": self.kill_zookeeper,
+            "executors": self.kill_executors,
             "nothing": lambda: None,
         }
 
@@ -347,9 +364,11 @@ class Cell:
         (self.orders / RELEASE).touch()
 
     def answer(self) -> None:
-        """Do what fault points ask for, and end a silence in time."""
+        """Do what fault points ask for, end a silence in time, and start a dead ZooKeeper again."""
         if self._silent_until is not None and time.monotonic() > self._silent_until:
             self._end_silence()
+        if self._dead_until is not None and time.monotonic() > self._dead_until:
+            self._start_zookeeper()
         for question in self.orders.glob("ask.*"):
             self.answers[question.read_text()]()
             question.rename(question.with_name(question.name.replace("ask.", "answer.", 1)))
@@ -388,9 +407,31 @@ class Cell:
         self.world.proxy.heal(self.world.zookeeper(), cut=self.world.rng.random() < 0.5)
         self._silent_until = None
 
+    def kill_zookeeper(self) -> None:
+        """By SIGKILL, for all of its clients. Its data stay."""
+        assert self.world.keeper is not None, "this world has no ZooKeeper that may be killed"
+        self.world.keeper.kill()
+        self._dead_until = time.monotonic() + self.world.rng.choice(DEAD_S)
+
+    def _start_zookeeper(self) -> None:
+        assert self.world.keeper is not None
+        self.world.keeper.start()
+        self._dead_until = None
+
+    def kill_executors(self) -> None:
+        """One of them or all, by SIGKILL; Spark starts others."""
+        assert self.world.standalone is not None, "this world's executors are threads of the driver"
+        living = self.world.standalone.executors()
+        if not living:
+            raise HarnessError("there is no executor to kill")
+        for pid in self.world.rng.choice((living, living[:1])):
+            os.kill(pid, signal.SIGKILL)
+
     def heal(self) -> None:
         if self._silent_until is not None:
             self._end_silence()
+        if self._dead_until is not None:
+            self._start_zookeeper()
         while self._paused:
             os.kill(self._paused.pop(), signal.SIGCONT)
         while self._down:
@@ -400,8 +441,10 @@ class Cell:
 
     def command(self, **more: Any) -> dict[str, Any]:
         fixed = {"do": "stream", "uri": self.world.uri, "log": self.log, "faults": str(self.orders)}
-        place = f"{STORE}{self.store}" if self.store else str(self.checkpoint)
-        return {**fixed, "checkpoint": place, "sink": {"entrySize": "256"}, **self.source, **self.fixed, **more}
+        return {**fixed, "checkpoint": self._place(), "sink": {"entrySize": "256"}, **self.source, **self.fixed, **more}
+
+    def _place(self) -> str:
+        return f"{STORE}{self.store}" if self.store else str(self.checkpoint)
 
     def call(self, command: dict[str, Any]) -> dict[str, Any]:
         """An orderly command. HarnessError if it fails."""
@@ -476,6 +519,8 @@ class Cell:
     def judge(self, verdict: Verdict) -> None:
         """Compare the log with the input, as a user reads it; collect garbage without waiting; look at what is left."""
         verdict.runs, verdict.fired, verdict.errors = self.runs, self.fired(), self.errors
+        if self.fixed.get("stateful"):
+            self._compare_with_undisturbed(verdict)
         found = Counter(self.call({"do": "read", "uri": self.world.uri, "log": self.log})["ids"])
         wanted = Counter(self.expected)
         verdict.missing = (wanted - found).total()
@@ -492,6 +537,28 @@ class Cell:
         if self.store:
             self._judge_store(verdict)
 
+    def _compare_with_undisturbed(self, verdict: Verdict) -> None:
+        """Row by row and state by state. The undisturbed query had the same files, and is played once for all cells that had them."""
+        key = (self._files, str(self.fixed["state"]))
+        if key not in self.world.undisturbed:
+            other = Cell(self.world, "undisturbed", checkpoint=DIRECTORY)
+            other.fixed = self.fixed
+            other.add_files(self._files // FILES_PER_BATCH)
+            other.run_to_the_end()
+            self.world.undisturbed[key] = other._kept()
+            other.remove()
+        right, mine = self.world.undisturbed[key], self._kept()
+        verdict.states = mine[1].total()
+        verdict.differing = sum(((have - want) + (want - have)).total() for have, want in zip(mine, right, strict=True))
+        if not (right[0] and right[1]):
+            verdict.problem = "the undisturbed query wrote nothing or kept nothing, so nothing is proved"
+
+    def _kept(self) -> tuple[Counter[str], Counter[str]]:
+        """The rows that were written, and those of the state."""
+        rows = self.call({"do": "read", "uri": self.world.uri, "log": self.log})["rows"]
+        command = {"do": "states", "uri": self.world.uri, "checkpoint": self._place(), "state": self.fixed["state"]}
+        return Counter(rows), Counter(self.call(command)["states"])
+
     def _close_store(self) -> None:
         """No driver has it any more."""
         for driver in self.world.drivers():
@@ -504,7 +571,7 @@ class Cell:
         self._close_store()
         left = [*leftovers(self.world.client, self.store), *remains(self.world.client, self.store)]
         verdict.leftovers += len(left)
-        verdict.problem = "; ".join(left)
+        verdict.problem = "; ".join(filter(None, [verdict.problem, *left]))
 
     def remove(self) -> None:
         if self.store:

@@ -10,7 +10,8 @@ the lowest one by an atomic rename to ``fired.<step>@<n>.<pid>``, so each order 
 
 The steps of our own code are found by wrapping stable methods: the metadata store's (``intents/``, ``logs/``, ledgers) and the
 write handle's; in the driver the one that performs what Spark asks of a checkpoint in ledgers, whose steps are called ``RENAME`` before
-and ``RENAME_done`` after it, when the answer is not sent yet. An error there is a connection that ends without an answer.
+and ``RENAME_done`` after it, when the answer is not sent yet; ``CREATE_1`` and ``OPEN_1`` are the requests that only ask where the second
+ones, ``CREATE_2`` and ``OPEN_2``, shall go. An error there is a connection that ends without an answer.
 """
 
 from __future__ import annotations
@@ -256,8 +257,8 @@ def _install_gateway() -> None:
 
     def of_request(request: Any, _: Any) -> str:
         operation = request.query.get("op", "").upper()
-        if operation in ("CREATE", "OPEN") and STEP not in request.query:
-            return ""  # the first of two requests, which only says where the second goes
-        return "LISTSTATUS" if operation == "LISTSTATUS_BATCH" else operation
+        if operation in ("CREATE", "OPEN"):
+            return f"{operation}_2" if STEP in request.query else f"{operation}_1"
+        return {"LISTSTATUS_BATCH": "LISTSTATUS", "GETFILELINKSTATUS": "GETFILESTATUS"}.get(operation, operation)
 
     _around(Operations, "handle", of_request)

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import bk_core
-from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from tests.faults.cells import CLUSTER, LOCAL, Spec
 from tests.faults.harness import DIRECTORY, Cell, HangingError, HarnessError, Verdict, World
 from tests.faults.standalone import StandaloneSpark
 
 BOOKIES = 4  # one more than an ensemble, so that a lost one can be replaced
+
+
+@contextmanager
+def made_world(directory: Path, apache: str | None = None, checkpoint: str = DIRECTORY) -> Iterator[World]:
+    """A new cluster, whose ZooKeeper is a process of its own that may be killed, and no driver yet."""
+    with ExitStack() as stack:
+        keeper = stack.enter_context(ZooKeeperProcess(directory / "zookeeper"))
+        cluster = stack.enter_context(bk_core.local_cluster(bookies=BOOKIES, apache=apache, zookeeper=keeper.connect_string))
+        client = stack.enter_context(bk_core.connect(cluster.uri))
+        world = World(cluster, client, directory, checkpoint=checkpoint, keeper=keeper)
+        stack.callback(world.close)
+        yield world
 
 
 def play(world: World, spec: Spec, seed: str) -> Verdict:
@@ -46,24 +58,21 @@ def play_all(
     repeat: int,
     apache: str | None,
     say: Callable[[str], None],
-    cluster: LocalCluster | None = None,
     checkpoint: str = DIRECTORY,
 ) -> list[Verdict]:
     """All cells ``repeat`` times on one cluster: first those of a local Spark, then those that need executors."""
     verdicts = []
-    with ExitStack() as stack:
-        running = cluster or stack.enter_context(bk_core.local_cluster(bookies=BOOKIES, apache=apache))
-        client = stack.enter_context(bk_core.connect(running.uri))
+    with made_world(directory, apache, checkpoint) as world:
         for kind in (LOCAL, CLUSTER):
             mine = [spec for spec in chosen if spec.world == kind]
             if not mine:
                 continue
             with ExitStack() as inner:
-                world = World(running, client, directory, checkpoint=checkpoint)
+                inner.callback(world.kill_driver)
                 if kind == CLUSTER:
-                    spark = inner.enter_context(StandaloneSpark(directory / "standalone"))
-                    world.master, world.conf = spark.master, spark.conf
-                inner.callback(world.close)
+                    world.kill_driver()
+                    world.standalone = inner.enter_context(StandaloneSpark(directory / "standalone"))
+                    world.master, world.conf = world.standalone.master, world.standalone.conf
                 for repetition in range(repeat):
                     for spec in mine:
                         verdict = play(world, spec, f"{seed}/{repetition}")
@@ -76,6 +85,8 @@ def line(verdict: Verdict) -> str:
     state = "ok  " if verdict.good else "BAD "
     counts = f"runs {verdict.runs} missing {verdict.missing} doubled {verdict.doubled} foreign {verdict.foreign}"
     counts += f" ledgers {verdict.ledgers} leftovers {verdict.leftovers} intents {verdict.intents}"
+    if verdict.states:
+        counts += f" state rows {verdict.states} differing {verdict.differing}"
     problem = f"\n      {verdict.problem}" if verdict.problem else ""
     return f"{state} {verdict.seconds:5.1f} s  {verdict.step} / {verdict.fault}: {counts}{problem}"
 
@@ -86,16 +97,15 @@ def table(verdicts: Sequence[Verdict]) -> str:
     for verdict in verdicts:
         rows.setdefault((verdict.step, verdict.fault), []).append(verdict)
     lines = [
-        "| Step | Fault | Played | Starts of the query | Missing | Doubled | Leftovers | |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+        "| Step | Fault | Played | Starts of the query | Missing | Doubled | Leftovers | State rows | Differing | |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     lines += [_row(step, fault, found) for (step, fault), found in rows.items()]
     return "\n".join([*lines, _row("**all**", f"{len(rows)} cells", list(verdicts))])
 
 
 def _row(step: str, fault: str, found: Sequence[Verdict]) -> str:
-    total = [
-        sum(values) for values in zip(*((v.runs, v.missing, v.doubled + v.foreign, v.leftovers + v.intents) for v in found), strict=True)
-    ]
+    each = ((v.runs, v.missing, v.doubled + v.foreign, v.leftovers + v.intents, v.states, v.differing) for v in found)
+    total = [sum(values) for values in zip(*each, strict=True)]
     bad = sum(not verdict.good for verdict in found)
     return f"| {step} | {fault} | {len(found)} | " + " | ".join(map(str, total)) + f" | {f'**{bad} bad**' if bad else ''} |"

@@ -11,6 +11,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
 import pyspark
 
 from bk_core.bookie.apache import find_java
@@ -28,6 +29,7 @@ class StandaloneSpark:
         self._directory = directory.absolute()
         self._cores = cores
         self._resources = ExitStack()
+        self._workers: list[Child] = []
         self.master = f"spark://127.0.0.1:{free_port()}"
         self.conf = {
             "spark.executor.memory": "512m",
@@ -69,17 +71,21 @@ class StandaloneSpark:
                 "master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"
             )
             master.wait_until(lambda: accepts_connections(int(port)), START_TIMEOUT_S)
-            workers = []
             for host in HOSTS:
                 place = ["--host", host, "--webui-port", "0", "--cores", str(self._cores), "--memory", "1g"]
                 work = ["--work-dir", str(self._directory / "work")]
-                workers.append(self._start(f"worker-{host}", "org.apache.spark.deploy.worker.Worker", *place, *work, self.master))
-            for worker in workers:
+                self._workers.append(self._start(f"worker-{host}", "org.apache.spark.deploy.worker.Worker", *place, *work, self.master))
+            for worker in self._workers:
                 worker.wait_until(lambda log=worker.log: "registered with master" in log.read_text(errors="replace"), START_TIMEOUT_S)  # type: ignore[misc]
         except BaseException:
             self._resources.close()
             raise
         return self
+
+    def executors(self) -> list[int]:
+        """The JVMs of the executors that live, which are the children of Spark's workers."""
+        found = (child for worker in self._workers for child in psutil.Process(worker.pid).children())
+        return [child.pid for child in found if child.status() != psutil.STATUS_ZOMBIE]
 
     def __exit__(self, *_: object) -> None:
         self._resources.close()

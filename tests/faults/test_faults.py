@@ -8,15 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-import bk_core
 from bk_core.bookie.apache import find_java
 from bk_core.errors import BookieUnavailableError
-from tests.faults.cells import Spec, cells
-from tests.faults.harness import Cell, Verdict, World
-from tests.faults.run import BOOKIES, line, play, table
+from tests.faults.cells import OPERATIONS, Spec, cells, gateway_cells
+from tests.faults.harness import LEDGERS, Cell, Verdict, World
+from tests.faults.run import line, made_world, play, table
 
 SEED = int(os.environ.get("BK_SEED") or random.SystemRandom().randrange(1 << 32))
+SEED_IN_LEDGERS = int(os.environ.get("BK_SEED") or 14)
 QUICK = [spec for spec in cells() if spec.quick]
+QUICK_IN_LEDGERS = [spec for spec in gateway_cells() if spec.quick]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -28,10 +29,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     except BookieUnavailableError as error:
         pytest.skip(str(error))
     print(f"\nseed {SEED} (BK_SEED repeats its choices)", flush=True)
-    with bk_core.local_cluster(bookies=BOOKIES) as cluster, bk_core.connect(cluster.uri) as client:
-        world = World(cluster, client, tmp_path_factory.mktemp("faults"))
+    with made_world(tmp_path_factory.mktemp("faults")) as world:
         yield world
-        world.close()
 
 
 @pytest.mark.parametrize("spec", QUICK, ids=lambda spec: spec.name)
@@ -39,6 +38,14 @@ def test_exactly_once_whatever_fails(world: World, spec: Spec) -> None:
     """5.9: missing 0, doubled 0, leftover ledgers 0 after a collection of garbage."""
     verdict = play(world, spec, str(SEED))
     assert verdict.good, f"{line(verdict)}\n" + "\n".join(verdict.errors)
+
+
+@pytest.mark.parametrize("spec", QUICK_IN_LEDGERS, ids=lambda spec: spec.name)
+def test_exactly_once_with_the_checkpoint_in_ledgers(world: World, monkeypatch: pytest.MonkeyPatch, spec: Spec) -> None:
+    """The rows and the state are those of a query that nothing happened to, and nothing is left over."""
+    monkeypatch.setattr(world, "checkpoint", LEDGERS)
+    verdict = play(world, spec, str(SEED_IN_LEDGERS))
+    assert verdict.good and verdict.states, f"{line(verdict)}\n" + "\n".join(verdict.errors)
 
 
 def test_the_judge_sees_what_is_wrong(world: World) -> None:
@@ -59,13 +66,21 @@ def test_the_judge_sees_what_is_wrong(world: World) -> None:
 
 
 def test_the_table_sums_up() -> None:
-    good, bad = Verdict("a", "b", runs=2), Verdict("a", "b", runs=3, missing=4, doubled=1, leftovers=1, intents=1)
+    good, bad = Verdict("a", "b", runs=2), Verdict("a", "b", runs=3, missing=4, doubled=1, leftovers=1, intents=1, states=6)
     assert table([good, bad]).splitlines()[2:] == [
-        "| a | b | 2 | 5 | 4 | 1 | 2 | **1 bad** |",
-        "| **all** | 1 cells | 2 | 5 | 4 | 1 | 2 | **1 bad** |",
+        "| a | b | 2 | 5 | 4 | 1 | 2 | 6 | 0 | **1 bad** |",
+        "| **all** | 1 cells | 2 | 5 | 4 | 1 | 2 | 6 | 0 | **1 bad** |",
     ]
 
 
 def test_every_cell_has_a_name_of_its_own() -> None:
-    names = [spec.name for spec in cells()]
-    assert len(set(names)) == len(names) > 100
+    names = [spec.name for spec in cells(LEDGERS)]
+    assert len(set(names)) == len(names) > 200
+
+
+@pytest.mark.parametrize("fault", ["driver killed", "executors killed", "bookie killed", "ZooKeeper killed"])
+def test_every_operation_of_the_gateway_meets_every_kill(fault: str) -> None:
+    names = {spec.name for spec in gateway_cells()}
+    assert len(OPERATIONS) == 9
+    for name, _ in OPERATIONS.values():
+        assert {f"checkpoint: before {name} / {fault}", f"checkpoint: {name} done, not answered / {fault}"} <= names

@@ -77,6 +77,9 @@ HADOOP = {
     "ContextUtil": Expected(2),
 }
 
+QUICK = ("Create", "Delete", "GetFileStatus", "Mkdir", "Open", "Rename", "RootDirectory", "WholeFileSystem")
+"""Those of Hadoop's suites that are a part of ``make test``."""
+
 _MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
 
 SPARK = {

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import xml.etree.ElementTree as ET  # of reports that the suites write here
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +26,13 @@ SPARK = "4.2.0"  # no tests of 4.3 are published; these run with its classes, bu
 RESOLVE_TIMEOUT_S = 900.0
 RUN_TIMEOUT_S = 1800.0
 _JAVA = Path(__file__).parent / "java"
-_ARTIFACTS = (
+_OF_HADOOP = (
     ("org.apache.hadoop", "hadoop-common", HADOOP, "test-jar"),
     ("org.assertj", "assertj-core", "3.12.2", "jar"),
     ("org.eclipse.jetty", "jetty-util", "9.4.57.v20241219", "jar"),
     ("org.junit.platform", "junit-platform-console-standalone", "1.13.4", "jar"),
+)
+_OF_SPARK = (
     *(("org.apache.spark", f"spark-{part}_2.13", SPARK, "test-jar") for part in ("sql", "catalyst", "core", "common-utils", "sql-api")),
     *(
         ("org.scalatest", name, "3.2.19", "jar")
@@ -56,6 +58,9 @@ appender.out.layout.pattern=%d{ISO8601} %-5p %c{1} - %m%n
 """
 
 
+Artifacts = Sequence[tuple[str, str, str, str]]
+
+
 class SuitesUnavailableError(Exception):
     """Java, its compiler, Maven or the jars are missing."""
 
@@ -70,9 +75,9 @@ class Outcome:
     text: str = ""
 
 
-def resolve() -> Path:
-    """The directory with the jars."""
-    pom = _pom()
+def resolve(artifacts: Artifacts) -> Path:
+    """The directory with the jars. Those of Hadoop are 12 MB, those of Spark 75."""
+    pom = _pom(artifacts)
     libraries = cache_directory() / "suites" / hashlib.sha256(pom.encode()).hexdigest()[:16] / "lib"
     if libraries.is_dir():
         return libraries
@@ -94,30 +99,31 @@ def resolve() -> Path:
     return libraries
 
 
-def _pom() -> str:
+def _pom(artifacts: Artifacts) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version><type>{kind}</type>{_ALONE}"
         "</dependency>"
-        for group, artifact, version, kind in _ARTIFACTS
+        for group, artifact, version, kind in artifacts
     )
     head = "<project><modelVersion>4.0.0</modelVersion><groupId>local</groupId><artifactId>suites</artifactId><version>1</version>"
     return f"{head}<dependencies>{dependencies}</dependencies></project>"
 
 
-def _compiled(libraries: Path) -> Path:
+def _compiled(libraries: Sequence[Path], names: Sequence[str]) -> Path:
     """Our classes, compiled once for each source text."""
     compiler = shutil.which("javac")
     if compiler is None:
         raise SuitesUnavailableError("no javac to compile the suites' subclasses")
-    sources = sorted(_JAVA.glob("*.java"))
-    stamp = hashlib.sha256(b"".join(source.read_bytes() for source in sources) + _pom().encode() + str(BUNDLED).encode()).hexdigest()[:16]
+    sources = [_JAVA / f"{name}.java" for name in names]
+    against = os.pathsep.join(f"{place}/*" for place in (*libraries, BUNDLED))
+    stamp = hashlib.sha256(b"".join(source.read_bytes() for source in sources) + against.encode()).hexdigest()[:16]
     classes = cache_directory() / "suites" / f"classes-{stamp}"
     if not classes.is_dir():
         classes.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=classes.parent, prefix="compiling-") as work:
             built = Path(work, "classes")
             options = ["--release", "17", "-nowarn", "-proc:none", "-Xlint:none", "-d", str(built)]
-            command = [compiler, *options, "-cp", f"{libraries}/*{os.pathsep}{BUNDLED}/*", *map(str, sources)]
+            command = [compiler, *options, "-cp", against, *map(str, sources)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             assert done.returncode == 0, done.stderr
             try:
@@ -133,31 +139,30 @@ def run_hadoop(suites: Iterable[str], site: str, directory: Path) -> list[Outcom
     chosen = [f"--select-class=HadoopSuites${suite}" for suite in suites]
     reports = directory / "reports"
     main = ["org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=summary", f"--reports-dir={reports}"]
-    return _run([*main, *chosen], site, directory)
+    return _run([*main, *chosen], [resolve(_OF_HADOOP)], ("HadoopSuites", "CheckpointAsRoot"), site, directory)
 
 
 def run_spark(suites: Iterable[str], site: str, directory: Path) -> list[Outcome]:
     """Run suites by ScalaTest: nested classes of SparkSuites, or whole names below org.apache.spark.sql."""
     chosen = [word for suite in suites for word in ("-s", _spark_class(suite))]
     main = ["org.scalatest.tools.Runner", "-R", str(directory / "empty"), "-oW", "-u", str(directory / "reports")]
-    return _run([*main, *chosen], site, directory)
+    return _run([*main, *chosen], [resolve(_OF_SPARK), resolve(_OF_HADOOP)], ("SparkSuites",), site, directory)
 
 
 def _spark_class(suite: str) -> str:
     return f"org.apache.spark.sql.{suite}" if "." in suite else f"SparkSuites${suite}"
 
 
-def _run(main: list[str], site: str, directory: Path) -> list[Outcome]:
+def _run(main: list[str], libraries: Sequence[Path], names: Sequence[str], site: str, directory: Path) -> list[Outcome]:
     try:
         java = find_java()
     except BookieUnavailableError as error:
         raise SuitesUnavailableError(str(error)) from error
-    libraries = resolve()
     for name in ("conf", "tmp", "empty", "reports"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     (directory / "conf" / "core-site.xml").write_text(site)
     (directory / "conf" / "log4j2.properties").write_text(_LOGGING)
-    places = [str(directory / "conf"), str(_compiled(libraries)), f"{libraries}/*", f"{BUNDLED}/*"]
+    places = [str(directory / "conf"), str(_compiled(libraries, names)), *(f"{place}/*" for place in (*libraries, BUNDLED))]
     opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in (*_OPENED, *_OPENED_TOO)]
     quick = ["-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true"]
     settings = [f"-Djava.io.tmpdir={directory / 'tmp'}", "-Dspark.testing=true"]

@@ -22,12 +22,14 @@ from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.staging import CheckpointFiles
 from tests.conformance.hadoop import suites
-from tests.conformance.hadoop.expected import HADOOP, LONG_SPARK, SPARK, Expected
+from tests.conformance.hadoop.expected import HADOOP, LONG_SPARK, QUICK, SPARK, Expected
 from tests.conformance.hadoop.suites import Outcome, SuitesUnavailableError
 from tests.integration.patience import PATIENT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(suites.RUN_TIMEOUT_S)]
-CHOSEN_SPARK = SPARK | LONG_SPARK if os.environ.get("BK_SUITES") == "all" else SPARK
+ALL = os.environ.get("BK_SUITES") == "all"
+CHOSEN_HADOOP = HADOOP if ALL else {name: HADOOP[name] for name in QUICK}
+ALL_OF_SPARK = SPARK | LONG_SPARK
 PATIENCE_S = 60.0
 
 
@@ -58,7 +60,7 @@ def site(directory: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def of_hadoop(site: str, directory: Path) -> list[Outcome]:
     try:
-        return suites.run_hadoop(HADOOP, site, directory / "hadoop")
+        return suites.run_hadoop(CHOSEN_HADOOP, site, directory / "hadoop")
     except SuitesUnavailableError as error:
         pytest.skip(str(error))
 
@@ -66,7 +68,7 @@ def of_hadoop(site: str, directory: Path) -> list[Outcome]:
 @pytest.fixture(scope="module")
 def of_spark(site: str, directory: Path) -> list[Outcome]:
     try:
-        return suites.run_spark(CHOSEN_SPARK, site, directory / "spark")
+        return suites.run_spark(ALL_OF_SPARK, site, directory / "spark")
     except SuitesUnavailableError as error:
         pytest.skip(str(error))
 
@@ -75,14 +77,16 @@ def test_the_suites_are_of_the_hadoop_that_spark_brings() -> None:
     assert (suites.BUNDLED / f"hadoop-client-api-{suites.HADOOP}.jar").exists(), "pyspark bundles another Hadoop now: suites.HADOOP"
 
 
-@pytest.mark.parametrize("suite", HADOOP)
+@pytest.mark.parametrize("suite", CHOSEN_HADOOP)
 def test_hadoop(of_hadoop: list[Outcome], suite: str) -> None:
-    _compare(of_hadoop, suite, HADOOP[suite])
+    _compare(of_hadoop, suite, CHOSEN_HADOOP[suite])
 
 
-@pytest.mark.parametrize("suite", CHOSEN_SPARK)
-def test_spark(of_spark: list[Outcome], suite: str) -> None:
-    _compare(of_spark, suite, CHOSEN_SPARK[suite])
+if ALL:  # their jars are 75 MB, and they take minutes
+
+    @pytest.mark.parametrize("suite", ALL_OF_SPARK)
+    def test_spark(of_spark: list[Outcome], suite: str) -> None:
+        _compare(of_spark, suite, ALL_OF_SPARK[suite])
 
 
 def _compare(outcomes: Sequence[Outcome], suite: str, expected: Expected) -> None:
