@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from bk_core.client.files.words import of_checkpoint, was_deleted
 from bk_core.errors import (
     BkError,
     DirectoryNotEmptyError,
@@ -42,6 +43,7 @@ class Refusal(Exception):  # noqa: N818  # an answer, not a failure of the gatew
         self.status, self.java_class = status, java_class
 
 
+FAILED = 500  # the store failed, where the others say what is there
 JAVA_IO = "java.io.IOException"
 NOT_FOUND = "java.io.FileNotFoundException"
 EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
@@ -59,19 +61,28 @@ _JAVA: tuple[tuple[type[BkError], int, str], ...] = (
     (PathNotDirectoryError, 403, NO_DIRECTORY),
     (DirectoryNotEmptyError, 403, NOT_EMPTY),
     (InvalidArgumentError, 400, BAD_ARGUMENT),
-    (BkError, 500, JAVA_IO),
+    (BkError, FAILED, JAVA_IO),
 )
 
 
 def refusal(error: BkError, name: str) -> Refusal:
     """The error of the store ``name`` as one of Java's. The text keeps our code, which is what remains of it in Spark's own errors."""
     status, java_class = next((status, java_class) for kind, status, java_class in _JAVA if isinstance(error, kind))
-    text = str(error)
-    if isinstance(error, FileStoreTakenOverError):
+    told = of_checkpoint(error, name, password=b"", password_given_by="password=... of checkpoint_location", flags=False)
+    text = str(told)
+    if was_deleted(error):
+        text = (
+            f"[{error.code}] the checkpoint {name!r} was deleted while this driver used it (bk checkpoint rm --even-if-alive, for one): "
+            "checkpoint_location makes an empty one of this name, with which a query begins anew"
+        )
+    elif isinstance(error, FileStoreTakenOverError):
         text = (
             f"[{error.code}] another driver opened the checkpoint {name!r} and goes on with it, so this one writes nothing there any more: "
-            f"stop this query, or open the checkpoint here again, which ends the other. {error.args[0]}"
+            "stop this query, or open the checkpoint here again, which ends the other; two applications need a name each. "
+            f"{told.args[0]}"
         )
+    elif repr(name) not in text:
+        text = f"{text} (checkpoint {name!r})"
     return Refusal(status, java_class, text)
 
 

@@ -112,6 +112,11 @@ class Gateway:
         self._on_close()
         self._closed.set()
 
+    @property
+    def is_closing(self) -> bool:
+        """True once it serves nobody any more."""
+        return self._closing.is_set()
+
     def close_files(self, name: str) -> None:
         """Close one store; requests about it are answered that it is not open."""
         files = self.files.pop(name, None)

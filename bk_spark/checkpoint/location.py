@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.arguments import POSITIVE_SECONDS, Check, checked, whole
 from bk_core.client.files.names import store_log
-from bk_core.errors import BkError, InvalidArgumentError, LocalResourceError
+from bk_core.client.files.words import of_checkpoint
+from bk_core.errors import BkError, InvalidArgumentError, LocalResourceError, NotEnoughBookiesError
 from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.secret import keep_out_of_logs, let_go
@@ -23,14 +24,19 @@ if TYPE_CHECKING:
 
 URI_CONF = "spark.bookkeeper.metadataServiceUri"
 _PASSWORD = Check("text or bytes", lambda value: isinstance(value, str | bytes), secret=True)
+READ_TIMEOUT_MIN_S = 3600.0  # so that a later checkpoint may have more patience: the JVM keeps the client of the first
+NO_CONTEXT = (
+    "a checkpoint in ledgers is served by the driver: call checkpoint_location there, with a session that has a SparkContext and "
+    "is not stopped. With Spark Connect that is the server's own session, not the client's"
+)
 log = logging.getLogger("bk_spark.checkpoint")
 
 
 class _Application:
     """The gateway of one SparkContext, with the clients that its stores use."""
 
-    def __init__(self, context: Any, bind: str, port: int, host: str) -> None:
-        self.context = context
+    def __init__(self, context: Any, bind: str, port: int, host: str, where: dict[str, Any]) -> None:
+        self.context, self.where = context, where
         self.pid = os.getpid()
         self.lock = threading.Lock()  # of opening; requests never take it
         self.asked: dict[str, dict[str, Any]] = {}  # how each was opened
@@ -51,6 +57,26 @@ class _Application:
             settings: dict[str, Any] = {} if patience_s is None else {"operation_timeout_s": patience_s}
             self._clients[key] = connect(uri, protocol=protocol, await_store=True, **settings)
         return self._clients[key]
+
+    def check_where(self, where: dict[str, Any]) -> None:
+        """InvalidArgumentError for another place to listen at than the one that was chosen by the first call."""
+        others = sorted(key for key, value in where.items() if value and value != self.where[key])
+        if others:
+            raise InvalidArgumentError(
+                f"{', '.join(others)} cannot change: the first checkpoint_location of this application decided where its gateway listens "
+                f"({self.gateway.address}). Give them in that call"
+            )
+
+    def check_wait(self, read_timeout_s: float, patience_s: float) -> None:
+        """InvalidArgumentError if clients that are kept in JVMs would give up requests that this patience has not given up yet."""
+        if not self.read_timeout_s or read_timeout_s <= self.read_timeout_s:
+            return
+        if self.gateway.files or not is_local(self.context):
+            raise InvalidArgumentError(
+                f"patience_s={patience_s:g} is more than Spark's clients wait for ({self.read_timeout_s:g} s for an answer, which may take "
+                f"{REQUEST_PATIENCES} times patience_s): they keep what the first checkpoint of an application gave them. Open the one "
+                "with the most patience first"
+            )
 
     def lead_spark_here(self, read_timeout_s: float) -> None:
         """Set Hadoop's settings, unless they are set already and wait long enough."""
@@ -125,8 +151,8 @@ def checkpoint_location(
 
     InvalidArgumentError, FileStoreError, and what connecting raises.
     """
-    store_log(name)
-    context = _context(spark)
+    _check_name(name)
+    _context(spark)
     uri = uri or spark.conf.get(URI_CONF, None) or os.environ.get(URI_ENVIRONMENT)
     if not uri:
         raise InvalidArgumentError(
@@ -137,24 +163,48 @@ def checkpoint_location(
     options: dict[str, Any] = {key: value for key, value in {**quorums, "digest_type": digest_type}.items() if value is not None}
     options |= {"password": password.encode() if isinstance(password, str) else password, "take_over": take_over}
     asked = {**options, "uri": uri, "protocol": protocol, "patience_s": patience_s}
-    application = _application(context, host, bind_address, port)
-    with application.lock:
-        if not _is_open_here(application, name, asked):
-            _open(application, name, uri, protocol, patience_s, options)
-            application.asked[name] = asked
-    return hadoop_conf.location(name)
+    where = {"host": host, "bind_address": bind_address, "port": port}
+    while True:
+        application = _application(_context(spark), where)
+        with application.lock:
+            if application.gateway.is_closing:  # the call that made it failed meanwhile
+                continue
+            application.check_where(where)
+            if not _is_open_here(application, name, asked):
+                _open_or_leave(application, name, uri, protocol, patience_s, options)
+                application.asked[name] = asked
+        return hadoop_conf.location(name)
 
 
+@plainly
+@checked(name=Check("the name of a checkpoint, or None", lambda value: value is None or isinstance(value, str)))
 def close(spark: Any, name: str | None = None) -> None:
     """Close the checkpoint ``name``, or all that are open in this application, so that its ledgers are closed and another driver need not
-    recover them. Queries that still use one end. Nothing happens if none is open, nor after the session was stopped and all were closed."""
-    application = _applications.get(id(getattr(spark, "sparkContext", None)))
+    recover them. Queries that still use one end. Nothing happens if none is open, nor after the session was stopped and all were closed.
+
+    Any thread may call it. InvalidArgumentError for what is no name, and for a session that has no SparkContext, as one of Spark Connect.
+    """
+    if name is not None:
+        _check_name(name)
+    application = _applications.get(id(_context_of(spark)))
     if application is not None:
         for known in [name] if name is not None else list(application.gateway.files):
             application.gateway.close_files(known)
         with application.lock:
             if not application.gateway.files:
                 application.close_clients()
+
+
+def _check_name(name: str) -> None:
+    """InvalidArgumentError."""
+    place = hadoop_conf.location("")
+    if name.startswith(place):
+        given = name.removeprefix(place).strip("/")
+        raise InvalidArgumentError(f"{name} is the place of a checkpoint, not its name: give {given!r}")
+    try:
+        store_log(name)
+    except InvalidArgumentError as error:
+        raise of_checkpoint(error, name, password=b"", password_given_by="", flags=False) from None
 
 
 def _is_open_here(application: _Application, name: str, asked: dict[str, Any]) -> bool:
@@ -177,53 +227,86 @@ def _is_open_here(application: _Application, name: str, asked: dict[str, Any]) -
     return True
 
 
+def _open_or_leave(
+    application: _Application, name: str, uri: str, protocol: str, patience_s: float | None, options: dict[str, Any]
+) -> None:
+    """Errors speak of the checkpoint. An application whose first checkpoint cannot be opened is left without a gateway, as it was."""
+    try:
+        _open(application, name, uri, protocol, patience_s, options)
+    except BaseException as error:
+        if not application.read_timeout_s:
+            application.gateway.close()
+        if not isinstance(error, BkError):
+            raise
+        given_by = "password=... of checkpoint_location"
+        told = of_checkpoint(error, name, password=options["password"], password_given_by=given_by, flags=False)
+        if isinstance(error, NotEnoughBookiesError):
+            stays = "keeps the sizes that it was made with, whatever is asked for later"
+            message = f"{told.args[0]}. Checkpoint {name!r} {stays}; `bk checkpoint rm {name}` deletes it"
+            told = NotEnoughBookiesError(message, **told.context)
+        raise told from error
+
+
 def _open(application: _Application, name: str, uri: str, protocol: str, patience_s: float | None, options: dict[str, Any]) -> None:
     from bk_core.client.files.store import FileStore
 
     client = application.client(uri, protocol, patience_s)
     waits_s = client.config.operation_timeout_s
+    read_timeout_s = max(READ_TIMEOUT_MIN_S, REQUEST_PATIENCES * waits_s + 60)
+    application.check_wait(read_timeout_s, waits_s)
 
     def tell(error: BkError) -> None:
         log.warning("the checkpoint %s is no longer written by this driver: %s", name, error)
 
     store = FileStore.open(client, name, on_end=tell, **options)
     try:
-        application.lead_spark_here(REQUEST_PATIENCES * waits_s + 60)
+        application.lead_spark_here(read_timeout_s)
     except BaseException:
         store.close()
         raise
     application.gateway.files[name] = CheckpointFiles(store, waits_s)
 
 
-def _context(spark: Any) -> Any:
-    """The SparkContext. InvalidArgumentError for a session that has none: with Spark Connect the driver is elsewhere."""
+def _context_of(spark: Any) -> Any:
+    """The SparkContext of a session, stopped or not. InvalidArgumentError for a session that has none: with Spark Connect the driver is
+    elsewhere."""
     context = None
     if not type(spark).__module__.startswith("pyspark.sql.connect"):
         context = getattr(spark, "sparkContext", None)
-    if context is None or getattr(context, "_jsc", None) is None:
-        raise InvalidArgumentError(
-            "a checkpoint in ledgers is served by the driver: call checkpoint_location there, with a session that has a SparkContext and "
-            "is not stopped. With Spark Connect that is the server's own session, not the client's"
-        )
+    if context is None:
+        raise InvalidArgumentError(NO_CONTEXT)
     return context
 
 
-def _application(context: Any, host: str | None, bind: str | None, port: int) -> _Application:
+def _context(spark: Any) -> Any:
+    """The SparkContext of a session that is not stopped."""
+    context = _context_of(spark)
+    if getattr(context, "_jsc", None) is None:
+        raise InvalidArgumentError(NO_CONTEXT)
+    return context
+
+
+def _application(context: Any, where: dict[str, Any]) -> _Application:
     with _making:
         for earlier in [known for known in _applications.values() if known.has_ended()]:
             earlier.gateway.close()  # before its stores are opened anew, so that nobody has to be fenced
         application = _applications.get(id(context))
         if application is None or application.context is not context or application.pid != os.getpid():
             hadoop_conf.check(context._jsc.hadoopConfiguration())
-            bind, host = _addresses(context, host, bind)
-            application = _applications[id(context)] = _Application(context, bind, port, host)
+            bind, host = _addresses(context, where["host"], where["bind_address"])
+            application = _applications[id(context)] = _Application(context, bind, where["port"], host, where)
         return application
+
+
+def is_local(context: Any) -> bool:
+    """True if all tasks run in the driver's JVM."""
+    master = str(context.master)
+    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def _addresses(context: Any, host: str | None, bind: str | None) -> tuple[str, str]:
     """The address to listen at, and the one at which tasks find it."""
-    master = str(context.master)
-    if master.startswith("local") and not master.startswith("local-cluster") and host is None and bind is None:
+    if is_local(context) and host is None and bind is None:
         return "127.0.0.1", "127.0.0.1"
     host = host or str(context.getConf().get("spark.driver.host"))
     return bind or context.getConf().get("spark.driver.bindAddress") or host, host

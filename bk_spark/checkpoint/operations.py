@@ -7,9 +7,11 @@ to, or takes them from. What is not here is answered with an UnsupportedOperatio
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 
+from bk_core.client.near import meant
 from bk_core.errors import BkError
 from bk_core.protocol.files.content import FileStatus
 from bk_core.protocol.files.paths import ROOT, normal
@@ -23,9 +25,19 @@ PREFIX = "/webhdfs/v1"
 STEP = "bkstep"
 LIST_MAX = 1000
 INT_DIGITS_MAX = 18
+WARN_AGAIN_S = 60.0  # the same failure of the same checkpoint
 log = logging.getLogger("bk_spark.checkpoint")
 
 _WHOLE_SPACE = FileStatus(ROOT, True, 0, 0, 0)
+
+
+class NotOpen(Refusal):
+    """A checkpoint that is not open in this driver. ``known``: those that are."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        line, near = f"bk_spark.checkpoint_location(spark, {name!r}, ...)", meant(name, known)
+        hint = f"; {near}" if near else ". Queries end so, too, whose checkpoint is closed (bk_spark.checkpoint.close)"
+        super().__init__(403, answers.JAVA_IO, f"no checkpoint {name!r} is open in this driver: open it with {line}{hint}")
 
 
 class Operations:
@@ -33,6 +45,7 @@ class Operations:
 
     def __init__(self, files: Mapping[str, CheckpointFiles], address: str) -> None:
         self._files, self._address, self._uploads = files, address, Uploads()
+        self._warned: dict[tuple[str, str], float] = {}
 
     def handle(self, request: Request, body: Body) -> Answer:
         """An answer to whatever was asked; BadRequest and PeerGone pass."""
@@ -44,10 +57,14 @@ class Operations:
             name, path = self._place(request.path)
             return operation(self, request, body, name, path)
         except Refusal as refusal:
+            if isinstance(refusal, NotOpen):
+                self._warn(request, "BK-NOT-OPEN", refusal)
             return answers.refused(refusal)
         except BkError as error:
-            name = request.path.removeprefix(PREFIX).strip("/").partition("/")[0]
-            return answers.refused(answers.refusal(error, name))
+            failed = answers.refusal(error, _name_in(request))
+            if failed.status == answers.FAILED:
+                self._warn(request, error.code, failed)
+            return answers.refused(failed)
         except EOFError as error:
             return answers.refused(Refusal(403, answers.END_OF_FILE, str(error)))
         except (BadRequest, PeerGone):
@@ -55,6 +72,14 @@ class Operations:
         except Exception:
             log.exception("a defect of the checkpoint gateway, in %s", op)
             return answers.refused(Refusal(500, answers.JAVA_IO, f"{op}: a defect of the checkpoint gateway; the driver's log has more"))
+
+    def _warn(self, request: Request, code: str, refusal: Refusal) -> None:
+        """In the driver's log, because Spark hides the cause of some failures (CANNOT_WRITE_STATE_STORE). Not for each of many tasks."""
+        key, now = (_name_in(request), code), time.monotonic()
+        if now - self._warned.get(key, -WARN_AGAIN_S) >= WARN_AGAIN_S:
+            self._warned[key] = now
+            path = request.path.removeprefix(PREFIX)
+            log.warning("checkpoint %r: %s of %s failed: %s", key[0], request.query.get("op", "").upper(), path, refusal)
 
     # --- where --------------------------------------------------------------------------------------------------------------
 
@@ -73,8 +98,7 @@ class Operations:
         if files is None:
             if not name:
                 raise Refusal(403, answers.JAVA_IO, "the root holds the checkpoints that are open in this driver; only they can be changed")
-            line = f"bk_spark.checkpoint_location(spark, {name!r}, ...)"
-            raise Refusal(403, answers.JAVA_IO, f"no checkpoint {name!r} is open in this driver: open it with {line}")
+            raise NotOpen(name, list(self._files))
         return files
 
     # --- looking ------------------------------------------------------------------------------------------------------------
@@ -99,10 +123,12 @@ class Operations:
 
     def _list_batch(self, request: Request, body: Body, name: str, path: str) -> Answer:
         after = request.query.get("startafter", "")
-        found = self._list(name, path)
-        of_file = self._is_file(name, path, found)
-        left = found if of_file else [status for status in found if status.name > after]
-        return answers.batch(left[:LIST_MAX], of_file, max(0, len(left) - LIST_MAX))
+        if name:
+            found, remaining = self._of(name).listing_part(path, after, LIST_MAX)
+        else:
+            left = [status for status in self._list(name, path) if status.name > after]
+            found, remaining = left[:LIST_MAX], max(0, len(left) - LIST_MAX)
+        return answers.batch(found, self._is_file(name, path, found), remaining)
 
     def _content_summary(self, request: Request, body: Body, name: str, path: str) -> Answer:
         return answers.summary(*self._of(name).summary(path))
@@ -179,6 +205,10 @@ class Operations:
 
     def _delete(self, request: Request, body: Body, name: str, path: str) -> Answer:
         return answers.told(self._of(name).delete(path, _flag(request, "recursive", False)))
+
+
+def _name_in(request: Request) -> str:
+    return request.path.removeprefix(PREFIX).strip("/").partition("/")[0]
 
 
 def _begun(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -16,7 +16,6 @@ later one. If the driver dies first, the file is there with what it had.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -29,7 +28,6 @@ from typing import Any, Protocol
 from bk_core.errors import (
     BkError,
     DirectoryNotEmptyError,
-    FileStoreError,
     NoSuchPathError,
     OperationTimeoutError,
     PathExistsError,
@@ -38,28 +36,16 @@ from bk_core.errors import (
 )
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.paths import ROOT, is_below, join, normal, parent
+from bk_spark.checkpoint.claims import Claims, meet
+from bk_spark.checkpoint.listings import Listings
+from bk_spark.checkpoint.temporaries import TEMPORARY_S, Staged, Temporaries, Temporary, is_temporary_name, target_of
 
 KEPT_BACK_S = 10.0
-TEMPORARY_S = 3600.0
-TEMPORARIES_MAX = 10_000
-TEMPORARY_BYTES_MAX = 256 << 20
 PUBLISHED_MAX = 1024
 CHUNK = 1 << 20
 CHANGE_PATIENCES = 2  # what a change may take: as long as patience for its turn, and as long for the store
 REQUEST_PATIENCES = 9  # that, one for room in memory, and two each for three runs of an upload that the client has sent already
 TEND_CALL_S = 1.0
-
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?:\.TID[0-9]{1,19})?\.tmp")
-
-
-class Staged(Protocol):
-    """Contents that are durable, or small enough to lie in memory, and belong to no file yet."""
-
-    @property
-    def content(self) -> Content: ...
-    @property
-    def size(self) -> int: ...
-    def release(self) -> None: ...
 
 
 class Store(Protocol):
@@ -82,14 +68,6 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Temporary:
-    status: FileStatus
-    staged: Staged
-    target: str
-    until_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class _KeptBack:
     """A delete that is not made yet, of the file that had this ``file_id``."""
 
@@ -107,10 +85,10 @@ class CheckpointFiles:
     def __init__(self, store: Store, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.store, self.patience_s, self._clock = store, patience_s, clock
         self._lock = threading.Lock()
-        self._claimed: list[str] = []
         self._closing = False
-        self._released = threading.Condition(self._lock)
-        self._temporary: dict[str, _Temporary] = {}
+        self._all_claims = Claims(clock)
+        self._temporary = Temporaries()
+        self._listings = Listings(clock)
         self._kept_back: dict[str, _KeptBack] = {}
         self._published: OrderedDict[str, str] = OrderedDict()  # temporary file -> where it went, of the last renames
         self._numbers = count(1)
@@ -131,15 +109,22 @@ class CheckpointFiles:
     def listing(self, path: str) -> list[FileStatus]:
         """The entries of a directory, by name; of a file its own status. NoSuchPathError."""
         with self._lock:  # before the store is asked: a file that is renamed meanwhile is there twice rather than not at all
-            temporary, gone = dict(self._temporary), {(name, kept.file_id) for name, kept in self._kept_back.items()}
-        if path in temporary:
-            return [temporary[path].status]
+            temporary, within = self._temporary.get(path), self._temporary.within(path)
+            gone = {(name, kept.file_id) for name, kept in self._kept_back.items()}
+        if temporary is not None:
+            return [temporary.status]
         listed = self.store.listing(path)
         found = {status.path: status for status in listed if (status.path, status.file_id) not in gone}
         if path not in found and any(status.path == path for status in listed):
             raise _no_such(path)
-        found.update((name, kept.status) for name, kept in temporary.items() if parent(name) == path)
+        found.update((status.path, status) for status in within)
         return sorted(found.values(), key=lambda status: status.name)
+
+    def listing_part(self, path: str, after: str, most: int) -> tuple[list[FileStatus], int]:
+        """At most ``most`` of them behind the name ``after``, and how many come behind these. NoSuchPathError."""
+        if after:
+            self.status(path)  # what was deleted, or was taken over, is told in the middle too
+        return self._listings.part(path, after, most, lambda: self.listing(path))
 
     def open(self, path: str, offset: int, length: int | None) -> tuple[int, Iterator[bytes]]:
         """The number of bytes that come, and the bytes. NoSuchPathError, PathIsDirectoryError; EOFError behind the end."""
@@ -196,7 +181,7 @@ class CheckpointFiles:
     def create(self, path: str, pieces: Iterable[bytes], overwrite: bool, parents: bool) -> None:
         """A file of these bytes. If they do not come to their end, there is none."""
         self.check_create(path, overwrite, parents)
-        if self._is_temporary_name(path):
+        if is_temporary_name(path):
             self._create_temporary(path, pieces, parents)
             return
         staged: Staged = self.store.stage(pieces)  # it may take long, so nothing is claimed yet
@@ -255,10 +240,10 @@ class CheckpointFiles:
             return self._clear(recursive)
         if self._keep_back(path, recursive):
             return True
-        target = self._target(path)
+        target = target_of(path)
         with self._claims(path, target) as deadline:
             with self._lock:
-                temporary = self._temporary.pop(path, None)
+                temporary = self._temporary.pop(path)
             if temporary is not None:
                 temporary.staged.release()
                 if not self._has_successor(target):
@@ -280,9 +265,10 @@ class CheckpointFiles:
         What is claimed is left for the next time. After a delete that fails, the others wait for the next time too.
         """
         now = self._clock()
+        self._listings.tend()
         with self._lock:
             due = [path for path, kept in self._kept_back.items() if kept.until_s <= now]
-            old = [path for path, kept in self._temporary.items() if kept.until_s <= now]
+            old = self._temporary.due(now)
         for path in old:
             with suppress(OperationTimeoutError), self._claims(path, wait_s=0.0):
                 self._release(path)
@@ -314,16 +300,6 @@ class CheckpointFiles:
 
     # --- temporary files ----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _is_temporary_name(path: str) -> bool:
-        return _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
-
-    @staticmethod
-    def _target(path: str) -> str:
-        """The name that a temporary file is written for; any other path stands for itself."""
-        match = _TEMPORARY.fullmatch(path.rpartition("/")[2])
-        return path if match is None else join(parent(path), match[1])
-
     def _create_temporary(self, path: str, pieces: Iterable[bytes], parents: bool) -> None:
         try:
             above = self.store.status(parent(path))
@@ -337,19 +313,13 @@ class CheckpointFiles:
         staged: Staged = self.store.stage(pieces)
         now_ms = int(time.time() * 1000)
         status = FileStatus(path, False, staged.size, now_ms, -next(self._numbers))
-        with self._lock:
-            held = sum(len(kept.staged.content.inline) for kept in self._temporary.values())
-            full = len(self._temporary) >= TEMPORARIES_MAX or held + len(staged.content.inline) > TEMPORARY_BYTES_MAX
-            before = None if full else self._temporary.get(path)
-            if not full:
-                self._temporary[path] = _Temporary(status, staged, self._target(path), self._clock() + TEMPORARY_S)
-        if full:
+        temporary = Temporary(status, staged, target_of(path), self._clock() + TEMPORARY_S)
+        try:
+            with self._lock:
+                before = self._temporary.put(path, temporary)
+        except BaseException:
             staged.release()
-            raise FileStoreError(
-                f"{len(self._temporary)} temporary files with {held} bytes in memory wait for a rename that does not come; "
-                "delete them (.<name>.<uuid>.tmp), or wait an hour",
-                path=path,
-            )
+            raise
         if before is not None:
             before.staged.release()
 
@@ -374,9 +344,9 @@ class CheckpointFiles:
                         self._kept_back.pop(dst, None)
                 raise
             with self._lock:
-                del self._temporary[src]
+                self._temporary.pop(src)
                 self._kept_back.pop(dst, None)
-                self._temporary.pop(dst, None)
+                self._temporary.pop(dst)
                 self._published[src] = dst
                 if len(self._published) > PUBLISHED_MAX:
                     self._published.popitem(last=False)
@@ -389,7 +359,7 @@ class CheckpointFiles:
 
     def _temporaries_below(self, path: str) -> list[str]:
         with self._lock:
-            return [name for name in self._temporary if is_below(name, path)]
+            return self._temporary.below(path)
 
     def _release_below(self, path: str) -> None:
         for name in self._temporaries_below(path):
@@ -398,7 +368,7 @@ class CheckpointFiles:
     def _release(self, path: str) -> None:
         """The caller has claimed it, or a path above it."""
         with self._lock:
-            temporary = self._temporary.pop(path, None)
+            temporary = self._temporary.pop(path)
         if temporary is not None:
             temporary.staged.release()
 
@@ -434,12 +404,12 @@ class CheckpointFiles:
 
     def _has_successor(self, path: str) -> bool:
         with self._lock:
-            return any(kept.target == path for kept in self._temporary.values())
+            return self._temporary.awaits(path)
 
     def _settle(self, path: str, deadline: float) -> None:
         """Make the deletes that were kept back at, above and below a path, which the caller has claimed to do something else with it."""
         with self._lock:
-            met = [name for name in self._kept_back if _meet(name, path)]
+            met = [name for name in self._kept_back if meet(name, path)]
         for name in met:
             self._carry_out(name, self._left(deadline))
 
@@ -476,7 +446,7 @@ class CheckpointFiles:
     def _refuse_files_above(self, path: str) -> None:
         """The store says so itself of its files; temporary ones it does not know."""
         with self._lock:
-            above = next((name for name in self._temporary if is_below(path, name)), None)
+            above = self._temporary.above(path)
         if above is not None:
             raise PathNotDirectoryError(f"{above} is a file, so nothing can be in it", path=path)
 
@@ -495,27 +465,12 @@ class CheckpointFiles:
         OperationTimeoutError if somebody keeps one for longer than ``wait_s`` (``patience_s``).
         """
         wait_s = self.patience_s if wait_s is None else wait_s
-        deadline = self._clock() + CHANGE_PATIENCES * self.patience_s
-        with self._released:
-            if not self._released.wait_for(lambda: not any(_meet(path, other) for path in paths for other in self._claimed), wait_s):
-                raise OperationTimeoutError(f"another request about {min(paths)} takes longer than {wait_s:g} s", path=min(paths))
-            self._claimed += paths
-        try:
+        with self._all_claims.of(*paths, wait_s=wait_s, within_s=CHANGE_PATIENCES * self.patience_s) as deadline:
             yield deadline
-        finally:
-            with self._released:
-                for path in paths:
-                    self._claimed.remove(path)
-                self._released.notify_all()
 
     def _left(self, deadline: float) -> float:
         """The seconds that a call of the store may take."""
         return max(0.01, min(self.patience_s, deadline - self._clock()))
-
-
-def _meet(path: str, other: str) -> bool:
-    """True if they are the same, or one lies below the other."""
-    return path == other or is_below(path, other) or is_below(other, path)
 
 
 def _no_such(path: str) -> NoSuchPathError:

@@ -17,10 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bk_core.errors import FileStoreClosedError, NoSuchPathError, OperationTimeoutError, PathExistsError
+from bk_core.client.files.opening import ended_by
+from bk_core.errors import (
+    FileStoreClosedError,
+    FileStoreTakenOverError,
+    LogTakenOverError,
+    NoSuchPathError,
+    OperationTimeoutError,
+    PathExistsError,
+    PathNotDirectoryError,
+)
 from bk_core.protocol.files.content import FileStatus
 from bk_spark.checkpoint import gateway as gateways
-from bk_spark.checkpoint import http_parts, staging, uploads
+from bk_spark.checkpoint import http_parts, listings, staging, temporaries, uploads
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.http_parts import PeerGone
 from bk_spark.checkpoint.secret import PY4J_LOGGERS, Secret, keep_out_of_logs, let_go
@@ -186,6 +195,74 @@ def test_a_long_directory_comes_in_parts(client: Client, store: MemoryFiles, mon
         if not part["remainingEntries"]:
             break
     assert found == list("abcdefgh")
+
+
+def test_a_long_directory_is_looked_at_once_for_all_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now = MemoryFiles(), [0.0]
+    files = CheckpointFiles(store, 10, clock=lambda: now[0])
+    for number in range(10):
+        store.put(f"/d/{number}", b"")
+    looked: list[str] = []
+    listing = store.listing
+    monkeypatch.setattr(store, "listing", lambda path: looked.append(path) or listing(path))
+
+    def names(after: str) -> tuple[list[str], int]:
+        found, left = files.listing_part("/d", after, 4)
+        return [status.name for status in found], left
+
+    assert [names(""), names("3"), names("7")] == [(list("0123"), 6), (list("4567"), 2), (["8", "9"], 0)]
+    assert looked == ["/d"]
+    assert names("7") == (["8", "9"], 0) and len(looked) == 2  # nothing is kept behind the last part
+    names("")
+    store.delete("/d/9", recursive=False, timeout_s=1)
+    assert names("") == (list("0123"), 5) and len(looked) == 4  # who begins sees what is there now
+    now[0] = listings.KEPT_S
+    files.tend()
+    assert names("7") == (["8"], 0) and len(looked) == 5  # it was dropped meanwhile
+    names("")
+    store.take_over()
+    with pytest.raises(FileStoreTakenOverError):
+        names("3")
+
+
+def test_a_listing_that_began_earlier_takes_no_later_ones_place() -> None:
+    kept = listings.Listings(lambda: 0.0)
+    old, new = ([FileStatus(f"/{name}", False, 0, 0, 0) for name in text] for text in ("abc", "abcx"))
+
+    def slow() -> list[FileStatus]:
+        kept.part("/", "", 1, lambda: new)  # somebody else asks meanwhile
+        return old
+
+    kept.part("/", "", 1, slow)
+    assert kept.part("/", "a", 9, lambda: pytest.fail("it is kept"))[0] == new[1:]
+    for number in range(listings.KEPT_MAX + 1):
+        kept.part(f"/{number}", "", 1, lambda: new)
+    assert len(kept) == listings.KEPT_MAX
+
+
+def test_questions_about_temporary_files_do_not_look_at_all_of_them() -> None:
+    class Counted(dict[str, Any]):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("all of them were looked at")
+
+        items = values = __iter__  # type: ignore[assignment]
+
+    files = CheckpointFiles(MemoryFiles(), 10)
+    for number in range(3):
+        files.create(temporary(f"/d/{number}"), [b"x" * 10], True, True)
+    table = files._temporary
+    table._by_path = Counted(table._by_path)
+    files.create(temporary("/d/3"), [b"x" * 10], True, True)
+    assert [status.name for status in files.listing("/d")] == sorted(temporary(f"/d/{number}")[3:] for number in range(4))
+    files.rename(temporary("/d/0"), "/d/0", overwrite=False)
+    files.create(temporary("/d/0", 2), [b"y"], True, True)
+    assert files.delete("/d/0", recursive=False) and files.delete(temporary("/d/1"), recursive=False)
+    assert not files.delete("/e", recursive=False)
+    with pytest.raises(PathNotDirectoryError):
+        files.mkdirs(temporary("/d/2") + "/x")
+    assert table._held_bytes == 21 and sorted(table._awaited) == ["/d/0", "/d/2", "/d/3"] and table.below("/d") == table.below("/")
+    files.delete("/d", recursive=True)
+    assert (table._held_bytes, len(dict.keys(table._by_path)), table._names, table._awaited) == (0, 0, {}, {})
 
 
 def test_the_root_holds_the_open_checkpoints(gateway: Gateway, client: Client) -> None:
@@ -509,7 +586,7 @@ def test_a_rename_of_unknown_outcome_deletes_nothing(client: Client, store: Memo
 def test_temporary_files_that_nobody_renames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store, now = MemoryFiles(), [0.0]
     files = CheckpointFiles(store, 10, clock=lambda: now[0])
-    monkeypatch.setattr(staging, "TEMPORARY_BYTES_MAX", 100)
+    monkeypatch.setattr(temporaries, "TEMPORARY_BYTES_MAX", 100)
     files.create(temporary("/0", 1), [b"1" * 60], True, True)
     with pytest.raises(Exception, match="1 temporary files with 60 bytes in memory wait"):
         files.create(temporary("/0", 2), [b"1" * 60], True, True)
@@ -541,6 +618,31 @@ def test_a_checkpoint_that_was_taken_over_says_so(client: Client, store: MemoryF
             call()
         assert caught.value.java_class == "java.io.IOException"
         assert caught.value.message.startswith("[BK-FILES-TAKEN-OVER] another driver opened the checkpoint 'x'")
+
+
+def test_a_checkpoint_that_was_deleted_says_so(client: Client, store: MemoryFiles) -> None:
+    client.create("/0", b"")
+    store.error = ended_by(LogTakenOverError("the log 'files.x' was deleted", log="files.x", deleted=True), "x")
+    with pytest.raises(JavaError, match="the checkpoint 'x' was deleted while this driver used it") as caught:
+        client.status("/0")
+    assert "another driver" not in str(caught.value) and "files." not in str(caught.value)
+
+
+def test_a_failure_is_told_once_in_the_drivers_log(gateway: Gateway, client: Client, store: MemoryFiles, caplog: Any) -> None:
+    """Spark's CANNOT_WRITE_STATE_STORE, for one, does not show its cause."""
+    with caplog.at_level(logging.WARNING, "bk_spark.checkpoint"):
+        with pytest.raises(JavaError, match="FileNotFound"):  # an answer, and no failure
+            client.status("/state/0")
+        client.create(temporary("/state/0"), b"1")
+        store.before = lambda operation, path: (_ for _ in ()).throw(OperationTimeoutError("no bookie answers"))
+        for _ in range(3):
+            with pytest.raises(JavaError, match=r"no bookie answers .checkpoint 'x'."):
+                client.rename(temporary("/state/0"), "/state/0")
+        with pytest.raises(JavaError, match="no checkpoint 'xx' is open in this driver: open it with .*; did you mean 'x'"):
+            Client(gateway, "xx").status("/0")
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0] == (f"checkpoint 'x': RENAME of /x{temporary('/state/0')} failed: [BK-TIMEOUT] no bookie answers (checkpoint 'x')")
+    assert len(told) == 2 and told[1].startswith("checkpoint 'xx': GETFILESTATUS of /xx/0 failed: no checkpoint 'xx' is open")
 
 
 def test_a_defect_is_an_io_exception_without_details(client: Client, store: MemoryFiles, caplog: pytest.LogCaptureFixture) -> None:
@@ -856,7 +958,7 @@ def test_tending_waits_for_nobody(store: MemoryFiles, monkeypatch: pytest.Monkey
     now[0] = staging.TEMPORARY_S + 1
     waits: list[float] = []
     with files._claims("/"), monkeypatch.context() as patched:
-        patched.setattr(files._released, "wait_for", lambda predicate, wait_s: waits.append(wait_s) or predicate())
+        patched.setattr(files._all_claims._released, "wait_for", lambda predicate, wait_s: waits.append(wait_s) or predicate())
         files.tend()
     assert waits == [0.0, 0.0] and "/0" in store.nodes and store.staged
     now[0] += staging.KEPT_BACK_S

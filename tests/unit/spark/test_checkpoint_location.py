@@ -13,8 +13,8 @@ import pytest
 
 import bk_spark
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
-from bk_spark.checkpoint import checkpoint_location, hadoop_conf
-from bk_spark.checkpoint.location import _addresses, _is_open_here
+from bk_spark.checkpoint import checkpoint_location, close, hadoop_conf
+from bk_spark.checkpoint.location import READ_TIMEOUT_MIN_S, _addresses, _Application, _is_open_here
 from bk_spark.checkpoint.secret import Secret
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,6 +25,7 @@ class Context:
     """The two things of a SparkContext that say where the driver is."""
 
     def __init__(self, master: str, **conf: str) -> None:
+        self._jsc = object()
         self.master, self.conf = master, {f"spark.driver.{key}": value for key, value in conf.items()}
 
     def getConf(self) -> dict[str, str]:  # noqa: N802  # Spark's name
@@ -142,3 +143,77 @@ def test_the_package_exports_it_without_loading_it() -> None:
     program = "import sys, bk_spark; print([name for name in sys.modules if name.startswith('bk_spark.checkpoint')])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("webhdfs://bookkeeper-checkpoints/flights", "is the place of a checkpoint, not its name: give 'flights'"),
+        ("a b", "checkpoint name 'a b': use letters"),
+        ("", "checkpoint name '': use letters"),
+    ],
+)
+def test_a_name_that_is_none_is_told_so_when_opening_and_closing(name: str, told: str) -> None:
+    for call in (checkpoint_location, close):
+        with pytest.raises(InvalidArgumentError, match=told):
+            call(object(), name)
+
+
+class Connect:
+    """A session of Spark Connect: it has no SparkContext."""
+
+    __module__ = "pyspark.sql.connect.session"
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802  # Spark's name
+        raise AttributeError("not there")
+
+
+@pytest.mark.parametrize("session", [None, 7, "flights", Connect()])
+def test_closing_needs_the_drivers_session(session: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="served by the driver"):
+        close(session)
+
+
+def test_closing_what_is_not_open_does_nothing() -> None:
+    stopped = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    close(stopped)
+    close(stopped, "flights")
+    with pytest.raises(InvalidArgumentError, match="not stopped"):
+        checkpoint_location(stopped, "flights", uri="zk://localhost/ledgers")
+
+
+def application(master: str = "local[2]", **where: Any) -> _Application:
+    where = {"host": None, "bind_address": None, "port": 0} | where
+    return _Application(Context(master), "127.0.0.1", where["port"], "127.0.0.1", where)
+
+
+def test_where_the_gateway_listens_is_decided_once() -> None:
+    made = application(host="driver")
+    try:
+        made.check_where({"host": "driver", "bind_address": None, "port": 0})
+        made.check_where({"host": None, "bind_address": None, "port": 0})
+        with pytest.raises(InvalidArgumentError, match="bind_address, port cannot change: the first checkpoint_location"):
+            made.check_where({"host": "driver", "bind_address": "0.0.0.0", "port": 4000})
+    finally:
+        made.gateway.close()
+
+
+@pytest.mark.parametrize(("master", "is_refused"), [("local[2]", False), ("local-cluster[1,1,1024]", True), ("yarn", True)])
+def test_a_later_checkpoint_has_no_more_patience_than_clients_that_are_kept(master: str, is_refused: bool) -> None:
+    made = application(master)
+    try:
+        made.check_wait(9000, 900)
+        made.read_timeout_s = READ_TIMEOUT_MIN_S
+        made.check_wait(READ_TIMEOUT_MIN_S, 300)
+        made.gateway.files["first"] = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
+        with pytest.raises(InvalidArgumentError, match="patience_s=900 is more than Spark's clients wait for .3600 s"):
+            made.check_wait(9000, 900)
+        made.gateway.files.clear()
+        if is_refused:  # the JVMs of the executors keep theirs
+            with pytest.raises(InvalidArgumentError, match="Open the one with the most patience first"):
+                made.check_wait(9000, 900)
+        else:
+            made.check_wait(9000, 900)
+    finally:
+        made.gateway.close()
