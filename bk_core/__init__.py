@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bk_core.client import WriteHandle as WriteHandle
     from bk_core.client import connect as connect
     from bk_core.client.files.store import FileStore as FileStore
+    from bk_core.client.files.view import FileStoreView as FileStoreView
     from bk_core.errors import BkError as BkError
     from bk_core.protocol.ledger.metadata import DigestType as DigestType
     from bk_core.protocol.ledger.metadata import LedgerMetadata as LedgerMetadata
@@ -34,6 +35,7 @@ _HOMES = {
     "DigestType": "bk_core.protocol.ledger.metadata",
     "EntryRun": "bk_core.protocol.ledger.run",
     "FileStore": "bk_core.client.files.store",
+    "FileStoreView": "bk_core.client.files.view",
     "LedgerMetadata": "bk_core.protocol.ledger.metadata",
     "LedgerState": "bk_core.protocol.ledger.metadata",
     "LocalCluster": "bk_core.bookie.local_cluster",
@@ -56,3 +58,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -29,6 +29,7 @@ from bk_core.errors import (
     PathExistsError,
     PathNotDirectoryError,
 )
+from bk_core.protocol.calendar import in_calendar
 from bk_core.protocol.files.paths import normal
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ def _write_all(view: FileStoreView, base: str, target: Path) -> Copied:
                     digest.update(chunk)
                     size += len(chunk)
                     advance(len(chunk))
-            os.utime(path, ns=(status.modified_ms * 1_000_000, status.modified_ms * 1_000_000))
+            modified_ns = in_calendar(status.modified_ms) * 1_000_000
+            os.utime(path, ns=(modified_ns, modified_ns))
             if size != status.size or _digest(_local_chunks(path)) != (digest.digest(), size):
                 raise _other(str(path), f"{status.path} of file store {view.name!r}")
             done.files += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 
 from bk_core.cli.terminal import inner, safe, safe_json
+from bk_core.client.moments import told_utc
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -108,7 +108,7 @@ def with_progress(items: Sequence[_Item], text: str) -> Iterator[_Item]:
 
 def when(milliseconds: int | None) -> str | None:
     """UTC to the second."""
-    return None if not milliseconds else datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return None if not milliseconds else told_utc(milliseconds)
 
 
 def preview(payload: bytes) -> str:

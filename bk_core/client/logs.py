@@ -82,6 +82,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 @checked()
 def create_log(client: LogClient, name: str, properties: LogProperties | None = None, *, exist_ok: bool = False) -> LedgerList:
     """Create an empty log, by default of raw entries, as ``LogWriter`` writes them. LogExistsError unless ``exist_ok``, which returns the

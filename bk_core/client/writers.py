@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from datetime import UTC, datetime
 
 from bk_core.client.intents import Intent, intent_here
 from bk_core.client.list_store import LogClient
+from bk_core.client.moments import told_utc
 from bk_core.errors import BkError
 from bk_core.protocol.log.stored_json import loads
 
@@ -38,6 +38,6 @@ def writer_told(client: LogClient, ledger_ids: Collection[int]) -> str:
     for ledger_id in sorted(ledger_ids, reverse=True):
         writer = writer_of(client, ledger_id)
         if writer is not None:
-            since = datetime.fromtimestamp(writer.created_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            since = told_utc(writer.created_ms)
             return f"host {writer.host}, process {writer.pid}, since {since} UTC"
     return "it does not say who it is"

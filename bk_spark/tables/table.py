@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql.types import StructType
 
+from bk_core.client import moments
 from bk_spark.options import Options
 from bk_spark.pushdown import Bounds
 
@@ -39,7 +40,7 @@ WHICH_LEDGERS = WHICH_LOGS | {"ledgers"}
 
 def moment(ms: int | None) -> datetime | None:
     """Milliseconds since 1970 as Spark takes them; None for none, and for the 0 of what nobody recorded."""
-    return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
+    return moments.moment(ms) if ms else None
 
 
 def chunks(items: Sequence[int], size: int) -> list[tuple[int, ...]]:

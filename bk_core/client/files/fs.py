@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote
 from weakref import WeakValueDictionary
@@ -22,6 +22,7 @@ from bk_core.client.client import connect
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import own_file_store
 from bk_core.client.files.view import FileStoreView
+from bk_core.client.moments import moment
 from bk_core.errors import (
     FileStoreClosedError,
     InvalidArgumentError,
@@ -206,7 +207,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return super().find(path, *arguments, **options)
 
     def modified(self, path: str) -> datetime:
-        return datetime.fromtimestamp(self._files().status(self._strip_protocol(path)).modified_ms / 1000, UTC)
+        return moment(self._files().status(self._strip_protocol(path)).modified_ms)
 
     # --- reading ------------------------------------------------------------------------------------------------------------
 
@@ -449,8 +450,7 @@ def _owner_here(key: _Key) -> FileStore | None:
 
 def _info(status: FileStatus) -> dict[str, Any]:
     kind = "directory" if status.is_directory else "file"
-    modified = datetime.fromtimestamp(status.modified_ms / 1000, UTC)
-    return {"name": status.path, "size": status.size, "type": kind, "mtime": modified, "ino": status.file_id}
+    return {"name": status.path, "size": status.size, "type": kind, "mtime": moment(status.modified_ms), "ino": status.file_id}
 
 
 register_implementation(_PROTOCOL, BookKeeperFileSystem, clobber=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from bk_core.arguments import CLIENT, SECRET, checked
@@ -23,6 +22,7 @@ from bk_core.client.janitor import GcReport, gc_log
 from bk_core.client.list_store import read_ledger_list
 from bk_core.client.log_check import release_log
 from bk_core.client.logs import delete_log, list_logs
+from bk_core.client.moments import told_utc
 from bk_core.client.writers import writer_of
 from bk_core.errors import (
     BkError,
@@ -56,8 +56,7 @@ class FileStoreOwner:
         """In words."""
         if not self.host:
             return "a process that is not named"
-        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        return f"process {self.pid} on host {self.host}, since {since} UTC"
+        return f"process {self.pid} on host {self.host}, since {told_utc(self.since_ms)} UTC"
 
 
 @dataclass(frozen=True, slots=True)

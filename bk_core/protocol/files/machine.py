@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from bk_core.errors import BkError, FileStoreClosedError, FileStoreError, FileStoreFormatError
+from bk_core.protocol.calendar import in_calendar
 from bk_core.protocol.effects import Complete, Fail
 from bk_core.protocol.files import changes
 from bk_core.protocol.files.changes import Decided
@@ -38,7 +39,8 @@ class FileMachine(LogKeeping):
     """One owner of the store ``name``; it is never restarted, the next owner is a new machine.
 
     ``replay`` every record of the log, ``serve``, then call and ``handle`` in any order. An operation ends with ``Complete(token, value)``
-    or ``Fail(token, error)``, in the order of the calls. ``now_ms`` is the owner's clock, milliseconds since 1970, for modification times.
+    or ``Fail(token, error)``, in the order of the calls. ``now_ms`` is the owner's clock, milliseconds since 1970, for modification times;
+    one outside of the calendar counts as the nearest time in it.
     ``tree`` is to be read: ``status``, ``listing``, ``content``, ``exists``, ``walk``. From ``serve`` on it is one object.
     """
 
@@ -88,7 +90,7 @@ class FileMachine(LogKeeping):
         """
 
         def decide(tree: FileTree) -> Decided:
-            decided = changes.put(tree, path, content, overwrite, parents, now_ms)
+            decided = changes.put(tree, path, content, overwrite, parents, in_calendar(now_ms))
             self._check_content(content)
             return decided
 
@@ -99,7 +101,7 @@ class FileMachine(LogKeeping):
 
         InvalidPathError; PathExistsError (it is a file); PathNotDirectoryError (a part above it is a file).
         """
-        return self._change(token, lambda tree: changes.mkdirs(tree, path, now_ms))
+        return self._change(token, lambda tree: changes.mkdirs(tree, path, in_calendar(now_ms)))
 
     def rename(self, token: Any, src: str, dst: str, overwrite: bool, now_ms: int) -> list[FileEffect]:
         """``src`` with all in it lies at ``dst`` from now on, with ``overwrite`` instead of a file or an empty directory. Completes with
@@ -109,14 +111,14 @@ class FileMachine(LogKeeping):
         InvalidArgumentError (the root, or into itself); PathNotDirectoryError; PathExistsError (also if both are the same);
         DirectoryNotEmptyError.
         """
-        return self._change(token, lambda tree: changes.rename(tree, src, dst, overwrite, now_ms))
+        return self._change(token, lambda tree: changes.rename(tree, src, dst, overwrite, in_calendar(now_ms)))
 
     def delete(self, token: Any, path: str, recursive: bool, now_ms: int) -> list[FileEffect]:
         """Delete a file or a directory; of the root, all in it. Completes with False if nothing was there, else with True.
 
         InvalidPathError; DirectoryNotEmptyError (without ``recursive``).
         """
-        return self._change(token, lambda tree: changes.delete(tree, path, recursive, now_ms))
+        return self._change(token, lambda tree: changes.delete(tree, path, recursive, in_calendar(now_ms)))
 
     def barrier(self, token: Any) -> list[FileEffect]:
         """Completes with None when all that was asked for before is acknowledged."""

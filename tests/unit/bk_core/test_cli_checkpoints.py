@@ -18,6 +18,7 @@ import bk_core
 from bk_core.cli import checkpoint_copies, checkpoints, queries
 from bk_core.cli.checkpoint_batches import LocalFolder, StoreFolder, query_id, read_batch, read_offsets
 from bk_core.cli.checkpoint_copies import import_files, scan
+from bk_core.client.files import store as store_module
 from bk_core.client.files import upkeep
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
@@ -31,6 +32,7 @@ from bk_core.errors import (
     NoSuchLedgerError,
     PathExistsError,
 )
+from bk_core.protocol.files import machine
 from bk_core.protocol.files.content import Content
 from bk_core.protocol.log.segments import LogProperties
 from tests.unit.bk_core.conftest import Bk
@@ -586,3 +588,19 @@ def test_offsets_of_other_sources_are_cut(bk: Bk) -> None:
     assert checkpoints.offset_told({"topic": {"0": 5}}) == '{"topic":{"0":5}}'
     assert checkpoints.offset_told("x" * 100) == "x" * 60 + " ..."
     assert checkpoints.offset_told(None) is None
+
+
+@pytest.mark.parametrize(("told", "shown"), [(10**18, "9999-12-31 23:59:59"), (-(10**18), "0001-01-01 00:00:00")])
+def test_a_time_that_no_calendar_has_is_shown_and_exported_as_the_nearest(
+    bk: Bk, client: bk_core.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int, shown: str
+) -> None:
+    """Other programs may write any time into a record."""
+    with monkeypatch.context() as patched:
+        patched.setattr(machine, "in_calendar", lambda ms: ms)
+        patched.setattr(store_module, "now_ms", lambda: told)
+        with FileStore.open(client, "q") as store:
+            store.put("/metadata", b'{"id":"x"}')
+    assert shown in bk("ls", "q")
+    assert bk.json("ls", "q", "/")[0]["modifiedMs"] == told
+    bk("export", "q", tmp_path / "out")
+    assert (tmp_path / "out" / "metadata").read_bytes() == b'{"id":"x"}'

@@ -23,7 +23,7 @@ import pytest
 import bk_core
 from bk_core.client import log_check
 from bk_core.client.files import fs as module
-from bk_core.client.files import upkeep
+from bk_core.client.files import store, upkeep
 from bk_core.client.files.fs import BookKeeperFileSystem
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
@@ -40,6 +40,7 @@ from bk_core.errors import (
     PathIsDirectoryError,
     PathNotDirectoryError,
 )
+from bk_core.protocol.files import machine
 from tests.unit.client.forked import in_a_forked_child
 
 LARGE = bytes(range(256)) * (10 << 10)  # 2.5 MiB
@@ -433,3 +434,20 @@ def test_a_forked_child_is_refused_the_file_system_of_its_parent(fs: BookKeeperF
         assert in_a_forked_child({"anew": anew}) == {"anew": ""}
     written.close()
     assert fs.cat_file("/new") == b"x"
+
+
+LAST = datetime.max.replace(tzinfo=UTC, microsecond=999_000)
+FIRST = datetime.min.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("told", "shown"), [(10**18, LAST), (-(10**18), FIRST)])
+def test_a_time_that_no_calendar_has_is_shown_as_the_nearest(
+    fs: BookKeeperFileSystem, monkeypatch: pytest.MonkeyPatch, told: int, shown: datetime
+) -> None:
+    """Other programs may write any time into a record."""
+    monkeypatch.setattr(machine, "in_calendar", lambda ms: ms)
+    monkeypatch.setattr(store, "now_ms", lambda: told)
+    fs.pipe_file("/d/x", b"1")
+    assert fs._owner().status("/d/x").modified_ms == told
+    assert fs.info("/d/x")["mtime"] == fs.modified("/d/x") == shown
+    assert [one["mtime"] for one in fs.ls("/d")] == [shown]

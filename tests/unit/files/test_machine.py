@@ -17,6 +17,7 @@ from bk_core.errors import (
     NoSuchPathError,
     PathExistsError,
 )
+from bk_core.protocol.calendar import FIRST_MS, LAST_MS
 from bk_core.protocol.effects import Complete, Fail
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.files.effects import AppendRecords, RecordsAppended
@@ -343,3 +344,17 @@ def test_fs_5_ids_are_never_given_twice() -> None:
         world.settle()
         assert len(world.log) <= (2 if n % 2 else 4)
     assert seen == [3, 5, 7, 9, 11, 13]
+
+
+@pytest.mark.parametrize(("told", "kept"), [(10**30, LAST_MS), (LAST_MS, LAST_MS), (LAST_MS + 1, LAST_MS), (-(10**30), FIRST_MS), (0, 0)])
+def test_a_time_that_no_calendar_has_becomes_the_nearest(told: int, kept: int) -> None:
+    """A host's clock may be set to anything."""
+    world = new_store()
+    machine = world.machine
+    world.take(machine.put("put", "/a/b", inline("x"), True, True, told))
+    world.take(machine.mkdirs("mkdirs", "/c", told))
+    world.take(machine.rename("rename", "/a/b", "/c/b", False, told))
+    world.take(machine.delete("delete", "/a", True, told))
+    world.settle()
+    assert {machine.tree.status(path).modified_ms for path in ("/", "/c", "/c/b")} == {kept}
+    assert shape(World(world.log).machine.tree) == shape(machine.tree)

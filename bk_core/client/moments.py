@@ -1,0 +1,19 @@
+"""Times as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from bk_core.protocol.calendar import in_calendar
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(ms: int) -> datetime:
+    """Milliseconds since 1970 in UTC, or the nearest time that there is in the years 1 to 9999."""
+    return _EPOCH + timedelta(milliseconds=in_calendar(ms))
+
+
+def told_utc(ms: int) -> str:
+    """To the second, without saying that it is UTC."""
+    return moment(ms).isoformat(" ", "seconds").removesuffix("+00:00")
