@@ -12,7 +12,7 @@
 | I-F8 | each request is asked once, and none by who has ended | FS-10, SM-3 |
 | I-F9 | one base at a time: rolled, written, trimmed for | FS-11 |
 | L-F1 | an owner that lives serves, and every call ends | |
-| L-F2 | afterwards the log begins with the last base, and is no longer than the limits allow | FS-11, FS-12, FS-15 |
+| L-F2 | afterwards the log begins with the last base, and is no longer than the limits allow | FS-11, FS-12, FS-15, FS-18 |
 | L-F3 | afterwards every data ledger is referred to, or held | FS-13, FS-15 |
 """
 
@@ -206,7 +206,7 @@ class FilesChecker:
             if owner.alive and owner.is_serving:
                 self.expect("L-F1", not owner.calls, f"{owner.name} owes outcomes: {[str(call.operation) for call in owner.calls]}")
         self.replays_from_everywhere()
-        self._check_length()
+        self._check_length(last)
         self.made_good(last)
         state = last.states[-1]
         kept = state.referred | set(last.leases)
@@ -218,12 +218,12 @@ class FilesChecker:
     def made_good(self, owner: Owner) -> None:
         """L-F2 and L-F3, of an owner that had only to go on."""
         data, state = self.run.data, owner.states[-1]
-        self._check_length()
+        self._check_length(owner)
         kept = state.referred | set(owner.leases)
         left = [one for one in (*data.ledgers, *data.nodes) if data.made_by[one] == owner.name and one not in kept]
         self.expect("L-F3", not left, f"{owner.name} leaves data ledgers {left}")
 
-    def _check_length(self) -> None:
+    def _check_length(self, owner: Owner) -> None:
         """L-F2."""
         log, limits = self.run.log, self.run.options.limits
         base = self.last_base()
@@ -232,7 +232,10 @@ class FilesChecker:
         behind = sum(len(entry.record) for entry in log.entries[base[1] + 1 :])
         allowed = max(limits.compact_bytes, limits.compact_factor * size)
         self.expect("L-F2", behind <= allowed, f"{behind} bytes follow the last base of {size}, {allowed} are allowed")
-        begin = log.starts[log.entries[base[0]].position.seq]
+        first = log.entries[base[0]].position.seq
+        many = owner.segment - first
+        self.expect("L-F2", many <= limits.segments_max, f"{owner.name} found {many} segments from the last base on, and wrote none")
+        begin = log.starts[first]
         before = [entry for entry in log.entries[log.begin : begin] if entry.kind in ("change", "end")]  # not of a store that never began
         self.expect("L-F2", not before, f"the log begins with entry {log.begin}, the segment of its last base with {begin}")
 

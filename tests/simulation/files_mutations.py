@@ -157,6 +157,12 @@ def lists_late(self: Owner, end: int) -> None:
     _serve(self, end)
 
 
+def trims_only(self: LogKeeping, replay: FileReplay, segment: int) -> None:
+    before = replay.trim_before()
+    if before is not None:
+        self._trim(before)
+
+
 FILES_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "FS-4",
@@ -327,5 +333,12 @@ FILES_MUTATIONS: tuple[Mutation, ...] = (
         ("I-F5",),
         {**DATA, **OFTEN, "replays_slow": 300, "take_over_ms": 5, "storm_ms": 300},
         8000,
+    ),
+    Mutation(
+        "FS-18",
+        "who opens a store never minds how many segments there are",
+        ((LogKeeping, "_shorten", trims_only),),
+        ("L-F2",),
+        {**FILES, "limits.segments_max": 1, "limits.compact_bytes": 100_000, "owners_max": 9, "take_over_ms": 5},
     ),
 )

@@ -24,7 +24,7 @@ from bk_core.protocol.files.effects import (
     RollLog,
     TrimLog,
 )
-from bk_core.protocol.files.machine import FileMachine
+from bk_core.protocol.files.machine import FileMachine, FileState
 from bk_core.protocol.log.position import Position
 from tests.simulation.files_truth import Operation, State, Told, apply
 from tests.simulation.files_world import Appending
@@ -105,6 +105,7 @@ class Owner:
     def _take_over(self) -> None:
         self.run.before_take_over()
         self.run.took_over(*self.log.take_over(self.name))
+        self.segment = len(self.log.starts) - 1
         end = len(self.log.entries)
         self.run.tell(f"{self.name} takes the log over, {end} entries, the first left is {self.log.begin}")
         self._reads_slowly = self.chance(0.5)
@@ -135,7 +136,7 @@ class Owner:
         self.states = [state]
         if self.log.writer != self.name:
             self.world.probes["an owner of files was taken over before it served"] += 1
-        effects = self.machine.serve(self._listed)
+        effects = self.machine.serve(self._listed, self.segment)
         self.is_serving = True
         self.world.stats["files: owners that served"] += 1
         self.run.tell(f"{self.name} serves with {len(state.nodes)} paths")
@@ -210,6 +211,9 @@ class Owner:
             begins |= kind == "begin"
             positions.append(self.log.add(record, kind, self.states[self.appended], self.name))
         if begins:
+            if self.machine.state is not FileState.STARTING and not self._compaction:
+                self.world.probes["an owner of files found many segments and wrote a base"] += 1
+                self._compaction = "rolls"  # its segment is as new as one that it rolled to
             self._compacts("writes", "", "rolls")
             self.world.stats["files: bases begun"] += 1
             if sum(one.count for one in self._appendings) > 2:

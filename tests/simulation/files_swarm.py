@@ -91,6 +91,7 @@ def draw(seed: int, forced: dict[str, Any]) -> FilesOptions:
         timers=one_of(0.0, 0.2),
         limits=limits,
     )
+    limits = replace(limits, segments_max=one_of(1, 3, 16))  # drawn last, so that all else stays what it was for a seed
     of_limits = {name.removeprefix("limits."): value for name, value in forced.items() if name.startswith("limits.")}
     rest = {name: value for name, value in forced.items() if not name.startswith("limits.")}
     return replace(drawn, **rest, limits=replace(limits, **of_limits))

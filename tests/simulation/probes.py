@@ -71,6 +71,7 @@ PROBES = (
     "an entry was not acknowledged in time",
     "an id that was taken was refused",
     "an owner of files died between two effects",
+    "an owner of files found many segments and wrote a base",
     "an owner of files found nothing where its successor had trimmed",
     "an owner of files read a log that was trimmed meanwhile",
     "an owner of files was taken over before it served",

@@ -269,10 +269,10 @@ class FileStore:
         return store
 
     def _serve(self, ledgers: list[int]) -> None:
-        call = Call()
+        call, segment = Call(), self._writer.position.seq
 
         def begin() -> None:
-            self._step(lambda: self._machine.serve(ledgers), call)
+            self._step(lambda: self._machine.serve(ledgers, segment), call)
             if not call.future.done():
                 self._step(lambda: self._machine.barrier(call), call)
                 self._worker.submit(self._watch_log)

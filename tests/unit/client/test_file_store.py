@@ -1130,3 +1130,23 @@ def test_an_open_waits_for_bookies_that_come_back(tmp_path: Path, monkeypatch: p
                     store.put("/y", b"")
                     assert not store.exists("/x") or store.read("/x") == BIG
             client.close()
+
+
+# --- stores that are opened often ----------------------------------------------------------------------------------------------
+
+
+def test_fs_18_the_list_of_a_store_that_is_opened_often_stays_short(uri: str) -> None:
+    """FS-18: whether its owners write or not, close or die."""
+    limit = FileLimits().segments_max
+    longest = 0
+    with bk_core.connect(uri, limits=LIMITS) as client:
+        for opened in range(200):
+            store = FileStore.open(client, "a")
+            if opened % 3:
+                store.put(f"/{opened % 7}", b"%d" % opened)
+            store.close() if opened % 10 else store.abandon()
+            longest = max(longest, len(read_ledger_list(client, LOG).items))
+        assert limit < longest <= limit + 4  # what closes at once may leave the trim to the next
+        assert len([one for one in client.list_ledgers()]) <= limit + 6
+        with FileStore.open(client, "a") as store:
+            assert {path: int(store.read(f"/{path}")) % 7 for path in names(store)} == {str(number): number for number in range(7)}

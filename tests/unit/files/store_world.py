@@ -70,7 +70,7 @@ class World:
         self.on_drop: Callable[[int], None] = lambda ledger_id: None
         for position, record in log:
             self.machine.replay(record, position)
-        self.take(self.machine.serve(self.data))
+        self.take(self.machine.serve(self.data, self.seq))
 
     def take(self, effects: Iterable[FileEffect]) -> None:
         for effect in effects:

@@ -233,3 +233,55 @@ def test_a_log_stays_short_however_long_it_is_written() -> None:
         world.settle()
         longest = max(longest, sum(len(record) for _, record in world.log))
     assert longest < 1000 + 4 * 1100 + 2 * 1100, "the limit, and two bases of ten files"
+
+
+# --- stores that are opened often --------------------------------------------------------------------------------------------
+
+
+def test_fs_18_who_finds_many_segments_writes_a_base_first_and_trims() -> None:
+    """FS-18: at the limit not yet."""
+    assert FileLimits().segments_max == 16
+    limits = FileLimits(segments_max=3)
+    world = new_store(limits)
+    world.put("/a", inline("1"))
+    world.settle()
+    for opened in range(1, 9):
+        world = World(world.log, limits=limits)
+        base_seq = min(position.seq for position, _ in world.log)
+        if opened in (4, 8):
+            assert world.machine.compaction is Compaction.WRITING and not world.asks(RollLog)
+            world.put("/b", inline(str(opened)))  # at once
+            first, change = world.asked
+            world.answer(change)
+            assert not world.told, "the change stands behind the base"
+            world.answer(first)
+            assert world.asks(TrimLog)
+            world.settle()
+            assert min(position.seq for position, _ in world.log) == world.seq > base_seq
+        else:
+            assert world.machine.compaction is Compaction.NONE and not world.asked
+            world.put("/b", inline(str(opened)))
+            world.settle()
+        assert world.seq - min(position.seq for position, _ in world.log) <= 3
+    assert shape(World(world.log).machine.tree) == shape(world.machine.tree)
+
+
+def test_fs_18_an_owner_that_dies_before_its_base_is_acknowledged_leaves_it_to_the_next() -> None:
+    limits = FileLimits(segments_max=0)
+    world = new_store(limits)
+    world.settle()
+    dead = World(world.log, limits=limits)
+    assert dead.machine.compaction is Compaction.WRITING
+    following = World(dead.log[:-1], limits=limits)
+    assert following.machine.compaction is Compaction.WRITING
+    following.settle()
+    assert following.machine.compaction is Compaction.NONE and {position.seq for position, _ in following.log} == {following.seq}
+
+
+def test_an_owner_that_closes_before_its_base_is_acknowledged_trims_nothing() -> None:
+    """The next one does (FS-12)."""
+    limits = FileLimits(segments_max=0)
+    world = World(new_store(limits).log, limits=limits)
+    world.take(world.machine.close("close"))
+    world.settle()
+    assert world.machine.state is FileState.CLOSED and len({position.seq for position, _ in world.log}) == 2
