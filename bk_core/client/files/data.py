@@ -2,7 +2,8 @@
 
 A stage pulls from its source on its caller's thread and holds nothing meanwhile, so a source that hangs holds up nobody. What it has pulled
 goes as a run of entries to a ledger that no other stage writes to at that moment, so the run's entries are consecutive. A run that failed
-is written again, whole, to another ledger. No file names what the failed one may have left.
+is written again, whole, to another ledger. No file names what the failed one may have left. So is a run to a ledger that turns out to be
+gone, because somebody deleted it; whoever was to put what it held is told.
 
 A *lease* keeps data ledgers from being dropped: the one that is being filled, and those of a content that was staged and not yet put.
 """
@@ -16,6 +17,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -24,16 +26,19 @@ from bk_core.errors import (
     BkError,
     ClientClosedError,
     ClusterChangedError,
+    FileDataLostError,
     FileStoreError,
     ForkedClientError,
     InvalidArgumentError,
     NoClusterError,
+    NoSuchLedgerError,
     OperationTimeoutError,
     WrongClusterError,
     WrongPasswordError,
 )
+from bk_core.metadata.store import Watch
 from bk_core.protocol.files.content import Content, Extent
-from bk_core.threads import Monitor, SafeFuture, WorkerPool
+from bk_core.threads import Monitor, SafeFuture, WorkerPool, holds_lock
 
 PIECE_BYTES = 1 << 20
 RUN_PIECES = 4
@@ -107,9 +112,10 @@ def _nothing() -> None:
 class _Filling:
     """A data ledger that entries go to. One run at a time is written to it."""
 
-    __slots__ = ("bytes", "handle", "lease", "ledger_id")
+    __slots__ = ("bytes", "handle", "lease", "ledger_id", "watch")
 
     def __init__(self, handle: Any, lease: Lease) -> None:
+        self.watch: Watch | None = None
         self.handle = handle
         self.ledger_id = int(handle.ledger_id)
         self.lease = lease
@@ -120,7 +126,8 @@ class DataLedgers:
     """The data ledgers that one owner of a store fills, at most ``WRITERS_MAX`` at once.
 
     ``create`` makes one and returns its writer. ``hold`` has the store keep a ledger for a lease, and raises if the store has ended.
-    ``finish`` is handed what takes no more: (writer, its lease, whether it failed).
+    ``finish`` is handed what takes no more: (writer, its lease, whether it failed). ``watch`` watches the metadata of a ledger that is
+    filled, as one of ``watches``; whoever learns by it, or by reading, that the ledger is gone calls ``lost``.
     """
 
     def __init__(
@@ -130,6 +137,8 @@ class DataLedgers:
         hold: Callable[[Lease, int], None],
         finish: Callable[[Any, Lease, bool], None],
         leases: Leases,
+        watch: Callable[[int], Watch],
+        watches: list[Watch],
         *,
         timeout_s: float,
         piece_bytes: int = PIECE_BYTES,
@@ -139,6 +148,9 @@ class DataLedgers:
         self._hold = hold
         self._finish = finish
         self._leases = leases
+        self._watch = watch
+        self._watches = watches
+        self._gone: set[int] = set()  # known to be lost, with all bytes in them
         self._timeout_s = timeout_s
         self._piece = piece_bytes
         self._ledger_bytes = ledger_bytes
@@ -174,7 +186,30 @@ class DataLedgers:
             under_way = self.pool.call(partial(self._write, batch, lease, last, deadline if until_s is None else min(deadline, until_s)))
         if under_way is not None:
             _add(extents, self._written(under_way, until_s))
-        return Content(extents=tuple(extents))
+        content = Content(extents=tuple(extents))
+        self.check_there(content)
+        return content
+
+    def check_there(self, content: Content) -> None:
+        """FileDataLostError for bytes in a ledger that is known to be gone."""
+        for extent in content.extents:
+            if extent.ledger_id in self._gone:
+                what = f"data ledger {extent.ledger_id}, which held bytes that no file has yet, was deleted by somebody else"
+                raise FileDataLostError(f"{what}: write them again", ledger=extent.ledger_id).nothing_done()
+
+    def lost(self, ledger_id: int) -> None:
+        """Any thread: the ledger is gone. Nothing more goes there."""
+        for filling in self._without(ledger_id):
+            self._end(filling, failed=True)
+
+    @holds_lock
+    def _without(self, ledger_id: int) -> list[_Filling]:
+        """Those that nobody writes to; who does learns it when its run is done."""
+        with self._lock:
+            self._gone.add(ledger_id)
+            found = [one for one in self._idle if one.ledger_id == ledger_id]
+            self._idle = [one for one in self._idle if one.ledger_id != ledger_id]
+        return found
 
     def _written(self, future: SafeFuture[Extent], until_s: float | None) -> Extent:
         """Whatever became of the bytes, no file has them if this raises."""
@@ -214,6 +249,8 @@ class DataLedgers:
             self._hold(lease, filling.ledger_id)
             future = filling.handle.append_run(batch, offsets)
             last_entry = int(future.result(max(0.0, deadline - time.monotonic())))
+            if filling.ledger_id in self._gone:  # bookies take entries of a ledger that has no metadata any more, until they notice
+                raise NoSuchLedgerError(f"data ledger {filling.ledger_id} was deleted by somebody else", ledger=filling.ledger_id)
             failed = False
         except FutureTimeoutError as error:
             what = f"bytes of a file were not acknowledged by the bookies of data ledger {filling.ledger_id} in {self._timeout_s:g} s"
@@ -258,20 +295,30 @@ class DataLedgers:
         try:
             filling = _Filling(handle, self._leases.new())
             self._hold(filling.lease, filling.ledger_id)
+            filling.watch = self._watch(filling.ledger_id)
+            self._watches.append(filling.watch)
         except BaseException:
             handle.abandon()
             raise
         return filling
 
+    def _end(self, filling: _Filling, *, failed: bool) -> None:
+        if filling.watch is not None:
+            with suppress(ValueError):
+                self._watches.remove(filling.watch)
+            filling.watch.cancel()
+        self._finish(filling.handle, filling.lease, failed)
+
     def _give_back(self, filling: _Filling, failed: bool) -> None:
         with self._lock:
+            failed = failed or filling.ledger_id in self._gone
             if not (failed or self._over or filling.bytes >= self._ledger_bytes):
                 self._busy.remove(filling)
                 self._idle.append(filling)
                 self._lock.notify_all()
                 return
         try:
-            self._finish(filling.handle, filling.lease, failed)
+            self._end(filling, failed=failed)
         finally:  # behind that, because what waits for the last one comes behind its closing
             with self._lock:
                 self._busy.remove(filling)
@@ -286,7 +333,7 @@ class DataLedgers:
             self._over = True
             idle, self._idle = self._idle, []
         for filling in idle:
-            self._finish(filling.handle, filling.lease, False)
+            self._end(filling, failed=False)
         self._lock.until(lambda: not self._busy and not self._making, timeout_s)
 
     def abandon(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from _thread import RLock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +16,12 @@ INLINE_CHUNK = 1 << 20
 
 
 class ContentReader:
-    """Reads contents of one store's files. Any thread. ``close`` it."""
+    """Reads contents of one store's files. Any thread. ``close`` it. ``on_lost`` is told of each data ledger that turns out to be gone."""
 
-    def __init__(self, client: Any, log: str, password: bytes) -> None:
+    def __init__(self, client: Any, log: str, password: bytes, on_lost: Callable[[int], None] | None = None) -> None:
         self._client = client
         self._log = log
+        self._on_lost = on_lost
         self._password = password
         self._home = Home()
         self._lock = RLock()
@@ -72,6 +73,8 @@ class ContentReader:
                         at += len(payload)
         except (NoSuchLedgerError, NoSuchEntryError) as error:
             self._client.store.check_cluster()  # believed only of a cluster that is still there and the same (OWN-2)
+            if self._on_lost is not None:
+                self._on_lost(extent.ledger_id)
             raise self._lost(extent, str(error)) from error
 
     def _lost(self, extent: Extent, why: str) -> FileDataLostError:

@@ -143,6 +143,10 @@ def _end_threads(own: WorkerPool, worker: Worker, data: WorkerPool, watches: Ite
     worker.close()
 
 
+def _watch_data(works: FileWorks, changed: Callable[[int], None], ledger_id: int) -> Watch:
+    return works.watch_data(ledger_id, partial(changed, ledger_id))
+
+
 def _payload_bytes_max(client: LogClient) -> int:
     """The bytes that an entry of this client's ledgers may have, whatever their digest."""
     config = getattr(client, "config", None)
@@ -188,7 +192,6 @@ class FileStore:
         self._machine = opened.machine
         self._writer = opened.writer
         self._works = FileWorks(client, opened.writer, opened.listed.log_id, opened.listed.properties, password)
-        self._reader = ContentReader(client, self.log_name, password)
         self._holds = _Holds(self._lock, opened.machine)
         self._arrived: deque[_Change] = deque()
         self._undecided_bytes = 0
@@ -198,16 +201,19 @@ class FileStore:
         self._stopped = False
         self._own = WorkerPool(f"bookkeeper-files-{name}")
         self._worker = Worker(f"bookkeeper-files-{name}-worker")
+        self._watches: list[Watch] = []
         self._data = DataLedgers(
             name,
             self._works.create_data,
             self._holds.take,
             _weakly(self._finish_data),
             self._holds.leases,
+            partial(_watch_data, self._works, _weakly(self._data_changed)),
+            self._watches,
             timeout_s=self._timeout_s,
             piece_bytes=min(PIECE_BYTES, _payload_bytes_max(client)),
         )
-        self._watches: list[Watch] = []
+        self._reader = ContentReader(client, self.log_name, password, _weakly(self._data.lost))
         threads = (self._own, self._worker, self._data.pool)
         weakref.finalize(self, _end_threads, *threads, self._watches).atexit = False  # one that was dropped
         close_with = getattr(client, "close_with", None)
@@ -427,6 +433,7 @@ class FileStore:
 
     def _put(self, path: str, content: Content, overwrite: bool, parents: bool, timeout_s: float | None) -> FileStatus:
         machine = self._machine
+        self._data.check_there(content)
 
         def act(token: _Change) -> list[FileEffect]:
             return machine.put(token, path, content, overwrite, parents, now_ms())
@@ -443,10 +450,10 @@ class FileStore:
     @checked(timeout_s=SECONDS)
     def rename(self, src: str, dst: str, *, overwrite: bool = False, timeout_s: float | None = None) -> FileStatus:
         """Give a file, or a directory with all in it, another path, in one atomic change. The directory above ``dst`` must be there.
-        ``overwrite`` replaces a file or an empty directory.
+        ``overwrite`` replaces a file by a file, and an empty directory by a directory.
 
-        NoSuchPathError, PathExistsError, PathNotDirectoryError, DirectoryNotEmptyError, InvalidPathError; InvalidArgumentError for the
-        root, and for a directory that would come to lie in itself.
+        NoSuchPathError, PathExistsError, DirectoryNotEmptyError, InvalidPathError; PathNotDirectoryError and PathIsDirectoryError for kinds
+        that do not fit; InvalidArgumentError for the root, and for a directory that would come to lie in itself.
         """
         found: FileStatus = self._change(
             f"renaming {src!r} to {dst!r}", lambda token: self._machine.rename(token, src, dst, overwrite, now_ms()), timeout_s
@@ -674,6 +681,23 @@ class FileStore:
         else:
             lease.release()
             self._nudge()
+
+    def _data_changed(self, ledger_id: int) -> None:
+        """Any thread: a ledger that is being filled, or was, has other metadata, or none any more."""
+        self._worker.submit(partial(self._look_at_data, ledger_id))
+
+    def _look_at_data(self, ledger_id: int) -> None:
+        if self._stopped:
+            return
+        try:
+            if not self._works.is_data_gone(ledger_id):
+                return
+        except BkError as error:
+            log.warning("file store %s: data ledger %d cannot be looked at now, trying again: %s", self.name, ledger_id, error)
+            self._worker.later(f"look {ledger_id}", AGAIN_S, partial(_weakly(self._look_at_data), ledger_id))
+            return
+        log.error("file store %s: data ledger %d was deleted by somebody else; files may have lost their bytes", self.name, ledger_id)
+        self._data.lost(ledger_id)
 
     def _look_for_leases(self) -> None:
         """Whoever drops what was staged wakes nobody: it may be a finalizer, which may wait for nothing."""

@@ -12,7 +12,7 @@ from bk_core.client.driver import as_bk_error, outcome_of
 from bk_core.client.files.nodes import check_node, create_data_ledger, delete_data_ledger
 from bk_core.client.identity import close_own
 from bk_core.client.janitor import trim_log
-from bk_core.client.list_store import LogClient, log_path, read_ledger_list
+from bk_core.client.list_store import LogClient, ledger_exists, log_path, read_ledger_list
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.writers import WRITER
 from bk_core.errors import BkError, ForeignLedgerError, LogTakenOverError, NoSuchLogError
@@ -91,6 +91,17 @@ class FileWorks:
         return found
 
     # --- data ledgers -----------------------------------------------------------------------------------------------------
+
+    def watch_data(self, ledger_id: int, callback: Callable[[], None]) -> Watch:
+        """``callback`` after each change of the ledger's metadata, on any thread."""
+        return self._client.store.watch_ledger(ledger_id, callback)
+
+    def is_data_gone(self, ledger_id: int) -> bool:
+        """Believed only of a cluster that is still there and the same (OWN-2)."""
+        if ledger_exists(self._client, ledger_id):
+            return False
+        self._client.store.check_cluster()
+        return True
 
     def create_data(self) -> Any:
         return create_data_ledger(self._client, self._log, self._log_id, self._properties, self._password)

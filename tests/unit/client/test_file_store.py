@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -1150,3 +1151,66 @@ def test_fs_18_the_list_of_a_store_that_is_opened_often_stays_short(uri: str) ->
         assert len([one for one in client.list_ledgers()]) <= limit + 6
         with FileStore.open(client, "a") as store:
             assert {path: int(store.read(f"/{path}")) % 7 for path in names(store)} == {str(number): number for number in range(7)}
+
+
+# --- data ledgers that somebody deletes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learns", ["by its watch", "by reading"])
+def test_nothing_more_goes_to_a_data_ledger_that_is_gone(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, learns: str
+) -> None:
+    if learns == "by reading":
+        monkeypatch.setattr(works_module.FileWorks, "watch_data", lambda *_: SimpleNamespace(cancel=lambda: None))
+    with FileStore.open(client, "a") as store:
+        store.put("/lost", BIG)
+        (gone,) = ledgers_of(store, "/lost")
+        staged = store.stage(BIG)
+        assert [extent.ledger_id for extent in staged.content.extents] == [gone]
+        client.delete_ledger(gone, even_if_listed=True)
+        if learns == "by reading":
+            with pytest.raises(FileDataLostError):
+                store.read("/lost")
+        eventually(lambda: gone in store._data._gone)
+        with pytest.raises(FileDataLostError, match="write them again") as caught:
+            store.put("/staged", staged)
+        assert not caught.value.outcome_unknown and not store.exists("/staged")
+        staged.release()
+        store.put("/new", BIG)
+        (other,) = ledgers_of(store, "/new")
+        assert other != gone and store.read("/new") == BIG
+        store.put("/lost", BIG)
+        assert store.read("/lost") == BIG
+        eventually(lambda: store.flush() is None and gone not in nodes(client))
+        assert len(store._watches) == 2  # of the log's list and of the ledger that is being filled
+    assert "Traceback" not in caplog.text
+
+
+def test_a_run_to_a_data_ledger_that_goes_meanwhile_is_written_again(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put("/first", BIG)
+    (gone,) = ledgers_of(store, "/first")
+    hold = store._data._hold
+
+    def lose(lease: Any, ledger_id: int) -> None:
+        hold(lease, ledger_id)
+        if ledger_id == gone:
+            store._data.lost(gone)
+
+    monkeypatch.setattr(store._data, "_hold", lose)
+    store.put("/second", BIG)
+    assert gone not in ledgers_of(store, "/second") and store.read("/second") == BIG
+    assert [one.ledger_id for one in store._data._idle] == ledgers_of(store, "/second")
+
+
+def test_watches_of_data_ledgers_go_with_them(client: bk_core.BookKeeper, store: FileStore) -> None:
+    """A change of the metadata that leaves the ledger there changes nothing."""
+    small(store, ledger=1)
+    for number in range(5):
+        store.put(f"/{number}", BIG)
+    assert len(store._watches) == 1, "of the log's list"
+    small(store)
+    store.put("/x", BIG)
+    (ledger_id,) = ledgers_of(store, "/x")
+    store._data_changed(ledger_id)
+    store.put("/y", BIG)
+    assert ledgers_of(store, "/y") == [ledger_id] and len(store._watches) == 2
