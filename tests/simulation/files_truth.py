@@ -187,6 +187,8 @@ def _refused_rename(state: State, path: str, target: str, overwrite: bool) -> ty
         return NoSuchPathError
     if target in state.nodes and not overwrite:
         return PathExistsError
+    if target in state.nodes and state.nodes[target].is_directory != state.nodes[path].is_directory:
+        return PathIsDirectoryError if state.nodes[target].is_directory else PathNotDirectoryError
     if path != target and any(state.below(target)):
         return DirectoryNotEmptyError
     return None

@@ -441,6 +441,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "tests/unit/files/test_data_ledgers.py::test_fs_14_a_dropped_ledger_is_never_referred_to_again",
     ),
     UnitMutation(
+        "FS-19",
+        "bk_core.protocol.files.changes",
+        "(old.children is None) != (node.children is None)",
+        "False",
+        "tests/unit/files/test_changes.py::test_fs_19_a_rename_replaces_its_own_kind_alone",
+    ),
+    UnitMutation(
         "FS-17",
         "bk_core.client.files.view",
         " and not self._is_trimmed",

@@ -11,19 +11,25 @@ import re
 import sys
 import tempfile
 import threading
+import weakref
+from _thread import RLock
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
+from glob import has_magic
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote
 from weakref import WeakValueDictionary
 
-from bk_core.client.client import connect
+from bk_core.client.client import BookKeeper, connect
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import own_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.moments import moment
 from bk_core.errors import (
+    BkError,
+    BlockingCallError,
     FileStoreClosedError,
     InvalidArgumentError,
     LogWriterAliveError,
@@ -34,7 +40,7 @@ from bk_core.errors import (
     PathNotDirectoryError,
 )
 from bk_core.protocol.files.content import Content, FileStatus
-from bk_core.threads import Home
+from bk_core.threads import Home, SafeFuture, is_ending, start_aside, wait_done
 
 try:
     from fsspec import register_implementation
@@ -52,6 +58,7 @@ _QUERY = re.compile(r"\?(?=(?:uri|mode|password)=)")  # another question mark is
 _FSSPEC_OPTIONS = {"skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop", "batch_size"}
 _SPOOL_BYTES = 8 << 20  # of a file that is being written: more of it goes to a temporary file of this machine
 _CHUNK = 1 << 20
+LEAVING_S = 60.0  # the longest wait for an instance that was dropped to give its store up
 
 
 class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -266,6 +273,17 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _rm(self, path: str) -> None:
         self.rm_file(path)
 
+    def expand_path(self, path: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> Any:
+        """As fsspec's, but a name that there is stands for itself, whatever characters it has; else it may be a pattern."""
+        given = self._strip_protocol(path if isinstance(path, list) else [path])
+        with self._one_moment():
+            named = {one for one in given if has_magic(one) and self.exists(one)}
+            found = set(named)
+            for one in named if recursive else ():
+                found.update(self.find(one, maxdepth=maxdepth, withdirs=True))
+            rest = [one for one in given if one not in named]
+            return sorted(found.union(super().expand_path(rest, recursive, maxdepth, **options) if rest else ()))
+
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """A directory goes with all below it in one step. ``maxdepth`` leaves what is deeper, and the directories that hold it."""
         for one in self.expand_path(path):
@@ -305,10 +323,21 @@ class _ReadFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def __init__(self, fs: BookKeeperFileSystem, path: str, content: Content, **options: Any) -> None:
         self._content = content
-        super().__init__(fs, path, "rb", size=content.size, **options)
+        super().__init__(fs, path, "rb", **{**options, "size": content.size})
+
+    def __reduce__(self) -> Any:
+        """It reads the same bytes elsewhere, from where it is, as long as the store keeps them."""
+        options = {"block_size": self.blocksize, "cache_type": self.cache.name, **self.kwargs}
+        return _reopened, (self.fs, self.path, self._content, self.loc, options)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return self.fs._read_content(self._content, start, end)  # type: ignore[no-any-return]
+
+
+def _reopened(fs: BookKeeperFileSystem, path: str, content: Content, at: int, options: dict[str, Any]) -> _ReadFile:
+    file = _ReadFile(fs, path, content, **options)
+    file.seek(at)
+    return file
 
 
 class _WrittenFile(io.BufferedIOBase):
@@ -318,6 +347,7 @@ class _WrittenFile(io.BufferedIOBase):
     def __init__(self, fs: BookKeeperFileSystem, path: str, *, exclusive: bool, autocommit: bool) -> None:
         super().__init__()
         self._owner = fs._owner()
+        self._fs = fs  # whose connection ends when nobody refers to it
         self.path = path
         self._exclusive = exclusive
         self._autocommit = autocommit
@@ -398,6 +428,7 @@ class _Connection:
             self.client.close()
             raise
         self._closed = False
+        weakref.finalize(self, _leave, (uri, store), self._home, self.files, self.client).atexit = False  # one that was dropped
 
     @property
     def is_open(self) -> bool:
@@ -415,26 +446,66 @@ class _Connection:
 
 
 _Key = tuple[str, str, bytes, str, bool]
+_Store = tuple[str, str]
 _connections: WeakValueDictionary[_Key, _Connection] = WeakValueDictionary()
-_lock = threading.Lock()
+_leaving: deque[tuple[_Store, SafeFuture[None]]] = deque()
+_connecting: list[_Key] = []  # under the lock
+_lock = RLock()
 
 
 def _begin_anew() -> None:
     """In a forked child: a thread that it does not have may have taken the lock."""
     global _lock
-    _lock = threading.Lock()
+    _lock = RLock()
+    _leaving.clear()
+    _connecting.clear()
+
+
+def _leave(of: _Store, home: Home, files: FileStore | FileStoreView, client: BookKeeper) -> None:
+    """Whoever drops the last instance waits for nothing; whoever opens the store next waits for this. It takes no lock: it may run wherever
+    memory is taken."""
+    if not home.is_here or is_ending():
+        return
+    gone: SafeFuture[None] = SafeFuture()
+    _leaving.append((of, gone))
+
+    def close() -> None:
+        try:
+            with suppress(BkError), closing(client):
+                files.close()
+        finally:
+            with suppress(ValueError):
+                _leaving.remove((of, gone))
+            gone.set_result(None)
+
+    start_aside(close, "bookkeeper-fsspec-leaves")
 
 
 os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _connection(key: _Key) -> _Connection:
-    """The one that the process has: fsspec makes an instance for each thread, and two owners of a store would end one another."""
+    """The one that the process has: fsspec makes an instance for each thread, and two owners of a store would end one another.
+    BlockingCallError in a handler of a signal that interrupts a call which connects."""
     with _lock:
         connection = _connections.get(key)
         if connection is None or not connection.is_open:
-            connection = _connections[key] = _Connection(*key)
+            if _connecting:
+                what = f"opening file store {key[1]!r} has to wait for another call of bk:// that this handler of a signal has interrupted"
+                raise BlockingCallError(f"{what}: let it set a flag, raise, or start a thread")
+            connection = _connections[key] = _connected(key)
         return connection
+
+
+def _connected(key: _Key) -> _Connection:
+    _connecting.append(key)
+    try:
+        for of, gone in tuple(_leaving):
+            if of == key[:2]:
+                wait_done(gone, LEAVING_S)
+        return _Connection(*key)
+    finally:
+        _connecting.clear()
 
 
 def _owner_here(key: _Key) -> FileStore | None:

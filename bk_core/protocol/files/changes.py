@@ -83,6 +83,10 @@ def rename(tree: FileTree, src: str, dst: str, overwrite: bool, now_ms: int) -> 
     old = tree.find(dst)
     if old is not None and not overwrite:
         raise PathExistsError(f"{shown(dst)} exists already, and overwriting it was not asked for", path=dst)
+    if old is not None and (old.children is None) != (node.children is None):  # FS-19
+        if old.children is not None:
+            raise PathIsDirectoryError(f"{shown(dst)} is a directory, so the file {shown(src)} cannot take its place", path=dst)
+        raise PathNotDirectoryError(f"{shown(dst)} is a file, so the directory {shown(src)} cannot take its place", path=dst)
     if old is not None and old.children and src != dst:
         raise DirectoryNotEmptyError(f"the directory {shown(dst)} is not empty, so nothing can take its place", path=dst)
     return Decided(Rename(src, dst, now_ms) if src != dst else None, lambda after: after.status(dst))

@@ -103,12 +103,12 @@ class FileMachine(LogKeeping):
         return self._change(token, lambda tree: changes.mkdirs(tree, path, in_calendar(now_ms)))
 
     def rename(self, token: Any, src: str, dst: str, overwrite: bool, now_ms: int) -> list[FileEffect]:
-        """``src`` with all in it lies at ``dst`` from now on, with ``overwrite`` instead of a file or an empty directory. Completes with
-        the FileStatus of ``dst``.
+        """``src`` with all in it lies at ``dst`` from now on, with ``overwrite`` a file instead of a file, a directory instead of an empty
+        one (FS-19). Completes with the FileStatus of ``dst``.
 
         InvalidPathError (also if a path below became too long); NoSuchPathError (``src``, or the directory of ``dst``);
-        InvalidArgumentError (the root, or into itself); PathNotDirectoryError; PathExistsError (also if both are the same);
-        DirectoryNotEmptyError.
+        InvalidArgumentError (the root, or into itself); PathExistsError (also if both are the same); PathNotDirectoryError (a part above
+        ``dst`` is a file, or ``dst`` is one and ``src`` is none); PathIsDirectoryError (``src`` alone is a file); DirectoryNotEmptyError.
         """
         return self._change(token, lambda tree: changes.rename(tree, src, dst, overwrite, in_calendar(now_ms)))
 

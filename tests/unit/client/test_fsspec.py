@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 import tomllib
@@ -29,6 +30,7 @@ from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
 from bk_core.errors import (
     BkError,
+    BlockingCallError,
     DirectoryNotEmptyError,
     FileDataLostError,
     FileStoreClosedError,
@@ -451,3 +453,73 @@ def test_a_time_that_no_calendar_has_is_shown_as_the_nearest(
     assert fs._owner().status("/d/x").modified_ms == told
     assert fs.info("/d/x")["mtime"] == fs.modified("/d/x") == shown
     assert [one["mtime"] for one in fs.ls("/d")] == [shown]
+
+
+def test_an_open_file_is_pickled_with_what_it_reads(fs: BookKeeperFileSystem) -> None:
+    fs.pipe_file("/large", LARGE)
+    with fs.open("/large", "rb", block_size=1 << 16, cache_type="bytes") as file:
+        assert file.read(10) == LARGE[:10]
+        copy = pickle.loads(pickle.dumps(file))
+        fs.mv("/large", "/moved")
+        assert (copy.tell(), copy.size, copy.blocksize, copy.cache.name) == (10, len(LARGE), 1 << 16, "bytes")
+        assert copy.read() == file.read() == LARGE[10:]
+        copy.close()
+    with fs.open("/new", "wb") as written, pytest.raises(TypeError):
+        pickle.dumps(written)
+
+
+def test_an_instance_that_is_dropped_leaves_its_store_to_the_next(uri: str) -> None:
+    """Also in the middle of a file that is read or written, which keeps the connection."""
+    for number in range(3):
+        fs = BookKeeperFileSystem(uri, "s", mode="rw", take_over=number == 1, skip_instance_cache=True)
+        fs.pipe_file(f"/{number}", b"x")
+        file = fs.open(f"/written{number}", "wb")
+        read = fs.open("/0")
+        del fs
+        gc.collect()
+        file.write(b"y")
+        file.close()
+        assert read.read() == b"x"
+        del file, read
+        gc.collect()
+    fs = fsspec.filesystem("bk", uri=uri, store="s", mode="rw")
+    assert fs.ls("/", detail=False) == ["/0", "/1", "/2", "/written0", "/written1", "/written2"]
+    assert not module._leaving
+
+
+def test_a_name_with_the_characters_of_a_pattern_is_a_name_where_there_is_one(fs: BookKeeperFileSystem) -> None:
+    odd = ["/odd/[x]", "/odd/*", "/odd/a?"]
+    for path in [*odd, "/odd/x", "/odd/ab", "/odd/[d]/deep/[x]", "/odd/d/y"]:
+        fs.pipe_file(path, path.encode())
+    assert fs.expand_path("/odd/[x]") == ["/odd/[x]"]
+    assert fs.expand_path("/odd/[d]", recursive=True) == ["/odd/[d]", "/odd/[d]/deep", "/odd/[d]/deep/[x]"]
+    assert fs.expand_path(["/odd/a?", "/odd/[a-b]b"]) == ["/odd/a?", "/odd/ab"]
+    assert fs.cat("/odd/*") == b"/odd/*" and fs.cat(odd) == {path: path.encode() for path in odd}
+    fs.rm("/odd/[x]")
+    fs.mv("/odd/a?", "/odd/b?")
+    fs.cp_file("/odd/*", "/odd/[e]")
+    fs.rm("/odd/*")
+    fs.rm("/odd/[d]", recursive=True)
+    assert fs.find("/odd") == ["/odd/[e]", "/odd/ab", "/odd/b?", "/odd/d/y", "/odd/x"]
+    fs.rm("/odd/[x]")  # a pattern now
+    assert not fs.exists("/odd/x")
+    with pytest.raises(FileNotFoundError):
+        fs.rm("/odd/[x]")
+
+
+def test_a_handler_that_strikes_while_another_call_connects_is_told_to_wait_elsewhere(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[BaseException] = []
+    connect = module.connect
+
+    def struck(where: str) -> bk_core.BookKeeper:
+        if not said:
+            try:
+                BookKeeperFileSystem(uri, "s", mode="rw", skip_instance_cache=True).ls("/")
+            except BaseException as error:
+                said.append(error)
+        return connect(where)
+
+    monkeypatch.setattr(module, "connect", struck)
+    fs = BookKeeperFileSystem(uri, "s", mode="rw", skip_instance_cache=True)
+    assert fs.ls("/") == []
+    assert [type(error) for error in said] == [BlockingCallError]

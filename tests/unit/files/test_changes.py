@@ -128,8 +128,7 @@ def test_rename_keeps_the_file_and_moves_all_below(store: Store) -> None:
     assert store.tree.status("/").modified_ms == store.tree.status("/e").modified_ms == store.clock
 
 
-@pytest.mark.parametrize("src", ["/d/f", "/e"])
-@pytest.mark.parametrize("dst", ["/g", "/d/empty"])
+@pytest.mark.parametrize(("src", "dst"), [("/d/f", "/g"), ("/e", "/d/empty")])
 def test_rename_replaces_a_file_or_an_empty_directory(store: Store, src: str, dst: str) -> None:
     store.put("/g", large(7))
     count, status = store.tree.count, store.tree.status(src)
@@ -156,8 +155,8 @@ def test_rename_replaces_a_file_or_an_empty_directory(store: Store, src: str, ds
         ("/e", "/e", False, PathExistsError),
         ("/d/f", "/d/f", False, PathExistsError),
         ("/e", "/d", True, DirectoryNotEmptyError),
-        ("/d/f", "/d", True, DirectoryNotEmptyError),
-        ("/d/f", "/", True, DirectoryNotEmptyError),
+        ("/d/f", "/d", True, PathIsDirectoryError),
+        ("/d/f", "/", True, PathIsDirectoryError),
         ("/d/f", "/", False, PathExistsError),
     ],
 )
@@ -166,6 +165,22 @@ def test_rename_refuses(store: Store, src: str, dst: str, overwrite: bool, error
     with pytest.raises(error):
         store.rename(src, dst, overwrite)
     assert store.paths() == before
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "error"),
+    [("/d/f", "/d/empty", PathIsDirectoryError), ("/d/f", "/e", PathIsDirectoryError), ("/e", "/d/f", PathNotDirectoryError)],
+)
+def test_fs_19_a_rename_replaces_its_own_kind_alone(store: Store, src: str, dst: str, error: type[Exception]) -> None:
+    """FS-19. A log in which an earlier version has done it is read on."""
+    before = store.paths()
+    with pytest.raises(PathExistsError):
+        store.rename(src, dst)
+    with pytest.raises(error, match="cannot take its place"):
+        store.rename(src, dst, overwrite=True)
+    assert store.paths() == before
+    store.tree.apply(Rename(src, dst, store.clock))
+    assert not store.tree.exists(src) and store.tree.exists(dst)
 
 
 def test_rename_to_itself_changes_nothing_when_it_may(store: Store) -> None:
