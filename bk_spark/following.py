@@ -43,7 +43,7 @@ _log = logging.getLogger("bk_spark.stream")
 
 
 def retried(call: Callable[[], T], timeout_s: float = RETRY_S) -> T:
-    """Repeat what only reads while it fails in a way that may pass: nobody else repeats a call of the driver (5.13)."""
+    """Repeat what only reads while it fails in a way that may pass: nobody else repeats a call of the driver (spark-connectors.md 5.13)."""
     deadline = time.monotonic() + timeout_s
     pause = 0.05
     while True:

@@ -60,7 +60,8 @@ def schema_of(options: Options) -> StructType:
 
 
 def batch_reader(options: Options, schema: StructType) -> DataSourceReader:
-    """Only with ``pushdown=true`` a reader with ``pushFilters``: Spark refuses one that has it while its conf is off (5.5)."""
+    """Only with ``pushdown=true`` a reader with ``pushFilters``: Spark refuses one that has it while its conf is off (spark-connectors.md
+    5.5)."""
     takes = BATCH_OPTIONS if options.metadata is None else _ALWAYS | TABLES[options.metadata].takes
     what = "a batch read of rows" if options.metadata is None else f"metadata={options.metadata}"
     refuse_others(options, takes, what)

@@ -40,7 +40,8 @@ ROUTED_RUN_BYTES = 512 << 10
 
 
 def task_identity() -> tuple[str, int, int]:
-    """(query id or "", partition, attempt). Only a task can tell the query id, which the checkpoint keeps over restarts (5.3)."""
+    """(query id or "", partition, attempt). Only a task can tell the query id, which the checkpoint keeps over restarts
+    (spark-connectors.md 5.3)."""
     context = TaskContext.get()
     if context is None:
         return "", 0, 0

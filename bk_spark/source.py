@@ -25,7 +25,7 @@ class BookKeeperDataSource(DataSource):
     """``spark.read.format("bookkeeper").option("log", "flights").load()`` and its three companions.
 
     Options are parsed, and mistakes in them told, by the first call that knows all of them: a catalog table's come with its schema.
-    Each call runs in a process of its own kind (5.1), which imports what it needs and not what the others do.
+    Each call runs in a process of its own kind (spark-connectors.md 5.1), which imports what it needs and not what the others do.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -43,7 +43,8 @@ class BookKeeperDataSource(DataSource):
 
     @plainly
     def schema(self) -> StructType:
-        """Spark pickles the source after this call, and calls it only where no schema was given (5.2): so what follows knows."""
+        """Spark pickles the source after this call, and calls it only where no schema was given (spark-connectors.md 5.2): so what follows
+        knows."""
         from bk_spark.reader import schema_of
 
         self._inferred = True

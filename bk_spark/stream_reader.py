@@ -111,7 +111,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def initialOffset(self) -> dict[str, Any]:
-        """Spark does not store it and asks again (5.6), so it is fixed for the run, and with ``readerName`` for ever."""
+        """Spark does not store it and asks again (spark-connectors.md 5.6), so it is fixed for the run, and with ``readerName`` for
+        ever."""
         if self._initial is None:
             client = client_for(self._options.uri, self._options.protocol)
             reader = self._options.reader_name
@@ -154,7 +155,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes what is read in this run. Called before ``initialOffset``, after a restart too (5.7)."""
+        """Fixes what is read in this run. Called before ``initialOffset``, after a restart too (spark-connectors.md 5.7)."""
         self._target = {name: (snapshot.view.log_id, snapshot.end) for name, snapshot in self._snapshots(fresh=True).items()}
 
     @plainly
@@ -317,10 +318,10 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def commit(self, end: dict[str, Any]) -> None:
-        """A hint only (5.6): nothing is released by it."""
+        """A hint only (spark-connectors.md 5.6): nothing is released by it."""
 
     def stop(self) -> None:
-        """Spark seldom calls this, but ends the process (5.1): nothing outside it needs a goodbye."""
+        """Spark seldom calls this, but ends the process (spark-connectors.md 5.1): nothing outside it needs a goodbye."""
         logs, self._logs = self._logs, None
         if logs is not None:
             logs.close()
@@ -329,7 +330,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """LogDataLossError if start > end: returning nothing would lose rows silently (5.6 d)."""
+        """LogDataLossError if start > end: returning nothing would lose rows silently (spark-connectors.md 5.6 d)."""
         before, after = from_json(start), from_json(end)
         self._refuse_unknown_first(start, end)
         snapshots = self._reaching(after)
@@ -349,7 +350,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return partitions_of(client, self._options, {name: snapshot.view for name, snapshot in snapshots.items()}, ranges, self._learned)
 
     def _refuse_unknown_first(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """A batch 0 that an earlier run planned began where *its* initialOffset was, which nobody wrote down (5.6)."""
+        """A batch 0 that an earlier run planned began where *its* initialOffset was, which nobody wrote down (spark-connectors.md 5.6)."""
         if start != self._initial or self._options.reader_name is not None or json.dumps(end) in self._planned:
             return
         moving = [name for name in from_json(start) if depends_on_now(self._options, name, unnamed_place(self._options))]

@@ -62,7 +62,7 @@ class BookKeeperWriter(DataSourceArrowWriter):
 
 
 class BookKeeperStreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream``. A fresh object commits each batch (5.1); the query id comes with the messages.
+    """``df.writeStream``. A fresh object commits each batch (spark-connectors.md 5.1); the query id comes with the messages.
 
     Output mode complete replaces the log's contents with every batch.
     """

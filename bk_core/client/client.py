@@ -156,8 +156,8 @@ class BookKeeper:
     ) -> WriteHandle:
         """Create a ledger and return its writer (CR-1..CR-7). NotEnoughBookiesError, LedgerExistsError (only with ``ledger_id``).
 
-        ``guaranteed_write_quorum``: entries are acknowledged at Qa and end up on all Qw bookies before the ledger is closed (section 9 of
-        the rules; marked in the custom metadata for good, G-0). ``caller_ids``: every append names its entry id (WR-2).
+        ``guaranteed_write_quorum``: entries are acknowledged at Qa and end up on all Qw bookies before the ledger is closed
+        (replication-protocol.md 9; marked in the custom metadata for good, G-0). ``caller_ids``: every append names its entry id (WR-2).
         ``deferred_sync``: bookies acknowledge before they sync, and ``WriteHandle.force`` makes entries durable and readable (WR-17).
         """
         check_sizes(ensemble_size, write_quorum_size, ack_quorum_size)

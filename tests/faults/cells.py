@@ -225,7 +225,7 @@ def speculation(cell: Cell) -> None:
 
 
 def first_offset_twice(cell: Cell) -> None:
-    """``latest``, asked for twice in a run while rows come in, and again after the driver died in batch 0 (5.6)."""
+    """``latest``, asked for twice in a run while rows come in, and again after the driver died in batch 0 (spark-connectors.md 5.6)."""
     cell.read_from(f"{cell.log}-in", startingOffsets="latest", readerName="me")
     cell.add_rows(expected=False)
     cell.answers["rows"] = cell.rows_by_client

@@ -398,7 +398,8 @@ def test_kill_9_keeps_every_run_acknowledged(tmp_path: Path) -> None:
 
 
 def test_kill_9_keeps_fences_that_answers_relied_on(tmp_path: Path) -> None:
-    """B-3, B-4, B-6 (R20, R21, R22; 14.1 item 3): once a fence read is answered, positive or negative, no restart opens the ledger."""
+    """B-3, B-4, B-6 (R20, R21, R22; replication-protocol.md 14.1 item 3): once a fence read is answered, positive or negative, no restart
+    opens the ledger."""
     child, port = spawn(tmp_path)
     peer = Peer(port)
     assert peer.request(m.AddRequest(1, 1, 0, KEY, body(1, 0))).status is Status.OK

@@ -454,7 +454,8 @@ class Writer(Client):
     # --- watching the machine --------------------------------------------------------------------------------------
 
     def observe(self) -> None:
-        """An entry is committed once the writer's LAC has reached it (0.3), though its run's callback waits for the run's last one."""
+        """An entry is committed once the writer's LAC has reached it (replication-protocol.md 0.3), though its run's callback waits for the
+        run's last one."""
         machine = self.machine
         if self.options.fault_domains_min > 1 and machine.state is WriterState.OPEN:
             self._watch.domains(machine)

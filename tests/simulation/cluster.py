@@ -83,7 +83,7 @@ class Cluster:
         self.truths: dict[int, Truth] = {}
         self.clients: list[Client] = []
         self.logs: list[LogTruth] = []
-        self.alarms: list[str] = []  # error lines of machines: each is a finding (style 1D)
+        self.alarms: list[str] = []  # error lines of machines: each is a finding (papers.md 9)
         self.bookies = {f"b{i + 1}": SimBookie(self, f"b{i + 1}", i) for i in range(bookies)}
         self.bits = {name: bookie.index for name, bookie in self.bookies.items()}
         self.registry_knows = False  # the registry notices crashes at once (written scenarios)

@@ -169,7 +169,8 @@ def acked_entries_reach_ack_quorum(cluster: Cluster, truth: Truth) -> Finding:
 
 @invariant("WR-7", ACK)
 def acked_entries_span_domains(cluster: Cluster, truth: Truth) -> Finding:
-    """Not in 13.1: the optional predicate, on the bookies that hold the positions when the entry is acknowledged."""
+    """Not in replication-protocol.md 13.1: the optional predicate, on the bookies that hold the positions when the entry is
+    acknowledged."""
     if truth.domains_min < 2 or truth.lost or truth.metadata.state is not LedgerState.OPEN:
         return None
     for e in truth.new_acks:
@@ -423,7 +424,8 @@ def recoverer_lower_bound(cluster: Cluster, truth: Truth) -> Finding:
 
 @invariant("RC-5", FENCED)
 def fences_cover_before_reading(cluster: Cluster, truth: Truth) -> Finding:
-    """Not in 13.1: nothing else would notice (Q-9). No write set of the ensemble read from may hold an ack quorum of unpromised bookies."""
+    """Not in replication-protocol.md 13.1: nothing else would notice (Q-9). No write set of the ensemble read from may hold an ack quorum
+    of unpromised bookies."""
     for who, ensemble, promised in truth.reading:
         md = truth.history[0].metadata
         for start in range(md.ensemble_size):

@@ -1,4 +1,4 @@
-"""Safety of logs, 10.5: one function per invariant.
+"""Safety of logs, replication-protocol.md 10.5: one function per invariant.
 
 | id | function |
 |---|---|

@@ -1,4 +1,5 @@
-"""Leaders of a log in the simulated world: each performs whole ledger operations with writers and recoverers of its own (section 10)."""
+"""Leaders of a log in the simulated world: each performs whole ledger operations with writers and recoverers of its own
+(replication-protocol.md 10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rules broken on purpose (13.4). Each mutation replaces methods of production classes for the time of one run; the swarm must notice.
+"""Rules broken on purpose (replication-protocol.md 13.4). Each mutation replaces methods of production classes for the time of one run; the
+swarm must notice.
 
 A mutation names the invariants of which one must fire. ``forced`` pins what the rule is about (see ``options.override``), the rest is drawn
 as always. "crash" as an expectation: an assertion inside a machine noticed first.

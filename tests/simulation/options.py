@@ -1,4 +1,4 @@
-"""What a seed decides before anything happens: weather, quorums, options of the machines, limits, and who takes part (style lesson 11)."""
+"""What a seed decides before anything happens: weather, quorums, options of the machines, limits, and who takes part (papers.md 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rare states that some seed must reach, or the swarm is weaker than it looks (style 1D, lesson 15)."""
+"""Rare states that some seed must reach, or the swarm is weaker than it looks (papers.md 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Races written down instead of waited for (style lesson 14). README.md teaches the vocabulary in one page.
+"""Races written down instead of waited for (papers.md 9). README.md teaches the vocabulary in one page.
 
 Everything is deterministic: each message takes 1 ms, each sync 1 ms, timers are exact, and replacements are the first spare bookie in
 name order. Time only passes inside ``run``, ``until`` and ``settle``. All invariants are checked after every step of it.

@@ -1,4 +1,4 @@
-"""One seed, one run: a storm in which only safety counts, then calm in which everything must come to its end (style lesson 12)."""
+"""One seed, one run: a storm in which only safety counts, then calm in which everything must come to its end (papers.md 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every broken rule is noticed, by an invariant that names it (13.4): a simulator that misses one is not finished."""
+"""Every broken rule is noticed, by an invariant that names it (replication-protocol.md 13.4): a simulator that misses one is not
+finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Some hundreds of seeds, the determinism of a seed, and that the checkers themselves work (style lessons 10-15)."""
+"""Some hundreds of seeds, the determinism of a seed, and that the checkers themselves work (papers.md 9)."""
 
 from __future__ import annotations
 

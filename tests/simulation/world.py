@@ -1,6 +1,6 @@
 """Time, chance and the network: one heap of timed events in one thread, everything drawn from one seed.
 
-Nothing here iterates a set or reads a clock, so a seed replays exactly (style lesson 10). Uniform delays miss the rare interleavings
+Nothing here iterates a set or reads a clock, so a seed replays exactly (papers.md 9). Uniform delays miss the rare interleavings
 (replication-protocol.md 13.5); therefore each message draws one of four speed classes that lie three orders of magnitude apart.
 """
 

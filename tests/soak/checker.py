@@ -22,7 +22,7 @@ SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """``rule`` is an id of the rule book; ``where`` names the ledger or the log."""
+    """``rule`` is an id of replication-protocol.md; ``where`` names the ledger or the log."""
 
     rule: str
     where: str

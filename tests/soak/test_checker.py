@@ -338,7 +338,7 @@ def test_a_broken_ledger_history_is_caught(rule: str, damage: Callable[[Story], 
 
 
 def test_an_entry_above_the_end_beside_a_java_recoverer_is_counted_by_itself() -> None:
-    """I-6, RC-7, D1; 14.1 items 4 and 8: only what was seen after Apache's client began to recover is excused."""
+    """I-6, RC-7, D1; replication-protocol.md 14.1 items 4 and 8: only what was seen after Apache's client began to recover is excused."""
     story = good_ledger()
     _tail_above_the_end(story)
     recover = _find(story, "recover")

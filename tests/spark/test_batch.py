@@ -81,7 +81,7 @@ def test_rows_come_back(spark: SparkSession, load: Callable[..., Any], save: Cal
     assert [f.dataType for f in back.schema.fields] == [f.dataType for f in frame.schema.fields]
     assert load(log=log, maxBytesPerPartition="20k").rdd.getNumPartitions() > 3
     save(frame.where("id < 10"), log=log)
-    assert back.count() == 10_000  # one DataFrame is one snapshot (5.5)
+    assert back.count() == 10_000  # one DataFrame is one snapshot (spark-connectors.md 5.5)
     assert load(log=log).count() == 10_010
     view = read_log(client, log)
     assert view.counts_before(view.end_position)[0] == 10_010
@@ -126,7 +126,7 @@ def test_a_failing_write_stays_invisible(
 
 def test_pushdown_changes_no_result(spark: SparkSession, load: Callable[..., Any], client: Any, flights: str) -> None:
     options = {"log": flights, "includeMetadata": "true"}
-    with pytest.raises(PySparkException, match="filterPushdown"):  # why it is an option (5.5)
+    with pytest.raises(PySparkException, match="filterPushdown"):  # why it is an option (spark-connectors.md 5.5)
         load(**options, pushdown="true").count()
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:

@@ -198,7 +198,7 @@ def test_overwrite_and_a_write_that_fails(sinks: Sinks, log: str) -> None:
         sinks.write(bad, log=f"{log}-new", entrySize="64")
     assert sinks.rows(log) == [10, 11]
     assert f"{log}-new" not in list_logs(sinks.client)
-    sinks.await_tasks()  # Spark aborts while the sibling still writes (5.9); what it made after that is the janitor's
+    sinks.await_tasks()  # Spark aborts while the sibling still writes (spark-connectors.md 5.9); what it made after that is the janitor's
     deadline = time.monotonic() + 120  # Spark does not say when its worker has heard of it
     while True:
         with suppress(NoSuchLogError):  # where nothing was left

@@ -1,4 +1,4 @@
-"""SQL: catalog tables, views, INSERT INTO (spark-connectors.md 5.12, trap 17 of 5.14)."""
+"""SQL: catalog tables, views, INSERT INTO (spark-connectors.md 5.12, and 5.14, no. 17)."""
 
 from __future__ import annotations
 

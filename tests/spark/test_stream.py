@@ -85,7 +85,7 @@ def test_a_replayed_batch_is_published_once(
     log: str,
     tmp_path: Path,
 ) -> None:
-    """A crash between the sink's commit and Spark's own: the batch is written again, with new messages (5.9)."""
+    """A crash between the sink's commit and Spark's own: the batch is written again, with new messages (spark-connectors.md 5.9)."""
     save(spark.range(50), log=log)
     copy(log, f"{log}-out")
     for name in ("0", ".0.crc"):
@@ -116,7 +116,7 @@ def test_two_queries_share_a_log(
 def test_a_stream_of_a_quiet_log_begins_with_what_comes(
     spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], copy: Callable[..., Any], log: str
 ) -> None:
-    """The default is latest, and nothing has come when Spark plans batch 0 (5.6)."""
+    """The default is latest, and nothing has come when Spark plans batch 0 (spark-connectors.md 5.6)."""
     save(spark.range(10), log=log)
     copy(log, f"{log}-out", startingOffsets="latest")
     save(spark.range(10, 20), log=log)
@@ -127,7 +127,8 @@ def test_a_stream_of_a_quiet_log_begins_with_what_comes(
 def test_a_restart_before_batch_0_commits(
     spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], copy: Callable[..., Any], log: str, tmp_path: Path
 ) -> None:
-    """Batch 0 is in ``offsets`` and not in ``commits``: Spark asks for the first offset again (5.6), and latest has moved on."""
+    """Batch 0 is in ``offsets`` and not in ``commits``: Spark asks for the first offset again (spark-connectors.md 5.6), and latest has
+    moved on."""
 
     options = {"startingOffsets": "latest", "readerName": "me"}
     save(spark.range(10), log=log)

@@ -295,7 +295,7 @@ def test_a_stream_has_no_end(client: Any, log: str, stream: Callable[..., Stream
             stream(**{option: "latest" if option == "endingOffsets" else "0"})
 
 
-# --- the first offset (5.6) ----------------------------------------------------------------------------------------------
+# --- the first offset (spark-connectors.md 5.6) -----------------------------------------------------------------------
 
 
 def test_the_first_offset_is_fixed_for_a_run(client: Any, log: str, stream: Callable[..., Stream]) -> None:
@@ -316,7 +316,7 @@ def test_options_that_would_do_nothing_are_errors(client: Any, log: str, stream:
 
 @pytest.mark.parametrize("limit", [None, ReadAllAvailable(), ReadMinRows(100)])
 def test_a_first_batch_may_be_empty(client: Any, log: str, stream: Callable[..., Stream], limit: Any) -> None:
-    """To Spark every offset is new to a query without any, so it plans a batch 0 even if nothing came (5.6)."""
+    """To Spark every offset is new to a query without any, so it plans a batch 0 even if nothing came (spark-connectors.md 5.6)."""
     put(client, log, range(5))
     run = stream(startingOffsets="latest")
     start = run.initial()
@@ -327,7 +327,8 @@ def test_a_first_batch_may_be_empty(client: Any, log: str, stream: Callable[...,
 
 
 def test_a_restart_before_batch_0_commits(client: Any, log: str, stream: Callable[..., Stream]) -> None:
-    """The trace of 5.6: run 2 asks for the first offset again and gets the end that run 1 planned: silent loss, if nobody looks."""
+    """The trace of spark-connectors.md 5.6: run 2 asks for the first offset again and gets the end that run 1 planned: silent loss, if
+    nobody looks."""
     put(client, log, range(5))
     run = stream(startingOffsets="latest")
     start = run.initial()

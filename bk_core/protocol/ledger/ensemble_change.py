@@ -1,4 +1,4 @@
-"""Ensemble changes: decide, store, install (section 4).
+"""Ensemble changes: decide, store, install (replication-protocol.md 4).
 
 Decided in one step from the failures recorded so far; one at a time (EC-4). From the decision until the compare-and-set is definite the
 window is open: adds go to the old ensemble, acknowledgements are recorded, and what may be committed is ``_positions_to_exclude``'s and

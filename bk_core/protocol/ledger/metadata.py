@@ -130,7 +130,8 @@ class LedgerMetadata:
 
     @property
     def guaranteed(self) -> bool:
-        """G-0: writers and recoverers must keep section 9's rules. With Qw = Qa they hold anyway and the mark means nothing."""
+        """G-0: writers and recoverers must keep the rules of replication-protocol.md 9. With Qw = Qa they hold anyway and the mark means
+        nothing."""
         return self.custom.get(GWQ_MARK) == b"1" and self.write_quorum_size > self.ack_quorum_size
 
     @property

@@ -21,7 +21,7 @@ class Failure:
 
     @property
     def denial(self) -> bool:
-        """A definite negative (0.3)."""
+        """A definite negative (replication-protocol.md 0.3)."""
         return self.status in DENIALS
 
     @property

@@ -1,4 +1,4 @@
-"""The ends of the writing of a ledger: closed, fenced, failed, abandoned (section 5, WR-11, WR-12)."""
+"""The ends of the writing of a ledger: closed, fenced, failed, abandoned (replication-protocol.md 5, WR-11, WR-12)."""
 
 from __future__ import annotations
 

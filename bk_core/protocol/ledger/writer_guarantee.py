@@ -1,4 +1,4 @@
-"""Guaranteed write quorum: which failed bookies may be replaced, and what happens to those that may not (section 9).
+"""Guaranteed write quorum: which failed bookies may be replaced, and what happens to those that may not (replication-protocol.md 9).
 
 Entries above the LAFR move into the next fragment, committed ones among them. A committed entry must keep an ack quorum of copies at
 unchanged positions, else a recoverer that looks at the new ensemble only could rule it out. So a failed bookie that such an entry needs is

@@ -1,4 +1,4 @@
-"""The decisions of a ledger's opener about its writer. Every default is the behaviour that the rule book recommends."""
+"""The decisions of a ledger's opener about its writer. Every default is the behaviour that replication-protocol.md recommends."""
 
 from __future__ import annotations
 

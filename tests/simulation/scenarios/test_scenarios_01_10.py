@@ -226,7 +226,7 @@ def _crash_with_a_fence_in_memory() -> tuple[Scenario, Callable[[], object]]:
 
 
 def test_scenario_05_a_denial_does_not_leave_before_the_fence_is_durable() -> None:
-    """B-4, RC-11, RC-23; section 14.1 item 3.
+    """B-4, RC-11, RC-23; replication-protocol.md 14.1 item 3.
 
     1. See above: b1 crashes with a fence mark in memory. Its denial never left; for r it has timed out, as b2 has.
     2. The late e0 reaches b1, which is not fenced and takes it. Nobody was promised otherwise: w acknowledges e0, rightly.
@@ -245,7 +245,7 @@ def test_scenario_05_a_denial_does_not_leave_before_the_fence_is_durable() -> No
 
 
 def test_scenario_06_a_denial_that_left_too_early_is_noticed() -> None:
-    """B-4 broken: the same story with the answer sent at once. I-12, I-11 and I-1 fire; section 14.1 item 3.
+    """B-4 broken: the same story with the answer sent at once. I-12, I-11 and I-1 fire; replication-protocol.md 14.1 item 3.
 
     1. The denials of b1 and b3 end the ledger before e0.
     2. b1 takes the late e0, against its word.

@@ -401,7 +401,7 @@ def test_scenario_16_somebody_has_replaced_the_failed_bookie_already() -> None:
 
 @pytest.mark.parametrize("meets", ["IN_RECOVERY", "CLOSED", "deleted"])
 def test_scenario_17_a_the_ledger_is_no_longer_ours_to_change(meets: str) -> None:
-    """EC-9 (IN_RECOVERY, CLOSED, NO_SUCH_LEDGER), WR-8, WR-11, WR-13, I-14, D1; R6, section 14.1 items 8 and 14.
+    """EC-9 (IN_RECOVERY, CLOSED, NO_SUCH_LEDGER), WR-8, WR-11, WR-13, I-14, D1; R6, replication-protocol.md 14.1 items 8 and 14.
 
     1. e0 is acknowledged; b3 has failed, e1 and e2 wait for the change.
     2. The ledger is being recovered, or has been, or is gone.
@@ -437,7 +437,7 @@ def test_scenario_17_a_the_ledger_is_no_longer_ours_to_change(meets: str) -> Non
 
 
 def test_scenario_17_b_a_writer_that_may_close_what_is_being_recovered() -> None:
-    """WR-11, WR-13, RC-18, RC-7, I-6, D1 (the other choice); section 14.1 item 8.
+    """WR-11, WR-13, RC-18, RC-7, I-6, D1 (the other choice); replication-protocol.md 14.1 item 8.
 
     1. e0 is acknowledged; e1 and e2 are on b1. r has found them and written them back, and its closing write is on the way.
     2. w hears FENCED and closes at e0, because its options say so.

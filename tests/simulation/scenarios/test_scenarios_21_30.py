@@ -18,7 +18,7 @@ DELAYED = WriterOptions(ensemble_change=EnsembleChangeMode.DELAYED)
 
 
 def test_scenario_21_a_a_bookie_is_replaced_and_comes_back() -> None:
-    """EC-7, EC-11, L-1; section 14.1 item 7.
+    """EC-7, EC-11, L-1; replication-protocol.md 14.1 item 7.
 
     1. All three must acknowledge. b1 fails and b4 takes its place; b4 does not answer.
     2. b1 is back, b4 times out, and the only spare bookie is b1: {0: b1 b2 b3} as at the beginning.
@@ -57,7 +57,7 @@ def test_scenario_21_b_a_failed_bookie_stays_for_want_of_another() -> None:
 
 @pytest.mark.parametrize("window", list(ChangeWindow))
 def test_scenario_22_later_entries_lose_an_ack_before_the_head_is_looked_at(window: ChangeWindow) -> None:
-    """EC-8, EC-10, EC-12, EC-14, WR-8, I-3; R9, section 14.1 items 1 and 2.
+    """EC-8, EC-10, EC-12, EC-14, WR-8, I-3; R9, replication-protocol.md 14.1 items 1 and 2.
 
     1. 4/2/2: e0 on b1 b2, e1 on b2 b3, e2 on b3 b4, e3 on b4 b1. All of e1 and e2 are acknowledged by their bookies; e0 waits for b1.
     2. b4, which has nothing to do with e0, fails; its replacement is on its way to the store when b1 answers for e0.
@@ -221,7 +221,7 @@ def test_scenario_26_not_enough_bookies_for_a_recovery() -> None:
 
 
 def test_scenario_27_the_closing_write_decides_between_two_recoverers() -> None:
-    """RC-18, RC-22, RC-7, I-6, I-7; section 14.1 item 4.
+    """RC-18, RC-22, RC-7, I-6, I-7; replication-protocol.md 14.1 item 4.
 
     1. e0 and e1 are on b3 only. r hears denials from b1 and b2 before b3 answers: it ends the ledger before e0.
     2. r2 hears b3 first: it finds both and writes them back. t looks on.
@@ -258,7 +258,7 @@ def test_scenario_27_the_closing_write_decides_between_two_recoverers() -> None:
 
 @pytest.mark.parametrize("reread", [False, True])
 def test_scenario_28_a_a_recoverer_dies_after_changes_that_only_it_knew(reread: bool) -> None:
-    """RC-7, RC-15, RC-21, RC-22, I-4, I-6; R4, section 14.1 item 4.
+    """RC-7, RC-15, RC-21, RC-22, I-4, I-6; R4, replication-protocol.md 14.1 item 4.
 
     1. e0 and e1 are on b1 only, not acknowledged. r finds them; b2 and b3 do not take its write-backs, so it takes b4 and b5 instead.
     2. Everything is written back; r dies before it closes. Nothing of b4 and b5 is in the metadata.

@@ -165,7 +165,7 @@ def test_scenario_42_a_tailing_reader_through_everything_that_can_happen_to_a_le
 
 
 def test_scenario_42_b_a_tail_is_not_shown_what_a_recovery_leaves_out() -> None:
-    """D6, RC-7, RC-18, RC-22, I-6; regression 14.1 item 4.
+    """D6, RC-7, RC-18, RC-22, I-6; replication-protocol.md 14.1 item 4.
 
     1. e0 is everywhere; e1 and e2 reached b3 only. w dies. t has e0; it believes bookies even while a recovery is going on.
     2. r hears denials of e1 from b1 and b2 before b3 answers: it will end the ledger at e0.
@@ -203,7 +203,7 @@ def test_scenario_42_b_a_tail_is_not_shown_what_a_recovery_leaves_out() -> None:
 
 
 def test_scenario_43_the_lac_of_an_empty_last_fragment_is_the_entry_before_it() -> None:
-    """D5, OP-3, OP-5, LC-1; regression 14.1 item 6.
+    """D5, OP-3, OP-5, LC-1; replication-protocol.md 14.1 item 6.
 
     1. w writes e0 and e1, then changes to an ensemble of three new bookies, in which nothing is stored yet.
     2. None of them has ever heard of the ledger. t opens without recovery: its LAC is 1, not -1, and it reads both entries.

@@ -561,7 +561,7 @@ def test_scenario_58_c_all_timers_are_wrong() -> None:
 
 @pytest.mark.parametrize("first", [2**31 - 3, 2**32 - 3, 2**63 - 8])
 def test_scenario_59_entry_ids_beyond_32_bits_are_striped_alike_everywhere(first: int) -> None:
-    """SM-5, WR-5, RD-2, RC-8, RR-4; regression 14.1 item 9.
+    """SM-5, WR-5, RD-2, RC-8, RR-4; replication-protocol.md 14.1 item 9.
 
     1. 5/3/2: a fragment begins just below 2^31 (2^32, 2^63). w writes five entries across that border; the third has two copies only.
     2. Each is on the bookies that its id, in full, names. w dies.

@@ -229,8 +229,8 @@ def test_u7_without_a_replacement_the_writer_waits() -> None:
 
 
 def test_u8_a_newcomer_takes_the_term_before_it_is_named() -> None:
-    """U-8, and beyond section 11: d was in the ensemble of an older term and holds an entry of it under an id that is used again. The
-    no-op of this term never reached it. It is asked to join, drops that entry, and only then the metadata may name it."""
+    """U-8, and beyond replication-protocol.md 11: d was in the ensemble of an older term and holds an entry of it under an id that is used
+    again. The no-op of this term never reached it. It is asked to join, drops that entry, and only then the metadata may name it."""
     script = Script().opened()
     script.take(script.client.append("x"))
     script.answer("ab", What.ADD, 1)

@@ -19,7 +19,8 @@ from tests.unit.bookie.host import KEY, Bookie, L, add, body, fence, poll, read,
 
 
 def test_14_1_3_no_negative_answer_outlives_its_fence(bookie: Bookie) -> None:
-    """B-4 (14.1 item 3; scenarios 5 and 6): either the negative answer has left and the mark is there, or neither."""
+    """B-4 (replication-protocol.md 14.1 item 3; scenarios 5 and 6): either the negative answer has left and the mark is there, or
+    neither."""
     bookie.ask(add(0))
     asked = bookie.send(fence(1))
     bookie.crash()

@@ -465,7 +465,8 @@ def test_a_retry_timer_without_an_open_question_does_nothing() -> None:
 
 
 def test_nothing_beyond_the_end_matters() -> None:
-    """RC-8, 14.1 item 13: an error, a refusal or an entry beyond the first missing one neither fails nor prolongs recovery."""
+    """RC-8, replication-protocol.md 14.1 item 13: an error, a refusal or an entry beyond the first missing one neither fails nor prolongs
+    recovery."""
     for beyond in (Status.TIMEOUT, Status.UNAUTHORIZED, body(1)):
         script = reading(recovery_window_entries=3, recovery_retries_max=0)
         script.answer("abc", 1, beyond)

@@ -184,7 +184,8 @@ def test_the_length_is_that_of_the_last_entry_read() -> None:
 
 @pytest.mark.parametrize("fragments", [((0, "abc"),), ((0, "def"), (4, "abc"))], ids=["same fragment", "fragment before"])
 def test_the_length_of_a_ledger_from_which_nothing_was_read(fragments: tuple[tuple[int, str], ...]) -> None:
-    """RC-16, 14.1 item 5: the header of entry ``last`` is read where it is, though entry 5 with another length was seen."""
+    """RC-16, replication-protocol.md 14.1 item 5: the header of entry ``last`` is read where it is, though entry 5 with another length was
+    seen."""
     script = Script(ledger(*fragments), recovery_retries_max=1)
     script.fence("a", body(5, lac=3, length=999))
     script.fence("b")

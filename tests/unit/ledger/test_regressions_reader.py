@@ -41,7 +41,7 @@ def polling(world: World) -> World:
 
 @pytest.mark.parametrize("lost", [Status.NO_LEDGER, Status.TIMEOUT, Status.UNKNOWN_LEDGER_STATE])
 def test_14_1_6_the_lac_of_a_ledger_with_entries_is_never_minus_one(lost: Status) -> None:
-    """14.1 item 6, D5, scenario 43: the last fragment is empty, or a bookie of it lost its data."""
+    """replication-protocol.md 14.1 item 6, D5, scenario 43: the last fragment is empty, or a bookie of it lost its data."""
     world = World(LacReader(LEDGER, metadata((3, 3, 2), (0, "abc"), (100, "abd")), "lac")).start()
     world.answer("d", lost)
     world.answer("a", Status.NO_ENTRY)

@@ -111,7 +111,7 @@ def test_r3_reads_go_to_the_ensemble_that_the_metadata_names() -> None:
     assert script.end == (1, 10)
 
 
-# --- R4, 14.1 item 4: what a dead recoverer leaves behind --------------------------------------------------------------
+# --- R4, replication-protocol.md 14.1 item 4: what a dead recoverer leaves behind -------------------------------------
 
 
 def _half_written(table: Table) -> None:
@@ -142,7 +142,8 @@ def test_r4_private_ensembles_die_with_their_recoverer() -> None:
 
 
 def test_item_4_a_frozen_lac_keeps_the_next_recoverer_honest() -> None:
-    """14.1 item 4, RC-7, D6, scenario 28: no copy of the dead recoverer claims more than was known when it began."""
+    """replication-protocol.md 14.1 item 4, RC-7, D6, scenario 28: no copy of the dead recoverer claims more than was known when it
+    began."""
     table = Table(ledger())
     _half_written(table)
     assert {table.entry("a", e).last_add_confirmed for e in range(3)} == {-1}
@@ -164,7 +165,8 @@ def test_item_4_a_recoverer_that_did_not_freeze_its_lac(again: bool) -> None:
 
 
 def test_item_4_two_recoverers_with_different_ends() -> None:
-    """14.1 item 4, RC-7 (a), RC-19, RC-22, I-6, scenario 27: r1 sees the end at 0, r2 finds entry 0 on c and more; r1 wins."""
+    """replication-protocol.md 14.1 item 4, RC-7 (a), RC-19, RC-22, I-6, scenario 27: r1 sees the end at 0, r2 finds entry 0 on c and more;
+    r1 wins."""
     table = Table(ledger())
     for entry_id in range(2):
         table.store("c", entry_id, body(entry_id))
@@ -249,7 +251,7 @@ def test_r13_nobody_waits_for_a_bookie_that_never_answers() -> None:
 
 
 def test_item_5_the_length_of_an_empty_last_fragment() -> None:
-    """14.1 item 5, RC-16, I-18: entries 0..2 of five bytes; the last ensemble has seen nothing."""
+    """replication-protocol.md 14.1 item 5, RC-16, I-18: entries 0..2 of five bytes; the last ensemble has seen nothing."""
     table = Table(ledger((0, "abc"), (3, "def")))
     for entry_id in range(3):
         table.store("abc", entry_id, body(entry_id, lac=entry_id - 1))
@@ -259,7 +261,8 @@ def test_item_5_the_length_of_an_empty_last_fragment() -> None:
 
 
 def test_item_5_the_length_when_a_later_entry_was_seen() -> None:
-    """14.1 item 5, RC-16, I-18: entry 1 is nowhere, entry 2 on one bookie brings the LAC and a length of its own."""
+    """replication-protocol.md 14.1 item 5, RC-16, I-18: entry 1 is nowhere, entry 2 on one bookie brings the LAC and a length of its
+    own."""
     table = Table(ledger())
     table.store("abc", 0, body(0))
     table.store("a", 2, body(2, lac=0))
@@ -269,7 +272,7 @@ def test_item_5_the_length_when_a_later_entry_was_seen() -> None:
 
 
 def test_item_13_an_error_beyond_the_first_missing_entry() -> None:
-    """14.1 item 13, RC-8: a batch of three, entry 1 missing, entry 2 timing out everywhere: closes all the same."""
+    """replication-protocol.md 14.1 item 13, RC-8: a batch of three, entry 1 missing, entry 2 timing out everywhere: closes all the same."""
     script = Script(recovery_window_entries=3, recovery_retries_max=0)
     script.fence("abc")
     script.answer("a", 0, body(0))

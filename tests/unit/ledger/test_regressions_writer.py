@@ -17,7 +17,7 @@ from tests.unit.ledger.writer_script import WriterScript, tokens
 WINDOWS = [ChangeWindow.BLOCK, ChangeWindow.SURVIVORS]
 
 
-# --- present in the Java client (14.1) -------------------------------------------------------------------------------
+# --- present in the Java client (replication-protocol.md 14.1) --------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -116,7 +116,7 @@ def test_item_14_metadata_of_a_closed_ledger_does_not_raise_the_writers_lac() ->
     assert script.writes == []
 
 
-# --- fixed in history (14.2) -----------------------------------------------------------------------------------------
+# --- fixed in history (replication-protocol.md 14.2) ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", ["change", "close"])

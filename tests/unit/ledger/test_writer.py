@@ -92,7 +92,8 @@ def test_nothing_is_acknowledged_while_the_change_is_not_stored() -> None:
 
 
 def test_an_acknowledgement_of_a_replaced_bookie_is_taken_back() -> None:
-    """EC-12, 14.1 item 2 with striping: the head is untouched by the change, the next entry had the departing bookie's ack."""
+    """EC-12, replication-protocol.md 14.1 item 2 with striping: the head is untouched by the change, the next entry had the departing
+    bookie's ack."""
     writer = opened((4, 2, 2), ("a", "b", "c", "d", "e"))
     append(writer, b"0", token="head")  # a b
     append(writer, b"1", token="next")  # b c

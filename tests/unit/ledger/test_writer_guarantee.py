@@ -92,7 +92,8 @@ def test_a_new_fragment_starts_above_lafr() -> None:
 
 
 def test_a_bookie_that_a_committed_entry_needs_is_not_replaced() -> None:
-    """G-4, S3 figure 3: e0 on {a, b}, c replaced by d; before d has e0, b fails too. Replacing b as well would leave e0 on a alone."""
+    """G-4, the story of figure 3 in papers.md 4: e0 on {a, b}, c replaced by d; before d has e0, b fails too. Replacing b as well would
+    leave e0 on a alone."""
     script = guaranteed("abcdef").append("t").ack("ab", 0)
     script.stored(script.refuse("c", 0).write)
     assert script.last_ensemble == "abd"

@@ -1,4 +1,4 @@
-"""What the opener of a ledger may choose: ids, deferred sync, timeouts, busy bookies, fault domains (section 3, optional rules)."""
+"""What the opener of a ledger may choose: ids, deferred sync, timeouts, busy bookies, fault domains (replication-protocol.md 3)."""
 
 from __future__ import annotations
 
