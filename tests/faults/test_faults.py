@@ -35,7 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.parametrize("spec", QUICK, ids=lambda spec: spec.name)
 def test_exactly_once_whatever_fails(world: World, spec: Spec) -> None:
-    """5.9: missing 0, doubled 0, leftover ledgers 0 after a collection of garbage."""
+    """spark-connectors.md 5.9: missing 0, doubled 0, leftover ledgers 0 after a collection of garbage."""
     verdict = play(world, spec, str(SEED))
     assert verdict.good, f"{line(verdict)}\n" + "\n".join(verdict.errors)
 

@@ -155,7 +155,8 @@ def test_foreach_batch_with_a_transaction_id(sinks: Sinks, log: str) -> None:
 
 
 def test_abort_after_a_commit_that_succeeded(sinks: Sinks, log: str) -> None:
-    """5.9: commit raises after its compare-and-set, Spark aborts with the same messages, and the batch is there, once."""
+    """spark-connectors.md 5.9: commit raises after its compare-and-set, Spark aborts with the same messages, and the batch is there,
+    once."""
     sinks.spark.dataSource.register(LosesTheAnswer)
     sinks.write(sinks.spark.range(10), log=log)
     with pytest.raises(StreamingQueryException, match="the answer was lost"):
@@ -297,7 +298,8 @@ def test_workers_do_not_look_for_garbage_among_modules(sinks: Sinks, log: str) -
 
 
 def test_killed_workers_cost_neither_data_nor_ledgers(sinks: Sinks, log: str) -> None:
-    """5.3: Spark kills idle workers without a word, and leaves their ledgers open; the next batch and the janitor go on from there."""
+    """spark-connectors.md 5.3: Spark kills idle workers without a word, and leaves their ledgers open; the next batch and the janitor go on
+    from there."""
     create_log(sinks.client, log, LogProperties(entry_format="arrow"))
     sinks.write(sinks.spark.range(0, 10, 1, 2), log=log)
     workers = {intent.pid for intent in intents_of(sinks.client, log).values()}

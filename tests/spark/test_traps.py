@@ -222,7 +222,8 @@ def test_every_trap_has_its_tests() -> None:
 
 
 def test_a_source_is_plain_data() -> None:
-    """5.2: it opens nothing, and a copy in another process is the same source. Readers say in test_deployments.py that they pickle."""
+    """spark-connectors.md 5.2: it opens nothing, and a copy in another process is the same source. Readers say in test_deployments.py that
+    they pickle."""
     source = BookKeeperDataSource({"bookkeeper.metadataserviceuri": "zk://nowhere.invalid/ledgers", "log": "a"})
     again = pickle.loads(pickle.dumps(source))
     assert vars(again) == vars(source)
@@ -243,7 +244,7 @@ def test_parameters_have_sparks_names(method: str, names: list[str]) -> None:
 
 
 def test_filters_are_taken_only_where_asked_for() -> None:
-    """5.5: Spark refuses to plan a reader that overrides the method while pushdown is off."""
+    """spark-connectors.md 5.5: Spark refuses to plan a reader that overrides the method while pushdown is off."""
     for ordinary in (BookKeeperReader, MetadataReader):
         assert ordinary.pushFilters is DataSourceReader.pushFilters
         assert any(subclass.pushFilters is not DataSourceReader.pushFilters for subclass in ordinary.__subclasses__())
@@ -256,7 +257,7 @@ def test_batches_go_both_ways() -> None:
 
 
 def test_the_stream_reader_admits() -> None:
-    """5.7: the signature decides on admission control; the simple reader would read everything in the driver."""
+    """spark-connectors.md 5.7: the signature decides on admission control; the simple reader would read everything in the driver."""
     assert list(inspect.signature(BookKeeperStreamReader.latestOffset).parameters) == ["self", "start", "limit"]
     assert issubclass(BookKeeperStreamReader, DataSourceStreamReader) and not issubclass(
         BookKeeperStreamReader, SimpleDataSourceStreamReader
@@ -264,7 +265,7 @@ def test_the_stream_reader_admits() -> None:
 
 
 def test_nothing_needs_a_goodbye() -> None:
-    """5.1: nothing that matters may stand in ``stop``."""
+    """spark-connectors.md 5.1: nothing that matters may stand in ``stop``."""
     (function,) = ast.parse(textwrap.dedent(inspect.getsource(BookKeeperStreamReader.stop))).body
     assert isinstance(function, ast.FunctionDef)
     assert not any(

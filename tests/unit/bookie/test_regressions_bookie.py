@@ -15,7 +15,7 @@ from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.messages import Status
 from tests.unit.bookie.host import KEY, Bookie, L, add, body, fence, poll, read, write_lac
 
-# --- 14.1 ---------------------------------------------------------------------------------------------------------
+# --- replication-protocol.md 14.1 -------------------------------------------------------------------------------------
 
 
 def test_14_1_3_no_negative_answer_outlives_its_fence(bookie: Bookie) -> None:
@@ -33,7 +33,7 @@ def test_14_1_3_no_negative_answer_outlives_its_fence(bookie: Bookie) -> None:
     assert bookie.status(add(2)) is Status.FENCED
 
 
-# --- 14.2 ---------------------------------------------------------------------------------------------------------
+# --- replication-protocol.md 14.2 -------------------------------------------------------------------------------------
 
 
 def test_r19_a_fenced_bookie_takes_copies(bookie: Bookie) -> None:
@@ -146,7 +146,7 @@ def test_r30_a_fenced_ledger_does_not_make_polls_spin(bookie: Bookie) -> None:
     assert bookie.sent[last].max_lac == 1
 
 
-# --- 13.3 ---------------------------------------------------------------------------------------------------------
+# --- replication-protocol.md 13.3 -------------------------------------------------------------------------------------
 
 
 def test_scenario_4_crash_in_mid_write(bookie: Bookie) -> None:

@@ -38,7 +38,7 @@ def test_rows_keep_the_order_of_partitions_and_of_their_tasks(world: Any) -> Non
 
 
 def test_a_batch_of_a_stream_is_published_once_however_often_it_is_tried(world: Any) -> None:
-    """5.9, paimon#9666: written again with new messages. qbeast#274: lower ids are done too."""
+    """spark-connectors.md 5.9, paimon#9666: written again with new messages. qbeast#274: lower ids are done too."""
     for batch_id, ids in ((0, [1]), (1, [2]), (1, [2]), (0, [1]), (2, [3])):
         message = world.task(world.stream(log="a"), ids, query="q")
         world.stream(log="a").commit([message], batch_id)

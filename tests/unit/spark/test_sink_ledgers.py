@@ -214,7 +214,7 @@ def test_tidying_up_never_fails_a_commit(world: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_records_for_the_worker_log(world: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """5.13: one structured record per task, per commit and per abort; the first word is a stable code."""
+    """spark-connectors.md 5.13: one structured record per task, per commit and per abort; the first word is a stable code."""
     with caplog.at_level("INFO"):
         stream = world.stream(log="a", password="secret")
         message = world.task(stream, [1, 2], query="q", partition=3)
