@@ -1,6 +1,6 @@
-"""Arguments of public calls: each is looked at before anything is done, and the error names it, says what it should be and what it was.
+"""Checks of the arguments of public calls, before anything is done. The error names the argument, what it should be, and what it was.
 
-``checked`` takes what is wanted from a function's annotations, ``check_fields`` from a dataclass's. Bounds are given beside them.
+``checked`` takes the expected types from a function's annotations, ``check_fields`` from a dataclass's. Bounds are given beside them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 INT64_MAX = 2**63 - 1
-SECONDS_MAX = 1_000_000_000  # 31 years; what waits takes no more everywhere, and no infinity
+SECONDS_MAX = 1_000_000_000  # 31 years; every call that waits accepts this much, and none accepts infinity
 _SHOWN_MAX = 60
 _FORMATS_64 = frozenset("qQlLnNbBc")  # of buffers with int64 numbers, or with their bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The demands on one argument. ``low`` and ``high`` are bounds, ``above`` is one that is excluded. A ``secret`` is never shown."""
+    """The demands on one argument. ``low`` and ``high`` are inclusive bounds, ``above`` is an exclusive one. A ``secret`` is
+    never shown."""
 
     wanted: str
     fits: Callable[[Any], bool]
@@ -124,7 +125,7 @@ _KINDS = {
 
 
 def _check_of(annotation: str, names: Mapping[str, Any], given: Check | None) -> Check | None:
-    """None for ``Any``, and for what nobody has said how to check."""
+    """Return the check for an annotation, or None for ``Any`` and for types that have no check."""
     base = annotation.removesuffix(" | None")
     if given is None and base == "Any":
         return None
@@ -138,14 +139,15 @@ def _check_of(annotation: str, names: Mapping[str, Any], given: Check | None) ->
 
 
 def checked(**given: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Has every annotated argument of a function looked at before it is called: as ``given`` says, else by its annotation.
+    """Check every annotated argument of a function before it is called, by ``given`` or else by its annotation.
 
-    ArgumentTypeError, InvalidArgumentError. Of how many there are, and how they are called, Python itself takes care.
+    The checks raise ArgumentTypeError and InvalidArgumentError. Python itself checks the number and the names of arguments.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         code, annotations = function.__code__, function.__annotations__
-        variable = set(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])  # *args and **kwargs: the function's own affair
+        # *args and **kwargs, which the function checks itself
+        variable = set(code.co_varnames[code.co_argcount + code.co_kwonlyargcount :])
         checks = {
             name: check
             for name, annotation in annotations.items()
@@ -177,7 +179,7 @@ def _field_checks(kind: Any, names: frozenset[tuple[str, Check]], known: frozens
 
 
 def check_fields(value: Any, given: Mapping[str, Check], *classes: type) -> None:
-    """The same for the fields of a dataclass. ``classes``: those that its annotations name."""
+    """Check the fields of a dataclass in the same way. ``classes`` are the classes that its annotations name."""
     names = frozenset(given.items())
     kind: Any = type(value)
     for name, check in _field_checks(kind, names, frozenset((one.__name__, one) for one in classes)):

@@ -32,34 +32,39 @@ ENSEMBLE_CHANGES = ("immediate", "delayed", "disabled")
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """``protocol``: "v2" sends adds and reads over v2 and what v2 lacks over v3; "v3" uses v3 alone (wire-protocol.md 6).
+    """The settings of a client.
 
-    ``connections_per_bookie``: over so many connections the ledgers are spread that adds and reads are about; a ledger stays on one.
+    ``protocol``: "v2" sends adds and reads over v2, and what v2 lacks over v3; "v3" uses v3 alone (wire-protocol.md 6).
 
-    ``log_root``: where logs live in the metadata store, unless the cluster's own place (OWN-8); over ``log_root`` in the URI.
+    ``connections_per_bookie``: the number of connections to each bookie that adds and reads are spread over. All adds and reads of one
+    ledger use the same connection.
 
-    ``operation_timeout_s`` bounds every blocking call, a recovery's while it makes no progress; ``metadata_timeout_s`` one try at the
-    metadata store. ``await_store``: connecting waits that long for a store that refuses connections or has no known name too, because it
-    is being started; without it that is told at once (SES-11). While no bookie that may have an entry can be reached, reads and recoveries
-    ask again for ``limits.unreachable_ns`` (30 s), and for no longer than nine tenths of ``operation_timeout_s``.
+    ``log_root``: the place of logs in the metadata store, by default the cluster's own (OWN-8). It takes precedence over ``log_root`` in
+    the URI.
+
+    ``operation_timeout_s`` bounds every blocking call; for a recovery it bounds the time without progress. ``metadata_timeout_s`` bounds
+    one try at the metadata store. With ``await_store``, connecting also waits that long for a store that refuses connections or whose name
+    is not known, because it is being started; without it these are errors at once (SES-11). While no bookie that may have an entry can be
+    reached, reads and recoveries ask again for ``limits.unreachable_ns`` (30 s), but for no longer than nine tenths of
+    ``operation_timeout_s``.
 
     Choosing bookies (metadata.md 5): ``placement`` "random" takes any; "rack-aware" makes every write set span ``min_racks`` racks as far
     as it can, and with ``enforce_racks`` refuses an ensemble that does not. Racks come from ``racks`` (bookie id or host -> location such
     as "/rack-a"), else from the cluster's own mapping, Pulsar's ``/bookies``; ``local_rack`` is where the first bookie of a ledger should
-    stand. ``opportunistic_striping`` creates a ledger with a smaller ensemble, never below its write quorum, when bookies are short.
-    A bookie that failed ``quarantine_errors`` times within a minute is avoided for ``quarantine_s`` seconds while there are others (0:
-    never). One whose connection broke is asked again after that time, and avoided until it answers.
+    stand. ``opportunistic_striping`` creates a ledger with a smaller ensemble, never below its write quorum, when bookies are short. A
+    bookie that failed ``quarantine_errors`` times within a minute is avoided for ``quarantine_s`` seconds while there are others (0:
+    never). A bookie whose connection broke is asked again after that time, and avoided until it answers.
 
-    Writing: ``ensemble_change`` "immediate" replaces a failed bookie at once, "delayed" only when the ack quorum is out of reach without
-    it (or the bookie turned read-only), "disabled" never; recovery's write-backs follow it too. ``commit_during_change`` acknowledges what
-    has its quorum without the departing bookies while a change is being recorded; by default that waits (always on in guaranteed ledgers).
-    ``add_quorum_timeout_s`` ends a ledger whose entry stays unacknowledged so long. ``busy_resends_max``: so often entries are sent again
-    to a bookie with too many requests before it counts as failed, after pauses that grow to 5 s. ``min_ack_racks``: acknowledging
-    bookies must stand in so many racks.
-    ``close_in_recovery``: a writer whose ledger is being recovered closes it at its own end instead of leaving that to the other.
+    Writing: ``ensemble_change`` "immediate" replaces a failed bookie at once, "delayed" only when the ack quorum is out of reach without it
+    (or the bookie turned read-only), "disabled" never; recovery's write-backs follow it too. With ``commit_during_change``, entries that
+    have their ack quorum without the departing bookies are acknowledged while a change is being recorded; by default they wait (ledgers
+    with a guaranteed write quorum never do). ``add_quorum_timeout_s`` fails the writer when an entry stays unacknowledged for that long.
+    ``busy_resends_max`` is how often entries are sent again to a bookie with too many requests, after pauses that grow to 5 s, before it
+    counts as failed. ``min_ack_racks`` is the number of racks that the bookies which acknowledge an entry must span. With
+    ``close_in_recovery``, a writer whose ledger is being recovered closes it at its own end instead of leaving that to the recovery.
 
-    Recovery: ``recovery_barrier`` has the bookies that denied the first missing entry journal one more request before the end is final
-    (RC-11a), because Apache's bookies may answer before their fence mark is on disk. One round trip over v3 for each recovery.
+    Recovery: with ``recovery_barrier``, the bookies that denied the first missing entry journal one more request before the end is final
+    (RC-11a), because Apache's bookies may answer before their fence mark is on disk. It costs one round trip over v3 for each recovery.
     """
 
     uri: str
@@ -98,8 +103,8 @@ class ClientConfig:
 
     @property
     def machine_limits(self) -> Limits:
-        """``limits`` for whatever waits for bookies that cannot be reached (RD-13): a little less than the call that it is for may take, so
-        that the call ends with what each bookie said."""
+        """The ``limits`` for operations that wait for bookies which cannot be reached. Their wait is a little shorter than the call that it
+        is for, so that the call ends with what each bookie said (RD-13)."""
         bound_ns = int(0.9e9 * self.operation_timeout_s)
         return self.limits if self.limits.unreachable_ns <= bound_ns else replace(self.limits, unreachable_ns=bound_ns)
 

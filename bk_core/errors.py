@@ -60,7 +60,7 @@ class BkError(Exception):
         return f"[{self.code}] {self.args[0]}"
 
     def nothing_done(self) -> Self:
-        """This error, of which the outcome is known from now on: it was raised before anything was done."""
+        """Return this error after noting that nothing was done when it was raised, so its outcome is known."""
         self.outcome_unknown = False
         return self
 
@@ -80,7 +80,7 @@ class InvalidArgumentError(BkError, ValueError):
 
 
 class ArgumentTypeError(InvalidArgumentError, TypeError):
-    """The caller's argument is not of the kind that is wanted. Raised before any side effect."""
+    """The caller's argument has the wrong type. Raised before any side effect."""
 
     code = "BK-ARGUMENT-TYPE"
 
@@ -92,8 +92,8 @@ class InvalidPathError(InvalidArgumentError):
 
 
 class BlockingCallError(BkError):
-    """A call that has to wait was made where nothing may wait: in a completion callback, on the client's own thread; or in a handler of a
-    signal (or a finalizer) on top of a call that it would have to wait for. Nothing was done."""
+    """A call that has to wait was made where it must not wait: in a completion callback, on the client's own thread, or in a signal handler
+    (or a finalizer) that interrupts a call it would have to wait for. Nothing was done."""
 
     code = "BK-BLOCKING-CALL"
 
@@ -131,9 +131,10 @@ class OperationTimeoutError(BkError, TimeoutError):
 
 
 class LocalResourceError(BkError):
-    """This process or host cannot make another connection: no file descriptor, memory or local port left, or it is forbidden (SES-10).
+    """This process or host cannot make another connection: no file descriptor, memory or local port is left, or connecting is forbidden
+    (SES-10).
 
-    No bookie is to blame. The same client works on as soon as there is what was missing.
+    No bookie is to blame. The same client works on as soon as the resource is available again.
     """
 
     code = "BK-LOCAL-RESOURCES"
@@ -274,14 +275,15 @@ class DuplicateEntryIdError(LedgerError):
 
 
 class WriteFailedError(LedgerError):
-    """A bound that the caller set ended the writing of a ledger (EC-5, WR-17)."""
+    """The writing of a ledger reached a bound that the caller set (EC-5, WR-17)."""
 
     code = "BK-WRITE"
     outcome_unknown = True
 
 
 class InternalError(LedgerError):
-    """Code of this program raised what it must not while it worked on a ledger. The handle is spent; a new one begins anew. Report it."""
+    """The code of this program raised an unexpected error while it worked on a ledger. The handle cannot be used again; open a new one, and
+    report the error."""
 
     code = "BK-INTERNAL"
     outcome_unknown = True
@@ -361,7 +363,7 @@ class MetadataUnavailableError(MetadataError):
 
 
 class MetadataDeniedError(MetadataError):
-    """The metadata store does not let this client do that: its access control lists. Nothing was changed."""
+    """The metadata store's access control lists do not let this client do that. Nothing was changed."""
 
     code = "BK-METADATA-DENIED"
 
@@ -385,7 +387,8 @@ class LayoutMismatchError(MetadataError):
 
 
 class CollectionRefusedError(MetadataError):
-    """A bookie found so many of its ledgers gone, or the whole cluster, that it does not believe it and drops nothing (BKE-1, BKE-2)."""
+    """A bookie found that so many of its ledgers, or the whole cluster, are gone that it deletes nothing and reports this instead (BKE-1,
+    BKE-2)."""
 
     code = "BK-COLLECTION-REFUSED"
 
@@ -399,7 +402,7 @@ class NoNodeError(MetadataError):
 
 
 class VersionConflictError(MetadataError):
-    """A compare-and-set lost: the stored version is another one."""
+    """A compare-and-set lost, because the stored version is another one."""
 
     code = "BK-VERSION"
 
@@ -411,13 +414,13 @@ class NoClusterError(MetadataError):
 
 
 class ClusterExistsError(MetadataError):
-    """There is something already where a new cluster was to be made, or another cluster around it (OWN-13). Nothing was changed."""
+    """A new cluster was to be made where something exists already, or inside another cluster (OWN-13). Nothing was changed."""
 
     code = "BK-CLUSTER-EXISTS"
 
 
 class ClusterChangedError(MetadataError):
-    """The ledgers root holds another cluster than the one this client connected to (OWN-2): ledger ids mean other ledgers now."""
+    """The ledgers root holds another cluster than the one this client connected to, so ledger ids mean other ledgers now (OWN-2)."""
 
     code = "BK-CLUSTER-CHANGED"
 
@@ -434,7 +437,7 @@ class NoSuchLogError(LogError):
 
 
 class NoSuchLogRootError(NoSuchLogError):
-    """The log root that was given does not exist: no log was ever made there."""
+    """The log root that was given does not exist, because no log was ever made there."""
 
     code = "BK-NO-LOG-ROOT"
 
@@ -481,13 +484,13 @@ class LogClockError(LogError):
 
 
 class LogDataLossError(LogError):
-    """The log was trimmed or recreated behind a position that is still wanted."""
+    """Entries behind a position that is still wanted are gone, because the log was trimmed or recreated."""
 
     code = "BK-LOG-DATA-LOSS"
 
 
 class LogReplayError(LogError):
-    """A query's batch that a log has already is written again with other rows (BAT-2). Nothing was published."""
+    """A batch of a query that the log has already is written again with other rows (BAT-2). Nothing was published."""
 
     code = "BK-LOG-REPLAY"
 
@@ -503,7 +506,8 @@ class LogSchemaError(LogError):
 
 
 class LogEntryError(LogError):
-    """An entry of a log is no sound record batch of the log's schema, or larger than the reader takes. It stays so: it was written so."""
+    """An entry of a log is no valid record batch of the log's schema, or is larger than the reader takes. Reading it again will
+    not help."""
 
     code = "BK-LOG-ENTRY"
 
@@ -521,13 +525,13 @@ class ForeignLedgerError(LogError):
 
 
 class EntryTooLargeError(LogError):
-    """A row or value that no bookie takes as an entry. Raised before it is sent."""
+    """A row or value is too large for an entry of any bookie. Raised before it is sent."""
 
     code = "BK-LOG-ENTRY-TOO-LARGE"
 
 
 class NullValueError(LogError):
-    """A null ``value`` for a log of raw entries: an entry is a sequence of bytes, perhaps none, but never null."""
+    """A ``value`` for a log of raw entries is null. An entry is a sequence of bytes, which may be empty but never null."""
 
     code = "BK-LOG-NULL-VALUE"
 

@@ -1,7 +1,7 @@
 """Ends clients that are still open when the process ends.
 
-The package imports it first, because ``atexit`` calls last what was registered first: whatever a program registers after
-``import bk_core`` still has its clients.
+The package imports this module first, because ``atexit`` calls last what was registered first: functions that a program registers after
+``import bk_core`` still find its clients open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _living: weakref.WeakSet[Endable] = weakref.WeakSet()
 
 
 def end_with_process(client: Endable) -> None:
-    """Have ``client.end()`` called at the end of the process, unless ``forget`` comes first or nobody knows the client any more."""
+    """Call ``client.end()`` at the end of the process, unless ``forget`` is called first or nothing refers to the client any more."""
     _living.add(client)
 
 
@@ -28,8 +28,8 @@ def forget(client: Endable) -> None:
 
 
 def _end_all() -> None:
-    """After the program's threads and what it has given to ``atexit``: no thread of ours speaks or holds a lock while the interpreter is
-    taken down, and nobody waits for one any more."""
+    """End all clients after the program's threads and the functions it gave to ``atexit``. No thread of ours then speaks or holds a lock
+    while the interpreter is taken down, and nobody waits for one any more."""
     for client in tuple(_living):
         client.end()
 

@@ -1,15 +1,15 @@
 """Threads of our own, and waiting for them in a way that Ctrl-C cannot break.
 
-Why not the standard ones. ``concurrent.futures`` ends its executors when the *main* thread ends: threads that go on, and functions
-given to ``atexit``, would find them closed. ``threading.Condition`` (so ``Event``, ``Future`` and ``Queue`` too) takes its lock in a
-Python function: an interrupt right behind that leaves the lock taken for good, and whoever answers waits for it for ever.
+The standard classes do not fit. ``concurrent.futures`` ends its executors when the *main* thread ends, so threads that go on, and functions
+given to ``atexit``, would find them closed. ``threading.Condition`` (and so ``Event``, ``Future`` and ``Queue``) takes its lock in a Python
+function: an interrupt right after that leaves the lock taken for good, and the thread that brings the answer waits for it for ever.
 
-CPython raises KeyboardInterrupt where a call has returned, where a function begins, and where a loop turns; nowhere else. So a ``with``
-of a plain lock is safe, and so is a step whose last call is a single one into C, with nothing but assignments to attributes before it.
+CPython raises KeyboardInterrupt where a call has returned, where a function begins, and where a loop turns; nowhere else. So a ``with`` of
+a plain lock is safe, and so is a step whose last call is a single one into C, with nothing but assignments to attributes before it.
 
-Handlers of signals run at the same places, on top of what they interrupt, and finalizers wherever memory is taken. So a lock that is held
-around a call is an ``RLock``, and where other threads need it, too, the function is marked (``holds_lock``): whoever comes on top of it may
-do what does not wait, and is told so at once before a wait that could not end.
+Signal handlers run at the same places, on top of the code that they interrupt, and finalizers run wherever memory is allocated. So a lock
+that is held around a call is an ``RLock``; and if other threads need it too, the function is marked (``holds_lock``). A handler on top of a
+marked function may make calls that do not wait, and gets an error at once before a wait that could not end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("bk_core.threads")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 JOIN_S = 10.0
-ENDING_S = 5.0  # from the end of our clients to that of the interpreter are only the functions given to ``atexit`` before ours
+ENDING_S = 5.0  # only functions given to ``atexit`` before ours run between the end of our clients and that of the interpreter
 _RUNNING = "RUNNING"  # a state of concurrent.futures
 
 _INSTEAD = "give it a callback, or hand it to a thread of your own"
@@ -48,7 +48,7 @@ _own = threading.local()
 
 
 def mark_own() -> None:
-    """Called by a thread of ours that must never wait for a client to close: it may be what the client waits for."""
+    """Mark this thread as one of ours that must never wait for a client to close, because the client may wait for this thread."""
     _own.mark = True
 
 
@@ -58,7 +58,7 @@ def is_own() -> bool:
 
 @contextmanager
 def calling_back() -> Iterator[None]:
-    """Around what may run completion callbacks of users on a thread that others need: a ``SafeFuture`` waits for nothing there."""
+    """Surround the calls of users' completion callbacks on a thread that others need: a ``SafeFuture`` does not wait inside."""
     before = getattr(_own, "calls_back", False)
     _own.calls_back = True
     try:
@@ -68,18 +68,19 @@ def calling_back() -> Iterator[None]:
 
 
 def is_ending() -> bool:
-    """True once the interpreter is being taken down: threads that are daemons stand still for ever, so nobody may wait for one."""
+    """Return True once the interpreter is being taken down. Daemon threads then stand still for ever, so nobody may wait for one."""
     return sys.is_finalizing()
 
 
 def rest_if_daemon() -> None:
-    """Hold a program's daemon thread until the interpreter stops it, ``ENDING_S`` at most: somebody may wait for a lock that it holds."""
+    """Hold a program's daemon thread until the interpreter stops it, for ``ENDING_S`` at most, because another thread may wait for a lock
+    that it holds."""
     if threading.current_thread().daemon and not is_own():
         time.sleep(ENDING_S)
 
 
 class _Process:
-    """``pid`` of this process, also in a child that was forked: looked at on every call of a user, so it costs no system call."""
+    """Holds the ``pid`` of this process, also in a forked child. Every call of a user reads it, so it costs no system call."""
 
     __slots__ = ("pid",)
 
@@ -95,7 +96,7 @@ os.register_at_fork(after_in_child=_process.forked)
 
 
 class Home:
-    """The process in which something was made that has threads and connections. A forked child inherits neither."""
+    """The process in which an object with threads and connections was made. A forked child inherits neither."""
 
     __slots__ = ("_pid",)
 
@@ -107,7 +108,7 @@ class Home:
         return self._pid == _process.pid
 
     def check(self, what: str = "client") -> None:
-        """ForkedClientError in a process that was forked from the one that ``what`` was made in."""
+        """Raise ForkedClientError in a process that was forked from the one in which ``what`` was made."""
         if self._pid != _process.pid:
             raise ForkedClientError(
                 f"this {what} was made in process {self._pid} and this is process {_process.pid}, which was forked from it and has none of "
@@ -116,22 +117,22 @@ class Home:
             )
 
 
-# --- what a handler of a signal comes on top of ------------------------------------------------------------------------
+# --- signal handlers on top of our calls ---------------------------------------------------------------------------------
 
-_holding: set[int] = set()  # ids of code objects, which live as long as the program
+_holding: set[int] = set()  # the ids of code objects, which live as long as the program
 _LIBRARY = os.path.dirname(is_ending.__code__.co_filename) + os.sep
 
 
 def holds_lock(function: F) -> F:
-    """Marks a function that calls others while it holds a lock which those need who bring outcomes."""
+    """Mark a function that calls others while it holds a lock that the threads which bring outcomes need."""
     _holding.add(id(function.__code__))
     return function
 
 
 def interrupted_call() -> str:
-    """The name of the marked function that this thread is interrupting with a handler of a signal or a finalizer; "" if it does not.
+    """Return the name of the marked function that this thread is interrupting with a signal handler or a finalizer, or "".
 
-    Between the caller and a marked function is code that is not ours: marked ones call none.
+    Code that is not ours lies between the caller and a marked function, because marked functions do not call each other.
     """
     frame: FrameType | None = sys._getframe(1)
     is_ours = True
@@ -146,7 +147,7 @@ def interrupted_call() -> str:
 
 
 def cannot_wait(where: str) -> str:
-    """The end of a message about ``interrupted_call``."""
+    """Return the end of a message about ``interrupted_call``."""
     return (
         f"a handler of a signal (or a finalizer) that interrupted {where} cannot wait for it: let it set a flag, raise, or start a thread"
     )
@@ -156,24 +157,24 @@ def cannot_wait(where: str) -> str:
 
 
 class Bell:
-    """Wakes whoever waits for a change, without a lock: take a ``ticket``, look, then acquire the ticket. No change falls between if
-    whoever changes something calls ``notify_all`` after that."""
+    """Wakes threads that wait for a change, without a lock. A waiter takes a ``ticket``, looks for the change, and then acquires the
+    ticket. It misses no change if every change is followed by ``notify_all``."""
 
-    _waiting: deque[threading.Lock] | None = None  # most are of futures that are done before anybody waits for them
+    _waiting: deque[threading.Lock] | None = None  # most bells belong to futures that are done before anybody waits for them
 
     def ticket(self) -> threading.Lock:
-        """One for each who waits; ``drop`` it in the end."""
+        """Return a ticket. Each waiter takes its own, and passes it to ``drop`` in the end."""
         lock = threading.Lock()
         lock.acquire()
         waiting = self._waiting
         if waiting is None:
-            waiting = self.__dict__.setdefault("_waiting", deque())  # one step, whoever else does it
+            waiting = self.__dict__.setdefault("_waiting", deque())  # one step, even if another thread does it at the same time
         waiting.append(lock)
         return lock
 
     def drop(self, ticket: threading.Lock) -> None:
         if self._waiting is not None:
-            with suppress(ValueError):  # it was told
+            with suppress(ValueError):  # it was told already
                 self._waiting.remove(ticket)
 
     @property
@@ -184,11 +185,11 @@ class Bell:
         while self._waiting:
             try:
                 self._waiting.popleft().release()
-            except IndexError:  # who waited has gone
+            except IndexError:  # the waiter has gone
                 return
 
     def until(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait without a lock until ``condition`` holds: True; False when the time is up."""
+        """Wait without a lock until ``condition`` holds. Return True then, and False when the time is up."""
         end = time.monotonic() + timeout
         while not condition():
             ticket = self.ticket()
@@ -211,9 +212,9 @@ class Monitor(Bell, RLock):  # type: ignore[misc]  # typeshed calls it final, CP
     _acquire_restore: Callable[[tuple[int, int]], None]
 
     def wait(self, timeout: float | None = None) -> bool:
-        """False when the time is up."""
+        """Wait to be notified. Return False when the time is up."""
         ticket, mine = self.ticket(), (1, threading.get_ident())
-        try:  # nothing strikes before the release is done, and taking the lock again cannot be interrupted
+        try:  # no interrupt strikes before the release is done, and taking the lock again cannot be interrupted
             self._release_save()
             return ticket.acquire(True, _seconds(timeout))
         finally:
@@ -221,7 +222,7 @@ class Monitor(Bell, RLock):  # type: ignore[misc]  # typeshed calls it final, CP
             self.drop(ticket)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
-        """True if it holds now."""
+        """Wait until ``condition`` holds or the time is up. Return True if it holds now."""
         end = None if timeout is None else time.monotonic() + timeout
         while not (found := condition()):
             left = None if end is None else end - time.monotonic()
@@ -250,7 +251,7 @@ class Flag:
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """True if it is set now; False when the time is up."""
+        """Wait until the flag is set or the time is up. Return True if it is set now."""
         with self._monitor:
             return self._monitor.wait_for(self.is_set, timeout)
 
@@ -260,18 +261,19 @@ def _seconds(timeout: float | None) -> float:
 
 
 class SafeFuture(Future[T], Generic[T]):
-    """A Future that an interrupt of a waiting thread cannot wedge. It runs from the start, so that nobody can cancel it: what was handed
-    in goes its way, and its outcome must find the future waiting. Who asks or waits holds no lock, so that a handler of a signal which
-    strikes there may wait for other outcomes.
+    """A Future that stays usable when a waiting thread is interrupted. It counts as running from the start, so nobody can cancel it: the
+    work that was handed in goes on, and its outcome must find the future waiting. A thread that asks or waits holds no lock, so a signal
+    handler which strikes there may wait for other outcomes.
 
-    In a completion callback ``result`` and ``exception`` raise BlockingCallError if it is not done: who would wait there brings outcomes.
+    In a completion callback, ``result`` and ``exception`` raise BlockingCallError if the future is not done, because the waiting thread is
+    one that brings outcomes.
     """
 
     when_told: Callable[[], None] | None = None
-    """Called when somebody asks for the outcome, and it is an error."""
+    """Called when somebody asks for the outcome and it is an error."""
 
     def __init__(self) -> None:
-        # What Future.__init__ sets, in a third of its time: one is made for each append.
+        # This sets what Future.__init__ sets, in a third of its time, because one future is made for each append.
         self._condition: Any = Monitor()
         self._state = _RUNNING
         self._result = None
@@ -294,7 +296,7 @@ class SafeFuture(Future[T], Generic[T]):
         try:
             raise error
         finally:
-            del self, error  # what a traceback holds must not hold it again
+            del self, error  # a traceback refers to these variables, which must not refer to it
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._await(timeout)
@@ -309,11 +311,12 @@ class SafeFuture(Future[T], Generic[T]):
         try:
             callbacks.remove(fn)
         except ValueError:
-            return  # whoever brought the outcome has it
+            return  # the thread that brought the outcome calls it
         self._call(fn)
 
     def call_first(self, fn: Callable[[Future[T]], object]) -> None:
-        """For whoever brings the outcome: ``fn`` runs as soon as it is there, before any other completion callback."""
+        """Call ``fn`` as soon as the outcome is there, before any other completion callback. This is for the code that brings
+        the outcome."""
         self._done_callbacks.insert(0, fn)
 
     def _invoke_callbacks(self) -> None:
@@ -321,7 +324,7 @@ class SafeFuture(Future[T], Generic[T]):
         while callbacks:
             try:
                 callback = callbacks.pop(0)
-            except IndexError:  # who added the last one has taken it back
+            except IndexError:  # the thread that added the last one has taken it back
                 return
             try:
                 self._call(callback)
@@ -330,8 +333,8 @@ class SafeFuture(Future[T], Generic[T]):
                 raise
 
     def _call(self, callback: Callable[[Any], object]) -> None:
-        """Call it. An error that it raises ends nothing but the callback: whoever brings outcomes has others to bring. On the main thread
-        it may be a handler of a signal that raised it (Ctrl-C), which is for the program beneath."""
+        """Call a completion callback. An error that it raises ends nothing but the callback, because the thread has other outcomes to
+        bring. On the main thread the error may come from a signal handler (Ctrl-C); it then goes to the program beneath."""
         try:
             callback(self)
         except Exception:
@@ -346,7 +349,7 @@ class SafeFuture(Future[T], Generic[T]):
             self.when_told()
 
     def _await(self, timeout: float | None) -> None:
-        """TimeoutError."""
+        """Wait for the outcome; raise TimeoutError when the time is up."""
         if self._state != _RUNNING:
             return
         if timeout is None or timeout > 0:
@@ -371,25 +374,26 @@ class SafeFuture(Future[T], Generic[T]):
 
 
 def start_aside(run: Callable[[], None], name: str) -> None:
-    """Start a daemon thread that runs ``run``, where an interrupt may strike. RuntimeError when no more threads can be started.
+    """Start a daemon thread that runs ``run``, from code in which an interrupt may strike. Raises RuntimeError when no more threads can be
+    started.
 
-    ``Thread.start`` waits in a way that may leave its thread stuck, so a bare thread, where no interrupt strikes, does that. It asks for no
-    ``current_thread``, and nor may anything else there: Python would list a bare thread as ``Dummy-1`` for good.
+    ``Thread.start`` waits in a way that an interrupt may leave stuck, so a bare thread, which no interrupt strikes, calls it. The bare
+    thread never asks for ``current_thread``, because Python would then list it as ``Dummy-1`` for good.
     """
 
     def start() -> None:
         thread = threading.Thread(target=run, name=name, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the last thread there was: better listed than not done
+        except RuntimeError:  # no other thread can be started, and to be listed as a dummy is better than not to run
             run()
 
     start_new_thread(start, ())
 
 
 def made_aside(make: Callable[[], T], dispose: Callable[[T], object]) -> T:
-    """Have ``make`` run on a thread of its own, where no interrupt strikes, and return its result: what starts threads and opens
-    connections is there as a whole, or ``dispose`` gets it when the caller is interrupted."""
+    """Call ``make`` on a thread of its own, which no interrupt strikes, and return its result. Objects that start threads and open
+    connections are made as a whole this way, or are given to ``dispose`` when the caller is interrupted."""
     future: SafeFuture[T] = SafeFuture()
 
     def run() -> None:
@@ -408,7 +412,7 @@ def made_aside(make: Callable[[], T], dispose: Callable[[T], object]) -> T:
         start_aside(run, "bookkeeper-aside")
         return future.result()
     except Exception:
-        raise  # of ``make``
+        raise  # an error of ``make``
     except BaseException:
         future.add_done_callback(give_up)
         raise
@@ -434,7 +438,8 @@ class _Call(Generic[T]):
 
 
 class WorkerPool:
-    """Up to ``threads_max`` daemon threads that do what is put in. They go on after the main thread, until ``close`` or the process ends.
+    """Up to ``threads_max`` daemon threads that run the tasks put in. They go on after the main thread, until ``close`` or the end of the
+    process.
 
     The first thread is started at once and the others by threads of the pool, so no start can be torn by an interrupt.
     """
@@ -452,7 +457,7 @@ class WorkerPool:
 
     @holds_lock
     def submit(self, task: Callable[[], None]) -> None:
-        """Returns at once. ClientClosedError after ``close``."""
+        """Put a task in and return at once. Raises ClientClosedError after ``close``."""
         self._home.check("pool of threads")
         with self._lock:
             if not self._closed:
@@ -462,18 +467,19 @@ class WorkerPool:
 
     @property
     def is_current(self) -> bool:
-        """True on a thread of this pool."""
+        """Return True on a thread of this pool."""
         return threading.current_thread() in self._threads
 
     def call(self, function: Callable[[], T]) -> SafeFuture[T]:
-        """The future of what ``function`` returns or raises; ClientClosedError if the pool was closed before it was begun."""
+        """Return a future of what ``function`` returns or raises. It fails with ClientClosedError if the pool is closed before the call
+        begins."""
         called = _Call(function)
         self.submit(called)
         return called.future
 
     def close(self, timeout_s: float = JOIN_S, *, finish: bool = False) -> None:
-        """End the threads, with ``finish`` when everything put in is done; else what was not begun is dropped. Waits for those that are at
-        work, unless one of them asks. May be called again."""
+        """End the threads. With ``finish``, they first do everything that was put in; otherwise tasks that have not begun are dropped.
+        Waits for running tasks, unless one of them makes this call. May be called again."""
         if not self._home.is_here:
             return
         with self._lock:
@@ -490,14 +496,14 @@ class WorkerPool:
             thread.join(timeout_s)
 
     def _drop_all(self) -> None:
-        """Nothing is put in any more. Whoever waits for a future is told at once, also while the threads are at work for long."""
+        """Drop the tasks that have not begun. Their futures fail at once, even while the threads are at work for long."""
         try:
             while True:
                 self._drop(self._tasks.get_nowait())
         except Empty:
             pass
         finally:
-            self._tasks.put(None)  # it was taken out as well
+            self._tasks.put(None)  # the end marker was taken out as well
 
     def _drop(self, task: Callable[[], None] | None) -> None:
         if isinstance(task, _Call):
@@ -513,10 +519,10 @@ class WorkerPool:
         while (task := self._next()) is not None:
             try:
                 task()
-            except BaseException:  # callbacks of users may raise SystemExit
+            except BaseException:  # a user's callback may raise SystemExit
                 log.exception("%s: a task failed", self._name)
-            del task  # nothing of it stays while there is nothing to do
-        self._tasks.put(None)  # for the next one
+            del task  # keeps nothing of the task alive while there is nothing to do
+        self._tasks.put(None)  # the end marker, for the next thread
 
     def _next(self) -> Callable[[], None] | None:
         with self._lock:
@@ -533,15 +539,15 @@ class WorkerPool:
         return task
 
     def _grow(self) -> None:
-        """Under the lock: there is always one that waits for work, as long as there may be more."""
+        """Start a thread if none is left to wait for work and there may be more. The caller holds the lock."""
         try:
             self._start()
-        except RuntimeError:  # at the very end of a process newer Pythons start no more threads: these have to do
+        except RuntimeError:  # at the very end of a process newer Pythons start no more threads, so the existing ones have to do
             self._threads.pop()
 
 
 def wait_done(future: Future[Any], timeout_s: float) -> bool:
-    """Wait for the end of what nobody wants the outcome of; False when the time is up."""
+    """Wait for the end of tasks that nobody wants the outcome of. Return False when the time is up."""
     try:
         future.exception(timeout_s)
     except (FutureTimeoutError, BlockingCallError):

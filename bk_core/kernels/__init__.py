@@ -16,7 +16,7 @@ if _choice not in ("", "native", "pure"):
 
 
 def _may_fall_back(reason: ImportError) -> bool:
-    """Whether pure may stand in; says so once if it does."""
+    """Return True if the kernels in Python may take the place of the extension; warn once if they do."""
     if _choice == "native":
         return False
     logging.getLogger(__name__).warning("the native kernels cannot be loaded, the slow ones in Python are used: %s%s", reason, _zip_hint())
@@ -24,7 +24,7 @@ def _may_fall_back(reason: ImportError) -> bool:
 
 
 def _zip_hint() -> str:
-    """The advice to those who put a zip or a wheel on the path. Python imports no extension from an archive."""
+    """Return advice for users who put a zip or a wheel on the path, because Python imports no extension from an archive."""
     archive = getattr(getattr(__spec__, "loader", None), "archive", None)
     if archive is None:
         return ""

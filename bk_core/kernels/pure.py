@@ -1,8 +1,8 @@
-"""The kernels in Python: the reference for ``native/*.c``, and what runs where no extension can be loaded.
+"""The kernels in Python: the reference for ``native/*.c``, and the replacement where no extension can be loaded.
 
-Both twins return equal values for equal arguments, and raise the same class with the same text and context. Arguments are judged in this
-order: types and 64-bit range from left to right, then values from left to right, then the bytes. Every function is without state.
-"Native int64" is the machine's own byte order, because such buffers go on to NumPy and Arrow; the wire itself is big-endian.
+Both twins return equal values for equal arguments, and raise the same class with the same text and context. They check arguments in this
+order: types and 64-bit range from left to right, then values from left to right, then the bytes. No function keeps state. "Native int64" is
+the machine's own byte order, because such buffers go on to NumPy and Arrow; the wire itself is big-endian.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ __all__ = [
 CRC32C_KERNEL = "python"
 
 Column = bytes | memoryview
-"""Bytes, or from the extension, where they are many, a read-only view of memory that is used again once nobody has it (native/block.h)."""
+"""Bytes. For large results the extension returns a read-only view of memory instead, which it uses again once nobody refers to it
+(native/block.h)."""
 
 _LENGTH = struct.Struct(">I")
 _HEADER = struct.Struct(">qqqq")
@@ -78,9 +79,11 @@ _TABLE = _crc32c_table()
 
 
 def crc32c(data: Buffer, value: int = 0, /) -> int:
-    """The CRC-32C of ``data``, or of earlier bytes followed by ``data`` when ``value`` is their CRC (wire-protocol.md 7.2).
+    """Return the CRC-32C of ``data``; with ``value``, the CRC of earlier bytes, that of those bytes and ``data`` together (wire-protocol.md
+    7.2).
 
-    InvalidArgumentError: ``value`` is not an unsigned 32-bit number, or ``data`` is not contiguous. TypeError: not a buffer, not an int.
+    Raises InvalidArgumentError if ``value`` is not an unsigned 32-bit number or ``data`` is not contiguous, and TypeError if an argument is
+    no buffer or no int.
     """
     view = flat_bytes(data)
     value = int64(value, "value")
@@ -93,8 +96,10 @@ def scan_frames(data: Buffer, frame_bytes_max: int, /) -> tuple[bytes, int]:
     """Find the complete frames ``u32 N | N payload bytes`` at the start of a receive buffer (wire-protocol.md 2.1).
 
     Returns ``(bounds, consumed)``: native int64 pairs (payload start, payload end), and the offset after the last complete frame.
-    RemoteProtocolError: ``N == 0`` or ``N + 4 > frame_bytes_max``, known as soon as four bytes are there, as at the bookie; then no frame
-    of this buffer is delivered. InvalidArgumentError: the limit is not in 5..2**31-1 (a larger ``N`` is negative to an Apache peer).
+
+    Raises RemoteProtocolError for ``N == 0`` or ``N + 4 > frame_bytes_max`` as soon as the four bytes are there, as a bookie does; then no
+    frame of this buffer is delivered. Raises InvalidArgumentError if the limit is not in 5..2**31-1 (a larger ``N`` is negative to an
+    Apache peer).
     """
     view = flat_bytes(data)
     frame_bytes_max = int64(frame_bytes_max, "frame_bytes_max")
@@ -176,16 +181,18 @@ def frame_adds(
 def unpack_entries(
     data: Buffer, header_bytes: int, ledger_id: int, digest_type: int, hmac_key: bytes, first_entry_id: int = -1, step: int = 1, /
 ) -> tuple[Column, Column, Column, Column]:
-    """Turn many entry bodies into columns and check each digest and its ids (wire-protocol.md 5.3, 7.1 - 7.3).
+    """Turn many entry bodies into columns, and check each digest and its ids (wire-protocol.md 5.3, 7.1 - 7.3).
 
-    ``data`` is a run of items ``u32 length | header_bytes ignored bytes | body``, where length counts ignored bytes and body: 0 ignored
-    bytes for the bodies of a batch read answer, 24 for whole v2 read answers. With ``first_entry_id`` of 0 or more the entry ids must be
-    that, that + ``step``, ...; with -1 which ids were asked for is the caller's to compare.
+    ``data`` is a sequence of items ``u32 length | header_bytes ignored bytes | body``, where length counts the ignored bytes and the body.
+    There are 0 ignored bytes for the bodies of a batch read answer, and 24 for whole v2 read answers. With a ``first_entry_id`` of 0 or
+    more, the entry ids must be that, that + ``step``, ...; with -1 the caller compares the ids with those it asked for.
+
     Returns ``(entry_ids, offsets, values, lacs_and_lengths)``: native int64 ids, native int64 offsets into values (one more than entries),
     the payloads end to end, and native int64 pairs (last add confirmed field, length field).
-    RemoteProtocolError: an item is cut off or too short. DigestError: wrong digest, then wrong ledger id, then wrong entry id (the order of
-    wire-protocol.md 7.3), with ``item``, ``ledger`` and ``entry`` as they stand in the body in its context. The structure of all items is
-    judged before the first digest. InvalidArgumentError: bad number.
+
+    Raises RemoteProtocolError if an item is cut off or too short. Raises DigestError for a wrong digest, then for a wrong ledger id, then
+    for a wrong entry id (the order of wire-protocol.md 7.3); its context has ``item``, and ``ledger`` and ``entry`` as the body has them.
+    The structure of all items is checked before the first digest. Raises InvalidArgumentError for a bad number.
     """
     view = flat_bytes(data)
     header_bytes = int64(header_bytes, "header_bytes")
@@ -229,16 +236,19 @@ def unpack_part(
     taken: int,
     /,
 ) -> tuple[int, int, int]:
-    """The same for an answer that arrives in parts: ``data`` is the next of its items ``u32 length | body``, and may end inside of one.
+    """Do the same for an answer that arrives in parts: ``data`` holds the next of its items ``u32 length | body``, and may end inside an
+    item.
 
-    ``taken`` entries are in ``values`` and ``offsets`` already, so ``offsets[taken]`` is where the next payload goes. ``first_entry_id`` is
-    that of the first entry of all; ids ascend by one. ``offsets`` are native int64, one more than there may be entries.
-    Returns ``(consumed, taken, next)``: the bytes of the items that are done with, how many entries there are now, and the bytes of the
-    item behind them, its length included: 4 while that is not whole, 0 if nothing is there. That item is not whole, or ``offsets`` have no
-    place for it.
-    Raises what ``unpack_entries`` raises, but for a bad digest behind which the structure is bad too; items are numbered from the first
-    entry of all, and those before the bad one are in place; what is behind them in ``values`` is not said. InvalidArgumentError: bad
-    number, payloads that do not fit in ``values``.
+    ``taken`` entries are in ``values`` and ``offsets`` already, so the next payload goes to ``offsets[taken]``. ``first_entry_id`` is the
+    id of the answer's first entry; ids ascend by one. ``offsets`` are native int64, one more than the most entries that may come.
+
+    Returns ``(consumed, taken, next)``: the bytes of the items that are finished, the number of entries so far, and the size of the item
+    behind them, its length included. That size is 4 while the length is not complete, and 0 if no byte of the item is there. The item is
+    incomplete, or ``offsets`` have no place for it.
+
+    Raises what ``unpack_entries`` raises, but a bad digest is reported even if the structure behind it is bad. Items are numbered from the
+    answer's first entry. The entries before the bad one are in place; the contents of ``values`` behind them are undefined. Raises
+    InvalidArgumentError for a bad number, or payloads that do not fit in ``values``.
     """
     view = flat_bytes(data)
     ledger_id, digest_type = int64(ledger_id, "ledger_id"), int64(digest_type, "digest_type")
@@ -278,9 +288,9 @@ def unpack_part(
 
 
 def new_block(size: int, /) -> memoryview:
-    """Memory to write to. What is in it is not said; it may be used again when nobody has a view of it any more.
+    """Return memory to write to, with undefined contents. It may be used again once nobody has a view of it any more.
 
-    InvalidArgumentError: a size not in 0..2**31-1.
+    Raises InvalidArgumentError if the size is not in 0..2**31-1.
     """
     size = int64(size, "size")
     if not 0 <= size <= FRAME_MAX:
@@ -323,7 +333,7 @@ def _crc32c(data: Buffer, value: int) -> int:
 
 
 def _digest(digest_type: int, hmac_key: memoryview, header: bytes, payload: memoryview) -> bytes:
-    """The digest as stored between header and payload, over both (wire-protocol.md 7.2 and 7.3)."""
+    """Return the digest of header and payload, as it is stored between them (wire-protocol.md 7.2 and 7.3)."""
     if digest_type == _CRC32:
         return zlib.crc32(payload, zlib.crc32(header)).to_bytes(8, "big")
     if digest_type == _CRC32C:
@@ -336,7 +346,7 @@ def _digest(digest_type: int, hmac_key: memoryview, header: bytes, payload: memo
 
 
 def _bodies(data: memoryview, header_bytes: int, body_bytes_min: int) -> list[memoryview]:
-    """The bodies of all items, each of at least ``body_bytes_min`` bytes. RemoteProtocolError: see unpack_entries."""
+    """Return the bodies of all items, each of at least ``body_bytes_min`` bytes. RemoteProtocolError: see unpack_entries."""
     bodies: list[memoryview] = []
     at, wanted = 0, header_bytes + body_bytes_min
     while at < len(data):
@@ -354,7 +364,7 @@ def _bodies(data: memoryview, header_bytes: int, body_bytes_min: int) -> list[me
 
 
 def _checked_body(item: int, body: memoryview, ledger_id: int, digest_type: int, hmac_key: memoryview) -> tuple[int, int, int, memoryview]:
-    """(entry id, last add confirmed, length, payload) of one body. DigestError: see unpack_entries."""
+    """Return (entry id, last add confirmed, length, payload) of one body. DigestError: see unpack_entries."""
     header, payload_start = bytes(body[: _HEADER.size]), _HEADER.size + _DIGEST_BYTES[digest_type]
     ledger, entry, lac, length = _HEADER.unpack(header)
     payload = body[payload_start:]

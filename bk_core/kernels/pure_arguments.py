@@ -1,4 +1,4 @@
-"""Arguments as the kernels in Python take them, and the messages for those that they refuse."""
+"""Converts the arguments of the kernels in Python, and words the errors for those that they refuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENTRY_HEADER_BYTES = 32  # i64 ledger, i64 entry, i64 last add confirmed, i64 le
 
 
 def flat_bytes(data: object) -> memoryview:
-    """A flat view of unsigned bytes over any contiguous buffer."""
+    """Return a flat view of unsigned bytes over any contiguous buffer."""
     try:
         view = memoryview(data)  # type: ignore[arg-type]
     except TypeError:
@@ -29,7 +29,7 @@ def flat_bytes(data: object) -> memoryview:
 
 
 def writable_bytes(data: object) -> memoryview:
-    """The same over a buffer to write to."""
+    """Return the same over a buffer to write to."""
     try:
         view = memoryview(data)  # type: ignore[arg-type]
     except TypeError:
@@ -69,7 +69,7 @@ def check_ids_fit(count: int, first_entry_id: int, step: int = 1) -> None:
 
 
 def check_frame_length(payload_bytes: int, frame_bytes_max: int) -> None:
-    """RemoteProtocolError for a length that no frame may have (wire-protocol.md 2.1)."""
+    """Raise RemoteProtocolError for a length that no frame may have (wire-protocol.md 2.1)."""
     if payload_bytes == 0:
         raise RemoteProtocolError("a frame without payload")
     if payload_bytes + 4 > frame_bytes_max:

@@ -1,4 +1,5 @@
-"""The kernels in Python for runs of single reads and for striping; ``native/lanes.c`` is the twin. pure.py says what holds for all."""
+"""The kernels in Python for runs of single reads and for striping; ``native/lanes.c`` is the twin. pure.py has the rules for
+all kernels."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ _LENGTH = struct.Struct(">I")
 
 
 def skip_frames(data: Buffer, start: int, stop: int, count: int, /) -> int:
-    """The position behind ``count`` items ``(u32 length, bytes)`` from ``start`` on, none of which reaches beyond ``stop``.
+    """Return the position behind ``count`` items ``(u32 length, bytes)`` from ``start`` on, none of which reaches beyond ``stop``.
 
-    RemoteProtocolError: there are fewer. InvalidArgumentError: not 0 <= start <= stop <= size of data, or a negative count.
+    Raises RemoteProtocolError if there are fewer items, and InvalidArgumentError if not 0 <= start <= stop <= size of data or the count is
+    negative.
     """
     view = flat_bytes(data)
     start, stop, count = int64(start, "start"), int64(stop, "stop"), int64(count, "count")
@@ -37,10 +39,11 @@ def skip_frames(data: Buffer, start: int, stop: int, count: int, /) -> int:
 
 
 def interleave(lanes: Sequence[Sequence[tuple[Buffer, Buffer]]], /) -> tuple[bytes, bytes]:
-    """(offsets, values) of the entries of all lanes in turn: the first of each lane, the second of each, and so on.
+    """Return (offsets, values) of the entries of all lanes in turn: the first entry of each lane, then the second of each, and so on.
 
-    A lane is parts, each (values, native int64 offsets, one more than entries). Each lane has as many entries as the one before it, or
-    from one lane on one less. InvalidArgumentError if that is not so, or an offset is outside its values.
+    A lane is a sequence of parts, each (values, native int64 offsets, one more than entries). Each lane has as many entries as the one
+    before it, except that from one lane on there may be one less. Raises InvalidArgumentError if that is not so, or an offset is outside
+    its values.
     """
     columns = [[piece for part in lane for piece in _pieces(*part)] for lane in _views(lanes)]
     sizes = [len(column) for column in columns]
@@ -63,11 +66,12 @@ def select_frames(
     write_quorum_size: int,
     /,
 ) -> bytes:
-    """Of framed entries those from index ``start`` on whose write set has ``position``, end to end (WR-5).
+    """Return the framed entries from index ``start`` on whose write set has ``position``, end to end (WR-5).
 
-    Frame i is ``frames[offsets[i]:offsets[i + 1]]``, offsets being native int64, one more than there are frames, and is about entry
-    first_entry_id + i. Its write set are write_quorum_size positions from entry mod ensemble_size on.
-    InvalidArgumentError: a number out of range, an offset of these frames that is outside or below the one before it.
+    Frame i is ``frames[offsets[i]:offsets[i + 1]]`` and holds entry first_entry_id + i; offsets are native int64, one more than there are
+    frames. The write set of an entry is write_quorum_size positions, beginning at entry mod ensemble_size.
+
+    Raises InvalidArgumentError if a number is out of range, or an offset of these frames is outside or below the one before it.
     """
     views = flat_bytes(frames), flat_bytes(offsets)
     start, first_entry_id = int64(start, "start"), int64(first_entry_id, "first_entry_id")
@@ -97,7 +101,7 @@ def check_selection(
 def selected(
     frames: memoryview, offsets: memoryview, start: int, first_entry_id: int, position: int, ensemble_size: int, write_quorum_size: int
 ) -> Iterator[tuple[int, memoryview]]:
-    """(index, frame) of those that were asked for."""
+    """Yield (index, frame) of the frames that were asked for."""
     bounds = array("q", bytes(offsets))
     for i in range(start, len(bounds) - 1):
         if (position - first_entry_id - i) % ensemble_size < write_quorum_size:

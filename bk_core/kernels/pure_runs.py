@@ -1,6 +1,6 @@
 """The kernels in Python for runs: v2 messages of one kind for consecutive entries of one ledger (wire-protocol.md 5).
 
-``native/runs.c`` is the twin. pure.py says what holds for all kernels.
+``native/runs.c`` is the twin. pure.py has the rules for all kernels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    Join = Callable[[memoryview, Item, Known, int], Known | None]  # the run with the frame at a position, or None
+    Join = Callable[[memoryview, Item, Known, int], Known | None]  # extends the run by the frame at a position, or returns None
 
 _OTHER, _ADDS, _READS, _BATCH, _SPARSE_ADDS = 0, 1, 2, 3, 4
 _STEP_MAX, _SPAN_MAX = 64, 0x10000
@@ -53,39 +53,39 @@ _READ_REQUEST_BYTES = 20
 def scan_responses(data: Buffer, start: int, stop: int, frame_bytes_max: int, /) -> tuple[list[Item], int, int]:
     """Find the runs of v2 responses in the bytes [start, stop) of a client's receive buffer (wire-protocol.md 2.1, 5.3).
 
-    Returns ``(items, consumed, wanted)``: the position after the last complete frame, and the bytes, length prefix included, of the
-    incomplete frame there, 0 while its length is not known. An item is ``(kind, ledger_id, entry_id, count, code, begin, end)``, positions
-    in ``data``, code 0 except for reads:
+    Returns ``(items, consumed, wanted)``: ``consumed`` is the position after the last complete frame; ``wanted`` is the size of the
+    incomplete frame there, length prefix included, or 0 while its length is not known. An item is ``(kind, ledger_id, entry_id, count,
+    code, begin, end)`` with positions in ``data``; code is 0 except for reads:
 
-    1 adds: ``count`` OK answers for entry_id and those that follow. begin..end: their frames, length prefixes included.
-    2 reads: ``count`` OK answers for entry_id, entry_id + code, entry_id + 2 * code, ...; the step is 1..64, of a single one 1.
+    1 adds: ``count`` OK answers for entry_id and those that follow. begin..end are their frames, length prefixes included.
+    2 reads: ``count`` OK answers for entry_id, entry_id + code, entry_id + 2 * code, ...; the step is 1..64, and 1 for a single one.
       ``unpack_entries(data[begin:end], 24, ...)`` takes the frames as they are.
     3 batch read: one OK answer; ``count`` is its request id, begin..end its bodies.
-    4 sparse adds: OK answers with ascending ids that have gaps, as those of a striped ledger; ``count`` is last - first + 1, at most 65536.
-      ``entry_bits(data[begin:end], entry_id, count)`` tells which. Dense ones are kind 1 and of any number.
-    0 anything else, one frame: ids -1, count 0, begin..end its payload without length prefix. That are other versions, operations and
-      flags, codes other than 0, negative ids, and answers too short for their kind (a read's must hold an entry header).
+    4 sparse adds: OK answers with ascending ids that have gaps, as in a striped ledger; ``count`` is last - first + 1, at most 65536.
+      ``entry_bits(data[begin:end], entry_id, count)`` tells which. Dense ones are kind 1, in any number.
+    0 anything else, one frame: ids are -1, count is 0, begin..end is its payload without length prefix. These are other versions,
+      operations and flags, codes other than 0, negative ids, and answers too short for their kind (a read needs an entry header).
 
-    RemoteProtocolError: a frame of no bytes or over the limit; then nothing of the buffer is delivered (as scan_frames).
-    InvalidArgumentError: not 0 <= start <= stop <= size of data, or a limit not in 5..2**31-1.
+    Raises RemoteProtocolError for a frame of no bytes or over the limit; then nothing of the buffer is delivered (as scan_frames). Raises
+    InvalidArgumentError if not 0 <= start <= stop <= size of data, or the limit is not in 5..2**31-1.
     """
     return scan(data, start, stop, frame_bytes_max, _known_response, _join_response)
 
 
 def scan_requests(data: Buffer, start: int, stop: int, frame_bytes_max: int, /) -> tuple[list[Item], int, int]:
-    """The same for the v2 requests in a bookie's receive buffer (wire-protocol.md 5.2). The items:
+    """Find the runs of v2 requests in a bookie's receive buffer in the same way (wire-protocol.md 5.2). The items are:
 
-    1 adds of the same ledger, flags and master key; code: the flags. The key is ``data[begin + 8:begin + 28]``.
-    2 reads without the fencing flag, of the same ledger and flags; code: the flags. They may be longer than they need be.
+    1 adds of the same ledger, flags and master key; code is the flags. The key is ``data[begin + 8:begin + 28]``.
+    2 reads without the fencing flag, of the same ledger and flags; code is the flags. They may be longer than they need be.
     0 anything else, one frame, as above; adds too short for an entry header are among it.
     """
     return scan(data, start, stop, frame_bytes_max, _known_request, _join_request)
 
 
 def measure_run(offsets: Buffer, /) -> tuple[int, int, int, int]:
-    """``(entries, first offset, last offset, bytes of the largest entry)`` of native int64 offsets, one more than there are entries.
+    """Return ``(entries, first offset, last offset, bytes of the largest entry)`` of native int64 offsets, one more than there are entries.
 
-    InvalidArgumentError: less than one entry, or an offset that is below 0 or below the one before it; the text names its index.
+    Raises InvalidArgumentError if there is no entry, or an offset is below 0 or below the one before it; the text names its index.
     """
     view = flat_bytes(offsets)
     if len(view) < 16 or len(view) % 8 != 0:
@@ -102,10 +102,10 @@ def measure_run(offsets: Buffer, /) -> tuple[int, int, int, int]:
 
 
 def frame_reads(ledger_id: int, first_entry_id: int, count: int, step: int = 1, flags: int = 0, /) -> bytes:
-    """``count`` plain v2 read requests, as frames (wire-protocol.md 5.2): of entries first_entry_id, first_entry_id + step, ...
+    """Return ``count`` plain v2 read requests as frames, for the entries first_entry_id, first_entry_id + step, ... (wire-protocol.md 5.2).
 
-    InvalidArgumentError: a negative id, ids beyond 64 bits, a count not in 0..2**20, a step not in 1..2**31-1, flags beyond 16 bits or
-    with fencing, which needs a key.
+    Raises InvalidArgumentError for a negative id, ids beyond 64 bits, a count not in 0..2**20, a step not in 1..2**31-1, flags beyond 16
+    bits or with fencing, which needs a key.
     """
     ledger_id, first_entry_id = int64(ledger_id, "ledger_id"), int64(first_entry_id, "first_entry_id")
     count, step, flags = int64(count, "count"), int64(step, "step"), int64(flags, "flags")
@@ -118,7 +118,7 @@ def frame_reads(ledger_id: int, first_entry_id: int, count: int, step: int = 1, 
 
 
 def check_reads(ledger_id: int, first_entry_id: int, count: int, step: int) -> None:
-    """Whether there can be such read requests, in any protocol."""
+    """Raise InvalidArgumentError if there can be no such read requests in any protocol."""
     _check_step(ledger_id, first_entry_id, count, step)
     check_ids_fit(count, first_entry_id, step)
 
@@ -130,9 +130,9 @@ def _check_step(ledger_id: int, first_entry_id: int, count: int, step: int) -> N
 
 
 def frame_add_responses(ledger_id: int, first_entry_id: int, count: int, code: int, /) -> bytes:
-    """``count`` v2 add responses with the same code for consecutive entries, as frames (wire-protocol.md 5.3).
+    """Return ``count`` v2 add responses with the same code for consecutive entries, as frames (wire-protocol.md 5.3).
 
-    InvalidArgumentError: a negative id, ids beyond 64 bits, a count not in 0..2**20, a code beyond 32 bits.
+    Raises InvalidArgumentError for a negative id, ids beyond 64 bits, a count not in 0..2**20, or a code beyond 32 bits.
     """
     ledger_id, first_entry_id = int64(ledger_id, "ledger_id"), int64(first_entry_id, "first_entry_id")
     count, code = int64(count, "count"), int64(code, "code")
@@ -145,10 +145,11 @@ def frame_add_responses(ledger_id: int, first_entry_id: int, count: int, code: i
 
 
 def entry_bits(frames: Buffer, first_entry_id: int, span: int, /) -> bytes:
-    """Which entries v2 add responses are about: bit i of the little-endian number, ceil(span / 8) bytes, is entry first_entry_id + i.
+    """Return the set of entries that v2 add responses answer: bit i of the little-endian number, ceil(span / 8) bytes, is entry
+    first_entry_id + i.
 
-    InvalidArgumentError: bytes that are no number of frames of 28 bytes, a negative id, ids beyond 64 bits, a span not in 0..2**20, an
-    entry outside of it. Nothing else of the frames is looked at.
+    Raises InvalidArgumentError for bytes that are not a whole number of frames of 28 bytes, a negative id, ids beyond 64 bits, a span not
+    in 0..2**20, or an entry outside the span. Nothing else of the frames is checked.
     """
     view = flat_bytes(frames)
     first_entry_id, span = int64(first_entry_id, "first_entry_id"), int64(span, "span")
@@ -168,10 +169,10 @@ def entry_bits(frames: Buffer, first_entry_id: int, span: int, /) -> bytes:
 
 
 def frame_read_responses(ledger_id: int, first_entry_id: int, bodies: Sequence[Buffer] | Buffer, /) -> bytes:
-    """OK v2 read responses for consecutive entries, as frames; each body is copied once (wire-protocol.md 5.3).
+    """Return OK v2 read responses for consecutive entries, as frames; each body is copied once (wire-protocol.md 5.3).
 
-    ``bodies`` is a list or a tuple of them, or one buffer ``(u32 length, body)*`` as in a batch read answer.
-    InvalidArgumentError: a negative id, ids beyond 64 bits, a body that is cut off or that no frame can carry.
+    ``bodies`` is a list or a tuple of them, or one buffer ``(u32 length, body)*`` as in a batch read answer. Raises InvalidArgumentError
+    for a negative id, ids beyond 64 bits, or a body that is cut off or too large for a frame.
     """
     ledger_id, first_entry_id = int64(ledger_id, "ledger_id"), int64(first_entry_id, "first_entry_id")
     joined = None if isinstance(bodies, list | tuple) else flat_bytes(bodies)
@@ -210,9 +211,10 @@ def _split_bodies(data: memoryview) -> list[memoryview]:
 
 
 def take_bodies(data: Buffer, start: int, stop: int, /) -> tuple[bytes, int]:
-    """The bodies in ``data[start:stop]``, an item "adds" of ``scan_requests``: ``((u32 length, body)*, greatest last add confirmed)``.
+    """Return the bodies in ``data[start:stop]``, an item "adds" of ``scan_requests``, as ``((u32 length, body)*, greatest last add
+    confirmed)``.
 
-    InvalidArgumentError: not 0 <= start <= stop <= size of data, or the bytes are anything but one or more frames of adds.
+    Raises InvalidArgumentError if not 0 <= start <= stop <= size of data, or the bytes are not one or more frames of adds.
     """
     view = flat_bytes(data)
     start, stop = int64(start, "start"), int64(stop, "stop")
@@ -286,7 +288,7 @@ def _join_response(view: memoryview, run: Item, found: Known, at: int) -> Known 
 
 
 def _key(view: memoryview, at: int) -> memoryview:
-    """The master key of the add frame that begins at ``at``."""
+    """Return the master key of the add frame that begins at ``at``."""
     return view[at + 8 : at + 8 + KEY_BYTES]
 
 

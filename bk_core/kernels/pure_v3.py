@@ -1,4 +1,5 @@
-"""The kernels in Python for adds and reads of protocol v3 (wire-protocol.md 4); ``native/v3.c`` is the twin. pure.py says what holds."""
+"""The kernels in Python for adds and reads of protocol v3 (wire-protocol.md 4); ``native/v3.c`` is the twin. pure.py has the rules for all
+kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _VERSION, _STEP_MAX = 3, 64
 _ADD_PREFIX_BYTES = 8 + KEY_BYTES  # of a v2 add: length, header word, key
 _HEADER, _STATUS, _READ_RESPONSE, _ADD_RESPONSE = 1, 2, 100, 101  # fields of a response
 _FIELD_OF = {_READ: _READ_RESPONSE, _ADD: _ADD_RESPONSE}
-_BYTES = 2  # wire type; the other one that is understood is 0, a number
+_BYTES = 2  # a wire type; the only other one that is understood is 0, a number
 _U32 = struct.Struct(">I")
 _RESPONSE_FRAME = struct.Struct(">IIiqq")
 _READ_WORD = 0x02020000
@@ -55,10 +56,10 @@ def frame_adds_v3(
     deferred_sync: int,
     /,
 ) -> bytes:
-    """The framed v2 adds that ``select_frames`` gives, as framed v3 requests: transaction ids first_number and those that follow.
+    """Return the framed v2 adds that ``select_frames`` gives, as framed v3 requests with transaction ids from first_number on.
 
-    Byte for byte what ``codec_v3.encode_request`` makes; the two last arguments are true or false. Adds of a recovery have high priority.
-    InvalidArgumentError: as select_frames; a negative id, numbers beyond 64 bits, a frame too short for an add.
+    The bytes equal those of ``codec_v3.encode_request``; the last two arguments are true or false. Adds of a recovery have high priority.
+    Raises InvalidArgumentError as select_frames does, and for a negative id, numbers beyond 64 bits, or a frame too short for an add.
     """
     views = flat_bytes(frames), flat_bytes(offsets)
     start, first_entry_id = int64(start, "start"), int64(first_entry_id, "first_entry_id")
@@ -100,9 +101,11 @@ def _varint(value: int) -> bytes:
 
 
 def frame_reads_v3(ledger_id: int, first_entry_id: int, count: int, step: int, first_number: int, /) -> bytes:
-    """``count`` plain v3 read requests, as frames, of entries first_entry_id, first_entry_id + step, ...; transaction ids ascend by one.
+    """Return ``count`` plain v3 read requests as frames, for the entries first_entry_id, first_entry_id + step, ...; transaction ids ascend
+    by one.
 
-    Byte for byte what ``codec_v3.encode_request`` makes. InvalidArgumentError: as frame_reads; a negative number, numbers beyond 64 bits.
+    The bytes equal those of ``codec_v3.encode_request``. Raises InvalidArgumentError as frame_reads does, and for a negative number or
+    numbers beyond 64 bits.
     """
     ledger_id, first_entry_id = int64(ledger_id, "ledger_id"), int64(first_entry_id, "first_entry_id")
     count, step, first_number = int64(count, "count"), int64(step, "step"), int64(first_number, "first_number")
@@ -124,20 +127,22 @@ def _read_request(ledger_id: int, entry_id: int, number: int) -> bytes:
 
 
 def scan_responses_v3(data: Buffer, start: int, stop: int, frame_bytes_max: int, /) -> tuple[list[Item], int, int]:
-    """As ``scan_responses``, for v3. begin..end of 1 and 2 are whole frames, ``code`` is the transaction id of the first one. The items:
+    """Find the runs of v3 responses, as ``scan_responses`` does for v2. begin..end of 1 and 2 are whole frames, ``code`` is the transaction
+    id of the first one. The items are:
 
     1 adds: ``count`` OK answers, transaction ids and entry ids both ascending by one.
-    2 reads: the same, with entries of a constant step, 1..64: ``v3_read_frames(data, begin, end)`` tells it.
-    0 anything else, one message: also one with a field that is not known, or is there twice.
+    2 reads: the same, with entries of a constant step, 1..64, which ``v3_read_frames(data, begin, end)`` returns.
+    0 anything else, one message: this includes a message with an unknown field or with a field twice.
     """
     return scan(data, start, stop, frame_bytes_max, _known, _join)
 
 
 def v3_read_frames(data: Buffer, start: int, stop: int, /) -> tuple[bytes, int, int | None]:
-    """The answers start..stop of an item of reads, each an OK with an entry: (they as frames of v2, step, highest LAC told or None).
+    """Return (frames, step, highest LAC told or None) of the answers start..stop in an item of reads. The frames are v2 frames of the same
+    answers, each an OK with an entry.
 
-    The step is that from the first entry to the second, of a single one 1. InvalidArgumentError: anything else among them, or not
-    0 <= start <= stop <= size of data.
+    The step is the distance from the first entry to the second, 1 for a single one. Raises InvalidArgumentError if anything else is among
+    them, or not 0 <= start <= stop <= size of data.
     """
     view = flat_bytes(data)
     start, stop = int64(start, "start"), int64(stop, "stop")
@@ -190,14 +195,15 @@ def _join(view: memoryview, run: Item, found: Known, at: int) -> Known | None:
 
 
 def _second(view: memoryview, begin: int) -> int:
-    """The entry of the second frame of a run of reads."""
+    """Return the entry of the second frame of a run of reads."""
     at = begin + 4 + _U32.unpack_from(view, begin)[0]
     second = _parse(view[at + 4 : at + 4 + _U32.unpack_from(view, at)[0]])
     return -1 if second is None else second.entry_id
 
 
 def _parse(payload: memoryview) -> _Response | None:
-    """An OK answer to an add, or to a read and with an entry, of which every field is understood and there once; else None."""
+    """Parse an OK answer to an add, or to a read with an entry, in which every field is known and occurs once; return None for
+    any other."""
     outer = _fields(payload, {_HEADER: _BYTES, _STATUS: 0, _READ_RESPONSE: _BYTES, _ADD_RESPONSE: _BYTES})
     if outer is None or len(outer) != 3 or outer.get(_STATUS) != 0:
         return None
@@ -220,7 +226,7 @@ def _parse(payload: memoryview) -> _Response | None:
 
 
 def _fields(message: int | memoryview, types: dict[int, int]) -> _Fields | None:
-    """The fields of a message by number, None if there is one that is not among ``types``, is there twice or is cut off."""
+    """Return the fields of a message by number, or None if a field is not among ``types``, occurs twice or is cut off."""
     fields: _Fields = {}
     at = 0
     view = memoryview(b"") if isinstance(message, int) else message
@@ -237,7 +243,7 @@ def _fields(message: int | memoryview, types: dict[int, int]) -> _Fields | None:
 
 
 def _taken(view: memoryview, at: int) -> tuple[int, int]:
-    """A number and the position behind it, which is -1 if there is none, or one of more than 64 bits."""
+    """Return a number and the position behind it; the position is -1 if there is no number, or one of more than 64 bits."""
     value = 0
     for shift in range(0, 64, 7):
         if at >= len(view):

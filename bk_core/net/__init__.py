@@ -1,1 +1,1 @@
-"""Worlds that move bytes and time: the reactor thread, its timers, and connections to bookies."""
+"""This package moves bytes and time: the reactor thread, its timers, and connections to bookies."""

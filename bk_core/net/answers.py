@@ -1,4 +1,4 @@
-"""What a link makes of answers: runs of them, and single ones, go to who waits for them."""
+"""A link hands the answers of its bookie, runs of them and single ones, to those who wait for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADD_ANSWER_BYTES = connection.LENGTH_BYTES + 24  # v2
 
 
 class AnsweredLink(LinkState):
-    """Whose answer is whose: adds by their ledger, all else by number and operation (wire-protocol.md 5.4, 9)."""
+    """Matches answers with requests: adds by their ledger, everything else by number and operation (wire-protocol.md 5.4, 9)."""
 
     def _item(self, view: memoryview, item: connection.Item) -> None:
         kind, ledger_id, entry_id, count, step, begin, end = item
@@ -45,7 +45,8 @@ class AnsweredLink(LinkState):
                 self._answer(connection.decode_response(bytes(view[start + marks[i] : start + marks[i + 1]]), "v3"))
 
     def _added_v3(self, ledger_id: int, entry_id: int, count: int, number: int) -> None:
-        """``count`` good answers, numbers and entries ascending by one. Whose they are the numbers say, not the entries (SM-3)."""
+        """Take ``count`` good answers whose numbers and entries ascend by one. The numbers tell which adds they answer, not the entries
+        (SM-3)."""
         while count:
             sent, taken = self._adds.find(number), 1
             if sent is None:
@@ -59,7 +60,7 @@ class AnsweredLink(LinkState):
             entry_id, count, number = entry_id + taken, count - taken, number + taken
 
     def _read_v3(self, frames: memoryview, entry_id: int, count: int, number: int) -> bool:
-        """Whether these good answers are all of one run and in its order; if so it has taken them."""
+        """Return True if these good answers all belong to one run and come in its order; the run has then taken them."""
         waiting = self._outstanding.run_reads(number, count)
         if waiting is None or waiting.run is None:
             return False
@@ -91,7 +92,7 @@ class AnsweredLink(LinkState):
             self._done(waiting, response.status, response)
 
     def _add_response(self, response: AddResponse) -> bool:
-        """Whether it is about an add of a run, which nobody waits for by number."""
+        """Return True if the answer is about an add of a run; nobody waits for such an add by number."""
         if self.protocol == "v2":
             self._add_answer(response.ledger_id, response.entry_id, 1, response.status)
             return True
@@ -102,7 +103,8 @@ class AnsweredLink(LinkState):
         return sent is not None
 
     def _reads(self, frames: memoryview, ledger_id: int, entry_id: int, count: int, step: int) -> None:
-        """v2: ``count`` good answers, of every ``step``-th entry. As many at once as continue a run; whatever else one by one."""
+        """v2: take ``count`` good answers for every ``step``-th entry. Those that continue a run are taken at once, all others
+        one by one."""
         while count:
             waiting = self._outstanding.run_of(ledger_id, entry_id)
             taken = 0 if waiting is None or waiting.run is None else waiting.run.in_order(entry_id, count, step)
@@ -117,7 +119,7 @@ class AnsweredLink(LinkState):
             frames, entry_id, count = frames[end:], entry_id + (taken or 1) * step, count - (taken or 1)
 
     def _read_response(self, response: ReadResponse) -> None:
-        """v2: a single read, or one of a run that is out of turn or refused."""
+        """v2: take the answer to a single read, or an answer of a run that is out of order or refused."""
         single = self._outstanding.single(response.ledger_id, response.entry_id)
         if single is not None:
             self._done(single, response.status, response)
@@ -133,7 +135,7 @@ class AnsweredLink(LinkState):
             self._run_moved(waiting)
 
     def _run_moved(self, waiting: Waiting) -> None:
-        """The bookie is at work: its time starts again."""
+        """Restart the request's time limit, because the bookie is at work on it."""
         if self._asking.run_moved(waiting, self._reactor.now_ns()):
             self._done(waiting, *waiting.outcome(Status.OK))
 

@@ -1,4 +1,4 @@
-"""What one connection is asked: each request waits for its turn and its room (LINK-5, LINK-6), is encoded, and then is outstanding."""
+"""The requests of one link: each waits for its turn and its room (LINK-5, LINK-6), is encoded, and then is outstanding."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.messages import ReadRequest, ReadRunRequest, Request
 from bk_core.protocol.wire.read_run import ReadRun
 
-# LINK-7: sent again when a connection was lost under them; asking twice changes nothing. A force is none of them: a bookie that was
-# started again has nothing left to force, and would say that it did.
+# LINK-7: these requests are sent again when their connection is lost, because asking twice changes nothing. A force is not among them: a
+# bookie that was restarted has nothing left to force, and would report success.
 REPEATABLE = (ReadRequest, m.BatchReadRequest, ReadRunRequest, m.ReadLacRequest, m.BookieInfoRequest, m.EntryListRequest)
 _HEAD_BYTES = read_run.HEADER_BYTES + read_run.LENGTH_BYTES
 
@@ -24,14 +24,14 @@ def is_repeatable(message: Request) -> bool:
 
 
 def _is_bulk(message: Request) -> bool:
-    """True if the answer carries entries. A long poll and the question for the last entry wait for nothing."""
+    """True if the answer carries entries. A long poll and the question for the last entry carry none worth a wait for room."""
     if isinstance(message, ReadRequest):
         return message.entry_id >= 0 and message.previous_lac is None
     return isinstance(message, m.BatchReadRequest | ReadRunRequest)
 
 
 class Asking:
-    """All requests of one link, over all of its connections."""
+    """Holds all requests of one link, over all of its connections."""
 
     def __init__(self, protocol: connection.Protocol, health: LinkHealth) -> None:
         self.outstanding = Outstanding()
@@ -43,11 +43,11 @@ class Asking:
         self._turns: Turns[Waiting] = Turns()
 
     def __bool__(self) -> bool:
-        """True if something waits to be sent."""
+        """Return True if something waits to be sent."""
         return bool(self._at_once or self._turns.size)
 
     def hold(self, waiting: Waiting) -> None:
-        """Until its turn comes."""
+        """Keep the request until its turn comes."""
         waiting.patience.sent_ns = None
         message = waiting.message
         if not _is_bulk(message):
@@ -57,12 +57,12 @@ class Asking:
         self._turns.push(waiting.reader, message.entry_id if waiting.run is None else waiting.run.next, waiting)
 
     def drop(self, reader: Hashable) -> None:
-        """Nobody wants any more what was not sent yet."""
+        """Drop the requests of ``reader`` that were not sent yet; nobody wants their answers any more."""
         for waiting in self._turns.drop(reader):
             self.outstanding.forget(waiting)
 
     def held(self) -> list[Waiting]:
-        """Everything that waits; then nothing does."""
+        """Return everything that waits to be sent, and empty the queues."""
         everything = [*self._at_once, *self._turns.clear()]
         self._at_once.clear()
         return everything
@@ -73,7 +73,7 @@ class Asking:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def frames(self, now_ns: int) -> Iterator[memoryview]:
-        """What may be sent now."""
+        """Yield the frames that may be sent now."""
         while self._at_once:
             yield self._encode(self._at_once.popleft(), now_ns)
         while self._turns.size:
@@ -88,7 +88,8 @@ class Asking:
             yield self._encode(waiting, now_ns)
 
     def _piece(self, waiting: Waiting) -> tuple[int, int]:
-        """Bytes to expect of the next piece of a request, and its entries: of a batch read as many as fit."""
+        """Return the bytes to expect of the request's next piece, and its number of entries: 0 for a batch read, which brings as many as
+        fit."""
         message = waiting.message
         if isinstance(message, m.BatchReadRequest):
             return self._window.piece(message.bytes_max, self._turns.readers), 0
@@ -131,7 +132,8 @@ class Asking:
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def run_moved(self, waiting: Waiting, now_ns: int) -> bool:
-        """Some reads of a run were answered: its time starts again. True when all were; the next piece waits for its turn."""
+        """Restart the time limit of a run after some of its reads were answered. Return True when all were; otherwise its next piece waits
+        for its turn."""
         run = waiting.run
         assert run is not None
         if run.done:
@@ -144,7 +146,7 @@ class Asking:
         return False
 
     def done(self, waiting: Waiting, now_ns: int, answer_bytes: int = 0) -> None:
-        """It is answered, with an entry of ``answer_bytes`` if it was a single read."""
+        """Forget a request that was answered; ``answer_bytes`` is the size of the entry if it was a single read."""
         sent_ns = waiting.patience.sent_ns
         self.outstanding.forget(waiting)
         if sent_ns is None:
@@ -162,17 +164,19 @@ class Asking:
         waiting.reserved = 0
 
     def read(self, waiting: Waiting, frames_bytes: int, entries: int) -> None:
-        """So many entries of a run came."""
+        """Learn the size of the ledger's entries from ``entries`` that a run brought."""
         self._sizes.told(waiting.ledger_id, max(1, frames_bytes - entries * _HEAD_BYTES), entries)
 
     def give_up(self, waiting: Waiting) -> None:
-        """It is late. What it reserved may still come, but waiting for that would end in waiting for ever."""
+        """Forget a request that is late. Its answer may still come, but its room is released now: waiting for the answer might
+        never end."""
         self.outstanding.forget(waiting)
         self._window.released(waiting.reserved)
         waiting.reserved = 0
 
     def lost(self) -> list[Waiting]:
-        """The connection is gone, and with it what was under way: these. A run between two pieces goes on where it was."""
+        """Return the requests that were under way on a connection that is lost. A run between two pieces stays, and goes on
+        where it was."""
         waiting = [one for one in self.outstanding.clear() if one.patience.sent_ns is not None]
         self._window.connected()
         for one in waiting:

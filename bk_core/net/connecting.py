@@ -1,4 +1,5 @@
-"""How a link is connected: where to, after which pause, address by address, and what this host is short of."""
+"""Connecting a link: finding the address, pausing between attempts, trying one address after the other, and noticing what this
+host lacks."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ _UNDER_WAY = frozenset({0, errno.EINPROGRESS, errno.EINTR})
 
 
 class ConnectingLink(AnsweredLink):
-    """LINK-7, LINK-8, SES-9."""
+    """Connects to the bookie and connects again after a loss (LINK-7, LINK-8, SES-9)."""
 
     def _ready(self) -> bool:
-        """True if bytes may be queued: connected, or a connect is on its way."""
+        """Return True if bytes may be queued: the link is connected, or a connect is on its way."""
         if self._closed:
             return False
         if self._connected or self._connecting:
@@ -36,12 +37,13 @@ class ConnectingLink(AnsweredLink):
             return False
         self._connecting = True
         self._attempt += 1
-        self._attempt_until_ns = None  # who looks the address up has limits of his own
+        self._attempt_until_ns = None  # the resolver has time limits of its own
         self._resolve(self.bookie, partial(self._resolved, self._attempt))
         return True
 
     def _waits_out(self, message: Request) -> bool:
-        """LINK-7: a pause before the next attempt is no answer of the bookie, unless the last attempt was refused."""
+        """Return True if the request waits for the next attempt to connect: the pause before it is no answer of the bookie, unless the last
+        attempt was refused (LINK-7)."""
         if self._closed or self._refused or not is_repeatable(message):
             return False
         self._connect_after_pause()
@@ -83,7 +85,7 @@ class ConnectingLink(AnsweredLink):
         self._try_next(problem or "no address")
 
     def _try_next(self, problem: str) -> None:
-        """LINK-8: the next address, or the end of this attempt."""
+        """Try the next address, or end this attempt if there is none (LINK-8)."""
         self._forget_socket()
         while True:
             now = self._reactor.now_ns()
@@ -104,7 +106,7 @@ class ConnectingLink(AnsweredLink):
                     return
 
     def _look_for_shortage(self) -> None:
-        """Resolvers of names, and clients of the metadata store, do not say what they were short of."""
+        """Ask the system what this process is short of, because resolvers of names and clients of the metadata store do not say it."""
         error = shortage_now()
         if error is not None:
             self._note_shortage(error)
@@ -118,7 +120,8 @@ class ConnectingLink(AnsweredLink):
             self._on_short(name_of(error), text)
 
     def _waits_with_adds(self, address: Address, now_ns: int) -> bool:
-        """SES-9: ``_look`` tries again. Without adds nobody waits here: others may be asked."""
+        """Return True if the address is tried again soon (``_look`` does it). Without adds this does not wait, because reads may ask other
+        bookies (SES-9)."""
         if not self._health.adds_unanswered or now_ns + AGAIN_NS >= self._attempts.deadline_ns:
             return False
         self._addresses.appendleft(address)
@@ -129,7 +132,7 @@ class ConnectingLink(AnsweredLink):
         return True
 
     def _not_connected(self, problem: str) -> None:
-        """No address is left. SES-9: what this host could not do is no failure of the bookie."""
+        """End the attempt when no address is left. A lack of resources on this host does not count as a failure of the bookie (SES-9)."""
         short, self._short = self._short, False
         self._drop(Status.UNAVAILABLE, problem, backoff=not short)
 
@@ -140,7 +143,7 @@ class ConnectingLink(AnsweredLink):
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(made)
         code = made.connect_ex(target)
-        if code not in _UNDER_WAY:  # told here and nowhere else: the socket itself keeps no error that ``on_io`` could find
+        if code not in _UNDER_WAY:  # only this call returns the error; the socket keeps none that ``on_io`` could find
             raise OSError(code, os.strerror(code))
         self._reactor.register(made, selectors.EVENT_READ | selectors.EVENT_WRITE, self)
         self._writing = True

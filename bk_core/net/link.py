@@ -1,11 +1,11 @@
 """One TCP connection to one bookie: frames out, frames in, requests matched with answers, timeouts, reconnects with backoff.
 
-A link speaks v2 or v3 for its whole life (wire-protocol.md 2.2). Adds are not tracked one by one: the writer machine knows what it
-waits for; their answers are routed by ledger id. Everything else is matched by number and operation (wire-protocol.md 9), v2 single
-reads by (ledger, entry) in order (wire-protocol.md 5.4). An answer that nothing waits for is dropped.
+A link speaks v2 or v3 for its whole life (wire-protocol.md 2.2). It does not track adds one by one, because the writer machine knows what
+it waits for: it routes their answers by ledger id. It matches everything else by number and operation (wire-protocol.md 9), and single
+reads of v2 by ledger and entry, in order (wire-protocol.md 5.4). It drops an answer that nothing waits for.
 
-A link's parts are classes on top of one another: its state (``link_state.py``), what it makes of answers (``answers.py``), how it is
-connected (``connecting.py``), and here the requests, the bytes in and out, and failures.
+The parts of a link are classes that inherit from one another: its state (``link_state.py``), its answers (``answers.py``), its way of
+connecting (``connecting.py``), and here the requests, the bytes in and out, and failures.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ log = logging.getLogger("bk_core.net")
 
 SEND_BUFFERS_MAX = 256
 BACKOFF_LAST_NS = 2_000_000_000
-TURN_BYTES = 4 << 20  # received from one bookie before others have their turn
+TURN_BYTES = 4 << 20  # received from one bookie before the others have their turn
 HUNG_UP_MAX = 2
 
 
 class BookieLink(ConnectingLink):
-    """Reactor thread only. ``protocol`` never changes."""
+    """A connection to one bookie, used on the reactor thread only. ``protocol`` never changes."""
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -73,8 +73,8 @@ class BookieLink(ConnectingLink):
         self._send([run.frames_v3_for(position, start, ensemble_size, write_quorum_size, numbers.start)])
 
     def request(self, message: Request, timeout_ns: int, answer: Answer, reader: Hashable = None) -> Waiting:
-        """Send one request when it is its turn; ``answer`` is called exactly once. What a batch read or a run of reads brings is good until
-        it returns. ``reader``: whose it is (LINK-6), by default its ledger's."""
+        """Send one request when its turn comes, and call ``answer`` exactly once. The bytes of a batch read or a run of reads are valid
+        until ``answer`` returns. ``reader`` names the reader that the request is sent for, by default its ledger's (LINK-6)."""
         self._next_id += 1
         reader = getattr(message, "ledger_id", None) if reader is None else reader
         waiting = Waiting(self._next_id, answer, message, Patience(timeout_ns), reader)
@@ -93,28 +93,30 @@ class BookieLink(ConnectingLink):
             self._send(list(self._asking.frames(self._reactor.now_ns())))
 
     def is_late(self, waiting: Waiting, patience_ns: int) -> bool:
-        """LINK-1, LINK-2, with another patience than its own: whether a request that was not answered yet is a reason to ask elsewhere."""
+        """Return True if a request is so long without an answer that it is worth asking another bookie. It is judged by ``patience_ns``
+        instead of its own limit (LINK-1, LINK-2)."""
         if waiting.patience.sent_ns is None and not self._connected:
             return True
         return self._health.is_late(waiting.patience, self._reactor.now_ns(), patience_ns)
 
     @property
     def drained_ns(self) -> int:
-        """When bytes of ours last went on that had been waiting to be sent."""
+        """The time at which bytes of ours that had been waiting to be sent last went on."""
         return self._health.drained_ns
 
     def forget(self, reader: Hashable) -> None:
-        """What was not sent yet for ``reader`` is not wanted any more; nobody is told."""
+        """Drop the requests of ``reader`` that were not sent yet. Their callers are not told."""
         self._asking.drop(reader)
 
     def doubt(self, since_ns: int) -> None:
-        """LINK-4: another connection to this bookie has been silent since then."""
+        """Drop this connection if it is in doubt too, because another connection to this bookie has been silent since ``since_ns``
+        (LINK-4)."""
         needed = any(listener.needs_connection for listener in self._listeners.values())
         if self._connected and self._health.is_doubtful(since_ns, needed=needed):
             self._drop(Status.TIMEOUT, "another connection to it fell silent", backoff=False)
 
     def moved(self, address: tuple[str, int]) -> bool:
-        """LINK-4: the bookie is registered at ``address``. True if that is not where it was looked for."""
+        """Learn that the bookie is registered at ``address``. Return True if the link looked for it elsewhere (LINK-4)."""
         if self.address is None or self.address == address:
             return False
         if self._connected or self._connecting:
@@ -129,7 +131,8 @@ class BookieLink(ConnectingLink):
     # --- connection ------------------------------------------------------------------------------------------------
 
     def on_io(self, readable: bool, writable: bool) -> None:
-        """LINK-9: whatever is wrong with what a bookie sent, its connection ends there; the same bytes are never looked at twice."""
+        """Handle the socket. If a bookie sent something wrong, its connection ends here, so the same bytes are never parsed
+        twice (LINK-9)."""
         try:
             self._on_io(readable, writable)
         except RemoteProtocolError as error:
@@ -161,12 +164,12 @@ class BookieLink(ConnectingLink):
         self._health.connected(now)
         self._asking.connected()
         self._waiting_out.connected()
-        if unanswered:  # handed over while the connection was made
+        if unanswered:  # they were handed over while the connection was made
             self._health.adds_sent(unanswered, now)
         self._output.extend(self._asking.frames(now))
 
     def _receive(self) -> None:
-        """Until there is no more at once, but not for long: others wait too."""
+        """Receive until no more bytes are there at once, but at most ``TURN_BYTES``, because other bookies wait too."""
         source, received, count, total = self._socket, self._input, 1, 0
         assert source is not None
         try:
@@ -193,7 +196,7 @@ class BookieLink(ConnectingLink):
             self._drop(Status.UNAVAILABLE, "closed by the bookie")
         elif self._socket is source:
             received.wait_for_more(source)
-        self._ask()  # what came made room
+        self._ask()  # the answers made room in the window
 
     def _parse(self) -> None:
         received = self._input
@@ -210,12 +213,13 @@ class BookieLink(ConnectingLink):
         items, consumed, wanted = scan(view, start, stop, self._frame_bytes_max)
         for item in items:
             handle(view, item)
-        # It may have been dropped meanwhile, and a new one begins from nothing.
+        # A handler may have dropped the connection, and a new one begins with an empty buffer.
         if self._connected and not (wanted > WHOLE_BYTES and self._begin_batch(consumed, wanted)):
             received.use(consumed, wanted)
 
     def _begin_batch(self, at: int, size: int) -> bool:
-        """Whether the frame of ``size`` bytes that begins at ``at`` is, or may turn out to be, one that is taken in parts."""
+        """Return True if the frame of ``size`` bytes that begins at ``at`` is taken in parts, or if its head must arrive before that is
+        known."""
         received, head_bytes = self._input, connection.BATCH_HEAD_BYTES
         if self.protocol != "v2":
             return False
@@ -230,10 +234,11 @@ class BookieLink(ConnectingLink):
     # --- output ----------------------------------------------------------------------------------------------------
 
     def _send(self, buffers: Sequence[memoryview]) -> None:
-        """What is sent in one turn of the reactor goes out in one call: a system call costs more than a small message."""
+        """Queue the buffers. Everything queued in one turn of the reactor goes out in one call, because a system call costs more than a
+        small message."""
         self._output.extend(b for b in buffers if len(b))
         if not self._connected or self._writing or not self._output:
-            return  # a connection that is made, or takes bytes again, flushes
+            return  # the connection flushes once it is made or takes bytes again
         if len(self._output) >= SEND_BUFFERS_MAX:
             self._flush()
         elif not self._flush_posted:
@@ -276,8 +281,8 @@ class BookieLink(ConnectingLink):
     # --- failures --------------------------------------------------------------------------------------------------
 
     def _drop(self, status: Status, why: str, *, backoff: bool = True, silent: Sequence[Waiting] = ()) -> None:
-        """The connection is gone: tell the writers, wait before the next attempt. What was outstanding is asked again there or answered
-        now (LINK-7); ``silent`` are those whose time is over."""
+        """End the connection: tell the writers, and wait before the next attempt. Outstanding requests are asked again on the next
+        connection or answered now (LINK-7); the time limit of those in ``silent`` is over."""
         was_connected = self._connected
         self._forget_socket()
         self._connecting = self._connected = False
@@ -304,7 +309,8 @@ class BookieLink(ConnectingLink):
             self._tell(partial(listener.on_lost, self.bookie, status))
 
     def _lost(self, one: Waiting, status: Status, arrived: tuple[BatchParts, m.BatchReadResponse] | None, may_repeat: bool) -> None:
-        """LINK-7. What came of an answer is as good as an answer (RD-10)."""
+        """Ask a request again after its connection was lost, or answer it. The part of an answer that arrived counts as an answer (LINK-7,
+        RD-10)."""
         outcome = one.outcome(status)
         if arrived is not None and arrived[1].request_id == one.number and arrived[0].count:
             outcome = Status.OK, arrived[1]
@@ -358,7 +364,8 @@ class BookieLink(ConnectingLink):
         self._ask()
 
     def _give_up(self, silent: Sequence[Waiting]) -> None:
-        """LINK-3: silent for a timeout with something outstanding. LINK-4: its other connections are in doubt."""
+        """Close a connection that was silent for a whole timeout with something outstanding (LINK-3), and put the bookie's other
+        connections in doubt (LINK-4)."""
         since_ns = self._health.silence_of(one.patience for one in silent)
         log.warning("bookie %s: nothing came for a whole timeout; closing the connection", self.bookie)
         self._drop(Status.TIMEOUT, "silent", silent=silent)

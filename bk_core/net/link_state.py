@@ -1,4 +1,4 @@
-"""What the parts of a link share: its connection, what is asked on it, and who is told."""
+"""The state that the parts of a link share: its connection, its requests, and its listeners."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ Resolve = Callable[[BookieId, Callable[[tuple[str, int] | None, str], None]], No
 
 
 class AddListener(Protocol):
-    """Who wants the add answers of one ledger on this link. ``needs_connection``: it cannot go on over another one (WR-17)."""
+    """Receives the add answers of one ledger on this link. ``needs_connection`` is True if it cannot go on over another
+    connection (WR-17)."""
 
     @property
     def needs_connection(self) -> bool: ...
@@ -44,7 +45,7 @@ class AddListener(Protocol):
 
 
 class LinkState(ABC):
-    """One connection after the other, to one bookie. ``link.py`` has the whole of it."""
+    """The state of the connections to one bookie, of which there is one at a time. ``link.py`` describes the whole."""
 
     def __init__(
         self,
@@ -60,19 +61,20 @@ class LinkState(ABC):
         on_silent: Callable[[BookieId, int], None] | None = None,
         on_short: Callable[[str, str], None] | None = None,
     ) -> None:
-        """``on_silent`` gets the bookie and the time since which this connection to it had been silent when it was given up; ``on_short``
-        gets the name of the system's error, and what it means, when this host cannot make a connection (SES-9, SES-10)."""
+        """``on_silent`` is called with the bookie and the time since which this connection had been silent when it was given
+        up. ``on_short`` is called with the name and the meaning of the system's error when this host cannot make a connection
+        (SES-9, SES-10)."""
         self.bookie = bookie
         self.protocol = protocol
         self.failed_recently = False
-        self.address: tuple[str, int] | None = None  # where it is connected, or tries to be
+        self.address: tuple[str, int] | None = None  # the address that it is connected to or tries
         self._reactor = reactor
         self._resolve = resolve
-        self._broke = broke  # told when the connection is lost or cannot be made, before anybody who waits on it
+        self._broke = broke  # called when the connection is lost or cannot be made, before anybody who waits on it is told
         self._names = names or Names(reactor.post)
         self._on_silent = on_silent
         self._on_short = on_short
-        self._short = False  # the attempt that goes on has met a shortage of this host's
+        self._short = False  # the attempt that goes on has met a shortage on this host
         self._frame_bytes_max = frame_bytes_max + RECEIVE_SLACK_BYTES
         self._socket: socket.socket | None = None
         self._connecting = False
@@ -80,7 +82,7 @@ class LinkState(ABC):
         self._closed = False
         self._output: deque[memoryview] = deque()
         self._input = ReceiveBuffer()
-        self._arriving: tuple[BatchParts, m.BatchReadResponse] | None = None  # its frame ends later
+        self._arriving: tuple[BatchParts, m.BatchReadResponse] | None = None  # an answer whose frame has not ended yet
         self._health = LinkHealth(add_timeout_ns)
         self._asking = Asking(protocol, self._health)
         self._outstanding = self._asking.outstanding
@@ -90,7 +92,7 @@ class LinkState(ABC):
         self._backoff_ns = BACKOFF_FIRST_NS
         self._blocked_until_ns = 0
         self._refused = False  # the last attempt to connect failed
-        self._heard = False  # on this connection
+        self._heard = False  # True once bytes came on this connection
         self._has_batch_read = False
         self._attempts = Attempts(0, 0)
         self._addresses: deque[Address] = deque()
@@ -104,19 +106,19 @@ class LinkState(ABC):
 
     @abstractmethod
     def on_io(self, readable: bool, writable: bool) -> None:
-        """From the reactor: its socket is ready."""
+        """Handle the socket, which is ready; the reactor calls this."""
 
     @abstractmethod
     def _check_deadlines(self) -> None:
-        """From the reactor, every ``CHECK_NS``."""
+        """Look for requests whose time is over; the reactor calls this every ``CHECK_NS``."""
 
     @abstractmethod
     def _drop(self, status: Status, why: str, *, backoff: bool = True, silent: Sequence[Waiting] = ()) -> None:
-        """The connection is gone, or cannot be made."""
+        """End a connection that is lost or cannot be made."""
 
     def _tell(self, call: Callable[[], None]) -> None:
-        """What goes wrong with one ledger is no concern of the others on this connection."""
+        """Call a callback and log what it raises, because a failure of one ledger must not affect the others on this connection."""
         try:
             call()
-        except BaseException:  # callbacks of users may raise anything
+        except BaseException:  # a user's callback may raise anything
             log.exception("unexpected error about an answer of bookie %s", self.bookie)

@@ -1,4 +1,4 @@
-"""What this process or host is short of when a connection cannot be made, in words that say what to do."""
+"""Names what this process or host is short of when a connection cannot be made, and says what to do."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TEXTS = {
 
 
 def name_of(error: OSError) -> str:
-    """Such as EMFILE; empty where the system gave no number."""
+    """Return the name of the error, such as EMFILE, or an empty text if the system gave no number."""
     return errno.errorcode.get(error.errno or 0, "")
 
 
 def shortage_text(error: OSError) -> str | None:
-    """What is missing and what to do; None if the error says nothing like that."""
+    """Return what is missing and what to do, or None if the error tells of no shortage."""
     name = name_of(error)
     if not is_shortage(name):
         return None
@@ -40,7 +40,8 @@ def shortage_text(error: OSError) -> str | None:
 
 
 def shortage_now() -> OSError | None:
-    """The error with which this process cannot have another socket at this moment, if that is so. Resolvers and other libraries hide it."""
+    """Return the error with which this process would fail to open another socket now, or None. Resolvers and other libraries hide that
+    error."""
     try:
         socket.socket().close()
     except OSError as error:
@@ -49,7 +50,7 @@ def shortage_now() -> OSError | None:
 
 
 def local_resource_error(what: str, error: OSError | None) -> LocalResourceError | None:
-    """``error``, or if it is None what is missing right now; None if nothing is."""
+    """Return a LocalResourceError for ``error``, or without it for what is missing right now; None if nothing is missing."""
     found = error or shortage_now()
     text = None if found is None else shortage_text(found)
     return None if text is None else LocalResourceError(f"{what}: {text}")

@@ -1,4 +1,5 @@
-"""Names of hosts become addresses, never on the reactor's thread: a name server may take seconds, and all ledgers would wait for it."""
+"""Looks up the addresses of host names on threads of its own. A name server may take seconds, and on the reactor thread all ledgers would
+wait for it."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-Address = tuple[int, int, int, Any]  # family, kind, protocol and what to connect to
+Address = tuple[int, int, int, Any]  # family, kind, protocol, and the address to connect to
 Then = Callable[[list[Address], str], None]
 GetAddrInfo = Callable[..., list[tuple[Any, Any, Any, Any, Any]]]
 
 
 class Names:
-    """Lookups of one client. A thread of its own for each name that is being looked up: one that hangs keeps nobody else, and nobody waits
-    for it at the end. ``post`` takes an answer to the reactor's thread."""
+    """The lookups of one client. Each name that is being looked up has a thread of its own, so that one that hangs delays no other, and
+    nobody waits for it at the end. ``post`` carries an answer to the reactor thread."""
 
     def __init__(self, post: Callable[[Callable[[], None]], None], getaddrinfo: GetAddrInfo | None = None) -> None:
         self._post = post
@@ -24,9 +25,10 @@ class Names:
         self._under_way: dict[tuple[str, int], list[Then]] = {}
 
     def lookup(self, host: str, port: int, then: Then) -> None:
-        """``then`` gets all addresses in the system's order, or none and what is wrong; at once if ``host`` is an address itself."""
+        """Call ``then`` with all addresses in the system's order, or with none and the problem. It is called at once if ``host`` is an
+        address itself."""
         try:
-            plain = not ipaddress.ip_address(host).is_link_local  # a scope is a name again
+            plain = not ipaddress.ip_address(host).is_link_local  # an address with a scope has to be looked up like a name
         except ValueError:
             plain = False
         if not plain:
@@ -44,7 +46,7 @@ class Names:
                 return
         try:
             threading.Thread(target=self._ask, args=(host, port), name=f"bookkeeper-name-{host}", daemon=True).start()
-        except RuntimeError as error:  # no more threads
+        except RuntimeError as error:  # no more threads can be started
             self._tell(host, port, [], f"the name {host} cannot be resolved: {error}")
 
     def _ask(self, host: str, port: int) -> None:
@@ -53,7 +55,7 @@ class Names:
         try:
             answers = (self._getaddrinfo or socket.getaddrinfo)(host, port, type=socket.SOCK_STREAM)
             found = list(dict.fromkeys((family, kind, number, target) for family, kind, number, _, target in answers))
-        except Exception as error:  # a name of a registration may be anything; whoever waits for it must be told
+        except Exception as error:  # the name in a registration may be anything, and the link that waits for it must be told
             problem = f"the name {host!r} cannot be resolved: {error}"
         self._tell(host, port, found, problem)
 

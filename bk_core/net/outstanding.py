@@ -1,4 +1,4 @@
-"""The requests of one connection that wait for their answers, and whose answer is whose (wire-protocol.md 5.4, 9)."""
+"""The requests of one connection that wait for their answers, and the matching of answers with them (wire-protocol.md 5.4, 9)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bk_core.protocol.wire.read_run import ReadRun
 
 Answer = Callable[[Status, Response | None], None]
 
-# SM-3: a number alone does not tell whose answer it is; the operation must be the request's too (wire-protocol.md 9).
+# SM-3: a number alone does not identify the request; the answer's operation must be the request's too (wire-protocol.md 9).
 RESPONSES: Mapping[type[Request], type[Response]] = MappingProxyType(
     {
         m.AddRequest: m.AddResponse,
@@ -38,12 +38,12 @@ RESPONSES: Mapping[type[Request], type[Response]] = MappingProxyType(
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """One request. ``key``: a v2 single read is known by its ledger and entry; ``run``: many single reads by theirs; ``batch``: of a batch
-    read, whose answer may be taken in parts.
+    """One request. ``key`` identifies a single read of v2 by its ledger and entry; ``run`` collects the answers to many single reads;
+    ``batch`` is set for a batch read, whose answer may be taken in parts.
 
-    ``reserved`` bytes of the connection's window are its own since ``piece_ns``, when ``under_way`` bytes of it were used; a run is sent
-    in pieces, ``piece_last`` is the last entry of the one under way. ``cuts``: so many connections were lost under it, ``hung_up`` of
-    them before any byte came.
+    ``reserved`` bytes of the connection's window belong to it since ``piece_ns``, when ``under_way`` bytes of the window were in use. A run
+    is sent in pieces; ``piece_last`` is the last entry of the piece under way. ``cuts`` counts the connections that were lost while it was
+    under way, ``hung_up`` those of them that were lost before any byte came.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Waiting:
     run: ReadRun | None = None
     batch: m.BatchReadRequest | None = None
     ledger_id: int = -1
-    numbers: range = range(0)  # of a run's single reads, with v3; v2 has none
+    numbers: range = range(0)  # the numbers of a run's single reads with v3; v2 has none
     reserved: int = 0
     piece_ns: int = 0
     under_way: int = 0
@@ -69,7 +69,7 @@ class Waiting:
         return RESPONSES[type(self.message)]
 
     def outcome(self, status: Status) -> tuple[Status, Response | None]:
-        """What to tell when no more answers come: of a run what there is of it."""
+        """Return the result to report when no more answers come: for a run, the entries that arrived."""
         if self.run is None:
             return status, None
         response = self.run.response(status)
@@ -77,12 +77,12 @@ class Waiting:
 
 
 class Outstanding:
-    """All of one connection."""
+    """All outstanding requests of one connection."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Waiting] = {}
         self._by_key: dict[tuple[int, int], deque[Waiting]] = {}
-        self._runs: dict[int, list[Waiting]] = {}  # by ledger, v2
+        self._runs: dict[int, list[Waiting]] = {}  # by ledger, for v2
         self._reads: dict[int, Waiting] = {}  # v3: the run that a single read belongs to
 
     def add(self, waiting: Waiting) -> None:
@@ -117,27 +117,27 @@ class Outstanding:
         return iter(self._waiting.values())
 
     def clear(self) -> list[Waiting]:
-        """All, and then there are none."""
+        """Forget all requests and return them."""
         waiting = list(self._waiting.values())
         for index in (self._waiting, self._by_key, self._runs, self._reads):
             index.clear()
         return waiting
 
-    # --- whose answer is it ------------------------------------------------------------------------------------------
+    # --- matching answers ---------------------------------------------------------------------------------------------
 
     def single(self, ledger_id: int, entry_id: int) -> Waiting | None:
-        """v2: the oldest single read of this entry."""
+        """v2: return the oldest single read of this entry."""
         queue = self._by_key.get((ledger_id, entry_id))
         return queue[0] if queue else None
 
     def numbered(self, response: Response) -> Waiting | None:
-        """The request of this number, if it was of the operation that is answered."""
+        """Return the request with this number if the answer is for its operation."""
         found = self._waiting.get(response.request_id)
         return found if found is not None and isinstance(response, found.response) else None
 
     def arriving(self, buffer: BytesLike, at: int, size: int) -> tuple[BatchParts, m.BatchReadResponse] | None:
-        """The answer whose frame of ``size`` bytes begins at ``at``, and what takes its bodies: if it is a good one to a batch read that
-        says how to check them."""
+        """Return the parser of the bodies and the answer for the frame of ``size`` bytes that begins at ``at``, if it is a good answer to a
+        batch read that says how to check its entries."""
         head = connection.batch_head(buffer, at)
         found = None if head is None else self._waiting.get(head[0])
         request = None if found is None else found.batch
@@ -148,7 +148,7 @@ class Outstanding:
         return parts, m.BatchReadResponse(head[0], Status.OK, head[1], head[2], parts=parts)
 
     def run_of(self, ledger_id: int, entry_id: int) -> Waiting | None:
-        """v2: the oldest run that waits for this entry."""
+        """v2: return the oldest run that waits for this entry."""
         return next(self._runs_awaiting(ledger_id, entry_id), None)
 
     def _runs_awaiting(self, ledger_id: int, entry_id: int) -> Iterator[Waiting]:
@@ -157,17 +157,17 @@ class Outstanding:
                 yield waiting
 
     def run_reads(self, first: int, count: int) -> Waiting | None:
-        """v3: the run that waits for all of these ``count`` numbers."""
+        """v3: return the run that waits for all of these ``count`` numbers."""
         found = set(map(self._reads.get, range(first, first + count)))
         return found.pop() if len(found) == 1 else None
 
     def forget_reads(self, first: int, count: int) -> None:
-        """v3: these single reads of a run are answered."""
+        """v3: forget these single reads of a run, because they are answered."""
         for number in range(first, first + count):
             self._reads.pop(number, None)
 
     def run_read(self, response: Response) -> Waiting | None:
-        """v3: the run whose single read this answers. It is asked for once only."""
+        """v3: forget the single read that is answered, and return its run."""
         if not isinstance(response, ReadResponse):
             return None
         return self._reads.pop(response.request_id, None)

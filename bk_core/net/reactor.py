@@ -1,4 +1,5 @@
-"""One thread, one selector, one timer heap. Everything of one client that is not a user's call happens here, so no rule needs a lock."""
+"""One thread, one selector, one timer heap. Everything of a client except the calls of its users happens on this thread, so no rule needs a
+lock."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _here = threading.local()
 
 
 def on_reactor_thread() -> bool:
-    """True on the thread of any client's reactor: whoever waits there for an answer waits for himself."""
+    """Return True on the thread of any client's reactor. A wait for an answer there would never end."""
     return getattr(_here, "reactor", False)
 
 
@@ -34,20 +35,22 @@ class Pollable(Protocol):
 
 
 class _End(io.FileIO):
-    """Closed, without a word, when nobody refers to it any more: whoever is just writing does, so its number is not yet another file's."""
+    """One end of a pipe, or an eventfd. It closes itself, and raises nothing, when nobody refers to it any more. A thread that is writing
+    to it does refer to it, so its number cannot belong to another file yet."""
 
-    other: _End | None = None  # of a pipe, which must have a reader as long as it has a writer
+    other: _End | None = None  # the reading end of a pipe, which must live as long as the writing end
 
     def __del__(self) -> None:
         self.close()
 
 
 class Waker:
-    """Readable from ``ring(RING)`` to ``clear``, so that a wait for sockets ends. An eventfd where there is one: it costs less than a pipe.
+    """A descriptor that is readable from ``ring(RING)`` to ``clear``, so that a wait for sockets ends. It is an eventfd where there is one,
+    which costs less than a pipe.
 
-    ``awake``: a wait would end, or nobody waits. Whoever waits sets it to False before a last look at what there is to do. Whoever rings
-    sets it to True in the statement before. ``ring`` is one step into C and holds no lock, so no interrupt can strike between the two or
-    tear it (bk_core/threads.py), and a handler of a signal that strikes on top of it may wait for whoever else rings.
+    ``awake`` is True if a wait would end at once, or nobody waits. The waiting thread sets it to False before its last look for work. A
+    thread that rings sets it to True in the statement before. ``ring`` is one step into C and holds no lock, so no interrupt can strike
+    between the two or tear it (bk_core/threads.py), and a signal handler that strikes on top of it may wait for another thread that rings.
     """
 
     def __init__(self) -> None:
@@ -58,7 +61,7 @@ class Waker:
             write_end.other = self._read_end
             for end in (self._read_end, write_end):
                 os.set_blocking(end.fileno(), False)
-        self.ring: Callable[[bytes], object] = write_end.write  # full wakes as well
+        self.ring: Callable[[bytes], object] = write_end.write  # a write to a full pipe wakes as well
         self.awake = False
 
     def fileno(self) -> int:
@@ -68,13 +71,13 @@ class Waker:
         self._read_end.read(4096)  # None if there is nothing
 
     def close(self) -> None:
-        """Nothing waits any more: rings go nowhere."""
+        """Close the descriptor. Nothing waits any more, and rings have no effect."""
         self.ring = _nobody_hears
         del self._read_end
 
 
 def _nobody_hears(ring: bytes) -> None:
-    """The reactor has ended."""
+    """Ignore a ring, because the reactor has ended."""
 
 
 class Timer:
@@ -105,7 +108,7 @@ class Reactor:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # no more threads: nobody runs who would give these back
+        except RuntimeError:  # no more threads: nobody would run to close these
             self._selector.close()
             self._waker.close()
             raise
@@ -116,21 +119,21 @@ class Reactor:
         return threading.current_thread() is self._thread
 
     def post(self, function: Callable[[], None]) -> None:
-        """Run ``function`` on the reactor thread, after everything posted before. From any thread."""
+        """Run ``function`` on the reactor thread, after everything posted before. Any thread may call this."""
         try:
             self._posted.append(function)
-        finally:  # an interrupt strikes behind the append: what is there must be seen
+        finally:  # an interrupt may strike after the append, and what was appended must be seen
             waker = self._waker
             if not waker.awake:
                 waker.awake = True
                 waker.ring(RING)
 
     def at_turn_end(self, function: Callable[[], None]) -> None:
-        """Run ``function`` when everything of this turn is done, before the next wait. Reactor thread only."""
+        """Run ``function`` when everything of this turn is done, before the next wait. Only the reactor thread may call this."""
         self._at_turn_end.append(function)
 
     def call_later(self, after_ns: int, callback: Callable[[], None]) -> Timer:
-        """Reactor thread only."""
+        """Run ``function`` after ``delay_ns``. Only the reactor thread may call this."""
         timer = Timer(callback)
         self._sequence += 1
         heapq.heappush(self._timers, (time.monotonic_ns() + after_ns, self._sequence, timer))
@@ -179,7 +182,8 @@ class Reactor:
             self._fire_timers()
             while self._at_turn_end:
                 self._guard(self._at_turn_end.popleft())
-            self._waker.awake = False  # first this, then a look at what was posted: one of the two sees it
+            # this must come before the look at what was posted, so that one of the two threads sees the other's step
+            self._waker.awake = False
             wait_s = self._wait_s()
 
     def _io(self, target: Pollable, mask: int) -> None:
@@ -203,5 +207,5 @@ class Reactor:
     def _guard(self, function: Callable[[], None]) -> None:
         try:
             function()
-        except BaseException:  # a user's callback may raise SystemExit; that is no reason to stop serving all the others
+        except BaseException:  # a user's callback may raise SystemExit, which is no reason to stop serving all the others
             log.exception("unexpected error on the reactor thread")

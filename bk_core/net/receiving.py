@@ -1,4 +1,4 @@
-"""Where the bytes of one connection arrive: one buffer, read in place."""
+"""The receive buffer of one connection; its bytes are read in place."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Callable
 from contextlib import suppress
 
 FIRST_BYTES = 256 << 10
-PART_BYTES = 1 << 20  # of a frame that is used as it comes: about a processor's own cache, so that bytes are used while they are there
-WHOLE_BYTES = 64 << 10  # the rest of a frame above this is received by itself, so that it never has to be moved
+# of a frame that is used while it arrives: about the size of a processor's own cache, so that bytes are used while they are in it
+PART_BYTES = 1 << 20
+WHOLE_BYTES = 64 << 10  # above this size, the rest of a frame is received by itself, so that it never has to be moved
 LOW_WATER_BYTES = 1 << 20
 
-# Gets the first of so many bytes of a frame. How many of these it is done with, and the size of the item that begins behind them.
+# Gets the first bytes of a frame. Returns how many of these it is done with, and the size of the item that begins behind them.
 Take = Callable[[memoryview, int], tuple[int, int]]
 
 
 class ReceiveBuffer:
-    """Bytes ``start`` to ``stop`` of ``view`` have arrived and were not used. What is used is used in place: the next ``receive`` may
-    overwrite it. A frame that does not fit gets a larger buffer, which stays; or it is used item by item as it comes (``begin``): then
-    ``rest`` of its bytes were not used yet, else 0. ``full``: there may be more to receive at once."""
+    """A buffer in which the bytes ``start`` to ``stop`` of ``view`` have arrived and were not used. They are used in place: the next
+    ``receive`` may overwrite bytes that were used. For a frame that does not fit, the buffer grows and stays large; or the frame is used
+    item by item as it arrives (``begin``), and then ``rest`` is the number of its bytes not used yet (otherwise 0). ``full`` is True if
+    more bytes may be there at once."""
 
     def __init__(self) -> None:
         self.start = self.stop = self.rest = 0
@@ -28,7 +30,7 @@ class ReceiveBuffer:
         self.view = memoryview(bytearray(FIRST_BYTES))
 
     def receive(self, source: socket.socket) -> int:
-        """Bytes received, 0 when the other side has closed. Raises what ``recv_into`` raises."""
+        """Return the number of bytes received, 0 when the other side has closed. Raises what ``recv_into`` raises."""
         end = len(self.view)
         if self._wanted > WHOLE_BYTES:
             end = self.start + self._wanted
@@ -39,26 +41,26 @@ class ReceiveBuffer:
 
     @property
     def awaits_much(self) -> bool:
-        """Whether bytes may be here of which nobody was woken."""
+        """True if bytes may have arrived without waking the reactor."""
         return self._low_water > 1
 
     def wait_for_more(self, source: socket.socket) -> None:
-        """Nobody is woken for a little of a large frame. The low-water mark is never above what is missing of it, so that what comes last
-        wakes too; when no more than that fits, the kernel wakes whatever the mark."""
+        """Ask the kernel not to wake for a little of a large frame. The low-water mark is never above what is missing of the frame, so its
+        last bytes wake too; when no more fits into the kernel's buffer, the kernel wakes whatever the mark."""
         missing = (self.rest or self._wanted) - (self.stop - self.start)
         low_water = min(missing, LOW_WATER_BYTES) if missing > WHOLE_BYTES else 1
         if low_water != self._low_water:
             self._low_water = low_water
-            with suppress(OSError):  # no more than a hint
+            with suppress(OSError):  # the mark is no more than a hint
                 source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
 
     def begin(self, start: int, rest: int, take: Take) -> None:
-        """A frame whose ``rest`` bytes from ``start`` on are used item by item, of which no more than a part need be here."""
+        """Use the next ``rest`` bytes from ``start`` on item by item, so that only a part of the frame has to be in the buffer."""
         self.start, self.rest, self._wanted = start, rest, 0
         self._take_part(take)
 
     def receive_parts(self, source: socket.socket, take: Take, bytes_max: int) -> int:
-        """The next bytes of that frame, as long as there are some at once and the frame has not ended. Otherwise as ``receive``."""
+        """Receive and use the bytes of that frame until it ends or none are there at once. The result is that of ``receive``."""
         total = 0
         while self.rest and total < bytes_max:
             end = self._item if self._item > PART_BYTES else PART_BYTES
@@ -88,7 +90,7 @@ class ReceiveBuffer:
             self._move(self._item)
 
     def use(self, consumed: int, wanted: int) -> None:
-        """Everything before ``consumed`` is done with; ``wanted``: the size of the incomplete frame that begins there, if it is known."""
+        """Mark everything before ``consumed`` as used. ``wanted`` is the size of the incomplete frame that begins there, if it is known."""
         self._wanted = wanted
         self.start = consumed
         if self.start == self.stop:
@@ -97,7 +99,7 @@ class ReceiveBuffer:
             self._move(max(wanted, self.stop - self.start + 1))
 
     def _move(self, size: int) -> None:
-        """The head of an incomplete frame to the front of a buffer that can take all of it."""
+        """Move the head of an incomplete frame to the front of a buffer that can take all of the frame."""
         rest = self.view[self.start : self.stop]
         if size > len(self.view):
             self.view = memoryview(bytearray(-(-size // WHOLE_BYTES) * WHOLE_BYTES))

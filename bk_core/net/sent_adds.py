@@ -1,4 +1,4 @@
-"""The adds sent over a v3 connection: an answer names its request by number, and a failure may have no more (wire-protocol.md 4.3)."""
+"""The adds sent over a v3 connection. An answer names its request by number, and a failure may name nothing else (wire-protocol.md 4.3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class SentAdds:
-    """Requests ``numbers``, in order: the entries from ``first_entry_id`` on whose write set has ``position`` (SM-5)."""
+    """The requests ``numbers``, in order: they add the entries from ``first_entry_id`` on whose write set contains ``position`` (SM-5)."""
 
     numbers: range
     ledger_id: int
@@ -19,7 +19,7 @@ class SentAdds:
     unanswered: int
 
     def entry_id(self, number: int) -> int:
-        """Every ``ensemble_size`` entries have ``write_quorum_size`` of these."""
+        """Return the entry of a request. Of every ``ensemble_size`` entries, ``write_quorum_size`` are in these requests."""
         rounds, rest = divmod(number - self.numbers.start, self.write_quorum_size)
         entry_id = self.first_entry_id + rounds * self.ensemble_size
         while True:
@@ -31,14 +31,14 @@ class SentAdds:
 
 
 class SentAddRuns:
-    """All runs of one connection that still have unanswered adds."""
+    """All runs of adds on one connection that still have unanswered adds."""
 
     def __init__(self) -> None:
         self._runs: list[SentAdds] = []
         self._firsts: list[int] = []
 
     def add(self, sent: SentAdds) -> None:
-        """Numbers only grow."""
+        """Add a run. Its numbers are above those of every earlier run."""
         self._runs.append(sent)
         self._firsts.append(sent.numbers.start)
 

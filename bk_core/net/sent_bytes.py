@@ -1,4 +1,4 @@
-"""How far the bytes of one connection have come on their way out, and what ends a connection that the kernel finds dead."""
+"""Measures how far the sent bytes of a connection have come, and sets the options by which the kernel ends a dead connection."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections import deque
 from contextlib import suppress
 
 WAITING_NS = 1_000_000_000  # bytes older than this are waiting rather than on their way
-USER_TIMEOUT_MS = 20_000  # of bytes that nobody acknowledges
+USER_TIMEOUT_MS = 20_000  # for bytes that nobody acknowledges
 KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))  # s, s, times
 
 
 def keep_alive(made: socket.socket) -> None:
-    """LINK-3: by default a kernel keeps a connection to nobody for a quarter of an hour, an idle one for ever. What a system has not is
-    left out: links look for themselves as well."""
+    """Have the kernel end dead connections soon. By default it keeps one without a peer for a quarter of an hour, and an idle one for ever.
+    Options that a system lacks are left out, because links check for themselves as well (LINK-3)."""
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (*KEEP_ALIVE, ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS)):
         option = getattr(socket, name, None)
@@ -26,8 +26,8 @@ def keep_alive(made: socket.socket) -> None:
 
 
 class SentBytes:
-    """LINK-1: whether bytes that had to wait for a slow way out went on. Those of the last second prove nothing: the other side's kernel
-    takes them, whatever becomes of the process behind it."""
+    """Tells whether bytes that had to wait for a slow network went on. Bytes sent within the last second prove nothing: the other side's
+    kernel takes them, whatever becomes of the process behind it (LINK-1)."""
 
     def __init__(self) -> None:
         self._sent = self._acknowledged = 0
@@ -41,7 +41,7 @@ class SentBytes:
         self._sent += count
 
     def look(self, connection: socket.socket, now_ns: int) -> bool:
-        """True if some went on since the last look while others, sent more than WAITING_NS ago, still wait."""
+        """Return True if some bytes went on since the last look while others, sent more than WAITING_NS ago, still wait."""
         queued = self._queued(connection)
         if queued is None:
             return False
@@ -53,7 +53,7 @@ class SentBytes:
         return when <= now_ns - WAITING_NS and sent > self._acknowledged > before
 
     def _queued(self, connection: socket.socket) -> int | None:
-        """Bytes that the other side's kernel has not acknowledged, None where nobody can tell."""
+        """Return the number of bytes that the other side's kernel has not acknowledged, or None if the system cannot tell."""
         queued = array.array("i", [0])
         try:
             fcntl.ioctl(connection, termios.TIOCOUTQ, queued)
