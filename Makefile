@@ -1,5 +1,6 @@
 # make setup | test | lint | coverage | simulate | mutations | option-mutations | sanitize | sanitize-suite | demo | kill-test | soak | faults | soak-spark |
-#      checkpoint-restarts | spark-suites | deployments | wheel-test | kafka | bench | bench-quick | bench-commit | lock | clean
+#      checkpoint-restarts | checkpoint-drivers | checkpoint-cost | checkpoint-openings | checkpoint-size | checkpoint-secret | spark-suites | deployments |
+#      wheel-test | kafka | bench | bench-quick | bench-commit | lock | clean
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
 
@@ -20,7 +21,8 @@ ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/ja
 SAY    := printf '\033[1m== %s\033[0m\n'
 
 .PHONY: setup test lint coverage simulate mutations option-mutations fuzz check-tools sanitize sanitize-suite demo kill-test soak interrupts faults soak-spark \
-        checkpoint-restarts spark-suites deployments wheel-test kafka bench bench-quick bench-commit lock clean
+        checkpoint-restarts checkpoint-drivers checkpoint-cost checkpoint-openings checkpoint-size checkpoint-secret spark-suites deployments \
+        wheel-test kafka bench bench-quick bench-commit lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
 
@@ -157,6 +159,29 @@ faults: setup
 checkpoint-restarts: setup
 	@$(ENV) $(BIN)/python -m tests.checkpoints --restarts "$${RESTARTS:-20}" --kills "$${KILLS:-6}" --together "$${TOGETHER:-2}" \
 	  $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases "$(CASES)") --json .cache/checkpoint-restarts.json
+
+FIGURES = $(ENV) $(BIN)/python -m tests.checkpoints.figures $(if $(DIRECTORY),--directory $(DIRECTORY))
+
+# Two drivers on one checkpoint, in a directory and in ledgers: who ends, rows missing and doubled (tests/checkpoints/figures). ROUNDS
+checkpoint-drivers: setup
+	@$(FIGURES) drivers $(if $(ROUNDS),--rounds $(ROUNDS))
+
+# Milliseconds and requests of a micro-batch, checkpoints in directories and in ledgers. APACHE=4.18.0, ROUNDS, BATCHES, KINDS=stateless,hdfs,rocksdb
+checkpoint-cost: setup
+	@$(FIGURES) cost $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BATCHES),--batches $(BATCHES)) $(if $(KINDS),--kinds $(KINDS)) \
+	  $(if $(APACHE),--apache $(APACHE))
+
+# Seconds until a checkpoint is open after kill -9 behind 10, 1,000 and 100,000 batches, and that its query goes on. APACHE=4.18.0, HISTORY, TIMES
+checkpoint-openings: setup
+	@$(FIGURES) openings $(if $(HISTORY),--history $(HISTORY)) $(if $(TIMES),--times $(TIMES)) $(if $(APACHE),--apache $(APACHE))
+
+# Ledgers, nodes and bytes on bookies over 100,000 batches, with a picture in DIRECTORY. APACHE=4.18.0, HISTORY, KINDS=stateless,stateful
+checkpoint-size: setup
+	@$(FIGURES) size $(if $(HISTORY),--history $(HISTORY)) $(if $(KINDS),--kinds $(KINDS)) $(if $(APACHE),--apache $(APACHE))
+
+# Where the secrets of a checkpoint's gateway can be found: logs, pages, /proc; and what another user of the host is told, which takes root
+checkpoint-secret: setup
+	@$(FIGURES) secret
 
 # All tests of Hadoop and Spark about checkpoints, of which make test has a few (tests/conformance/hadoop)
 spark-suites: setup
