@@ -14,6 +14,7 @@ import json
 import logging
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from bk_spark.checkpoint.answers import Answer
-from bk_spark.checkpoint.http_parts import BadRequest, Body, PeerGone, Request, Wire, answer_head, pairs
+from bk_spark.checkpoint.http_parts import HEAD_S, BadRequest, Body, PeerGone, Request, Wire, answer_head, pairs
 from bk_spark.checkpoint.operations import Operations
 from bk_spark.checkpoint.secret import Secret
 from bk_spark.checkpoint.staging import CheckpointFiles
@@ -36,6 +37,7 @@ UPLOAD_IDLE_S = 3600.0
 TEND_S = 0.5
 BACKLOG = 512
 JOIN_S = 5.0
+TLS_WARN_AGAIN_S = 60.0
 PROBES = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
 log = logging.getLogger("bk_spark.checkpoint")
 
@@ -51,8 +53,8 @@ class Gateway:
     """Listens from the moment it is made, on ``bind``:``port`` (0: any free port); clients are told ``host``.
 
     ``refresh`` and ``access``: the two secrets. A client shows the first once, at ``TOKEN_PATH``, and is given the second, which each of
-    its requests carries. ``ended``: asked twice a second; once it says True the gateway closes itself with all its stores. ``on_close`` is
-    called when it has closed, however that came.
+    its requests carries. ``tls``: with it the gateway speaks HTTPS only. ``ended``: asked twice a second; once it says True the gateway
+    closes itself with all its stores. ``on_close`` is called when it has closed, however that came.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Gateway:
         *,
         ended: Callable[[], bool] = lambda: False,
         on_close: Callable[[], None] = lambda: None,
+        tls: ssl.SSLContext | None = None,
         connections_max: int = CONNECTIONS_MAX,
         upload_idle_s: float = UPLOAD_IDLE_S,
     ) -> None:
@@ -73,7 +76,9 @@ class Gateway:
         self.port = int(self._listener.getsockname()[1])
         self.host = host or bind
         self.address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-        self.operations = Operations(self.files, self.address)
+        self._tls, self._quiet_until_s = tls, 0.0
+        self.url = f"{'http' if tls is None else 'https'}://{self.address}"
+        self.operations = Operations(self.files, self.url)
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
         self._connections: set[_Connection] = set()
@@ -157,7 +162,11 @@ class Gateway:
                 log.warning("the checkpoint gateway cannot take a connection: %s", error)
                 self._closing.wait(TEND_S)  # no file descriptor is left, for one
                 continue
-            connection = _Connection(accepted)
+            try:
+                connection = _Connection(accepted if self._tls is None else self._wrapped(accepted))
+            except OSError:  # it is gone already
+                accepted.close()
+                continue
             connection.thread = threading.Thread(target=self._serve, args=(connection,), name="bk-checkpoint", daemon=True)
             with self._lock:
                 self._connections.add(connection)
@@ -182,13 +191,30 @@ class Gateway:
     def _serve(self, connection: _Connection) -> None:
         try:
             _settle_options(connection.socket)
+            if isinstance(connection.socket, ssl.SSLSocket):
+                connection.socket.settimeout(HEAD_S)
+                connection.socket.do_handshake()
             self._converse(connection, Wire(connection.socket))
+        except ssl.SSLError as error:
+            self._warn_of_tls(error)
         except (PeerGone, OSError):
             pass
         except Exception:
             log.exception("a defect of the checkpoint gateway")
         finally:
             self._forget(connection)
+
+    def _warn_of_tls(self, error: ssl.SSLError) -> None:
+        """Seldom: whoever reaches the port can make it happen. A JVM that does not trust the certificate is the usual reason."""
+        now = time.monotonic()
+        if now >= self._quiet_until_s:
+            self._quiet_until_s = now + TLS_WARN_AGAIN_S
+            log.warning("the checkpoint gateway and a client do not agree about TLS: %s", error)
+
+    def _wrapped(self, accepted: socket.socket) -> ssl.SSLSocket:
+        """The handshake follows in the thread of the connection: a client may take its time for it."""
+        assert self._tls is not None
+        return self._tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
 
     def _forget(self, connection: _Connection) -> None:
         with suppress(OSError):
@@ -296,4 +322,4 @@ def _wake(connection: socket.socket) -> None:
     """End a connection under the thread that waits for it, which closes it: nobody else may, because the number of a closed descriptor is
     soon another's."""
     with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # an SSLSocket's own one would take TLS from the thread that uses it

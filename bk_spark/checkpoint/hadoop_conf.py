@@ -12,7 +12,7 @@ from typing import Any
 from bk_core.errors import InvalidArgumentError
 
 AUTHORITY = "bookkeeper-checkpoints"
-SCHEME = "webhdfs"
+SCHEME, SECURE_SCHEME = "webhdfs", "swebhdfs"
 NAMENODE = "gateway"
 CLIENT_ID = "bk-spark"
 SERVICES = "dfs.nameservices"
@@ -23,22 +23,23 @@ PROVIDER = "org.apache.hadoop.hdfs.web.oauth2.ConfRefreshTokenBasedAccessTokenPr
 WIRE_LOGGERS = ("org.apache.hadoop.shaded.org.apache.http", "org.apache.http", "sun.net.www.protocol.http")
 
 
-def location(name: str) -> str:
-    """The place of the checkpoint ``name``, for Spark."""
-    return f"{SCHEME}://{AUTHORITY}/{name}"
+def location(name: str, secure: bool = False) -> str:
+    """The place of the checkpoint ``name``, for Spark. ``secure``: over TLS."""
+    return f"{SECURE_SCHEME if secure else SCHEME}://{AUTHORITY}/{name}"
 
 
-def settings(address: str, refresh_token: str, read_timeout_s: float, services: str = "") -> dict[str, str]:
-    """All settings. ``services``: the name services that are known already, which stay known.
+def settings(url: str, refresh_token: str, read_timeout_s: float, services: str = "") -> dict[str, str]:
+    """All settings, for a gateway at ``url``, http or https. ``services``: the name services that are known already, which stay known.
 
     WebHDFS's retries are off: only the caller knows if a second request is right. The client waits for an answer for longer than the
     gateway takes for one.
     """
+    protocol, _, address = url.partition("://")
     known = [name.strip() for name in services.split(",") if name.strip() and name.strip() != AUTHORITY]
     return {
         SERVICES: ",".join([*known, AUTHORITY]),
         f"dfs.ha.namenodes.{AUTHORITY}": NAMENODE,
-        f"dfs.namenode.http-address.{AUTHORITY}.{NAMENODE}": address,
+        f"dfs.namenode.{protocol}-address.{AUTHORITY}.{NAMENODE}": address,
         f"dfs.client.failover.proxy.provider.{AUTHORITY}": "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider",
         "dfs.http.client.failover.max.attempts": "0",
         "dfs.http.client.retry.policy.enabled": "false",
@@ -46,7 +47,7 @@ def settings(address: str, refresh_token: str, read_timeout_s: float, services: 
         OAUTH: "true",
         "dfs.webhdfs.oauth2.access.token.provider": PROVIDER,
         "dfs.webhdfs.oauth2.client.id": CLIENT_ID,
-        REFRESH_URL: f"http://{address}/token",
+        REFRESH_URL: f"{url}/token",
         REFRESH_TOKEN: refresh_token,
         "dfs.webhdfs.oauth2.refresh.token.expires.ms.since.epoch": "0",
     }
@@ -62,13 +63,13 @@ def check(configuration: Any) -> None:
         )
 
 
-def apply(jvm: Any, configuration: Any, address: str, refresh_token: str, read_timeout_s: float, forget: bool) -> None:
+def apply(jvm: Any, configuration: Any, url: str, refresh_token: str, read_timeout_s: float, forget: bool) -> None:
     """Set them. ``forget``: close the client that the JVM has kept from an earlier gateway; a query that uses it would end."""
     _quieten(jvm)
-    for key, value in settings(address, refresh_token, read_timeout_s, configuration.get(SERVICES) or "").items():
+    for key, value in settings(url, refresh_token, read_timeout_s, configuration.get(SERVICES) or "").items():
         configuration.set(key, value)
     if forget:
-        place = jvm.java.net.URI(f"{SCHEME}://{AUTHORITY}/")
+        place = jvm.java.net.URI(location("", url.startswith("https:")))
         jvm.org.apache.hadoop.fs.FileSystem.get(place, configuration).close()
 
 

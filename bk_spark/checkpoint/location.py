@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import ssl
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from bk_core.client import BookKeeper
 
 URI_CONF = "spark.bookkeeper.metadataServiceUri"
+_FILE = (str, os.PathLike)
+_TLS = Check(
+    "the files of a certificate chain and of its key, both PEM",
+    lambda value: value is None or (isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(one, _FILE) for one in value)),
+)
 _PASSWORD = Check("text or bytes", lambda value: isinstance(value, str | bytes), secret=True)
 READ_TIMEOUT_MIN_S = 3600.0  # so that a later checkpoint may have more patience: the JVM keeps the client of the first
 NO_CONTEXT = (
@@ -44,7 +50,7 @@ class _Application:
         self._clients: dict[tuple[str, str, float | None], BookKeeper] = {}
         self._silenced: list[tuple[logging.Logger, Any]] = []
         try:
-            self.gateway = Gateway(bind, port, host, ended=self.has_ended, on_close=self._tidy)
+            self.gateway = Gateway(bind, port, host, ended=self.has_ended, on_close=self._tidy, tls=_tls(where["tls"]))
         except OSError as error:
             raise LocalResourceError(f"the checkpoint gateway cannot listen at {bind}:{port}: {error}") from error
         self._silenced = keep_out_of_logs([self.gateway.refresh, self.gateway.access])
@@ -84,7 +90,7 @@ class _Application:
             return
         configuration = self.context._jsc.hadoopConfiguration()
         secret, idle = self.gateway.refresh.reveal(), not self.gateway.files
-        hadoop_conf.apply(self.context._jvm, configuration, self.gateway.address, secret, read_timeout_s, forget=idle)
+        hadoop_conf.apply(self.context._jvm, configuration, self.gateway.url, secret, read_timeout_s, forget=idle)
         self.read_timeout_s = read_timeout_s
 
     def has_ended(self) -> bool:
@@ -117,6 +123,7 @@ _making = threading.Lock()
     password=_PASSWORD,
     patience_s=POSITIVE_SECONDS,
     port=whole(0, 65535),
+    tls=_TLS,
 )
 def checkpoint_location(
     spark: Any,
@@ -134,6 +141,7 @@ def checkpoint_location(
     host: str | None = None,
     bind_address: str | None = None,
     port: int = 0,
+    tls: tuple[str, str] | None = None,
 ) -> str:
     """The place of the checkpoint ``name`` for ``option("checkpointLocation", ...)``: in ledgers of the cluster at ``uri``.
 
@@ -146,8 +154,9 @@ def checkpoint_location(
     Spark's waits for bookies and metadata store before the query fails (the client's ``operation_timeout_s``, 60 s).
 
     Tasks reach the driver at ``host`` (``spark.driver.host``) and ``port`` (0: any free one), where it listens on ``bind_address``
-    (``spark.driver.bindAddress``, else ``host``); with ``local[...]`` on the loopback address only. The first call of an application
-    decides these three.
+    (``spark.driver.bindAddress``, else ``host``); with ``local[...]`` on the loopback address only. ``tls``, the files of a certificate
+    chain and of its key (PEM, without a passphrase): they speak HTTPS, and the place is one of ``swebhdfs:``. The certificate must name
+    ``host``, and the JVMs of driver and executors must trust it. The first call of an application decides these four.
 
     InvalidArgumentError, FileStoreError, and what connecting raises.
     """
@@ -163,7 +172,7 @@ def checkpoint_location(
     options: dict[str, Any] = {key: value for key, value in {**quorums, "digest_type": digest_type}.items() if value is not None}
     options |= {"password": password.encode() if isinstance(password, str) else password, "take_over": take_over}
     asked = {**options, "uri": uri, "protocol": protocol, "patience_s": patience_s}
-    where = {"host": host, "bind_address": bind_address, "port": port}
+    where = {"host": host, "bind_address": bind_address, "port": port, "tls": None if tls is None else tuple(map(str, tls))}
     while True:
         application = _application(_context(spark), where)
         with application.lock:
@@ -173,7 +182,7 @@ def checkpoint_location(
             if not _is_open_here(application, name, asked):
                 _open_or_leave(application, name, uri, protocol, patience_s, options)
                 application.asked[name] = asked
-        return hadoop_conf.location(name)
+        return hadoop_conf.location(name, secure=application.where["tls"] is not None)
 
 
 @plainly
@@ -197,10 +206,10 @@ def close(spark: Any, name: str | None = None) -> None:
 
 def _check_name(name: str) -> None:
     """InvalidArgumentError."""
-    place = hadoop_conf.location("")
-    if name.startswith(place):
-        given = name.removeprefix(place).strip("/")
-        raise InvalidArgumentError(f"{name} is the place of a checkpoint, not its name: give {given!r}")
+    for place in (hadoop_conf.location(""), hadoop_conf.location("", secure=True)):
+        if name.startswith(place):
+            given = name.removeprefix(place).strip("/")
+            raise InvalidArgumentError(f"{name} is the place of a checkpoint, not its name: give {given!r}")
     try:
         store_log(name)
     except InvalidArgumentError as error:
@@ -296,6 +305,23 @@ def _application(context: Any, where: dict[str, Any]) -> _Application:
             bind, host = _addresses(context, where["host"], where["bind_address"])
             application = _applications[id(context)] = _Application(context, bind, where["port"], host, where)
         return application
+
+
+def _tls(files: tuple[str, str] | None) -> ssl.SSLContext | None:
+    """InvalidArgumentError for files that are no certificate and key."""
+    if files is None:
+        return None
+    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        made.load_cert_chain(*files, password=lambda: _no_passphrase(files[1]))
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidArgumentError(f"tls: {files[0]} and {files[1]} are no certificate with its key, both PEM: {error}") from error
+    return made
+
+
+def _no_passphrase(file: str) -> str:
+    raise InvalidArgumentError(f"tls: the key in {file} has a passphrase; give one without, in a file that only the driver's user can read")
 
 
 def is_local(context: Any) -> bool:

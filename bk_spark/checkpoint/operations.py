@@ -41,10 +41,10 @@ class NotOpen(Refusal):
 
 
 class Operations:
-    """Answers authorised requests. ``files``: the open stores by name. ``address``: how clients reach the gateway, e.g. 127.0.0.1:40001."""
+    """Answers authorised requests. ``files``: the open stores by name. ``url``: where clients reach the gateway, e.g. http://127.0.0.1:40001."""
 
-    def __init__(self, files: Mapping[str, CheckpointFiles], address: str) -> None:
-        self._files, self._address, self._uploads = files, address, Uploads()
+    def __init__(self, files: Mapping[str, CheckpointFiles], url: str) -> None:
+        self._files, self._url, self._uploads = files, url, Uploads()
         self._warned: dict[tuple[str, str], float] = {}
 
     def handle(self, request: Request, body: Body) -> Answer:
@@ -145,7 +145,7 @@ class Operations:
     def _block_locations(self, request: Request, body: Body, name: str, path: str) -> Answer:
         status = self._status(name, path)
         offset, length = _number(request, "offset", 0), _number(request, "length", status.size)
-        return answers.blocks(status.size, offset, length, self._address.rpartition(":")[0])
+        return answers.blocks(status.size, offset, length, self._url.partition("://")[2].rpartition(":")[0])
 
     def _there(self, request: Request, body: Body, name: str, path: str) -> Answer:
         """For what the store does not keep (permissions, owners, times): fine if there is such a path."""
@@ -178,7 +178,7 @@ class Operations:
         return Answer(201)
 
     def _elsewhere(self, request: Request) -> Answer:
-        return Answer(307, location=f"http://{self._address}{request.target}&{STEP}=2")
+        return Answer(307, location=f"{self._url}{request.target}&{STEP}=2")
 
     # --- changes ------------------------------------------------------------------------------------------------------------
 

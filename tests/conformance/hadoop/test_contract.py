@@ -51,7 +51,7 @@ def site(directory: Path) -> Iterator[str]:
         gateway = opened.enter_context(closing(Gateway()))
         for name in ("test", "target", directory.parts[1]):
             gateway.files[name] = CheckpointFiles(FileStore.open(client, name), PATIENCE_S)
-        settings = hadoop_conf.settings(gateway.address, gateway.refresh.reveal(), 3 * PATIENCE_S + 60)
+        settings = hadoop_conf.settings(gateway.url, gateway.refresh.reveal(), 3 * PATIENCE_S + 60)
         settings["fs.defaultFS"] = hadoop_conf.location("")
         properties = (f"<property><name>{escape(key)}</name><value>{escape(value)}</value></property>" for key, value in settings.items())
         yield f"<configuration>{''.join(properties)}</configuration>"

@@ -34,16 +34,16 @@ class Context:
 
 def test_the_secret_stands_under_a_name_that_spark_redacts_and_nowhere_else() -> None:
     secret = Secret().reveal()
-    made = hadoop_conf.settings("127.0.0.1:4000", secret, 240)
+    made = hadoop_conf.settings("http://127.0.0.1:4000", secret, 240)
     assert [key for key, value in made.items() if secret in value] == [hadoop_conf.REFRESH_TOKEN]
     assert SPARK_REDACTS.search(hadoop_conf.REFRESH_TOKEN)
     assert secret not in hadoop_conf.location("flights") == "webhdfs://bookkeeper-checkpoints/flights"
 
 
 def test_other_name_services_stay_known_and_ours_is_there_once() -> None:
-    once = hadoop_conf.settings("127.0.0.1:4000", "x", 240, "mine, theirs")
+    once = hadoop_conf.settings("http://127.0.0.1:4000", "x", 240, "mine, theirs")
     assert once["dfs.nameservices"] == "mine,theirs,bookkeeper-checkpoints"
-    again = hadoop_conf.settings("127.0.0.1:4001", "x", 240, once["dfs.nameservices"])
+    again = hadoop_conf.settings("http://127.0.0.1:4001", "x", 240, once["dfs.nameservices"])
     assert again["dfs.nameservices"] == once["dfs.nameservices"]
     assert again["dfs.namenode.http-address.bookkeeper-checkpoints.gateway"] == "127.0.0.1:4001"
     assert again["dfs.webhdfs.socket.read-timeout"] == "240000ms" and again["dfs.http.client.failover.max.attempts"] == "0"
@@ -54,7 +54,7 @@ def test_another_webhdfs_with_oauth_is_not_broken() -> None:
     with pytest.raises(InvalidArgumentError, match="for a WebHDFS that is not ours"):
         hadoop_conf.check(theirs)
     hadoop_conf.check({})
-    hadoop_conf.check(hadoop_conf.settings("127.0.0.1:4000", "x", 240))
+    hadoop_conf.check(hadoop_conf.settings("http://127.0.0.1:4000", "x", 240))
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_a_client_that_queries_may_use_is_not_closed() -> None:
             self[key] = value
 
     jvm, configuration = Java(), Configuration()
-    hadoop_conf.apply(jvm, configuration, "127.0.0.1:4000", "x", 600, forget=True)
+    hadoop_conf.apply(jvm, configuration, "http://127.0.0.1:4000", "x", 600, forget=True)
     assert jvm.closed == 1
-    hadoop_conf.apply(jvm, configuration, "127.0.0.1:4000", "x", 900, forget=False)
+    hadoop_conf.apply(jvm, configuration, "http://127.0.0.1:4000", "x", 900, forget=False)
     assert jvm.closed == 1 and configuration["dfs.webhdfs.socket.read-timeout"] == "900000ms"
 
 
@@ -184,17 +184,17 @@ def test_closing_what_is_not_open_does_nothing() -> None:
 
 
 def application(master: str = "local[2]", **where: Any) -> _Application:
-    where = {"host": None, "bind_address": None, "port": 0} | where
+    where = {"host": None, "bind_address": None, "port": 0, "tls": None} | where
     return _Application(Context(master), "127.0.0.1", where["port"], "127.0.0.1", where)
 
 
 def test_where_the_gateway_listens_is_decided_once() -> None:
     made = application(host="driver")
     try:
-        made.check_where({"host": "driver", "bind_address": None, "port": 0})
-        made.check_where({"host": None, "bind_address": None, "port": 0})
+        made.check_where({"host": "driver", "bind_address": None, "port": 0, "tls": None})
+        made.check_where({"host": None, "bind_address": None, "port": 0, "tls": None})
         with pytest.raises(InvalidArgumentError, match="bind_address, port cannot change: the first checkpoint_location"):
-            made.check_where({"host": "driver", "bind_address": "0.0.0.0", "port": 4000})
+            made.check_where({"host": "driver", "bind_address": "0.0.0.0", "port": 4000, "tls": None})
     finally:
         made.gateway.close()
 
