@@ -1,9 +1,11 @@
 """Brings the bytes of large files into data ledgers: ``stage`` returns them as extents once every byte of them is acknowledged.
 
 A stage pulls from its source on its caller's thread and holds nothing meanwhile, so a source that hangs holds up nobody. What it has pulled
-goes as a run of entries to a ledger that no other stage writes to at that moment, so the run's entries are consecutive. A run that failed
-is written again, whole, to another ledger. No file names what the failed one may have left. So is a run to a ledger that turns out to be
-gone, because somebody deleted it; whoever was to put what it held is told.
+goes as a run of entries to a ledger that no other stage writes to at that moment, so the run's entries are consecutive. What all of them
+have in memory is bounded (``STAGING_BYTES``): the more there are, the shorter are their runs, and at last one waits for another.
+
+A run that failed is written again, whole, to another ledger. No file names what the failed one may have left. So is a run to a ledger that
+turns out to be gone, because somebody deleted it; whoever was to put what it held is told.
 
 A *lease* keeps data ledgers from being dropped: the one that is being filled, and those of a content that was staged and not yet put.
 """
@@ -42,8 +44,10 @@ from bk_core.threads import Monitor, SafeFuture, WorkerPool, holds_lock
 
 PIECE_BYTES = 1 << 20
 RUN_PIECES = 4
+STAGING_BYTES = 64 << 20  # in memory, of all sources together: each has a run that is gathered and one that is written
 LEDGER_BYTES = 64 << 20
 WRITERS_MAX = 4
+PLACE_S = 0.5
 PAUSE_S = 0.05
 PAUSE_MAX_S = 2.0
 _FOR_GOOD = (
@@ -109,6 +113,12 @@ def _nothing() -> None:
     """A lease that holds nothing yet has nothing to give back."""
 
 
+class _Place:
+    """One source whose bytes are in memory, as long as its stage goes on."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _Filling:
     """A data ledger that entries go to. One run at a time is written to it."""
 
@@ -150,6 +160,7 @@ class DataLedgers:
         self._leases = leases
         self._watch = watch
         self._watches = watches
+        self._places: weakref.WeakSet[_Place] = weakref.WeakSet()
         self._gone: set[int] = set()  # known to be lost, with all bytes in them
         self._timeout_s = timeout_s
         self._piece = piece_bytes
@@ -176,7 +187,9 @@ class DataLedgers:
     def _stage(self, data: Any, inline_max: int, lease: Lease, until_s: float | None) -> Content:
         extents: list[Extent] = []
         under_way: SafeFuture[Extent] | None = None
-        for batch in _batches(data, self._piece * max(RUN_PIECES, inline_max // self._piece + 1)):
+        place = _Place()
+        least = inline_max // self._piece + 1  # pieces of a run: whatever is not inline has more than ``inline_max``
+        for batch in _batches(data, inline_max, partial(self._run_bytes, place, least, until_s), self._piece * max(RUN_PIECES, least)):
             if under_way is None and len(batch) <= inline_max:
                 return Content(bytes(batch))  # one that is so short is all there is
             if under_way is not None:
@@ -186,9 +199,30 @@ class DataLedgers:
             under_way = self.pool.call(partial(self._write, batch, lease, last, deadline if until_s is None else min(deadline, until_s)))
         if under_way is not None:
             _add(extents, self._written(under_way, until_s))
+        del place
+        self._lock.notify_all()
         content = Content(extents=tuple(extents))
         self.check_there(content)
         return content
+
+    def _run_bytes(self, place: _Place, least: int, until_s: float | None) -> int:
+        """The size of the next run of one source. Many at once have shorter ones, and more than have room for the shortest wait."""
+        timeout_s = self._timeout_s if until_s is None else max(0.0, until_s - time.monotonic())
+        deadline = time.monotonic() + timeout_s
+        while not self._has_place(place, least):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                what = f"{len(self._places)} contents of files are being staged, and there is no memory for another one"
+                raise OperationTimeoutError(f"{what}; after {timeout_s:g} s nothing was staged").nothing_done()
+            self._lock.until(partial(self._has_place, place, least), min(left, PLACE_S))  # a place may go without a word
+        return self._piece * max(least, min(RUN_PIECES, STAGING_BYTES // (2 * self._piece * len(self._places))))
+
+    @holds_lock
+    def _has_place(self, place: _Place, least: int) -> bool:
+        with self._lock:
+            if place not in self._places and (2 * least * self._piece * (len(self._places) + 1) <= STAGING_BYTES or not self._places):
+                self._places.add(place)
+            return place in self._places
 
     def check_there(self, content: Content) -> None:
         """FileDataLostError for bytes in a ledger that is known to be gone."""
@@ -350,21 +384,30 @@ def _closed() -> ClientClosedError:
     return ClientClosedError("the file store was closed by this program")
 
 
-def _batches(data: Any, size: int) -> Iterator[Any]:
-    """Parts of ``size`` bytes, and a last one of what is left, at least one byte. Bytes that are there as a whole are not copied."""
+def _batches(data: Any, inline_max: int, run_bytes: Callable[[], int], whole_bytes: int) -> Iterator[Any]:
+    """Parts of ``run_bytes()`` bytes, and a last one of what is left, at least one byte. ``run_bytes`` may wait; it is asked when there is
+    more than ``inline_max``. Bytes that are there as a whole need no more memory, nor leave: they come in parts of ``whole_bytes``."""
     if not isinstance(data, Iterable) or isinstance(data, bytes | bytearray | memoryview):
         whole = data if isinstance(data, bytes) else bytes(bytes_like("data", data))
         view = memoryview(whole)
-        yield from (view[start : start + size] for start in range(0, len(whole), size))
+        yield from (view[start : start + whole_bytes] for start in range(0, len(whole), whole_bytes))
         return
-    gathered = bytearray()
+    gathered, size = bytearray(), 0
     for part in data:
         gathered += bytes_like("each part of data", part)
-        while len(gathered) >= size:
-            yield bytes(memoryview(gathered)[:size])
-            del gathered[:size]
+        while len(gathered) > inline_max and len(gathered) >= (size := size or run_bytes()):
+            if len(gathered) < 2 * size:
+                rest = gathered[size:]
+                del gathered[size:]
+                batch, gathered = gathered, rest
+            else:
+                batch = gathered[:size]
+                del gathered[:size]
+            size = 0
+            yield memoryview(batch).toreadonly()
+            del batch
     if gathered:
-        yield bytes(gathered)
+        yield memoryview(gathered).toreadonly()
 
 
 def _add(extents: list[Extent], more: Extent) -> None:

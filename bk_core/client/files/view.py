@@ -23,7 +23,7 @@ from bk_core.protocol.log.position import Position
 from bk_core.threads import Home
 
 TRIES = 5  # so often what an owner does while we read may make us begin again
-BASE_S = 10.0  # the longest wait for a whole snapshot of which too little is confirmed
+BASE_S = 10.0  # the longest wait for a whole snapshot of which too little is confirmed; the operation timeout bounds it, too
 T = TypeVar("T")
 
 
@@ -41,6 +41,8 @@ class FileStoreView:
         self.log_name = store_log(name)
         self._client = client
         self._password = password
+        config = getattr(client, "config", None)
+        self._timeout_s: float = config.operation_timeout_s if config is not None else BASE_S
         self._home = Home()
         self._lock = threading.RLock()
         self._contents = ContentReader(client, self.log_name, password)
@@ -115,13 +117,14 @@ class FileStoreView:
     def chunks(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """The bytes from ``offset`` on in pieces of one MiB at most. A file that is replaced or deleted before its first piece was read is
         looked for again; one that is replaced later is read to its end as it was, or FileDataLostError says that it is gone."""
+        deadline = self._deadline()
         for attempt in range(TRIES):
             content = self.content(path)
             chunks = self._contents.chunks(content, offset, length)
             try:
                 first = next(chunks, None)
             except FileDataLostError:
-                self.refresh()
+                self._refresh(deadline)
                 if attempt + 1 == TRIES or self.content(path) == content:
                     raise
                 continue
@@ -144,15 +147,22 @@ class FileStoreView:
         """Take in what has happened since; True if something has. NoSuchFileStoreError if the store was deleted meanwhile.
 
         Where the owner has trimmed its log under us (it does that behind a snapshot of all files), we begin again at that snapshot, and
-        show the files as they were known before until all of it is there. FileStoreError if it does not come. After any error the view
-        shows the files of one moment: the moment that it knew before, or a later one.
+        show the files as they were known before until all of it is there. FileStoreError if it does not come in 10 s, or in the client's
+        ``operation_timeout_s`` if that is less. After any error the view shows the files of one moment: the moment that it knew before, or
+        a later one.
         """
+        return self._refresh(self._deadline())
+
+    def _deadline(self) -> float:
+        return time.monotonic() + min(BASE_S, self._timeout_s)
+
+    def _refresh(self, deadline: float) -> bool:
         with self._here():
             self._check_open()
             lost: LogDataLossError | None = None
             for _ in range(TRIES):
                 try:
-                    return self._catch_up(self._replay if lost is None and not self._is_broken else None)
+                    return self._catch_up(self._replay if lost is None and not self._is_broken else None, deadline)
                 except LogDataLossError as error:
                     lost = error
                 except NoSuchLogError:
@@ -160,14 +170,14 @@ class FileStoreView:
             told = f"the log of file store {self.name!r} cannot be read to its end: {lost}"
             raise FileDataLostError(f"{told}; `bk log check {self.log_name}` says what is there", store=self.name) from lost
 
-    def _catch_up(self, known: _Replay | None) -> bool:
+    def _catch_up(self, known: _Replay | None, deadline: float) -> bool:
         replay = known or _Replay(self._client, self.name, self.log_name, self._password)
-        deadline = time.monotonic() + BASE_S
         try:
             changed = replay.read()
             while not replay.is_whole:
                 if not replay.reader.wait(max(0.0, deadline - time.monotonic())):
                     told = f"file store {self.name!r} has no whole snapshot of its files that is confirmed, so nobody can tell which it has"
+                    told = f"{told}; none came in {min(BASE_S, self._timeout_s):g} s"
                     how = f"where its owner died, open it (FileStore.open), or run `bk checkpoint gc {self.name}`"
                     raise FileStoreError(f"{told}; {how}", store=self.name)
                 changed = replay.read() or changed

@@ -20,6 +20,7 @@ import pytest
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
+from bk_core.client.files import data as data_module
 from bk_core.client.files import nodes as nodes_module
 from bk_core.client.files import store as store_module
 from bk_core.client.files import works as works_module
@@ -1214,3 +1215,59 @@ def test_watches_of_data_ledgers_go_with_them(client: bk_core.BookKeeper, store:
     store._data_changed(ledger_id)
     store.put("/y", BIG)
     assert ledgers_of(store, "/y") == [ledger_id] and len(store._watches) == 2
+
+
+# --- memory --------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_memory_of_many_uploads_is_bounded(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a run that is gathered and one that is written. Many have shorter ones, and those that find no room wait."""
+    monkeypatch.setattr(data_module, "STAGING_BYTES", 16_000)
+    sizes: list[int] = []
+    most = 0
+    lock = threading.Lock()
+
+    write = data_module.DataLedgers._write
+
+    def written(ledgers: Any, batch: Any, *rest: Any) -> Any:
+        nonlocal most
+        with lock:
+            sizes.append(len(batch))
+            most = max(most, len(ledgers._places))
+        return write(ledgers, batch, *rest)
+
+    monkeypatch.setattr(data_module.DataLedgers, "_write", written)
+    with FileStore.open(client, "a", inline_max=100) as store, ThreadPoolExecutor(20) as pool:
+        small(store, piece=1000)
+        for status in pool.map(lambda number: store.put(f"/{number}", (bytes(1000) for _ in range(100))), range(20)):
+            assert status.size == 100_000
+        assert most <= 8 and set(sizes) <= {1000, 2000, 4000} and not store._data._places
+        assert sum(sizes) == 20 * 100_000
+        sizes.clear()
+        store.put("/alone", iter([bytes(100_000)]))
+        assert set(sizes) == {4000}
+        assert store.read("/alone") == bytes(100_000)
+
+
+def test_an_upload_that_finds_no_room_says_so_in_time(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_module, "STAGING_BYTES", 2000)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hangs() -> Iterator[bytes]:
+        yield bytes(2000)
+        begun.set()
+        assert go_on.wait(30)
+
+    with FileStore.open(client, "a", inline_max=100) as store, ThreadPoolExecutor(1) as pool:
+        small(store, piece=1000)
+        hanging = pool.submit(store.put, "/hangs", hangs())
+        assert begun.wait(30)
+        with pytest.raises(OperationTimeoutError, match="1 contents of files are being staged") as caught:
+            store.put("/other", iter([bytes(2000)]), timeout_s=0.2)
+        assert not caught.value.outcome_unknown
+        store.put("/small", iter([bytes(100)]))
+        store.put("/whole", bytes(2000))
+        waiting = threading.Timer(0, go_on.set)
+        waiting.start()
+        store.put("/other", iter([bytes(2000)]), timeout_s=30)
+        assert hanging.result(30).size == 2000 and names(store) == ["hangs", "other", "small", "whole"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,6 +25,7 @@ from bk_core.errors import (
     FileStoreError,
     FileStoreFormatError,
     InvalidArgumentError,
+    LogDataLossError,
     NoSuchFileStoreError,
     NoSuchPathError,
     PathIsDirectoryError,
@@ -353,3 +355,30 @@ def test_a_view_that_is_closed_says_so(client: bk_core.BookKeeper, store: FileSt
         with pytest.raises(FileStoreClosedError, match="closed"):
             call()
     assert "'s'" in repr(view)
+
+
+def test_a_refresh_waits_no_longer_than_its_client_in_all(late: bk_core.BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it begins again because the log is trimmed under it."""
+    store = FileStore.open(late, "s")
+    store.put("/kept", b"kept")
+    trimmed(store, late)
+    store.abandon()
+    with bk_core.connect(uri, operation_timeout_s=0.5) as client:
+        assert client.config.operation_timeout_s < views.BASE_S
+        deadlines: list[float] = []
+        catch_up = FileStoreView._catch_up
+
+        def late_loss(view: FileStoreView, known: Any, deadline: float) -> bool:
+            deadlines.append(deadline)
+            try:
+                return catch_up(view, known, deadline)
+            except FileStoreError:
+                if len(deadlines) < 3:
+                    raise LogDataLossError("trimmed under it") from None
+                raise
+
+        monkeypatch.setattr(FileStoreView, "_catch_up", late_loss)
+        begun = time.monotonic()
+        with pytest.raises(FileStoreError, match=r"no whole snapshot.*none came in 0\.5 s"):
+            FileStoreView.open(client, "s")
+        assert len(deadlines) == 3 and len(set(deadlines)) == 1 and deadlines[0] <= begun + 5
