@@ -22,6 +22,7 @@ import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.files import data as data_module
 from bk_core.client.files import nodes as nodes_module
+from bk_core.client.files import owner as owner_module
 from bk_core.client.files import store as store_module
 from bk_core.client.files import works as works_module
 from bk_core.client.files.names import store_log, store_of
@@ -256,7 +257,7 @@ class Stalled:
 
 def test_memory_is_bounded(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change that finds no room in time was not made, and says so; one alone may be larger than the bound."""
-    monkeypatch.setattr(store_module, "UNDECIDED_BYTES_MAX", 2000)
+    monkeypatch.setattr(owner_module, "UNDECIDED_BYTES_MAX", 2000)
     store.put("/large", bytes(5000))
     stalled = Stalled(store, monkeypatch)
     with ThreadPoolExecutor(2) as pool:
@@ -338,7 +339,7 @@ def test_a_lease_keeps_a_data_ledger_until_it_is_given_up(store: FileStore, clie
 
 def test_leases_that_nobody_gave_back_are_looked_for(store: FileStore, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """FS-13: also while nobody uses the store."""
-    monkeypatch.setattr(store_module, "LEASES_S", 0.01)
+    monkeypatch.setattr(owner_module, "LEASES_S", 0.01)
     small(store, ledger=1).stage(BIG)
     eventually(lambda: not nodes(client))
 
@@ -681,7 +682,7 @@ def test_what_is_done_beside_is_tried_again(
     store: FileStore, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """FS-15: a roll, a trim, a drop, and the closing of a data ledger. Each is told once, however often it fails."""
-    monkeypatch.setattr(store_module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(owner_module, "AGAIN_S", 0.01)
     monkeypatch.setattr(store._machine, "_limits", FileLimits(compact_bytes=1000, retry_ns=10_000_000))
     works = store._works
     failing = [Failing(works.close_data, 2), Failing(store._writer.roll, 2), Failing(works_module.trim_log, 2)]
@@ -705,7 +706,7 @@ def test_what_is_done_beside_is_tried_again(
 
 
 def test_what_a_dead_owner_left_open_is_closed_in_the_end(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(owner_module, "AGAIN_S", 0.01)
     store = FileStore.open(client, "a")
     store.put("/big", BIG)
     store.abandon()
@@ -845,7 +846,7 @@ def test_an_idle_store_learns_it_also_after_a_failure_of_its_watch(
     client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """LOG-1: setting the watch, and reading the list that it tells of, are tried again."""
-    monkeypatch.setattr(store_module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(owner_module, "AGAIN_S", 0.01)
     failing = Failing(getattr(works_module.FileWorks, what), 2)
     monkeypatch.setattr(works_module.FileWorks, what, lambda *arguments: failing(*arguments))
     told: list[BkError] = []
@@ -860,7 +861,7 @@ def test_an_error_says_whether_something_may_have_been_done(
     store: FileStore, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is refused before anything was done has a known outcome, also in another process; what was handed over has not."""
-    monkeypatch.setattr(store_module, "UNDECIDED_BYTES_MAX", 1)
+    monkeypatch.setattr(owner_module, "UNDECIDED_BYTES_MAX", 1)
     stalled = Stalled(store, monkeypatch)
     errors: list[BkError] = []
 
@@ -1241,7 +1242,7 @@ def test_the_memory_of_many_uploads_is_bounded(client: bk_core.BookKeeper, monke
         small(store, piece=1000)
         for status in pool.map(lambda number: store.put(f"/{number}", (bytes(1000) for _ in range(100))), range(20)):
             assert status.size == 100_000
-        assert most <= 8 and set(sizes) <= {1000, 2000, 4000} and not store._data._places
+        assert most <= 8 and set(sizes) <= {1000, 2000, 3000, 4000} and not store._data._places  # 3000 may be left at the end
         assert sum(sizes) == 20 * 100_000
         sizes.clear()
         store.put("/alone", iter([bytes(100_000)]))

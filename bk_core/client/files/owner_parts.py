@@ -1,0 +1,106 @@
+"""The parts of a file store's owner: what a caller hands in, leases, appends that belong together, and the end of its threads."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from bk_core.client.files.data import Lease, Leases
+from bk_core.client.files.opening import again
+from bk_core.client.files.works import FileWorks
+from bk_core.client.log_parts import Call, Worker
+from bk_core.errors import ClientClosedError, ForkedClientError
+from bk_core.metadata.store import Watch
+from bk_core.protocol.files.effects import FileEffect
+from bk_core.protocol.files.machine import FileMachine
+from bk_core.protocol.log.position import Position
+from bk_core.threads import Monitor, WorkerPool
+
+
+class Asked:
+    """Token of one change that a caller asked for. ``act`` steps the machine; ``size`` is what it counts for."""
+
+    __slots__ = ("act", "future", "size")
+
+    def __init__(self, act: Callable[[Asked], list[FileEffect]], size: int) -> None:
+        self.future: Any = Call().future
+        self.act = act
+        self.size = size
+
+
+class Holds:
+    """Takes leases of data ledgers from the machine. It refers to no store, so that a store that is dropped ends."""
+
+    def __init__(self, lock: Monitor, machine: FileMachine) -> None:
+        self.leases = Leases()
+        self._lock = lock
+        self._machine = machine
+
+    def take(self, lease: Lease, ledger_id: int) -> None:
+        """Raises the store's error if it has ended."""
+        with self._lock:
+            if self._machine.error is not None:
+                raise again(self._machine.error, "nothing was written")
+            if ledger_id not in lease.held:
+                effects = self._machine.hold(ledger_id)
+                assert not effects, f"nobody performs {effects} here"
+                lease.held.append(ledger_id)
+
+
+class Gathered:
+    """The outcomes of the appends of one request: all of them are acknowledged, or one failed."""
+
+    def __init__(self, request: int, count: int, told: Callable[..., None]) -> None:
+        self._request = request
+        self._left = count
+        self._told = told
+        self._first: Position | None = None
+        self._lock = Monitor()
+
+    def told(self, index: int, done: Future[Position]) -> None:
+        """Any thread."""
+        error = done.exception()
+        if error is not None:
+            self.end(error)
+            return
+        with self._lock:
+            if not index:
+                self._first = done.result()
+            self._left -= 1
+            over = not self._left
+        if over:
+            self._told(self._request, self._first, None)
+
+    def end(self, error: BaseException) -> None:
+        """The first error is told; the machine takes no second answer."""
+        self._told(self._request, None, error)
+
+
+def end_threads(own: WorkerPool, worker: Worker, data: WorkerPool, watches: Iterable[Watch] = ()) -> None:
+    """End the threads without waiting for them: one of them may run this, or whichever thread finds that a store was dropped."""
+    for watch in watches:
+        with suppress(ClientClosedError, ForkedClientError):
+            own.submit(watch.cancel)
+    data.close(0.0)
+    own.close(0.0, finish=True)
+    worker.close()
+
+
+def watch_data(works: FileWorks, changed: Callable[[int], None], ledger_id: int) -> Watch:
+    return works.watch_data(ledger_id, partial(changed, ledger_id))
+
+
+def weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """For timers and for parts of a store: it keeps no store alive, and does nothing once that is gone."""
+    known = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        found = known()
+        if found is not None:
+            found(*arguments)
+
+    return call
