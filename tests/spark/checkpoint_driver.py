@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from bk_spark import checkpoint_location
 from bk_spark.checkpoint import location
 
+PAGE_S = 120  # a busy machine
 PAGES = ("environment/", "jobs/", "StreamingQuery/", "SQL/", "api/v1/applications/{}/environment", "api/v1/applications/{}/allexecutors")
 
 
@@ -62,7 +63,7 @@ def keep_what_is_shown(spark: SparkSession, directory: Path, checkpoint: str) ->
     context: Any = spark.sparkContext
     shown = []
     for page in PAGES:
-        with urllib.request.urlopen(f"{context.uiWebUrl}/{page.format(context.applicationId)}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{context.uiWebUrl}/{page.format(context.applicationId)}", timeout=PAGE_S) as answer:
             shown.append(answer.read().decode())
     frame = spark.read.text(f"{checkpoint}/offsets")
     shown += [frame._jdf.queryExecution().toString(), str(frame.collect()), str(context.getConf().getAll())]

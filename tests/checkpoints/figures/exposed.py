@@ -29,7 +29,7 @@ from bk_spark.checkpoint import checkpoint_location, hadoop_conf, location
 from tests.faults.driver import MARK
 from tests.spark.checkpoint_driver import keep_what_is_shown
 
-PAGE_S = 60
+PAGE_S = 120
 PAGES = (
     "executors/",
     "stages/",
@@ -98,7 +98,7 @@ class Exposed:
         rows = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "10").load()
         counted = rows.groupBy((rows.value % 5).alias("k")).count()
         writer = counted.writeStream.format("noop").outputMode("update").option("checkpointLocation", self._place)
-        self._query = writer.trigger(processingTime="1 second").start()
+        self._query = writer.trigger(processingTime="5 seconds").start()
         while len(self._query.recentProgress) < command["batches"]:
             self._query.awaitTermination(0.2)
         (application,) = location._applications.values()
@@ -123,7 +123,7 @@ class Exposed:
                 shown.append(_read(f"{context.uiWebUrl}/{page.format(context.applicationId)}"))
         assert self._query is not None
         shown.append(_read(f"{context.uiWebUrl}/StreamingQuery/statistics/?id={self._query.runId}"))
-        shown += [json.dumps(dict(one)) for one in self._query.recentProgress]
+        shown += [json.dumps(dict(one), default=str) for one in self._query.recentProgress]
         for pid in command["pids"]:
             for part in ("cmdline", "environ", "maps", "comm"):
                 with suppress(OSError):

@@ -5,7 +5,7 @@ so that Spark can go on behind the last one. A store that is empty gets texts as
 the last hundred batches are deleted as it goes. With ``state`` each batch has a delta for each partition. Every hundred batches, which
 is about how often Spark tends its state, there is a snapshot for each, and what is older than the last hundred batches goes.
 
-Changes are handed to the store without waiting for each. Prints a line of JSON at each number of ``looks``, and at the end waits for its
+Many changes are under way at once. Prints a line of JSON at each number of ``looks``, and at the end waits for its
 input to end, or to be killed.
 """
 
@@ -17,7 +17,8 @@ import re
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,16 +28,15 @@ from typing import Any
 import bk_core
 from bk_core.client.files.nodes import data_nodes
 from bk_core.client.files.opening import log_records
-from bk_core.client.files.store import CHANGE_BYTES, INLINE_BYTES, FileStore, _Change
-from bk_core.client.list_store import now_ms
+from bk_core.client.files.store import FileStore
 from bk_core.client.logs import log_path
 from bk_core.errors import NoSuchLedgerError
-from bk_core.protocol.files.content import Content
 from tests.faults.stores import ledgers_of
 
 RETAINED = 100  # spark.sql.streaming.minBatchesToRetain
 TENDED = 100  # batches from one maintenance of the state to the next
-IN_FLIGHT = 512
+THREADS = 64
+IN_FLIGHT = 128  # fewer than what Spark keeps, so that nothing is deleted before it is there
 WAIT_S = 120.0
 DELTA_BYTES, SNAPSHOT_BYTES = 1200, 200_000  # the second is too large for a record, so it goes to a data ledger
 SETTINGS_BYTES = 1050  # that an offset of Spark 4.3 names, so that a batch runs again as it did
@@ -57,35 +57,33 @@ class Task:
 
 
 class Writer:
-    """Hands changes to a store, so many at once."""
+    """Changes a store, so many changes at once. One is begun only when all but the last ``IN_FLIGHT`` before it are done."""
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
-        self._under_way: deque[Any] = deque()
+        self._threads = ThreadPoolExecutor(THREADS)
+        self._under_way: deque[Future[object]] = deque()
 
     def put(self, path: str, data: bytes) -> None:
-        machine, content = self._store._machine, Content(data)
-        self._hand_in(lambda token: machine.put(token, path, content, True, True, now_ms()), len(data))
-
-    def put_large(self, path: str, data: bytes) -> None:
-        self._store.put(path, data)
+        self._begin(self._store.put, path, data)
 
     def delete(self, path: str) -> None:
-        machine = self._store._machine
-        self._hand_in(lambda token: machine.delete(token, path, False, now_ms()), 0)
+        self._begin(self._store.delete, path)
 
-    def _hand_in(self, act: Any, size: int) -> None:
+    def _begin(self, change: Callable[..., object], *arguments: object) -> None:
         while len(self._under_way) >= IN_FLIGHT:
             self._under_way.popleft().result(WAIT_S)
-        token = _Change(act, CHANGE_BYTES + size)
-        while not self._store._admitted(token):
-            self._store._lock.until(partial(self._store._may_try, token), WAIT_S)
-        self._store._own_thread(self._store._take_in)
-        self._under_way.append(token.future)
+        self._under_way.append(self._threads.submit(change, *arguments))
 
     def drain(self) -> None:
         while self._under_way:
             self._under_way.popleft().result(WAIT_S)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
 
 
 @dataclass(frozen=True)
@@ -141,14 +139,16 @@ def gone_after(number: int, state: int) -> Iterator[str]:
 
 def look(client: Any, store: FileStore, number: int, uri: str, cluster: str) -> dict[str, Any]:
     """What there is now: ledgers and bytes of the log and of the data, nodes of the metadata store, bytes on the disks of the bookies."""
+    there = list(files_below(store, "/"))
     data = {node.ledger_id: 0 for node in data_nodes(client, store.log_name)}
-    with store._data._lock:
-        data.update({one.ledger_id: one.bytes for one in (*store._data._idle, *store._data._busy) if one.ledger_id in data})
-    for ledger_id in data:
+    for path in there:
+        for extent in store.content(path).extents:  # the ledger that is being filled: a snapshot is an entry of it
+            data[extent.ledger_id] = max(data.get(extent.ledger_id, 0), (extent.last_entry + 1) * SNAPSHOT_BYTES)
+    for ledger_id in list(data):
         try:
             data[ledger_id] = client.ledger_metadata(ledger_id).length or data[ledger_id]
         except NoSuchLedgerError:  # dropped a moment ago
-            data[ledger_id] = 0
+            del data[ledger_id]
     logs = ledgers_of(client, store.log_name) - set(data)
     sizes = [len(record) for record, _ in log_records(client, store.log_name, b"")]
     return {
@@ -160,9 +160,17 @@ def look(client: Any, store: FileStore, number: int, uri: str, cluster: str) -> 
         "dataBytes": sum(data.values()),
         "nodes": nodes_in_zookeeper(uri),
         "listBytes": len(client.store.read(log_path(store.log_name)).data),
-        "files": sum(not status.is_directory for status in store._machine.tree.walk("/")),
+        "files": len(there),
         "diskBytes": disk_bytes(Path(cluster)) if cluster else 0,
     }
+
+
+def files_below(store: FileStore, path: str) -> Iterator[str]:
+    for status in store.listing(path):
+        if status.is_directory:
+            yield from files_below(store, status.path)
+        else:
+            yield status.path
 
 
 def nodes_in_zookeeper(uri: str) -> int:
@@ -186,17 +194,18 @@ def disk_bytes(directory: Path) -> int:
 
 def write(client: Any, store: FileStore, task: Task) -> None:
     """From the batch behind the last one on."""
-    template, writer = Template.of(store), Writer(store)
+    template = Template.of(store)
     begun = 1 + max((int(status.name) for status in store.listing("/commits")), default=-1) if store.exists("/commits") else 0
-    for number in range(begun, task.batches):
-        for path, data in files_of(number, template, task.state):
-            (writer.put if len(data) <= INLINE_BYTES else writer.put_large)(path, data)
-        for path in gone_after(number, task.state):
-            writer.delete(path)
-        if number + 1 in task.looks:
-            writer.drain()
-            print(json.dumps(look(client, store, number + 1, task.uri, task.cluster)), flush=True)
-    writer.drain()
+    with Writer(store) as writer:
+        for number in range(begun, task.batches):
+            for path, data in files_of(number, template, task.state):
+                writer.put(path, data)
+            for path in gone_after(number, task.state):
+                writer.delete(path)
+            if number + 1 in task.looks:
+                writer.drain()
+                print(json.dumps(look(client, store, number + 1, task.uri, task.cluster)), flush=True)
+        writer.drain()
 
 
 def main(task: Task) -> None:

@@ -95,17 +95,24 @@ def measure(directory: Path, say: Callable[[str], None]) -> Verdict:
         try:
             begun = ask(driver, {"do": "begin", "uri": cluster.uri, "checkpoint": STORE, "batches": BATCHES}, LIMIT_S)
             say("the query runs")
-            ask(driver, {"do": "show", "pids": driver.members()})
+            ask(driver, {"do": "show", "pids": driver.members()}, LIMIT_S)
             verdict.outsider = ask_outside(begun, [str(directory), str(cluster.directory), tempfile.gettempdir(), "/dev/shm"], since, say)
             FileStore.open(client, STORE).close()
             verdict.error = ask(driver, {"do": "end", "limit": LIMIT_S}, LIMIT_S)["error"]
         finally:
             driver.kill()
-    executors = Path(pyspark.__file__).with_name("work") / begun["application"]
-    shutil.copytree(executors, work / "executors")
-    shutil.rmtree(executors)
+            keep_executors(work)
     verdict.kinds = search((path for path in work.rglob("*") if path.is_file()), begun["secrets"], work)
     return verdict
+
+
+def keep_executors(work: Path) -> None:
+    """Move the logs of this application's executors to ``work``: Spark keeps them within its own package."""
+    application = next((path.name.partition("_")[2] for path in work.glob("events/appstatus_*")), "").removesuffix(".inprogress")
+    executors = Path(pyspark.__file__).with_name("work") / application
+    if application and executors.exists():
+        shutil.copytree(executors, work / "executors")
+        shutil.rmtree(executors)
 
 
 def ask_outside(begun: dict[str, Any], directories: list[str], since: float, say: Callable[[str], None]) -> dict[str, Any] | None:

@@ -27,7 +27,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 import bk_core.client as client_package
+from bk_core.client.files.names import store_of
 from bk_core.client.files.store import FileStore
+from bk_core.client.log_writer import LogWriter
+from bk_core.protocol.files.content import Content
 from bk_spark.checkpoint import checkpoint_location, close, hadoop_conf, location
 from tests.faults.driver import MARK, STORE
 
@@ -63,17 +66,18 @@ class Meter:
         self._count_writes()
 
     def _count_writes(self) -> None:
-        append, put = FileStore._append, FileStore._put
+        append, put = LogWriter.append_future, FileStore.put
 
-        def appended(store: FileStore, request: int, records: tuple[bytes, ...]) -> None:
-            self.written[store.name].update(records=len(records), record_bytes=sum(map(len, records)))
-            append(store, request, records)
+        def appended(writer: LogWriter, record: Any, *rest: Any, **named: Any) -> Any:
+            self.written[store_of(writer.name) or ""].update(records=1, record_bytes=len(record))
+            return append(writer, record, *rest, **named)
 
-        def was_put(store: FileStore, path: str, content: Any, *rest: Any) -> Any:
-            self.written[store.name].update(files=1, data_bytes=sum(extent.length for extent in content.extents))
-            return put(store, path, content, *rest)
+        def was_put(store: FileStore, path: str, data: Any, **named: Any) -> Any:
+            extents = getattr(data, "content", Content()).extents
+            self.written[store.name].update(files=1, data_bytes=sum(extent.length for extent in extents))
+            return put(store, path, data, **named)
 
-        FileStore._append, FileStore._put = appended, was_put
+        LogWriter.append_future, FileStore.put = appended, was_put
 
     def watch_gateway(self) -> None:
         """Whichever this application has; doing it again changes nothing."""

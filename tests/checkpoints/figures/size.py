@@ -13,6 +13,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 import bk_core
 from tests.checkpoints.figures.history import Task
@@ -106,7 +107,7 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
             "bytes in ledgers, without replicas, MB": {"logBytes": "log", "dataBytes": "data"},
             "ledgers": {"logLedgers": "log", "dataLedgers": "data"},
             "nodes in ZooKeeper, its own and the bookies' included": {"nodes": ""},
-            "disks of three bookies, MB (rows of the log in all replicas, journals, indexes)": {"diskBytes": ""},
+            "disks of three bookies, MB: all replicas, journals, indexes": {"diskBytes": ""},
         }.items(),
         strict=True,
     ):
@@ -117,9 +118,10 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
                 at = [look["batches"] for look in looks]
                 axes.plot(at, [look[what] / scale for look in looks], style, color=f"C{colour}", label=label, linewidth=1.2)
         axes.set_title(title, fontsize=10)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.35 * axes.get_ylim()[1])  # with room for the legend
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="upper left", ncols=2)
     for axes in figure.axes[2:]:
         axes.set_xlabel("batches")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
