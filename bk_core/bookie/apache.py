@@ -169,9 +169,16 @@ def _copy_dependencies(maven: str, version: str, work: Path, progress: Progress)
 
 
 def java_command(
-    libraries: Path, configuration: Path, main: str, arguments: Sequence[str], heap_mb: int = 512, direct_mb: int | None = None
+    libraries: Path,
+    configuration: Path,
+    main: str,
+    arguments: Sequence[str],
+    heap_mb: int = 512,
+    direct_mb: int | None = None,
+    options: Sequence[str] = (),
 ) -> list[str]:
-    """The command line that runs a main class of the release with the logging configuration in ``configuration``."""
+    """The command line that runs a main class of the release with the logging configuration in ``configuration``. ``options``: further
+    ones of the JVM."""
     return [
         find_java(),
         "-cp",
@@ -184,6 +191,7 @@ def java_command(
         "-Djava.net.preferIPv4Stack=true",  # else the loopback interface's first address is ::1%lo, which is no bookie id
         f"-Xmx{heap_mb}m",
         f"-XX:MaxDirectMemorySize={direct_mb or heap_mb}m",
+        *options,
         main,
         *arguments,
     ]
@@ -198,13 +206,15 @@ def write_logging(configuration: Path) -> None:
 
 @dataclass(frozen=True)
 class ApacheSettings:
-    """The settings that Apache's bookies run with: MiB of heap and of direct memory that a JVM may take, and ``lines`` of ``bookie.conf``
-    that take the place of those that keep a bookie small, or stand beside them: ``{"journalMaxSizeMB": 2048}``. None leaves one out.
+    """The settings that Apache's bookies run with: MiB of heap and of direct memory that a JVM may take, ``lines`` of ``bookie.conf``
+    that take the place of those that keep a bookie small, or stand beside them: ``{"journalMaxSizeMB": 2048}``, None leaves one out; and
+    further options of the JVM in ``java``: ``("-XX:+UseSerialGC",)``.
     """
 
     heap_mb: int = 512
     direct_mb: int = 512
     lines: Mapping[str, str | int | None] = field(default_factory=dict)
+    java: Sequence[str] = ()
 
     def configuration(self, uri: str, port: int, directory: Path) -> str:
         """The text of ``bookie.conf``."""
@@ -235,6 +245,7 @@ class ApacheBookie:
         make_directory(self._directory)
         write_logging(self._configuration)
         self._memory = (settings.heap_mb, settings.direct_mb)
+        self._options = settings.java
         self._conf.write_text(settings.configuration(uri, port, self._directory))
 
     @property
@@ -259,9 +270,9 @@ class ApacheBookie:
 
     def init_new_cluster(self) -> None:
         """Root, LAYOUT and INSTANCEID, written by Apache's own shell. BookieUnavailableError with its output if it fails."""
-        command = java_command(
-            self._libraries, self._configuration, "org.apache.bookkeeper.bookie.BookieShell", ["-conf", str(self._conf), "initnewcluster"]
-        )
+        arguments = ["-conf", str(self._conf), "initnewcluster"]
+        shell = "org.apache.bookkeeper.bookie.BookieShell"
+        command = java_command(self._libraries, self._configuration, shell, arguments, options=self._options)
         done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
         if done.returncode != 0:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
@@ -281,7 +292,8 @@ class ApacheBookie:
                 raise OperationTimeoutError(f"another bookie is registered as {self.bookie_id}, and stays")
             time.sleep(0.1)
         arguments = ["--conf", str(self._conf)]
-        command = java_command(self._libraries, self._configuration, "org.apache.bookkeeper.server.Main", arguments, *self._memory)
+        main = "org.apache.bookkeeper.server.Main"
+        command = java_command(self._libraries, self._configuration, main, arguments, *self._memory, self._options)
         self._child = Child(f"bookie {self.bookie_id}", command, self.log)
 
     def wait_ready(self) -> None:

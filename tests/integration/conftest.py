@@ -26,6 +26,7 @@ import bk_core
 from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError
+from tests import quick_java
 from tests.integration.patience import PATIENT
 
 APACHE_VERSION = os.environ.get("BK_TEST_APACHE_VERSION", apache.DEFAULT_VERSION)
@@ -46,7 +47,7 @@ def _start(kind: str, directory: Path) -> LocalCluster:
         apache.resolve(APACHE_VERSION)
     except BookieUnavailableError as error:
         pytest.skip(str(error))
-    return local_cluster(3, directory, apache=APACHE_VERSION)
+    return local_cluster(3, directory, apache=APACHE_VERSION, apache_settings=quick_java.BOOKIES)
 
 
 @pytest.fixture(scope="session")
@@ -184,7 +185,7 @@ class JavaClient:
     def run(self, cluster: LocalCluster, command: str, protocol: str, lines: bytes = b"", **options: object) -> list[dict[str, Any]]:
         uri = cluster.uri.replace("zk://", "zk+hierarchical://", 1)
         arguments = [f"uri={uri}", f"protocol={protocol}", f"command={command}", *(f"{key}={value}" for key, value in options.items())]
-        java = apache.java_command(self.libraries, _JAVA, "Judge", arguments)
+        java = apache.java_command(self.libraries, _JAVA, "Judge", arguments, options=quick_java.OPTIONS)
         java[2] = f"{self.classes}{os.pathsep}{java[2]}"
         done = subprocess.run(java, input=lines, capture_output=True, timeout=_JUDGE_TIMEOUT_S, check=False)
         answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]

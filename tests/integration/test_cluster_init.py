@@ -12,13 +12,14 @@ import pytest
 
 import bk_core
 from bk_core import cli
-from bk_core.bookie.apache import ApacheBookie, ApacheSettings, java_command, resolve
+from bk_core.bookie.apache import ApacheBookie, java_command, resolve
 from bk_core.bookie.children import free_port
 from bk_core.bookie.local_cluster import EmbeddedBookieProcess
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess, ZooKeeperProcessError, find_java
 from bk_core.errors import BookieUnavailableError, NotEnoughBookiesError
 from bk_core.metadata import open_store
 from tests.integration.patience import PATIENT
+from tests.quick_java import BOOKIES, OPTIONS
 
 SHELL = "org.apache.bookkeeper.bookie.BookieShell"
 
@@ -94,11 +95,11 @@ def test_an_apache_bookie_serves_a_cluster_made_here(
     uri = f"{scheme}://127.0.0.1:{zookeeper.port}/{scheme.replace('+', '-')}/ledgers"
     made = init(uri, capsys)
     store = open_store(uri)
-    bookie = ApacheBookie(libraries, tmp_path / "bookie", uri, free_port(), lambda one: one in store.bookies().writable, ApacheSettings())
+    bookie = ApacheBookie(libraries, tmp_path / "bookie", uri, free_port(), lambda one: one in store.bookies().writable, BOOKIES)
     with ExitStack() as stack:
         stack.callback(store.close)
         shell = subprocess.run(
-            java_command(libraries, bookie._configuration, SHELL, ["-conf", str(bookie._conf), "whatisinstanceid"]),
+            java_command(libraries, bookie._configuration, SHELL, ["-conf", str(bookie._conf), "whatisinstanceid"], options=OPTIONS),
             capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         assert shell.returncode == 0, shell.stdout + shell.stderr

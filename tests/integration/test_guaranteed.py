@@ -23,6 +23,7 @@ from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.errors import BkError, BookieUnavailableError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.limits import Limits
+from tests import quick_java
 from tests.integration.replicas import missing_replicas
 from tests.network.stopping import stop_process
 
@@ -42,7 +43,7 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         apache.resolve(APACHE_VERSION)
     except BookieUnavailableError as error:
         pytest.skip(str(error))
-    with local_cluster(5, tmp_path_factory.mktemp("guaranteed"), apache=APACHE_VERSION) as cluster:
+    with local_cluster(5, tmp_path_factory.mktemp("guaranteed"), apache=APACHE_VERSION, apache_settings=quick_java.BOOKIES) as cluster:
         yield cluster
 
 

@@ -27,6 +27,7 @@ from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.bookie.zookeeper_process import MAIN_CLASS, find_jars
 from bk_core.errors import BkError, BookieUnavailableError
 from bk_core.metadata import open_store
+from tests import quick_java
 
 KILLS = int(os.environ.get("BK_KILLS", "10"))
 SEED = int(os.environ.get("BK_SEED") or random.SystemRandom().randrange(1 << 32))
@@ -51,7 +52,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     )
     with ExitStack() as resources:
         log = resources.enter_context((tmp_path / "zookeeper.log").open("wb"))
-        command = [java, "-Xmx256m", "-XX:+UseSerialGC", "-cp", find_jars(), MAIN_CLASS, str(configuration)]
+        command = [java, "-Xmx256m", *quick_java.OPTIONS, "-cp", find_jars(), MAIN_CLASS, str(configuration)]
         process = spawn(command, stdout=log, stderr=log)
         resources.callback(_stop, process)
         open_store(f"zk://127.0.0.1:{port}/ledgers", timeout_s=60.0, patient=True).close()  # it listens

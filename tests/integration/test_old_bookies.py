@@ -10,6 +10,7 @@ import bk_core
 from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.errors import BookieUnavailableError, LedgerError
+from tests import quick_java
 from tests.integration.patience import PATIENT
 
 VERSION = "4.14.7"
@@ -24,7 +25,7 @@ def old_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClust
         apache.resolve(VERSION)
     except BookieUnavailableError as error:
         pytest.skip(str(error))
-    with local_cluster(3, tmp_path_factory.mktemp("old"), apache=VERSION) as cluster:
+    with local_cluster(3, tmp_path_factory.mktemp("old"), apache=VERSION, apache_settings=quick_java.BOOKIES) as cluster:
         yield cluster
 
 

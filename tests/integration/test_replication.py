@@ -22,6 +22,7 @@ from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import eligible_fragments
 from bk_core.protocol.wire.messages import AddRequest, Status
+from tests import quick_java
 from tests.integration.patience import PATIENT, until
 from tests.integration.replicas import Direct
 from tests.network.stopping import stop_process
@@ -41,7 +42,9 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         apache.resolve(APACHE_VERSION)
     except BookieUnavailableError as error:
         pytest.skip(str(error))
-    with local_cluster(BOOKIES, tmp_path_factory.mktemp("replication"), apache=APACHE_VERSION) as cluster:
+    with local_cluster(
+        BOOKIES, tmp_path_factory.mktemp("replication"), apache=APACHE_VERSION, apache_settings=quick_java.BOOKIES
+    ) as cluster:
         yield cluster
 
 
@@ -82,7 +85,9 @@ def shell(cluster: LocalCluster, *arguments: str) -> str:
     """Apache's own command line on this cluster."""
     conf = cluster.directory / "bookie-0" / "conf"
     main = "org.apache.bookkeeper.bookie.BookieShell"
-    command = apache.java_command(apache.resolve(APACHE_VERSION), conf, main, ["-conf", str(conf / "bookie.conf"), *arguments])
+    command = apache.java_command(
+        apache.resolve(APACHE_VERSION), conf, main, ["-conf", str(conf / "bookie.conf"), *arguments], options=quick_java.OPTIONS
+    )
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -27,6 +27,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from tests.quick_java import OPTIONS
+
 STEP = 2000  # rows per append
 WAIT_S = 240.0
 TRIES = 10
@@ -37,6 +39,7 @@ QUIET = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
+    "spark.executor.extraJavaOptions": " ".join(OPTIONS),
 }
 
 

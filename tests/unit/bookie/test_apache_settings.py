@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from bk_core.bookie import apache
 from bk_core.bookie.apache import ApacheSettings
 
 
@@ -30,6 +33,18 @@ def test_a_setting_takes_the_place_of_a_small_bookie_s() -> None:
 def test_a_setting_that_a_small_bookie_leaves_alone() -> None:
     small = lines(ApacheSettings())
     assert lines(ApacheSettings(lines={"journalSyncData": "false"})) == small | {"journalSyncData": "false"}
+
+
+def test_options_of_the_jvm_stand_behind_those_of_a_bookie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they hold; they stand before the main class, behind which they would be its arguments."""
+    begun: list[list[str]] = []
+    monkeypatch.setattr(apache, "find_java", lambda: "java")
+    monkeypatch.setattr(apache, "Child", lambda name, command, log: begun.append(command))
+    settings = ApacheSettings(heap_mb=300, java=("-Xmx200m", "-XX:+UseSerialGC"))
+    apache.ApacheBookie(tmp_path, tmp_path / "bookie", "zk://127.0.0.1:2181/ledgers", 3181, lambda bookie_id: False, settings).start()
+    (command,) = begun
+    main = command.index("org.apache.bookkeeper.server.Main")
+    assert command[main - 2 : main] == ["-Xmx200m", "-XX:+UseSerialGC"] and command.index("-Xmx300m") < main - 2
 
 
 def test_a_setting_that_is_left_out() -> None:
