@@ -43,7 +43,7 @@ def cases() -> list[Case]:
     found = []
     for kind in STATEFUL:
         for store in BUILT_IN:
-            found.append(Case(kind, store, quick=(kind, store) == ("stream-stream join", "rocksdb changelog")))
+            found.append(Case(kind, store, quick=(kind, store) == ("dropDuplicates", "rocksdb changelog")))
     found += [
         Case("transformWithState", "rocksdb"),
         Case("transformWithState", "rocksdb changelog", sink="log"),

@@ -355,7 +355,6 @@ KILLED = {"bookie of the checkpoint": "bookie killed", "ZooKeeper": "ZooKeeper k
 UNHEARD = {"pause of the checkpoint": "bookie stopped", "silence": "ZooKeeper silent"}
 STATE_STEPS = {"begin": "task begun", "create_done": WORKER_STEPS["create_done"], "message": WORKER_STEPS["message"]}
 QUICK = {("create_done", "kill"), ("message", "kill"), ("cas_done", "lose_answer")}
-QUICK_IN_LEDGERS = {("RENAME_done", "driver"), ("CREATE_2", "bookie of the checkpoint")}
 
 
 def _worker_cells() -> list[Spec]:
@@ -428,11 +427,10 @@ def gateway_cells() -> list[Spec]:
     for operation, (name, _) in OPERATIONS.items():
         for suffix, text in (("", f"checkpoint: before {name}"), ("_done", f"checkpoint: {name} done, not answered")):
             step = f"{operation}{suffix}"
-            quick = (step, "driver") in QUICK_IN_LEDGERS
+            quick = step == "RENAME_done"
             found.append(Spec(text, FAULTS["kill_driver"], checkpoint_fault(step, "kill_driver"), quick=quick))
             found.append(Spec(text, "executors killed", checkpoint_fault(step, "ask", what="executors"), CLUSTER))
-            for what, fault in KILLED.items():
-                found.append(Spec(text, fault, checkpoint_fault(step, "ask", what=what), quick=(step, what) in QUICK_IN_LEDGERS))
+            found += [Spec(text, fault, checkpoint_fault(step, "ask", what=what)) for what, fault in KILLED.items()]
             if operation.endswith("_1"):
                 continue  # nothing but a question
             found.append(Spec(text, "connection ends without an answer", checkpoint_fault(step, "raise")))
