@@ -138,7 +138,7 @@ class Exposed:
         except StreamingQueryException as error:
             text = "\n".join([f"{error}", repr(error), repr(vars(error)), traceback.format_exc(), str(self._query.exception())])
             (self._work / "exception").write_text(text)
-            return {"error": str(error)[:2000]}
+            return {"error": text}
         raise TimeoutError("the query goes on")
 
 

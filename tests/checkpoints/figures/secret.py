@@ -24,6 +24,7 @@ import pyspark
 import bk_core
 from bk_core.client.files.store import FileStore
 from tests.checkpoints.figures.cost import ask
+from tests.checkpoints.figures.drivers import told
 from tests.checkpoints.figures.numbers import table
 from tests.faults.harness import Driver
 
@@ -108,7 +109,7 @@ def measure(directory: Path, say: Callable[[str], None]) -> Verdict:
 
 def keep_executors(work: Path) -> None:
     """Move the logs of this application's executors to ``work``: Spark keeps them within its own package."""
-    application = next((path.name.partition("_")[2] for path in work.glob("events/appstatus_*")), "").removesuffix(".inprogress")
+    application = next((path.name.partition("_")[2] for path in work.glob("events/*/appstatus_*")), "").removesuffix(".inprogress")
     executors = Path(pyspark.__file__).with_name("work") / application
     if application and executors.exists():
         shutil.copytree(executors, work / "executors")
@@ -136,10 +137,10 @@ def summary(verdict: Verdict) -> str:
     rows = [[kind, found.files, f"{found.bytes:,}", found.hits] for kind, found in sorted(verdict.kinds.items())]
     totals = [sum(getattr(found, what) for found in verdict.kinds.values()) for what in ("files", "bytes", "hits")]
     rows.append(["all", totals[0], f"{totals[1]:,}", totals[2]])
-    parts = [table(["searched", "files", "bytes", "hits"], rows), f"the query ended: {(verdict.error.splitlines() or ['-'])[0][:160]}"]
+    parts = [table(["searched", "files", "bytes", "hits"], rows), f"the query ended with {told(verdict.error)}"]
     outside = verdict.outsider
     if outside is not None:
         parts.append(table([f"the gateway, asked by another user (uid {outside['uid']})", "times"], sorted(outside["answers"].items())))
-        told = f"{outside['files']:,} files with {outside['bytes']:,} bytes were readable by that user, {outside['refused']:,} were not"
-        parts.append(f"{told}; with a secret in them: {len(outside['hits'])} {outside['hits'][:5] or ''}")
+        readable = f"{outside['files']:,} files with {outside['bytes']:,} bytes were readable by that user, {outside['refused']:,} were not"
+        parts.append(f"{readable}; with a secret in them: {len(outside['hits'])} {outside['hits'][:5] or ''}")
     return "\n\n".join(parts)
