@@ -34,7 +34,7 @@ class SendRead:
 
 @dataclass(frozen=True, slots=True)
 class SendAndForget:
-    """Best effort, no answer wanted (explicit LAC, WR-16)."""
+    """Send one request of which no answer is wanted, such as an explicit LAC (WR-16). It may be lost."""
 
     bookie: BookieId
     message: Request
@@ -42,7 +42,7 @@ class SendAndForget:
 
 @dataclass(frozen=True, slots=True)
 class ReadLedger:
-    """Metadata of this ledger, and with ``bookies`` where these are now."""
+    """Read the metadata of this ledger and, for ``bookies``, their current addresses."""
 
     request: int
     bookies: tuple[BookieId, ...] = ()
@@ -50,7 +50,7 @@ class ReadLedger:
 
 @dataclass(frozen=True, slots=True)
 class WriteLedger:
-    """Compare-and-set of this ledger's metadata against ``version``."""
+    """Store this ledger's metadata by compare-and-set against ``version``."""
 
     request: int
     metadata: LedgerMetadata
@@ -67,7 +67,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The application call behind ``token`` ended well."""
+    """Finish the application call behind ``token`` with success."""
 
     token: Any
     value: Any = None
@@ -81,7 +81,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A line for the operator: ``level`` is one of debug, info, warning, error."""
+    """Log a line for the operator: ``level`` is one of debug, info, warning, error."""
 
     level: str
     message: str

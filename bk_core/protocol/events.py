@@ -26,9 +26,10 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AddReply:
-    """Adds from ``first_entry_id`` to ``first_entry_id + count - 1`` were answered with ``status`` by one bookie.
+    """One bookie answered the adds from ``first_entry_id`` to ``first_entry_id + count - 1`` with ``status``.
 
-    ``entries``: which of them, bit i for entry first_entry_id + i; None: all. Only an OK is told of a set of entries.
+    ``entries`` is the set of those that it answered, bit i for entry first_entry_id + i; None stands for all. Only an OK comes for a set of
+    entries.
     """
 
     bookie: BookieId
@@ -38,7 +39,7 @@ class AddReply:
     entries: int | None = None
 
     def entry_ids(self) -> Iterator[int]:
-        """Those that were answered, in order."""
+        """Yield the entries that were answered, in order."""
         for index in range(self.count):
             if self.entries is None or self.entries >> index & 1:
                 yield self.first_entry_id + index
@@ -64,7 +65,7 @@ class ReadReply:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRead:
-    """Answer to ReadLedger. ``moved``: one of the bookies that it named is reached at another address than a moment ago."""
+    """Answers a ReadLedger. ``moved`` is True if one of the bookies that it named is reached at another address than a moment ago."""
 
     request: int
     outcome: Outcome
@@ -76,7 +77,7 @@ class LedgerRead:
 
 @dataclass(frozen=True, slots=True)
 class LedgerWritten:
-    """Answer to WriteLedger."""
+    """Answers a WriteLedger."""
 
     request: int
     outcome: Outcome
@@ -91,7 +92,7 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class MetadataChanged:
-    """A newer version was seen by a watch (OP-6)."""
+    """A watch saw a newer version of the metadata (OP-6)."""
 
     metadata: LedgerMetadata
     version: int
@@ -99,20 +100,20 @@ class MetadataChanged:
 
 @dataclass(frozen=True, slots=True)
 class BookiesChanged:
-    """Bookies registered or left. A ledger that waits for a replacement looks again (G-10)."""
+    """Bookies registered or left. A ledger that waits for a replacement then looks again (G-10)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadsMoving:
-    """As of now these requests are not late: bytes come on their connections, or their turn has not come (LINK-1, LINK-2). Everything else
-    that is outstanding stands still."""
+    """These requests are not late now: bytes come on their connections, or their turn has not come. All other outstanding requests stand
+    still (LINK-1, LINK-2)."""
 
     requests: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class BytesDrained:
-    """At ``at_ns`` bytes for this bookie still went on that had been waiting for the way there (LINK-1)."""
+    """Bytes for this bookie that had been waiting to be sent still went on at ``at_ns`` (LINK-1)."""
 
     bookie: BookieId
     at_ns: int

@@ -1,4 +1,4 @@
-"""The state of a machine as an attribute that only moves along the arrows of its table (SM-6)."""
+"""The state of a machine, an attribute that only moves along the arrows of its table (SM-6)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ S = TypeVar("S", bound=Enum)
 
 
 class Transitions(Generic[S]):
-    """``state = Transitions(first, {a: (b, c), ...})`` in a class body.
+    """A state attribute: ``state = Transitions(first, {a: (b, c), ...})`` in a class body.
 
-    ``table`` maps each state to those that may follow; a state may always be set again. Anything else is a fault of the machine and raises
-    AssertionError: better a stopped handle than one that writes on after its end. Reading costs nothing: the value lives in the instance.
+    ``table`` maps each state to those that may follow; a state may always be set again. Any other move is a fault of the machine and raises
+    AssertionError, because a stopped handle is better than one that writes on after its end. Reading costs nothing, because the value lives
+    in the instance.
     """
 
     def __init__(self, first: S, table: Mapping[S, tuple[S, ...]]) -> None:

@@ -22,18 +22,18 @@ KEY_BYTES = 20  # both keys are SHA-1 values
 
 
 def master_key(password: bytes) -> bytes:
-    """The 20-byte ledger key that bookies compare (K1, K2). An empty password is not special."""
+    """Return the 20-byte ledger key that bookies compare (K1, K2). An empty password is not special."""
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 
 def hmac_key(password: bytes) -> bytes:
-    """The 20-byte key of the MAC digest (K3)."""
+    """Return the 20-byte key of the MAC digest (K3)."""
     return hashlib.sha1(b"mac" + password, usedforsecurity=False).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """One digest algorithm. ``compute(hmac_key, *parts)`` gives ``length`` bytes; only MAC looks at the key."""
+    """One digest algorithm. ``compute(hmac_key, *parts)`` returns ``length`` bytes; only MAC uses the key."""
 
     digest_type: DigestType
     length: int
@@ -78,7 +78,7 @@ DIGEST_LENGTHS: Mapping[DigestType, int] = MappingProxyType({kind: digest.length
 
 
 def digest_for(digest_type: DigestType | int) -> Digest:
-    """The algorithm of a digest type. Raises InvalidArgumentError for a number outside 1..4."""
+    """Return the algorithm of a digest type. Raises InvalidArgumentError for a number outside 1..4."""
     try:
         return DIGESTS[DigestType(digest_type)]
     except ValueError:

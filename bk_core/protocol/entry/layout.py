@@ -25,7 +25,7 @@ LAC_HEADER_BYTES = LAC_HEADER.size  # 16
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A checked entry. ``last_add_confirmed`` is the field inside the body, what the writer knew when it sent the entry."""
+    """A checked entry. ``last_add_confirmed`` is the field inside the body: the LAC that the writer knew when it sent the entry."""
 
     ledger_id: int
     entry_id: int
@@ -35,7 +35,7 @@ class Entry:
 
 
 def body_overhead(digest_type: DigestType | int) -> int:
-    """Bytes an entry body has beyond its payload: 32 + D."""
+    """Return the bytes that an entry body has beyond its payload: 32 + D."""
     return HEADER_BYTES + digest_for(digest_type).length
 
 
@@ -48,7 +48,7 @@ def encode_body(
     digest_type: DigestType | int,
     hmac_key: bytes = b"",
 ) -> bytes:
-    """One entry body. Raises InvalidArgumentError for a negative id, an impossible LAC or length, or an unknown digest type."""
+    """Return one entry body. Raises InvalidArgumentError for a negative id, an impossible LAC or length, or an unknown digest type."""
     digest = digest_for(digest_type)
     if ledger_id < 0 or entry_id < 0 or last_add_confirmed < -1 or length < 0:
         raise InvalidArgumentError(f"entry {entry_id} of ledger {ledger_id}: LAC {last_add_confirmed}, length {length} cannot be written")
@@ -60,9 +60,9 @@ def encode_body(
 
 
 def decode_body(body: BytesLike, ledger_id: int, entry_id: int | None, digest_type: DigestType | int, hmac_key: bytes = b"") -> Entry:
-    """The entry in ``body``, checked in the order of wire-protocol.md 7.3: size, digest, ledger id, entry id.
+    """Return the entry in ``body`` after checks in the order of wire-protocol.md 7.3: size, digest, ledger id, entry id.
 
-    ``entry_id`` None accepts whichever entry it is (answers to last-entry reads). Any mismatch raises DigestError (RD-8).
+    With ``entry_id`` None any entry is accepted (answers to last-entry reads). Any mismatch raises DigestError (RD-8).
     """
     digest = digest_for(digest_type)
     view = memoryview(body).cast("B")
@@ -82,12 +82,13 @@ def decode_body(body: BytesLike, ledger_id: int, entry_id: int | None, digest_ty
 
 
 def lac_packet_bytes(digest_type: DigestType | int) -> int:
-    """Size of an explicit LAC packet: 16 + D."""
+    """Return the size of an explicit LAC packet: 16 + D."""
     return LAC_HEADER_BYTES + digest_for(digest_type).length
 
 
 def encode_lac_packet(ledger_id: int, last_add_confirmed: int, digest_type: DigestType | int, hmac_key: bytes = b"") -> bytes:
-    """The explicit LAC packet of WRITE_LAC (wire-protocol.md 7.4). Raises InvalidArgumentError for numbers that cannot be written."""
+    """Return the explicit LAC packet of WRITE_LAC (wire-protocol.md 7.4). Raises InvalidArgumentError for numbers that cannot
+    be written."""
     digest = digest_for(digest_type)
     if ledger_id < 0 or last_add_confirmed < -1:
         raise InvalidArgumentError(f"LAC {last_add_confirmed} of ledger {ledger_id} cannot be written")
@@ -99,7 +100,7 @@ def encode_lac_packet(ledger_id: int, last_add_confirmed: int, digest_type: Dige
 
 
 def decode_lac_packet(packet: BytesLike, ledger_id: int, digest_type: DigestType | int, hmac_key: bytes = b"") -> int:
-    """The LAC in an explicit LAC packet. Raises DigestError when size, digest or ledger id is wrong."""
+    """Return the LAC in an explicit LAC packet. Raises DigestError if size, digest or ledger id is wrong."""
     digest = digest_for(digest_type)
     view = memoryview(packet).cast("B")
     end = LAC_HEADER_BYTES + digest.length

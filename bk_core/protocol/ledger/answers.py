@@ -1,4 +1,4 @@
-"""Verified content of read answers (RD-8): batches as runs, LACs out of entries and explicit packets."""
+"""The verified content of read answers (RD-8): batches become runs, and LACs are taken from entries and explicit packets."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Wanted:
 
 
 def entry_run(items: BytesLike, header_bytes: int, wanted: Wanted) -> tuple[EntryRun | None, DigestError | None]:
-    """The good prefix of an answer with many entries, and what is wrong behind it (RD-10).
+    """Return the good prefix of an answer with many entries, and the error behind it (RD-10).
 
-    ``items``: ``(u32 length, header_bytes, body)*``. Raises DigestError when the first entry is bad already or when other entries came
-    than were asked for, RemoteProtocolError for bytes that are no such items.
+    ``items`` is ``(u32 length, header_bytes, body)*``. Raises DigestError if the first entry is bad already or other entries came than were
+    asked for, and RemoteProtocolError if the bytes are no such items.
     """
     problem: DigestError | None = None
     try:
@@ -54,10 +54,10 @@ def _unpack(items: BytesLike, header_bytes: int, wanted: Wanted) -> tuple[BytesL
 
 
 def told_lac(response: object, ledger_id: int, digest_type: DigestType, hmac_key: bytes) -> int | None:
-    """The LAC in an answer to a last-entry read or a LAC read: the highest of its parts, None if it tells none.
+    """Return the LAC in an answer to a last-entry read or a LAC read: the highest of its parts, or None if it tells none.
 
-    Only digest-checked values count (LC-1, RC-6): a value above the writer's true LAC would cost safety. The bodies count even beside a
-    failure status: a bookie with an explicit LAC and no entries answers so (wire-protocol.md 8.8). Raises DigestError,
+    Only digest-checked values count (LC-1, RC-6), because a value above the writer's true LAC would cost safety. The bodies count even
+    beside a failure status: a bookie with an explicit LAC and no entries answers so (wire-protocol.md 8.8). Raises DigestError and
     RemoteProtocolError.
     """
     if isinstance(response, ReadResponse):
@@ -75,7 +75,7 @@ def told_lac(response: object, ledger_id: int, digest_type: DigestType, hmac_key
 
 
 def checked_lac(response: object, ledger_id: int, digest_type: DigestType, hmac_key: bytes) -> int | None:
-    """``told_lac``, or None where it would raise: a bad answer is no answer."""
+    """Return ``told_lac``, or None where it would raise, because a bad answer counts as no answer."""
     try:
         return told_lac(response, ledger_id, digest_type, hmac_key)
     except (DigestError, RemoteProtocolError):

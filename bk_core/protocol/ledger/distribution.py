@@ -1,7 +1,7 @@
-"""The positions of an ensemble that hold an entry, and the number of answers that is enough (Q-1..Q-10).
+"""Computes the positions of an ensemble that hold an entry, and the number of answers that is enough (Q-1..Q-10).
 
-Two kinds of sets, both as bits of an int: a set of positions (bit p is position p) and, for a run of consecutive entries, a set of
-entries (bit i is the run's entry i). Work on a run is a handful of operations on such ints, however many entries it has.
+There are two kinds of sets, both as bits of an int: a set of positions (bit p is position p) and, for a run of consecutive entries, a set
+of entries (bit i is the run's entry i). Work on a run is a handful of operations on such ints, however many entries it has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Round-robin striping of one ledger: E, Qw, Qa."""
+    """The round-robin striping of one ledger: E, Qw, Qa."""
 
     ensemble_size: int
     write_quorum_size: int
@@ -24,7 +24,7 @@ class Distribution:
         return self.ensemble_size != self.write_quorum_size
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """WS(e) in order, e mod E first and in 64 bits (SM-5)."""
+        """Return WS(e) in order, position e mod E first; e has 64 bits (SM-5)."""
         first = entry_id % self.ensemble_size
         return tuple((first + k) % self.ensemble_size for k in range(self.write_quorum_size))
 
@@ -38,16 +38,16 @@ class Distribution:
         return (position - entry_id) % self.ensemble_size < self.write_quorum_size
 
     def write_sets(self, first_entry_id: int, count: int) -> WriteSet:
-        """The write sets of a run of entries."""
+        """Return the write sets of a run of entries."""
         return _write_sets(self.ensemble_size, self.write_quorum_size, first_entry_id % self.ensemble_size, count)
 
     @property
     def denials_needed(self) -> int:
-        """QC = Qw - Qa + 1 (Q-2): so many definite negatives in one write set and no ack quorum can exist."""
+        """The number QC = Qw - Qa + 1: once so many bookies of one write set definitely deny an entry, no ack quorum can exist (Q-2)."""
         return self.write_quorum_size - self.ack_quorum_size + 1
 
     def covered(self, heard: Iterable[int]) -> bool:
-        """RR coverage (Q-4) of these positions."""
+        """Return True if these positions cover every write set (RR coverage, Q-4)."""
         coverage = QuorumCoverage(self)
         for position in heard:
             coverage.hear(position)
@@ -67,7 +67,7 @@ class WriteSet:
 
 @lru_cache(maxsize=4096)
 def _write_sets(ensemble_size: int, write_quorum_size: int, phase: int, count: int) -> WriteSet:
-    """Round robin repeats every E entries, so all runs of one length share E sets."""
+    """Return the write sets of ``count`` entries. Round robin repeats every E entries, so all runs of one length share E sets."""
     periods = count // ensemble_size + 1
     repeat = ((1 << ensemble_size * periods) - 1) // ((1 << ensemble_size) - 1)
     everything = (1 << count) - 1
@@ -79,9 +79,9 @@ def _write_sets(ensemble_size: int, write_quorum_size: int, phase: int, count: i
 
 
 class QuorumCoverage:
-    """RR coverage (Q-4): every window of Qw positions has fewer than Qa that were not heard.
+    """RR coverage (Q-4): in every window of Qw positions fewer than Qa were not heard.
 
-    Exact per write set (Q-7); neither a count over the ensemble (Q-3, Q-8) nor one answer per window will do.
+    It is exact per write set (Q-7). Neither a count over the ensemble (Q-3, Q-8) nor one answer per window would be enough.
     """
 
     def __init__(self, distribution: Distribution) -> None:
@@ -98,8 +98,8 @@ class QuorumCoverage:
 
 
 def in_at_least(needed: int, sets: Sequence[int]) -> int:
-    """The entries that are in at least ``needed`` (1 or more) of ``sets``."""
-    if needed == 2:  # what almost every ledger has
+    """Return the entries that are in at least ``needed`` (1 or more) of ``sets``."""
+    if needed == 2:  # almost every ledger has this
         once = twice = 0
         for members in sets:
             twice |= once & members

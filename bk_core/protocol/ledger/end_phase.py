@@ -1,4 +1,4 @@
-"""The last half of a recovery: what is still wanted between the end verdict and the closing compare-and-set."""
+"""The second half of a recovery, from the end verdict to the closing compare-and-set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from bk_core.protocol.wire.messages import ReadResponse, Status
 
 
 class EndPhase:
-    """``end`` is the first missing entry. ``length`` is None until it is known (RC-16). ``barrier_lac`` None: no barrier (RC-11a)."""
+    """What a recovery still asks for before it closes the ledger. ``end`` is the first missing entry. ``length`` is None until it is known
+    (RC-16). Without a ``barrier_lac`` there is no barrier (RC-11a)."""
 
     def __init__(
         self,
@@ -43,20 +44,21 @@ class EndPhase:
         return self._ask_length(self.lengths.take()) + self._write_barrier(self.barrier.take())
 
     def again(self) -> list[Effect]:
-        """Whoever had no good answer is asked again, within the budget."""
+        """Ask the bookies that gave no good answer again, within the budget."""
         wanted = self.lengths.again() if self.length is None else []
         return self._ask_length(wanted) + ([] if self.barrier_holds else self._write_barrier(self.barrier.again()))
 
     def _ask_length(self, positions: list[int]) -> list[Effect]:
-        """RC-16, D9: the header of the last entry has the length. The one that came with a LAC belongs to another entry, or to none."""
+        """Ask for the header of the last entry, which has the length. The length that came with a LAC belongs to another entry, or to none
+        (RC-16, D9)."""
         return [self._requests.plain_read(self.lengths, p, self.last) for p in positions]
 
     def _write_barrier(self, positions: list[int]) -> list[Effect]:
-        """RC-11a: a journaled request behind the fence mark of everyone whose denial counted."""
+        """Send a journaled request to every bookie whose denial counted; it is stored behind the fence mark (RC-11a)."""
         return [self._requests.write_lac(self.barrier, p, self._barrier_lac) for p in positions]
 
     def heard_length(self, position: int, event: ReadReply) -> None:
-        """A denial is no better than silence: the entry is committed, so somebody has it."""
+        """Take an answer with the length. A denial counts no more than silence, because the entry is committed and some bookie has it."""
         response = event.response
         entry = self._requests.entry(response.body if isinstance(response, ReadResponse) else None, self.last)
         if entry is not None and self.length is None:
@@ -72,7 +74,7 @@ class EndPhase:
 
     @property
     def barrier_holds(self) -> bool:
-        """RC-11a: QC of them said OK, so QC fence marks are durable."""
+        """True if no barrier is wanted, or QC bookies said OK, so that QC fence marks are durable (RC-11a)."""
         return not self._barrier_wanted or len(self.barrier.confirmed) >= self._distribution.denials_needed
 
     @property
@@ -81,7 +83,7 @@ class EndPhase:
 
     @property
     def hopeless(self) -> tuple[str, LengthInquiry | BarrierInquiry] | None:
-        """Why recovery must stop here, and whom it asked in vain; None while there is hope."""
+        """The reason why recovery must stop here, and the inquiry that failed; None while there is hope."""
         if self.length is None and self.lengths.exhausted:
             return f"entry {self.last}, the last one, could not be read for the ledger's length", self.lengths
         if not self.barrier_holds and self.barrier.exhausted:
@@ -92,7 +94,8 @@ class EndPhase:
 def closing_metadata(
     stored: LedgerMetadata, last_entry_id: int, length: int, private_changes: Mapping[int, tuple[BookieId, ...]]
 ) -> LedgerMetadata:
-    """RC-17: the fragments being replaced, then this run's private ones in order, none beyond the end; G-13: with the seal."""
+    """Return the closed metadata: the private fragments of this run take the place of those they replace, in order, and none lies beyond
+    the end (RC-17). A guaranteed ledger gets the seal (G-13)."""
     for first, ensemble in sorted(private_changes.items()):
         if first <= last_entry_id + 1:
             stored = stored.with_ensemble(first, ensemble)

@@ -1,8 +1,9 @@
 """Ensemble changes: decide, store, install (replication-protocol.md 4).
 
-Decided in one step from the failures recorded so far; one at a time (EC-4). From the decision until the compare-and-set is definite the
-window is open: adds go to the old ensemble, acknowledgements are recorded, and what may be committed is ``_positions_to_exclude``'s and
-``_window_blocks``'s business (EC-8). Installation has three phases inside one input step (EC-10): un-ack, send, commit.
+A change is decided in one step from the failures recorded so far; there is one at a time (EC-4). From the decision until the
+compare-and-set is definite the window is open: adds go to the old ensemble, acknowledgements are recorded, and ``_positions_to_exclude``
+and ``_window_blocks`` decide what may be committed (EC-8). Installation has three phases inside one input step: un-ack, send, commit
+(EC-10).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from bk_core.protocol.ledger.writer_failures import FailingWriter
 
 
 class ChangingWriter(FailingWriter):
-    """EC-4..EC-16, META-11..META-14."""
+    """The part of a writer that changes the ensemble (EC-4..EC-16, META-11..META-14)."""
 
     # --- decision ----------------------------------------------------------------------------------------------------
 
     def _start_change(self, now_ns: int) -> list[Effect]:
-        """EC-6."""
+        """Begin a change for the failures recorded so far, or end the writer if there were too many changes (EC-6)."""
         failures = self._next_round()
         if not failures:
             return []
@@ -42,14 +43,16 @@ class ChangingWriter(FailingWriter):
         return effects
 
     def _replacements(self, positions: Sequence[int], now_ns: int) -> dict[int, BookieId]:
-        """EC-6: as many as can be found; a position without a candidate stays as it is. G-7: staged ones have theirs."""
+        """Return a replacement for as many positions as possible; a position without a candidate stays as it is (EC-6). Staged positions
+        have theirs already (G-7)."""
         chosen = {p: self._staging[p].candidate for p in positions if self._staged_ready(p)}
         ensemble = [chosen.get(p, bookie) for p, bookie in enumerate(self._ensemble)]
         others = [p for p in positions if p not in chosen and not self._starving()]
         return chosen | (self._placement.replace(ensemble, others, self._bookies_to_avoid(now_ns)) if others else {})
 
     def _without_candidate(self, failures: Mapping[int, BookieId], now_ns: int) -> list[Effect]:
-        """EC-6: the ledger is closed at LAC, which needs no bookie. RC-15: a recovery stops. G-10: wait."""
+        """Deal with failures for which no bookie is left. A writer closes the ledger at LAC, which needs no bookie (EC-6); a recovery stops
+        (RC-15); a guaranteed ledger waits (G-10)."""
         if self._pins():
             return self._wait_for_bookies(now_ns) + self._pinned_wait(failures, now_ns)
         gone = ", ".join(failures.values())
@@ -58,7 +61,7 @@ class ChangingWriter(FailingWriter):
         return self._fatal(NotEnoughBookiesError(message, ledger=self.ledger_id, bookies=tuple(failures.values())))
 
     def _propose(self, failures: dict[int, BookieId], chosen: Mapping[int, BookieId], now_ns: int) -> list[Effect]:
-        """EC-7; in a recovery the change stays in this run until the closing compare-and-set (RC-15)."""
+        """Ask for the change to be stored (EC-7). In a recovery it stays in this run until the closing compare-and-set (RC-15)."""
         ensemble = tuple(chosen.get(p, bookie) for p, bookie in enumerate(self._ensemble))
         first = self._first_entry_of_change()
         if self.recovering:
@@ -72,9 +75,9 @@ class ChangingWriter(FailingWriter):
     # --- installation ------------------------------------------------------------------------------------------------
 
     def _install(self, ensemble: Sequence[BookieId], first: int, settled: Iterable[int], now_ns: int) -> list[Effect]:
-        """EC-10: all of the first phase before any of the second, all of that before the third.
+        """Install the new ensemble: all of the first phase comes before any of the second, and all of that before the third (EC-10).
 
-        ``settled`` are the failed positions of this round: one that found no replacement is simply sent to again (EC-11).
+        ``settled`` are the failed positions of this round. A position that found no replacement is simply sent to again (EC-11).
         """
         if not self._pins():
             for position in settled:
@@ -83,9 +86,11 @@ class ChangingWriter(FailingWriter):
         return self._send_all_missing(now_ns) + self._close_window(now_ns)
 
     def _take_back(self, ensemble: Sequence[BookieId], first: int) -> None:
-        """EC-10 (1), EC-12, G-9: entries from ``first`` on lose what bookies have that no longer hold their position.
+        """Take back the acknowledgements of bookies that no longer hold their position, for the entries from ``first`` on (EC-10 (1),
+        EC-12, G-9).
 
-        EC-14: some may thereby fall below Qa that had reached it; they were never acknowledged. What was staged is credited (G-7).
+        Some entries may thereby fall below Qa although they had reached it; they were never acknowledged to the application (EC-14).
+        Entries that were staged are credited (G-7).
         """
         changed = [p for p, bookie in enumerate(ensemble) if bookie != self._ensemble[p]]
         self._set_ensemble(ensemble)
@@ -100,11 +105,12 @@ class ChangingWriter(FailingWriter):
                 pending.acks.move(position, entries)
                 pending.acks.acknowledge(position, credit.get(pending.first, 0) & entries)
         for position, staging in list(self._staging.items()):
-            if staging.candidate in self._position:  # somebody else put it into the ensemble
+            if staging.candidate in self._position:  # another change put it into the ensemble
                 del self._staging[position]
 
     def _send_all_missing(self, now_ns: int) -> list[Effect]:
-        """EC-10 (2), EC-11: by what is missing, not by what changed. G-7: bookies that failed are sent to again after their pause."""
+        """Send every entry to every position that lacks it, not only to positions that changed (EC-10 (2), EC-11). In a guaranteed ledger,
+        bookies that failed are sent to again after their pause (G-7)."""
         positions = [p for p in range(len(self._ensemble)) if not (self._pins() and p in self._failures)]
         effects: list[Effect] = []
         for pending in self._pending:
@@ -113,7 +119,7 @@ class ChangingWriter(FailingWriter):
         return effects
 
     def _close_window(self, now_ns: int) -> list[Effect]:
-        """EC-10 (3), then the next round if failures came in meanwhile (EC-15)."""
+        """Commit what the change allows (EC-10 (3)), and begin the next round if failures came in meanwhile (EC-15)."""
         self._change = None
         effects = self._advance()
         self._retire()
@@ -122,14 +128,14 @@ class ChangingWriter(FailingWriter):
         return effects + self._close_if_drained()
 
     def _next_round_is_urgent(self) -> bool:
-        """Late failures alone wait for the next add (WR-10, EC-16)."""
+        """Return True if an entry that is not done lacks a failed bookie. Late failures alone wait for the next add (WR-10, EC-16)."""
         done = self.last_add_fully_replicated if self._guaranteed else self.acknowledged_head
         return any(pending.acks.failed[p] & pending.after(done) for p in self._next_round() for pending in self._pending.after(done))
 
     # --- answers of the store ----------------------------------------------------------------------------------------
 
     def _change_written(self, change: Change, event: LedgerWritten, now_ns: int) -> list[Effect]:
-        """EC-9."""
+        """Handle the outcome of the compare-and-set (EC-9)."""
         match event.outcome:
             case Outcome.OK:
                 self.metadata, self.version = change.wanted, event.version
@@ -146,11 +152,11 @@ class ChangingWriter(FailingWriter):
                 return self._fatal(self._store_error(event.error))
 
     def _after_unknown(self) -> list[Effect]:
-        """META-12: the identical request again, never a look at what is stored."""
+        """Send the identical request again later, and never look at what is stored (META-12)."""
         return [SetTimer("metadata", self._limits.metadata_retry_ns)]
 
     def _change_reread(self, change: Change, event: LedgerRead, now_ns: int) -> list[Effect]:
-        """EC-9 after a conflict. META-13: what is read now is what became of every earlier attempt at the old version."""
+        """Handle the metadata read after a conflict (EC-9). It shows the fate of every earlier attempt at the old version (META-13)."""
         if event.outcome is Outcome.NO_SUCH_LEDGER:
             return self._stop(WriterState.FAILED, self._deleted())
         if event.outcome is Outcome.UNKNOWN or (event.metadata is not None and self._stale(event.version)):
@@ -169,13 +175,14 @@ class ChangingWriter(FailingWriter):
                 return self._adopt(change, event.metadata, now_ns)
 
     def _stale(self, version: int) -> bool:
-        """META-11, scenario 46: a follower may answer with what was there before."""
+        """Return True if the answer is old: a follower may answer with what was there before (META-11, scenario 46)."""
         return version <= self.version
 
     def _adopt(self, change: Change, stored: LedgerMetadata, now_ns: int) -> list[Effect]:
-        """META-14: decide again from what is stored now. A failed bookie that is still there: the window stays open over a new decision.
+        """Decide again from the metadata that is stored now (META-14). If a failed bookie is still in the ensemble, the window stays open
+        over a new decision.
 
-        None is: somebody, perhaps an earlier attempt of ours, replaced them all; that is as good as done.
+        If none is, somebody, perhaps an earlier attempt of ours, replaced them all, which is as good as done.
         """
         ensemble = stored.last_fragment.ensemble
         held = any(ensemble[p] == bookie for p, bookie in change.removed.items())

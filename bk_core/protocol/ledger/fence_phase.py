@@ -1,4 +1,4 @@
-"""The first half of a recovery: have the last ensemble fenced, and learn where to start (replication-protocol.md 7.2)."""
+"""The first half of a recovery: it has the last ensemble fenced, and learns where to start (replication-protocol.md 7.2)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from bk_core.protocol.ledger.recovery_requests import RecoveryRequests
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import ReadResponse, Status
 
-DENIALS = frozenset({Status.NO_ENTRY, Status.NO_LEDGER})  # RC-11: definite. Silence, failures and limbo (RC-25) prove nothing
+DENIALS = frozenset({Status.NO_ENTRY, Status.NO_LEDGER})  # these are definite; silence, failures and limbo (RC-25) prove nothing (RC-11)
 
 
 class FencePhase:
-    """The bookies that are fenced, and the numbers heard from them. ``again``: another recoverer has been at this ledger before."""
+    """The bookies that are fenced, and the numbers heard from them. ``again`` is True if another recoverer has been at this
+    ledger before."""
 
     def __init__(self, requests: RecoveryRequests, stored: LedgerMetadata, options: RecoveryOptions, limits: Limits, again: bool) -> None:
         self._requests = requests
@@ -30,16 +31,17 @@ class FencePhase:
         self.lafr = LafrInquiry(stored.last_fragment.ensemble, everyone if self._asks_for_lafr() else [], 0)
 
     def _asks_for_lafr(self) -> bool:
-        """G-22: in a guaranteed ledger the explicit LAC is the LAFR. Useless when the whole last fragment is read again anyway."""
+        """Return True if the bookies are asked for the explicit LAC, which is the LAFR in a guaranteed ledger (G-22). It is of no use when
+        the whole last fragment is read again anyway."""
         return self._guaranteed and self._options.explicit_lafr and not self._rereads
 
     def start(self) -> list[Effect]:
-        """RC-4: all of the last ensemble, not a quorum of it. The explicit LACs are asked for at the same time (G-22)."""
+        """Fence all bookies of the last ensemble, not a quorum of it (RC-4), and ask for the explicit LACs at the same time (G-22)."""
         effects: list[Effect] = [self._requests.fence_read(self.inquiry, p, None) for p in self.inquiry.take()]
         return effects + [self._requests.read_explicit_lac(self.lafr, p) for p in self.lafr.take()]
 
     def again(self) -> list[Effect]:
-        """RC-5: a bookie that could not answer gets another chance."""
+        """Ask the bookies that could not answer again (RC-5)."""
         return [self._requests.fence_read(self.inquiry, p, None) for p in self.inquiry.again()]
 
     def heard(self, position: int, event: ReadReply) -> None:
@@ -54,33 +56,35 @@ class FencePhase:
         self.lafr.highest = max(self.lafr.highest, self._requests.explicit_lac(event.response))
 
     def _proves_fence(self, status: Status) -> bool:
-        """RC-4: an answer, good or denied, is a fence. RC-25: one in limbo may count."""
+        """Return True if the answer proves a fence. Any answer, good or denied, does (RC-4); one in limbo may count (RC-25)."""
         limbo = status is Status.UNKNOWN_LEDGER_STATE and self._options.limbo_counts_as_fenced
         return status is Status.OK or status in DENIALS or limbo
 
     def _lac_of(self, body: bytes | None) -> int:
-        """RC-4, RC-6, scenario 35: only a LAC under a good digest counts; one above the writer's would cost safety."""
+        """Return the LAC in the answer if its digest is good. A LAC above the writer's would cost safety (RC-4, RC-6, scenario 35)."""
         entry = self._requests.entry(body, None)
         return -1 if entry is None else entry.last_add_confirmed
 
     @property
     def covered(self) -> bool:
-        """RC-5, Q-7: no ack quorum of any write set is left unfenced. Exact per write set (D4): a count of answers is not it (Q-8)."""
+        """True if no write set has an ack quorum left that is not fenced (RC-5, Q-7). This is exact per write set (D4); a count of answers
+        would not be enough (Q-8)."""
         return self._distribution.covered(self.inquiry.heard)
 
     @property
     def base(self) -> int:
-        """RC-6: the highest LAC heard, at least K - 1. G-12: in a guaranteed ledger the LAFR instead of the LAC. Everything up to the
-        base is as good as it has to be. After another recoverer the LACs are not built on (open question 3)."""
+        """The entry up to which everything is as good as it has to be: the highest LAC heard, and at least K - 1 (RC-6). In a guaranteed
+        ledger it is the LAFR instead of the LAC (G-12). After another recoverer the LACs are not used (open question 3)."""
         start = self.lafr.highest if self._guaranteed else self.inquiry.highest_lac
         return self._floor if self._rereads else max(start, self._floor)
 
     @property
     def frozen(self) -> int:
-        """RC-7, D6: the LAC stamped into every write-back of this run. It may lie above the base of a guaranteed ledger (G-12)."""
+        """The LAC stamped into every write-back of this run (RC-7, D6). It may lie above the base of a guaranteed ledger (G-12)."""
         return self.base if self._rereads else max(self.inquiry.highest_lac, self.base)
 
     @property
     def _floor(self) -> int:
-        """D5: entries of earlier fragments are committed (META-6), and their ensembles are not the one that is read (R2)."""
+        """The entry before the last fragment. Entries of earlier fragments are committed (META-6, D5), and their ensembles are not the one
+        that is read (R2)."""
         return self._first_of_last - 1

@@ -1,4 +1,4 @@
-"""Learning the LAC of a ledger that is not closed, by asking bookies without fencing them (LC-1..LC-4)."""
+"""Learns the LAC of a ledger that is not closed, by asking bookies without fencing them (LC-1..LC-4)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ AGAIN = "lac-again"
 
 
 class LacReader:
-    """Machine: the LAC by asking all bookies of the last fragment (LC-1, OP-3).
+    """Machine: learns the LAC by asking all bookies of the last fragment (LC-1, OP-3).
 
-    ``explicit`` asks by READ_LAC, whose answers carry the explicit LAC too (v3); else by reading the last entry. Completes ``token`` with
-    the LAC, floored at the entry before the last fragment (D5), as soon as the answers cover every write set (Q-4). Fails it with
-    UnauthorizedError at once, else when all have answered and do not cover: ReadTimeoutError if the last answer that failed was a timeout,
-    ReadError otherwise. While those that are missing cannot be reached they are asked again, and the metadata is read (RD-13).
-    ``MetadataChanged``: CLOSED completes with the last entry (LC-4); another last fragment is asked from the start.
+    With ``explicit`` it asks by READ_LAC, whose answers carry the explicit LAC too (v3); otherwise it reads the last entry. It completes
+    ``token`` with the LAC, which is at least the entry before the last fragment (D5), as soon as the answers cover every write set (Q-4).
+    It fails with UnauthorizedError at once. When all have answered and do not cover, it fails with ReadTimeoutError if the last answer that
+    failed was a timeout, else with ReadError. While missing bookies cannot be reached, it asks them again and reads the metadata (RD-13).
+    After a ``MetadataChanged``, CLOSED completes it with the last entry (LC-4), and another last fragment is asked from the start.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LacReader:
 
     def start(self) -> list[Effect]:
         if self._metadata.state is LedgerState.CLOSED:
-            return self._complete(self._metadata.last_entry_id)  # LC-4: bookies are never asked
+            return self._complete(self._metadata.last_entry_id)  # LC-4: bookies need not be asked
         return [self._ask(position) for position in range(len(self.ensemble))]
 
     def _ask(self, position: int) -> SendRead:
@@ -73,7 +73,7 @@ class LacReader:
         return ReadRequest(request, self.ledger_id, LAST_ENTRY)
 
     def handle(self, event: object, now_ns: int) -> list[Effect]:
-        if self._finished:  # R28: completes once
+        if self._finished:  # R28: it completes once
             return []
         self._now_ns = now_ns
         match event:
@@ -89,7 +89,7 @@ class LacReader:
                 return []
 
     def _on_answer(self, event: ReadReply) -> list[Effect]:
-        """LC-1: a value, a denial (-1), or nothing that counts; of each position once."""
+        """Count a value or a denial (-1) once for each position; nothing else counts (LC-1)."""
         position = self._asked.pop(event.request, None)
         if position is None:
             return []
@@ -101,7 +101,7 @@ class LacReader:
         return self._decide()
 
     def _on_metadata(self, event: MetadataChanged) -> list[Effect]:
-        """OP-6: another last fragment is asked anew; CLOSED ends the question."""
+        """Ask again if there is another last fragment; CLOSED ends the question (OP-6)."""
         if event.version <= self._version:
             return []
         before = self._metadata.last_fragment
@@ -114,7 +114,7 @@ class LacReader:
         return self.start()
 
     def _value(self, reply: ReadReply) -> int | None:
-        """LC-1: a definite negative is heard and says -1; a bad copy is not heard."""
+        """Return the LAC in an answer. A definite denial gives -1, and a bad copy counts as no answer (LC-1)."""
         if reply.status in DENIALS:
             return -1
         return checked_lac(reply.response, self.ledger_id, self._metadata.digest_type, self._hmac_key)
@@ -134,11 +134,11 @@ class LacReader:
         return [Fail(self._token, self._error())]
 
     def _may_come_back(self) -> bool:
-        """RD-13. Those that answered well stay heard."""
+        """Return True if a bookie that could not be reached may still answer. Good answers stay valid (RD-13)."""
         return only_unreachable(self._failed.values(), denials_count=False)
 
     def _wait(self, pause_ns: int) -> list[Effect]:
-        """RD-13. Beside it the metadata is read: the bookies may have been replaced (R29)."""
+        """Wait before asking again (RD-13), and read the metadata meanwhile, because the bookies may have been replaced (R29)."""
         effects: list[Effect] = [SetTimer(AGAIN, pause_ns)]
         if self._look is None:
             self._look, self._next_request = self._next_request, self._next_request + 1
@@ -161,7 +161,7 @@ class LacReader:
         return self._on_metadata(MetadataChanged(read.metadata, read.version))
 
     def _enough(self) -> bool:
-        """LC-1: round-robin coverage (Q-4), never a count over the ensemble."""
+        """Return True if the answers have round-robin coverage (Q-4); a count over the ensemble would not be enough (LC-1)."""
         return self._distribution.covered(self._heard)
 
     def _result(self) -> int:
@@ -187,7 +187,8 @@ def _text(status: Status) -> str:
 
 
 class TryLacReader(LacReader):
-    """Machine: LC-3. The first LAC above ``known`` completes; if there is none, ``known`` when all have answered. Never fails."""
+    """Machine: completes with the first LAC above ``known``, or with ``known`` when all have answered without one. It never
+    fails (LC-3)."""
 
     def __init__(
         self, ledger_id: int, metadata: LedgerMetadata, token: object, known: int, *, explicit: bool = True, version: int = -1

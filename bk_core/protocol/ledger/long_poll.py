@@ -25,21 +25,22 @@ _BAD_COPY = Failure(None, "corrupt copy")
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """``lac`` above the one polled from, or None when the bookies knew none in time; ``run`` is the next entry if it came along."""
+    """The result of a poll. ``lac`` is above the one polled from, or None if the bookies knew none in time; ``run`` is the next entry if it
+    came along."""
 
     lac: int | None = None
     run: EntryRun | None = None
 
 
 class LongPoll:
-    """Machine: wait at the bookies of the last fragment until the LAC passes ``previous``.
+    """Machine: waits at the bookies of the last fragment until the LAC passes ``previous``.
 
-    Completes ``token`` with a PollResult, or fails it: NoSuchEntryError when too many bookies deny the ledger to exist, UnauthorizedError,
-    or ReadError when no bookie is of help. It asks all E positions, because the LAC may advance in any write set, and is bound to the
-    ensemble it was made with: its owner drops it when the metadata changes (LC-7).
+    It completes ``token`` with a PollResult, or fails it: NoSuchEntryError if too many bookies deny that the ledger exists,
+    UnauthorizedError, or ReadError if no bookie is of help. It asks all E positions, because the LAC may advance in any write set. It is
+    bound to the ensemble it was made with: its owner drops it when the metadata changes (LC-7).
 
-    A bookie with DbLedgerStorage sleeps through a LAC that it has only on disk, so the first poll that a bookie gets is preceded by one
-    plain read of its last entry (wire-protocol.md 8.7); ``primed`` names the bookies that have had theirs.
+    A bookie with DbLedgerStorage sleeps through a LAC that it has only on disk, so a plain read of its last entry precedes the first poll
+    at each bookie (wire-protocol.md 8.7). ``primed`` names the bookies that had this read.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class LongPoll:
         self._token = token
         self._limits, self._options, self._primed = limits, options, primed
         self._waiting = self._all_positions(order)
-        self._asked: dict[int, tuple[int, bool]] = {}  # request: position, whether it is the plain read before the poll
+        self._asked: dict[int, tuple[int, bool]] = {}  # request: position, True if it is the plain read before the poll
         self._empty = 0
         self._denials = 0
         self._failures: list[Failure] = []
@@ -73,7 +74,7 @@ class LongPoll:
         self._finished = False
 
     def _all_positions(self, order: ReplicaOrder) -> list[int]:
-        """LC-6: all E positions, those that hold the entry first."""
+        """Return all E positions, those that hold the entry first (LC-6)."""
         first = order.positions(self._previous + 1, self._ensemble)
         return first + [p for p in range(self._distribution.ensemble_size) if p not in first]
 
@@ -111,12 +112,12 @@ class LongPoll:
                 return []
 
     def _on_answer(self, event: ReadReply) -> list[Effect]:
-        """LC-6: of a poll the entry or a higher LAC ends the wait; of a plain read the LAC is what the poll starts from."""
+        """Handle an answer: an entry or a higher LAC ends a poll; the LAC of a plain read is where the poll starts (LC-6)."""
         position, plain = self._asked.pop(event.request)
         return self._on_plain(position, event) if plain else self._on_poll(event)
 
     def _arm(self) -> list[Effect]:
-        """LC-6, sequential: speculative follow-ups as in RD-4."""
+        """Arm the timer for a sequential poll's next bookie; the follow-ups are speculative as in RD-4 (LC-6)."""
         if not self._waiting or not self._options.speculative:
             return []
         delay, self._delay_ns = self._delay_ns, min(2 * self._delay_ns, self._limits.speculative_read_ns_max)
@@ -125,7 +126,7 @@ class LongPoll:
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def _on_plain(self, position: int, reply: ReadReply) -> list[Effect]:
-        if reply.status in DENIALS:  # it knows no LAC yet, so the next poll needs a plain read again
+        if reply.status in DENIALS:  # the bookie knows no LAC yet, so the next poll needs a plain read again
             return [self._send(position, plain=False)]
         if reply.status is not Status.OK:
             return self._failed(failure_of(reply.status))
@@ -137,7 +138,7 @@ class LongPoll:
         return self._complete(PollResult(lac)) if lac > self._previous else [self._send(position, plain=False)]
 
     def _on_poll(self, reply: ReadReply) -> list[Effect]:
-        """LC-6: the entry, or a LAC without it, ends the wait; all else is counted."""
+        """Handle the answer to a poll: the entry, or a LAC without it, ends the wait; all others are counted (LC-6)."""
         if reply.status in DENIALS:
             self._denials += 1
             return self._decide()
@@ -154,7 +155,7 @@ class LongPoll:
         return self._decide()
 
     def _entry(self, body: bytes) -> EntryRun | None:
-        """RD-8 holds for piggybacked entries too."""
+        """Return the piggybacked entry, which is verified like any other (RD-8)."""
         entry_id = self._previous + 1
         try:
             payload = layout.decode_body(body, self._ledger_id, entry_id, self._digest_type, self._hmac_key).payload
@@ -180,7 +181,7 @@ class LongPoll:
         return self._all_answered()
 
     def _enough_empty(self) -> bool:
-        """LC-6: E - AQ + 1 over the ensemble; nothing safety-relevant depends on it."""
+        """Return True if E - AQ + 1 bookies of the ensemble had nothing. Nothing relevant to safety depends on this number (LC-6)."""
         return self._empty >= self._distribution.ensemble_size - self._distribution.ack_quorum_size + 1
 
     def _too_many_denials(self) -> bool:
@@ -211,6 +212,6 @@ class LongPoll:
 
 
 def _max_lac(response: object) -> int:
-    """The LAC that the bookie tells beside the entry; -1 if none."""
+    """Return the LAC that the bookie tells beside the entry, or -1."""
     lac = getattr(response, "max_lac", None)
     return -1 if lac is None else int(lac)

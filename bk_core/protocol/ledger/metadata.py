@@ -34,7 +34,7 @@ class DigestType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Entries from ``first_entry_id`` up to the next fragment, all on one ensemble. ``unknown_fields``: as in LedgerMetadata."""
+    """The entries from ``first_entry_id`` up to the next fragment, all on one ensemble. ``unknown_fields`` is as in LedgerMetadata."""
 
     first_entry_id: int
     ensemble: tuple[BookieId, ...]
@@ -43,7 +43,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerAccess:
-    """Digest type and password as a caller knows them; None where he does not say."""
+    """The digest type and password that a caller gave; None where the caller gave none."""
 
     digest_type: DigestType | None = None
     password: bytes | None = field(default=None, repr=False)
@@ -53,9 +53,10 @@ class LedgerAccess:
 class LedgerMetadata:
     """One version of a ledger's metadata (META-1).
 
-    ``last_entry_id`` and ``length`` mean something only when CLOSED, and are -1 and 0 before. ``format_version`` is kept on every
-    rewrite (metadata.md 3.2). ``unknown_fields`` holds protobuf fields this code does not know, byte for byte (META-8). Without
-    ``has_digest`` or ``has_password`` nothing of the kind is stored, and ``digest_type`` or ``password`` is what a caller named (META-15).
+    ``last_entry_id`` and ``length`` have a meaning only when CLOSED, and are -1 and 0 before. ``format_version`` is kept on every rewrite
+    (metadata.md 3.2). ``unknown_fields`` holds protobuf fields this code does not know, byte for byte (META-8). ``has_digest`` and
+    ``has_password`` tell if a digest type and a password are stored; if not, ``digest_type`` or ``password`` is what a caller gave
+    (META-15).
     """
 
     ensemble_size: int
@@ -72,17 +73,19 @@ class LedgerMetadata:
     creator_token: int | None = None
     format_version: int = 3
     unknown_fields: bytes = field(default=b"", repr=False)
-    has_password: bool = field(default=True, repr=False)  # that one is stored, perhaps an empty one: no protection is told by it
+    # a password is stored, perhaps an empty one, so this says nothing about protection
+    has_password: bool = field(default=True, repr=False)
     custom_unknown_fields: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)  # per key of ``custom`` (META-8)
     has_digest: bool = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A view of a dict does not pickle; its contents do."""
+        """Pickle the contents of the views, because a view of a dict does not pickle."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return _rebuild, ({**values, "custom": dict(self.custom)},)
 
     def check(self) -> None:
-        """META-2 and META-4. Raises MetadataFormatError. Duplicate bookies are tolerated when reading old ledgers (scenario 60)."""
+        """Raise MetadataFormatError if META-2 or META-4 does not hold. Duplicate bookies are tolerated when old ledgers are read (scenario
+        60)."""
         e, w, a = self.ensemble_size, self.write_quorum_size, self.ack_quorum_size
         if not e >= w >= a >= 1:
             raise MetadataFormatError(f"quorums E={e} Qw={w} Qa={a} break E >= Qw >= Qa >= 1")
@@ -102,11 +105,12 @@ class LedgerMetadata:
 
     @property
     def access(self) -> LedgerAccess:
-        """The password and digest type by which entries of this ledger are checked: to be given to other versions of the same metadata."""
+        """The password and digest type by which entries of this ledger are checked, to be passed on to other versions of the
+        same metadata."""
         return LedgerAccess(self.digest_type, self.password)
 
     def with_access(self, access: LedgerAccess) -> LedgerMetadata:
-        """META-15: ``access`` takes the place of what is not stored. What is stored stays, whatever the caller says."""
+        """Return the metadata with ``access`` in place of what is not stored. Stored values stay, whatever the caller gave (META-15)."""
         digest = None if self.has_digest else access.digest_type
         password = None if self.has_password else access.password
         if digest is None and password is None:
@@ -116,7 +120,8 @@ class LedgerMetadata:
 
     @property
     def access_note(self) -> str:
-        """For messages about entries whose digest does not fit: the likely reason where metadata stores no digest or password, else ''."""
+        """Return the likely reason for a wrong digest, if the metadata stores no digest type or password, else ''. It is for messages about
+        such entries."""
         missing = [name for name, stored in (("digest type", self.has_digest), ("password", self.has_password)) if not stored]
         if not missing:
             return ""
@@ -130,29 +135,31 @@ class LedgerMetadata:
 
     @property
     def guaranteed(self) -> bool:
-        """G-0: writers and recoverers must keep the rules of replication-protocol.md 9. With Qw = Qa they hold anyway and the mark means
-        nothing."""
+        """True if writers and recoverers must keep the rules of replication-protocol.md 9 (G-0). With Qw = Qa they hold anyway, and the mark
+        has no effect."""
         return self.custom.get(GWQ_MARK) == b"1" and self.write_quorum_size > self.ack_quorum_size
 
     @property
     def sealed(self) -> bool:
-        """G-13, G-27: closed by a client that saw every entry on all Qw bookies, or filled up since."""
+        """True if the ledger was closed by a client that saw every entry on all Qw bookies, or was filled up since (G-13, G-27)."""
         return self.custom.get(GWQ_SEAL) == b"1"
 
     def fragment_of(self, entry_id: int) -> Fragment:
-        """META-5: the fragment with the greatest first entry <= entry_id."""
+        """Return the fragment with the greatest first entry <= entry_id (META-5)."""
         index = bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id) - 1
         if index < 0:
             raise InvalidArgumentError(f"entry {entry_id} lies before the first fragment")
         return self.fragments[index]
 
     def first_entry_after(self, entry_id: int) -> int | None:
-        """The first entry of the fragment behind the one of ``entry_id``; None if there is none. Looked up as META-5's."""
+        """Return the first entry of the fragment behind that of ``entry_id``, or None if there is none. The fragment is found
+        as in META-5."""
         index = bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id)
         return self.fragments[index].first_entry_id if index < len(self.fragments) else None
 
     def with_ensemble(self, first_entry_id: int, ensemble: tuple[BookieId, ...]) -> LedgerMetadata:
-        """EC-7: replace the last fragment's ensemble when it starts at the same entry, else append a fragment."""
+        """Return the metadata with a new ensemble: it replaces that of the last fragment if this starts at the same entry, else a fragment
+        is appended (EC-7)."""
         last = self.last_fragment
         if first_entry_id < last.first_entry_id:
             raise AssertionError(f"fragment at {first_entry_id} below the last one at {last.first_entry_id} (EC-6)")
@@ -161,15 +168,16 @@ class LedgerMetadata:
         return replace(self, fragments=(*kept, Fragment(first_entry_id, ensemble, carried)))
 
     def in_recovery(self) -> LedgerMetadata:
-        """RC-1."""
+        """Return the metadata as IN_RECOVERY (RC-1)."""
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def closed(self, last_entry_id: int, length: int) -> LedgerMetadata:
-        """CL-3, RC-17."""
+        """Return the metadata as CLOSED at this end (CL-3, RC-17)."""
         return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
 
     def with_seal(self) -> LedgerMetadata:
-        """G-13: the one change of custom metadata after create (META-7), made by the closing compare-and-set."""
+        """Return the metadata with the seal, the one change of custom metadata after create (META-7). The closing compare-and-set makes it
+        (G-13)."""
         return replace(self, custom=MappingProxyType({**self.custom, GWQ_SEAL: b"1"}))
 
 

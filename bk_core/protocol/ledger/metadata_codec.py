@@ -46,8 +46,9 @@ _STATES_BY_NAME = {state.name: state for state in LedgerState}
 _DIGESTS_BY_NAME = {name: digest for digest, name in _DIGEST_NAMES.items()}
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _DIGITS = "0123456789"
-_BOOKIE_ID_LETTERS = frozenset(_LETTERS + _DIGITS + ".-" + "".join(map(chr, range(0x3A, 0x60))))  # that range whole: metadata.md 4.2
-_ABSENT_DIGEST = DigestType.CRC32  # what a reader assumes where none is stored and none was named (metadata.md 3.7, META-15)
+_BOOKIE_ID_LETTERS = frozenset(_LETTERS + _DIGITS + ".-" + "".join(map(chr, range(0x3A, 0x60))))  # the whole range: metadata.md 4.2
+# the value that a reader assumes where none is stored and the caller gave none (metadata.md 3.7, META-15)
+_ABSENT_DIGEST = DigestType.CRC32
 
 
 @lru_cache(maxsize=4096)  # a ledger of thousands of fragments names the same few bookies
@@ -57,7 +58,8 @@ def is_bookie_id(text: str) -> bool:
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
-    """Bytes of ``metadata`` in its own ``format_version``. MetadataFormatError for a value that other clients could not read."""
+    """Return the bytes of ``metadata`` in its own ``format_version``. Raises MetadataFormatError for a value that other clients could not
+    read."""
     _check(metadata)
     writers = {1: _encode_v1, 2: _encode_v2, 3: _encode_v3}
     writer = writers.get(metadata.format_version)
@@ -67,7 +69,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> LedgerMetadata:
-    """The metadata stored in ``data``; MetadataFormatError for anything else."""
+    """Return the metadata stored in ``data``. Raises MetadataFormatError for anything else."""
     version, body = _split_header(bytes(data))
     raw = {1: _decode_v1, 2: _decode_v2, 3: _decode_v3}[version](body)
     metadata = raw.build(version)
@@ -90,7 +92,7 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
 
 
 def _check(metadata: LedgerMetadata) -> None:
-    """META-4 and the limits of the stored types (metadata.md 3.4, 3.7)."""
+    """Check META-4 and the limits of the stored types (metadata.md 3.4, 3.7)."""
     metadata.check()
     for name, value, (low, high) in (
         ("ensemble size", metadata.ensemble_size, _I32),
@@ -123,18 +125,18 @@ def _to_utf8(text: str, what: str) -> bytes:
 
 
 def _stored_end(metadata: LedgerMetadata) -> tuple[int, int]:
-    """(length, last entry id) as stored: real only when CLOSED (metadata.md 3.4)."""
+    """Return (length, last entry id) as stored; they are real only when CLOSED (metadata.md 3.4)."""
     return (metadata.length, metadata.last_entry_id) if metadata.state is LedgerState.CLOSED else (0, -1)
 
 
 def _carries_unknown_fields(metadata: LedgerMetadata) -> bool:
-    """Only version 3 has a place for them."""
+    """Return True if there are unknown fields. Only version 3 has a place for them."""
     return bool(metadata.unknown_fields or metadata.custom_unknown_fields or any(one.unknown_fields for one in metadata.fragments))
 
 
 @dataclass(slots=True)
 class _Raw:
-    """The stored fields before they are judged; None is "absent"."""
+    """The stored fields before they are checked; None means absent."""
 
     write_quorum_size: int | None = None
     ensemble_size: int | None = None
@@ -227,7 +229,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_length(data: bytes) -> tuple[int, int]:
-    """(value, bytes used) of the unsigned varint at the start of ``data``."""
+    """Return (value, bytes used) of the unsigned varint at the start of ``data``."""
     value = 0
     for index, byte in enumerate(data[:5]):
         value |= (byte & 0x7F) << 7 * index
@@ -272,10 +274,10 @@ def _fragment_of(segment: LedgerMessage.Segment) -> Fragment:
 
 
 def _unknown_fields(message: Message, what: str) -> bytes:
-    """The fields of ``message`` that its format does not have, byte for byte (META-8).
+    """Return the fields of ``message`` that its format does not have, byte for byte (META-8).
 
-    A known number among them means a wrong wire type or an enum value from elsewhere: protobuf files both as unknown. Carrying one
-    along would write the field twice, so it is an error.
+    A known number among them means a wrong wire type or an unknown enum value, because protobuf files both as unknown. Carrying one along
+    would write the field twice, so it is an error.
     """
     if not len(UnknownFieldSet(message)):
         return b""
@@ -313,7 +315,7 @@ _HEXADECIMAL = frozenset(b"0123456789abcdefABCDEF")
 
 
 def quote_text(data: bytes) -> str:
-    """``data`` as a protobuf text literal; bytes outside printable ASCII as octal (metadata.md 3.5)."""
+    """Return ``data`` as a protobuf text literal, with bytes outside printable ASCII as octal (metadata.md 3.5)."""
     return '"' + "".join(_ESCAPES.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in data) + '"'
 
 
@@ -374,7 +376,7 @@ def _decode_v2(body: bytes) -> _Raw:
             case "cToken":
                 raw.creator_token = _integer(name, value, _I64)
             case _:
-                pass  # skipped, as the newest Java release does (metadata.md 3.7)
+                pass  # it is skipped, as by the newest Java release (metadata.md 3.7)
     return raw
 
 
@@ -395,9 +397,9 @@ def _text_custom(fields: list[_TextField]) -> tuple[str, bytes]:
 
 
 def parse_text(data: bytes) -> list[_TextField]:
-    """Fields of a protobuf text message in their order, nested ones as lists; MetadataFormatError if it is no such text.
+    """Return the fields of a protobuf text message in their order, nested ones as lists. Raises MetadataFormatError if it is no such text.
 
-    Takes comments, both kinds of quotes and brackets, adjacent literals, list notation and field separators (metadata.md 3.7).
+    Comments, both kinds of quotes and brackets, adjacent literals, list notation and field separators are understood (metadata.md 3.7).
     """
     return _TextParser(data).message(end="", depth=0)
 
@@ -516,7 +518,7 @@ def _end_of_run(data: bytes, start: int, wanted: frozenset[int], end: int) -> in
 
 
 def _unquote(literal: bytes) -> bytes:
-    """Content of a literal with its quotes: escapes of one letter, one to three octal or one to two hexadecimal digits."""
+    """Return the content of a literal with its quotes. Escapes are one letter, one to three octal or one to two hexadecimal digits."""
     out = bytearray()
     offset, last = 1, len(literal) - 1
     while offset < last:
@@ -554,7 +556,7 @@ def _integer(name: str, value: _TextValue, bounds: tuple[int, int]) -> int:
 
 
 def _enum(name: str, value: _TextValue, names: Mapping[str, _E]) -> _E:
-    """By name, or by number as old writers may have put it (metadata.md 3.7)."""
+    """Return the enum value by name, or by number as old writers may have stored it (metadata.md 3.7)."""
     if isinstance(value, str):
         found = names.get(value) or next((member for member in names.values() if str(member.value) == value), None)
         if found is not None:

@@ -1,8 +1,8 @@
-"""The state of entries on their way: who has them, who was sent them, who failed, run by run.
+"""The state of entries on their way: which bookies have them, were sent them, or failed, run by run.
 
-No object per entry: a run of 500 adds is one PendingRun whose AckSet keeps, per position, sets of entries as bits of an int
-(``distribution``). An answer for a run of entries is one or-operation, an ack quorum a threshold over E such ints, the committed prefix the
-trailing ones of the result.
+There is no object per entry: a run of 500 adds is one PendingRun whose AckSet keeps, per position, sets of entries as bits of an int
+(``distribution``). An answer for a run of entries is one or-operation, an ack quorum is a threshold over E such ints, and the committed
+prefix is the trailing ones of the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bk_core.protocol.ledger.run import AddRun
 
 
 def trailing_ones(entries: int) -> int:
-    """The number of entries, from the first one on, that are in the set without a gap."""
+    """Return the number of entries, from the first one on, that are in the set without a gap."""
     return (~entries & (entries + 1)).bit_length() - 1
 
 
@@ -51,7 +51,7 @@ class AckSet:
         self.failed[position] |= entries
 
     def give_up(self, position: int, entries: int) -> None:
-        """WR-10: these entries do very well without this position."""
+        """Stop waiting for this position's answers about these entries, which are safe without it (WR-10)."""
         self.wanted[position] &= ~entries
         self.failed[position] &= ~entries
 
@@ -59,17 +59,18 @@ class AckSet:
         return self.wanted[position] & ~self.acked[position]
 
     def unsent(self, position: int) -> int:
-        """EC-11: missing there, and nothing is on its way."""
+        """Return the entries that the position lacks and that are not on their way to it (EC-11)."""
         return self.wanted[position] & ~(self.acked[position] | self.outstanding[position])
 
     def in_quorum(self, needed: int, excluded: Collection[int]) -> int:
-        """Entries that ``needed`` positions acknowledged, not counting ``excluded`` ones (WR-7)."""
+        """Return the entries that ``needed`` positions acknowledged, without those in ``excluded`` (WR-7)."""
         if not excluded:
             return in_at_least(needed, self.acked)
         return in_at_least(needed, [acked for p, acked in enumerate(self.acked) if p not in excluded])
 
     def everywhere(self, excluded: Collection[int]) -> int:
-        """Entries acknowledged at every position of their write set; an ``excluded`` position has acknowledged nothing (G-1, G-6)."""
+        """Return the entries acknowledged at every position of their write set; an ``excluded`` position counts as one that has
+        acknowledged nothing (G-1, G-6)."""
         entries = self.write_set.entries
         for position, held in enumerate(self.write_set.held):
             entries &= ~held if position in excluded else ~held | self.acked[position]
@@ -77,18 +78,19 @@ class AckSet:
 
     @property
     def settled(self) -> bool:
-        """Nobody is waited for any more (WR-9)."""
+        """Return True if no answer is awaited any more (WR-9)."""
         return not any(map(and_, self.wanted, map(invert, self.acked)))
 
     def move(self, position: int, entries: int) -> None:
-        """Another bookie holds the position: it has acknowledged nothing of ``entries``; the other ones belong to an older fragment."""
+        """Note that another bookie holds the position: it has acknowledged none of ``entries``. The other entries belong to an older
+        fragment."""
         self.acked[position] &= ~entries
         self.outstanding[position] = 0
         self.failed[position] = 0
         self.wanted[position] = self.write_set.held[position] & entries
 
     def forget(self, entries: int) -> None:
-        """These entries are no longer pending (G-11)."""
+        """Forget these entries, which are no longer pending (G-11)."""
         for position in range(len(self.wanted)):
             self.wanted[position] &= ~entries
             self.failed[position] &= ~entries
@@ -96,7 +98,7 @@ class AckSet:
 
 
 class PendingRun:
-    """One run in flight. ``bounds`` are its payload offsets, ``token`` is the application's until it is answered."""
+    """One run in flight. ``bounds`` are its payload offsets; ``token`` is the application's until it is answered."""
 
     __slots__ = ("acks", "bounds", "first", "first_sent_ns", "last", "payload_bytes", "run", "sent_ns", "token", "waiting")
 
@@ -109,11 +111,11 @@ class PendingRun:
         self.first = run.first_entry_id
         self.last = run.last_entry_id
         self.payload_bytes = bounds[run.count] - bounds[0]
-        self.first_sent_ns = now_ns  # WR-14: not restarted when something is sent again
+        self.first_sent_ns = now_ns  # WR-14: this does not change when something is sent again
         self.sent_ns = [now_ns] * len(acks.wanted)
 
     def between(self, first: int, last: int) -> int:
-        """The set of those entries of the run that lie in ``first``..``last``."""
+        """Return the set of those entries of the run that lie in ``first``..``last``."""
         if first <= self.first and last >= self.last:
             return self.acks.write_set.entries
         low = first - self.first if first > self.first else 0
@@ -121,7 +123,7 @@ class PendingRun:
         return (1 << high) - (1 << low) if low < high else 0
 
     def shifted(self, entries: int, first: int) -> int:
-        """A set of entries of which bit 0 is entry ``first``, as one whose bit 0 is this run's first entry."""
+        """Convert a set of entries whose bit 0 is entry ``first`` into one whose bit 0 is this run's first entry."""
         return entries << first - self.first if first >= self.first else entries >> self.first - first
 
     def after(self, entry_id: int) -> int:
@@ -133,7 +135,7 @@ class PendingRun:
 
 
 class PendingWindow:
-    """The runs that are not done with, by entry id. ``payload_bytes`` and ``entries`` are what they hold (WR-15, G-16)."""
+    """The runs in progress, by entry id. ``payload_bytes`` and ``entries`` are their totals (WR-15, G-16)."""
 
     def __init__(self) -> None:
         self.payload_bytes = 0
@@ -148,7 +150,7 @@ class PendingWindow:
         return iter(self._runs)
 
     def add(self, pending: PendingRun) -> None:
-        """WR-2: kept in the order of ids."""
+        """Add a run at its place in the order of ids (WR-2)."""
         index = bisect_left(self._firsts, pending.first)
         self._runs.insert(index, pending)
         self._firsts.insert(index, pending.first)
@@ -156,16 +158,16 @@ class PendingWindow:
         self.entries += pending.run.count
 
     def _index(self, entry_id: int) -> int:
-        """The first run that ends at or after ``entry_id``."""
+        """Return the index of the first run that ends at or after ``entry_id``."""
         index = bisect_right(self._firsts, entry_id) - 1
         return index if index >= 0 and self._runs[index].last >= entry_id else index + 1
 
     def after(self, entry_id: int) -> Iterator[PendingRun]:
-        """The runs with entries above ``entry_id``."""
+        """Yield the runs with entries above ``entry_id``."""
         return islice(self._runs, self._index(entry_id + 1), None)
 
     def overlapping(self, first: int, count: int) -> list[tuple[PendingRun, int]]:
-        """The runs with entries ``first``..``first + count - 1``, each with the set of them."""
+        """Return the runs with entries ``first``..``first + count - 1``, each with the set of them."""
         last = first + count - 1
         found: list[tuple[PendingRun, int]] = []
         runs = self._runs
@@ -177,9 +179,9 @@ class PendingWindow:
         return found
 
     def acknowledge(self, position: int, first: int, count: int, entries: int | None, now_ns: int) -> None:
-        """``position`` has entries ``first``..``first + count - 1``, of these only the set ``entries`` if that is given.
+        """Note that ``position`` has entries ``first``..``first + count - 1``, or only those in the set ``entries`` if it is given.
 
-        A long run that moves is not late: its clock starts again.
+        The clock of a long run starts again, because a run that moves is not late.
         """
         last = first + count - 1
         runs = self._runs
@@ -194,7 +196,7 @@ class PendingWindow:
             pending.sent_ns[position] = now_ns
 
     def prefix(self, reached: int, good: Callable[[PendingRun, Collection[int]], int], excluded: Collection[int]) -> int:
-        """The highest id that is reached from ``reached`` over entries in the set ``good(run, excluded)`` only, without a gap."""
+        """Return the highest id that is reached from ``reached`` without a gap over entries in the set ``good(run, excluded)``."""
         runs = self._runs
         for index in range(self._index(reached + 1), len(runs)):
             pending = runs[index]
@@ -210,7 +212,7 @@ class PendingWindow:
         return reached
 
     def drop_settled(self, up_to: int) -> Sequence[PendingRun]:
-        """Drop, from the front, runs that end at ``up_to`` or before and wait for nobody (WR-9)."""
+        """Drop, from the front, runs that end at ``up_to`` or before and wait for no answer (WR-9)."""
         end, runs = 0, self._runs
         while end < len(runs) and runs[end].last <= up_to and runs[end].acks.settled:
             self.payload_bytes -= runs[end].payload_bytes
@@ -223,7 +225,7 @@ class PendingWindow:
         return dropped
 
     def cut(self, last: int) -> list[PendingRun]:
-        """G-11: forget every entry above ``last``. The runs it touched, in order."""
+        """Forget every entry above ``last`` and return the runs that had some, in order (G-11)."""
         touched = list(self.after(last))
         for pending in touched:
             pending.acks.forget(pending.after(last))

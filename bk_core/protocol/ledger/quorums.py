@@ -1,4 +1,4 @@
-"""The three sizes of a ledger: E >= Qw >= Qa >= 1 (CR-1), and what is said of those that break it. Pure."""
+"""The three sizes of a ledger, E >= Qw >= Qa >= 1 (CR-1), and the error for sizes that break this rule. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from bk_core.errors import InvalidArgumentError
 
-DEFAULT_SIZES = (3, 3, 2)  # E, Qw, Qa of a ledger, and of a log's ledgers, for which nothing else is said
+DEFAULT_SIZES = (3, 3, 2)  # E, Qw, Qa of a ledger, and of a log's ledgers, by default
 _NAMES = ("ensemble_size", "write_quorum_size", "ack_quorum_size")
 _WHY = ("an entry cannot go to more bookies than there are", "no more bookies can acknowledge an entry than store it")
 
 
 def check_sizes(ensemble_size: int, write_quorum_size: int, ack_quorum_size: int, spelled: Callable[[str], str] = str) -> None:
-    """InvalidArgumentError that names the pair that does not hold, as ``spelled`` writes the names of this function's arguments."""
+    """Raise InvalidArgumentError that names the pair for which the rule does not hold. ``spelled`` maps this function's arguments to the
+    names to use."""
     sizes = (ensemble_size, write_quorum_size, ack_quorum_size)
     for larger, why in enumerate(_WHY):
         if sizes[larger + 1] > sizes[larger]:

@@ -1,4 +1,4 @@
-"""The parts that a range read asks for at a time: chunks, the lanes of a striped ledger, and how far ahead of its reader it may be."""
+"""The parts that a range read asks for at a time: chunks, the lanes of a striped ledger, and the bounds of reading ahead."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from bk_core.protocol.ledger.read_failures import Failure
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.limits import Limits
 
-LANE_ENTRIES = 256  # of one request made of single reads
+LANE_ENTRIES = 256  # entries of one request made of single reads
 # A thread of an Apache bookie queues 2,500 reads (maxPendingReadRequestsPerThread) and refuses the next one; it may serve several readers.
 SINGLE_READS_IN_FLIGHT = 512
 ENTRY_BYTES_AT_FIRST = 1024
-# Of single reads while nothing is known of the entries' size: they may have frame_bytes_max each.
+# For single reads while the size of the entries is not known: each may have frame_bytes_max.
 SINGLE_READS_AT_FIRST = 8
-ENTRY_OVERHEAD_BYTES = 64  # more than a batch answer has for each entry beside its payload
+ENTRY_OVERHEAD_BYTES = 64  # a batch answer has less than this for each entry beside its payload
 
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Entries first, first + step, ..., last: all in one fragment and, striped, all with one write set.
+    """Entries first, first + step, ..., last, all in one fragment and, if the ledger is striped, all with one write set.
 
-    ``runs`` are the verified parts not yet delivered; the rest is about the round under way.
+    ``runs`` are the verified parts that were not delivered yet; the other fields are about the round under way.
     """
 
     first: int
@@ -36,9 +36,9 @@ class Chunk:
     failures: dict[int, Failure] = field(default_factory=dict)
     asked: dict[int, Attempt] = field(default_factory=dict)
     looked_again: bool = False
-    parked: bool = False  # it waits for room in the read-ahead
-    waiting: bool = False  # for bookies that cannot be reached (RD-13)
-    turn: int = 0  # which of the replicas is asked first (ReplicaOrder)
+    parked: bool = False  # waits for room in the read-ahead
+    waiting: bool = False  # waits for bookies that cannot be reached (RD-13)
+    turn: int = 0  # the replica that is asked first (ReplicaOrder)
     runs: list[EntryRun] = field(default_factory=list)
 
     @property
@@ -47,26 +47,26 @@ class Chunk:
 
     @property
     def left(self) -> int:
-        """Entries that are not there yet."""
+        """The number of entries that are not there yet."""
         return (self.last - self.next) // self.step + 1
 
     def give(self, end: int) -> list[EntryRun]:
-        """The verified parts up to ``end``, of which all are there; then the chunk begins behind it."""
+        """Return the verified parts up to ``end``, all of which are there. The chunk then begins behind it."""
         halves = [run.split(end) for run in self.runs]
         self.runs = [behind for _, behind in halves if behind is not None]
         self.first += max(0, (end - self.first) // self.step + 1) * self.step
         return [before for before, _ in halves if before is not None]
 
     def cut(self, end: int) -> None:
-        """Entries above ``end`` do not exist."""
+        """Drop the entries above ``end``, which do not exist."""
         self.last = min(self.last, end - (end - self.first) % self.step)
         self.runs = [run for run in (run.up_to(end) for run in self.runs) if run is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request: entries up to ``last`` of one chunk at one position. ``batch``: by batch read. ``probe``: a single read that tells
-    whether the bookie is there after a batch read failed."""
+    """One request, for the entries of one chunk up to ``last`` at one position. ``batch`` marks a batch read. ``probe`` marks a single read
+    that tells if the bookie is there after a batch read failed."""
 
     chunk: Chunk
     position: int
@@ -100,11 +100,11 @@ class Block:
 
     @property
     def held(self) -> int:
-        """Payload bytes that are here and not delivered."""
+        """The payload bytes that are here and were not delivered."""
         return sum(run.payload_bytes for lane in self.lanes for run in lane.runs)
 
     def cut(self, end: int) -> list[Chunk]:
-        """Entries above ``end`` do not exist. The lanes of which nothing is left."""
+        """Drop the entries above ``end``, which do not exist. Return the lanes of which nothing is left."""
         self.last = min(self.last, end)
         gone = [lane for lane in self.lanes if lane.first > end]
         self.lanes = [lane for lane in self.lanes if lane.first <= end]
@@ -113,7 +113,7 @@ class Block:
         return gone
 
     def take(self) -> list[EntryRun]:
-        """The runs that may be delivered: of one chunk whatever is there, of several only all of it."""
+        """Return the runs that may be delivered: whatever is there of a single chunk, but several lanes only when they are complete."""
         lane = self.lanes[0] if len(self.lanes) == 1 else None
         if lane is not None and lane.step == 1:
             runs = lane.runs
@@ -128,7 +128,7 @@ class Block:
         return min((lane.next for lane in self.lanes if not lane.done), default=self.last + 1)
 
     def take_ready(self) -> list[EntryRun]:
-        """The run without a gap from the first entry on, though more is to come: to make room."""
+        """Return the run without a gap from the first entry on, to make room, although more is to come."""
         end = self.ready - 1
         if end < self.first:
             return []
@@ -144,8 +144,8 @@ def _merged(first: int, last: int, lanes: list[list[EntryRun]]) -> EntryRun:
 
 
 class EntrySizes:
-    """The guessed size of a ledger's entries in ``bytes``, from those that came lately; not ``known`` before any came. Shared by the reads
-    of one handle."""
+    """The guessed size of a ledger's entries in ``bytes``, from those that came lately. ``known`` is False before any came. The reads of
+    one handle share it."""
 
     __slots__ = ("bytes", "known")
 
@@ -155,14 +155,15 @@ class EntrySizes:
         self.bytes = metadata.length // entries if entries else ENTRY_BYTES_AT_FIRST
 
     def saw(self, run: EntryRun) -> None:
-        """Up at once and down by halves: too low a guess costs memory, too high a one a round trip."""
+        """Learn a size. The guess goes up at once and down by halves, because one that is too low costs memory and one that is too high
+        costs a round trip."""
         came = run.payload_bytes // run.count
         self.bytes = max(came, (self.bytes + came) // 2)
         self.known = True
 
 
 class ReadAhead:
-    """The amount that a read may ask for: bounded by bytes, which are guessed from what came before. A tail's reads share one.
+    """The amount that a read may ask for. It is bounded by bytes, which are estimated from what came before. The reads of a tail share one.
 
     ``held`` are payload bytes that arrived and were not consumed. ``run_bytes`` are those that the answer to one run of single reads may
     have: entries may be larger than those before them, and then fewer are kept.
@@ -178,7 +179,7 @@ class ReadAhead:
         self._delivered: deque[int] = deque()
 
     def entries(self, batch: bool) -> int:
-        """The number of entries to ask for at once: as many as one batch answer holds, of single reads only a few until their size is
+        """The number of entries to ask for at once: as many as one batch answer holds, but only a few single reads until their size is
         known."""
         if batch:
             return min(self._fitting(self._limits.read_batch_bytes), self._limits.read_chunk_entries)
@@ -193,7 +194,8 @@ class ReadAhead:
         return max(1, size // (self._sizes.bytes + ENTRY_OVERHEAD_BYTES))
 
     def blocks(self, batch: bool) -> int:
-        """The number of blocks that may be under way: of single reads as many as make up SINGLE_READS_IN_FLIGHT, but two at least."""
+        """The number of blocks that may be under way. With single reads it is as many as make up SINGLE_READS_IN_FLIGHT, but at
+        least two."""
         if batch:
             return self._limits.read_chunks_in_flight
         return max(2, SINGLE_READS_IN_FLIGHT // self.entries(False)) if self._sizes.known else 1

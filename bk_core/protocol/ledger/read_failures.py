@@ -1,4 +1,4 @@
-"""The answers of replicas that gave no entry, and the choice of the one that is reported (RD-6)."""
+"""The answers of replicas that gave no entry, and the choice of the one to report (RD-6)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ DENIALS = frozenset((Status.NO_ENTRY, Status.NO_LEDGER))
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one replica was no help. ``status`` None: what it sent is not what was asked for (RD-8), which is never absence."""
+    """The reason why one replica was no help. With ``status`` None it sent something else than was asked for (RD-8), which never proves
+    absence."""
 
     status: Status | None
     text: str
 
     @property
     def denial(self) -> bool:
-        """A definite negative (replication-protocol.md 0.3)."""
+        """True for a definite denial (replication-protocol.md 0.3)."""
         return self.status in DENIALS
 
     @property
     def weight(self) -> int:
-        """RD-6: a real error beats a denial, and any other real error beats "not available"."""
+        """The rank of the failure: a real error beats a denial, and any other real error beats "not available" (RD-6)."""
         if self.denial:
             return 0
         return 1 if self.status is Status.UNAVAILABLE else 2
@@ -38,7 +39,7 @@ def failure_of(status: Status) -> Failure:
 
 
 def decisive(failures: Iterable[Failure]) -> Failure:
-    """The failure to report: the first of the weightiest."""
+    """Return the failure to report: the first of those with the highest weight."""
     return max(failures, key=lambda f: f.weight)
 
 
@@ -51,10 +52,10 @@ def read_error(
     digest_note: str = "",
     tried: str = "",
 ) -> BkError:
-    """RD-6: NoSuchEntryError only if all ``replicas`` denied; the message names each replica and what it said.
+    """Return the error of a read: NoSuchEntryError only if all ``replicas`` denied. The message names each replica and its answer (RD-6).
 
-    ``context["status"]`` of a ReadError is the decisive status's name, "DIGEST" for a bad copy: then ``digest_note`` stands at the end.
-    ``tried`` stands behind the answers: for how long bookies were asked that could not be reached (RD-13).
+    ``context["status"]`` of a ReadError is the name of the decisive status, or "DIGEST" for a bad copy; then the message ends with
+    ``digest_note``. ``tried`` follows the answers and tells for how long bookies were asked that could not be reached (RD-13).
     """
     answers = ", ".join(f"{ensemble[p]}: {failure.text}" for p, failure in sorted(failures.items()))
     if len(failures) == replicas and all(failure.denial for failure in failures.values()):

@@ -43,5 +43,5 @@ class ReadOptions:
     rotation: int | None = None
 
     def __post_init__(self) -> None:
-        """InvalidArgumentError."""
+        """Check the options; raise InvalidArgumentError."""
         check_fields(self, {}, ReadMode)

@@ -49,20 +49,19 @@ __all__ = ["SINGLE_READS_IN_FLIGHT", "LacReader", "RangeReader"]
 
 SPECULATE = "speculate"
 AGAIN = "read-again"
-# What a bookie that has no batch read makes of one; that an old one closes the connection (wire-protocol.md 8.5) a link says as BAD_REQUEST
-# (LINK-7). A connection that was lost says nothing about the bookie.
+# A bookie that has no batch read gives one of these answers to it. An old one closes the connection (wire-protocol.md 8.5), which a link
+# reports as BAD_REQUEST (LINK-7). A lost connection says nothing about the bookie.
 _BATCH_REFUSALS = frozenset((Status.BAD_REQUEST, Status.PROTOCOL_ERROR))
 
 
 class RangeReader:
-    """Machine: read entries first..last. The world checks the bound (RD-1) before it makes one.
+    """Machine: reads the entries first..last. The world checks the bound (RD-1) before it makes one.
 
-    Effects for the world: ``Complete("run", EntryRun)`` in order, ``Complete("heard", lac)`` when an answer tells a higher LAC than was
-    asked for (RD-9), ``Complete("metadata", (metadata, version))`` when it found newer metadata; the end is ``Complete("end")`` or
-    ``Fail("end", error)``: NoSuchEntryError, ReadError (RD-6), NoSuchLedgerError.
-    ``order`` is shared by the reads of one handle; without it ``start`` is the sticky position. ``unconfirmed`` reads may meet entries that
-    are not there and say so without alarm (RD-11). Requests are numbered from ``first_request``. ``sizes`` are shared by the reads of one
-    handle, ``ahead`` by those of one tail.
+    Its effects for the world are ``Complete("run", EntryRun)`` in order, ``Complete("heard", lac)`` when an answer tells a higher LAC than
+    was asked for (RD-9), and ``Complete("metadata", (metadata, version))`` when it found newer metadata. The end is ``Complete("end")`` or
+    ``Fail("end", error)``: NoSuchEntryError, ReadError (RD-6), NoSuchLedgerError. ``order`` is shared by the reads of one handle; without
+    it ``start`` is the sticky position. ``unconfirmed`` reads may meet entries that are not there, and report that without an alarm
+    (RD-11). Requests are numbered from ``first_request``. ``sizes`` are shared by the reads of one handle, ``ahead`` by those of one tail.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class RangeReader:
     ) -> None:
         self.ledger_id = ledger_id
         self.batch_refused = False
-        self.trouble = ""  # what is in the way while bookies cannot be reached (RD-13); may be looked at from any thread
+        self.trouble = ""  # the obstacle while bookies cannot be reached (RD-13); any thread may read it
         self.next_request = first_request
         self._metadata, self._version = metadata, version
         self._limits = limits or Limits()
@@ -98,15 +97,15 @@ class RangeReader:
         self._unconfirmed = unconfirmed
         self._next, self._last = first, last
         self._heard = -1 if unconfirmed else last
-        self._vanished: int | None = None  # first entry that a CLOSED ledger turned out not to have
+        self._vanished: int | None = None  # the first entry that a CLOSED ledger turned out not to have
         self._blocks: deque[Block] = deque()
         self._turn = self._since_turn = 0
         self._lanes = metadata.ensemble_size if self._distribution.striped else 1
-        self._earlier = ahead.unconsumed if ahead else 0  # runs that other reads of this tail handed out, which are taken first
+        self._earlier = ahead.unconsumed if ahead else 0  # runs that other reads of this tail handed out; the caller takes these first
         self._ahead = ahead or ReadAhead(self._limits, self._lanes, sizes or EntrySizes(metadata))
         self._asked: dict[int, Attempt] = {}
         self._looking: dict[int, Chunk] = {}
-        self._glancing: dict[int, Chunk] = {}  # looks at the metadata beside the wait for bookies that cannot be reached
+        self._glancing: dict[int, Chunk] = {}  # reads of the metadata during the wait for bookies that cannot be reached
         self._unreachable = Unreachable(self._limits)
         self._again_armed = False
         self._now_ns = 0
@@ -116,19 +115,19 @@ class RangeReader:
         self._armed = False
         self._finished = False
 
-    # --- what the world calls --------------------------------------------------------------------------------------
+    # --- calls of the world ------------------------------------------------------------------------------------------
 
     def start(self) -> list[Effect]:
         return self.resume()
 
     def consumed(self) -> list[Effect]:
-        """The caller took one run; its place in the window is free again."""
+        """Note that the caller took one run, which frees its place in the window."""
         self._ahead.consumed()
         self._earlier = max(0, self._earlier - 1)
         return self.resume()
 
     def resume(self) -> list[Effect]:
-        """Ask for what there is room for."""
+        """Ask for as much as there is room for."""
         effects: list[Effect] = []
         for chunk in self._chunks():
             if chunk.parked and self._may_ask(chunk):
@@ -144,7 +143,8 @@ class RangeReader:
         return effects + self._deliver()
 
     def _take_turns(self, entries: int) -> None:
-        """``ReadOptions.spread``: a bookie whose caches miss reads ahead, and what it read ahead should be asked of it."""
+        """Let the replicas take turns (``ReadOptions.spread``): a bookie whose caches miss reads ahead, and is then asked for what it read
+        ahead."""
         self._since_turn += entries
         if self._options.spread and self._since_turn >= self._limits.read_turn_entries:
             self._turn, self._since_turn = self._turn + 1, 0
@@ -159,12 +159,13 @@ class RangeReader:
         return under_way < self._ahead.blocks(self._batch) and self._has_room()
 
     def _may_ask(self, chunk: Chunk) -> bool:
-        """The first entry that is missing is what the reader waits for, as soon as it has taken everything else."""
+        """Return True if the block may be asked for. The first missing entry is always asked for once the reader has taken
+        everything else."""
         return self._has_room() or (not self._ahead.unconsumed and chunk.next == self._blocks[0].ready)
 
     def _has_room(self) -> bool:
         if self._ahead.has_room(self._next - self._blocks[0].first if self._blocks else 0):
-            return True  # even if nothing of all that is there yet
+            return True  # even if none of these entries is there yet
         asked = 0
         for block in self._blocks:
             for lane in block.lanes:
@@ -173,7 +174,7 @@ class RangeReader:
         return self._ahead.has_room(asked)
 
     def handle(self, event: object, now_ns: int) -> list[Effect]:
-        """RD-12: after the end nothing touches the operation again."""
+        """Take one input. After the end no input changes the operation (RD-12)."""
         if self._finished:
             return []
         self._now_ns = now_ns
@@ -196,13 +197,13 @@ class RangeReader:
 
     @property
     def unconsumed(self) -> int:
-        """Runs handed out that the caller has not taken yet."""
+        """The runs handed out that the caller has not taken yet."""
         return self._ahead.unconsumed - self._earlier
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def _fragment_end(self, entry_id: int) -> int:
-        """RD-10: a batch stays inside the fragment of its first entry."""
+        """Return the last entry of this one's fragment, because a batch stays inside the fragment of its first entry (RD-10)."""
         following = self._metadata.first_entry_after(entry_id)
         return self._last if following is None else following - 1
 
@@ -216,12 +217,12 @@ class RangeReader:
         return self._ask(chunk)
 
     def _forget(self, requests: Iterable[int]) -> None:
-        """RD-12: whatever they bring is not wanted any more."""
+        """Forget these requests; their answers will be ignored (RD-12)."""
         for request in requests:
             self._asked.pop(request, None)
 
     def _ask(self, chunk: Chunk) -> list[Effect]:
-        """RD-3: the next replica; RD-5: all of them."""
+        """Ask the next replica (RD-3), or all of them (RD-5)."""
         positions = self._next_untried(chunk) if self._options.mode is ReadMode.SEQUENTIAL else self._untried(chunk)
         effects = [self._send(chunk, position) for position in positions]
         if effects or chunk.asked:
@@ -244,7 +245,8 @@ class RangeReader:
         return SendRead(request, attempt.bookie, self._message(request, attempt))
 
     def _until(self, chunk: Chunk, batch: bool, probe: bool) -> int:
-        """The last entry to ask for. Of single reads no more at once than one answer may hold, by what entries turned out to have."""
+        """Return the last entry to ask for. Single reads ask for no more at once than one answer may hold, by the sizes of the entries so
+        far."""
         if batch:
             return chunk.last
         return chunk.next if probe else min(chunk.last, chunk.next + (self._ahead.run_entries() - 1) * chunk.step)
@@ -261,7 +263,7 @@ class RangeReader:
     # --- speculation -------------------------------------------------------------------------------------------------
 
     def _arm(self) -> list[Effect]:
-        """RD-4: one timer for the whole operation, while something is asked for."""
+        """Set one timer for the whole operation, while something is asked for (RD-4)."""
         if self._armed or not self._may_speculate() or not self._asked:
             return []
         self._armed = True
@@ -271,7 +273,7 @@ class RangeReader:
         return self._options.speculative and self._options.mode is ReadMode.SEQUENTIAL and self._distribution.write_quorum_size > 1
 
     def _speculate(self) -> list[Effect]:
-        """RD-4: first 2 s, then doubled up to a bound; what makes progress starts over."""
+        """Ask another replica: first after 2 s, then after pauses that double up to a bound. Progress starts over (RD-4)."""
         if not self._armed:
             return []
         self._armed = False
@@ -283,8 +285,8 @@ class RangeReader:
         return effects + self._arm()
 
     def _heard_from(self, chunk: Chunk) -> bool:
-        """RD-4: one of the replicas asked for it has answered well for any entry of this operation, so it is alive and will do so again.
-        LINK-1: or its answer waits behind others that come."""
+        """Return True if one of the replicas asked for it has answered well for any entry of this operation: it is alive and will answer
+        again (RD-4). The same holds if its answer waits behind others that come (LINK-1)."""
         if not self._moving.isdisjoint(chunk.asked):
             return True
         return any(attempt.bookie in self._answered for attempt in chunk.asked.values())
@@ -306,7 +308,7 @@ class RangeReader:
         return [*self._note(attempt, chunk.next, failure), *self._next_after_failure(chunk)]
 
     def _next_after_failure(self, chunk: Chunk) -> list[Effect]:
-        """RD-3: another replica is asked when nothing is outstanding."""
+        """Ask another replica if nothing is outstanding (RD-3)."""
         if chunk.asked:
             return []
         return self._ask(chunk)
@@ -318,7 +320,8 @@ class RangeReader:
         return [Log("debug" if self._unreachable.waits else "warning", line)]
 
     def _progress(self, attempt: Attempt, run: EntryRun, failure: Failure | None, reply: ReadReply) -> list[Effect]:
-        """RD-10: a verified prefix is a valid answer. ``failure`` is what came behind it: that replica is not asked for the rest."""
+        """Take a verified prefix, which is a valid answer (RD-10). ``failure`` is the error behind it: that replica is not asked for the
+        rest."""
         chunk = attempt.chunk
         if attempt.probe:
             self._batch, self.batch_refused = False, True
@@ -343,11 +346,11 @@ class RangeReader:
         noted = [] if failure is None else self._note(attempt, chunk.next, failure)
         self._forget(chunk.asked)
         chunk.asked.clear()
-        chunk.parked = True  # ``resume`` asks on, now or when there is room
+        chunk.parked = True  # ``resume`` goes on with it, now or when there is room
         return noted
 
     def _heard_lac(self, reply: ReadReply) -> list[Effect]:
-        """RD-9. Only beside a verified entry; v2 answers carry none."""
+        """Tell the world a higher LAC (RD-9). It counts only beside a verified entry; v2 answers carry none."""
         lac = getattr(reply.response, "max_lac", None)
         if lac is None or lac <= self._heard:
             return []
@@ -355,7 +358,7 @@ class RangeReader:
         return [Complete("heard", lac)]
 
     def _verified(self, attempt: Attempt, reply: ReadReply) -> tuple[EntryRun | None, Failure | None]:
-        """RD-8: the entries that are what was asked for, and what is wrong with the first that is not."""
+        """Return the entries that are what was asked for, and the failure of the first that is not (RD-8)."""
         if reply.status is not Status.OK:
             return None, failure_of(reply.status)
         try:
@@ -381,7 +384,7 @@ class RangeReader:
                 run, problem = entry_run(bodies, 0, self._wanted(attempt))
             case _:
                 return None, None
-        return (None if run is None else run.up_to(chunk.last)), problem  # it was closed below what was asked for (OP-6)
+        return (None if run is None else run.up_to(chunk.last)), problem  # the ledger was closed below what was asked for (OP-6)
 
     def _wanted(self, attempt: Attempt) -> Wanted:
         chunk = attempt.chunk
@@ -390,7 +393,7 @@ class RangeReader:
     # --- when no replica helps -----------------------------------------------------------------------------------------
 
     def _exhausted(self, chunk: Chunk) -> list[Effect]:
-        """RD-7: before an entry is given up, the metadata is read once more; its replicas may be others now, or elsewhere."""
+        """Read the metadata once more before an entry is given up, because its replicas may be others now, or elsewhere (RD-7)."""
         if self._may_come_back(chunk) and (pause_ns := self._unreachable.failed(self._now_ns)) is not None:
             return self._wait(chunk, pause_ns)
         if chunk.looked_again:
@@ -401,12 +404,13 @@ class RangeReader:
         return [ReadLedger(request, chunk.ensemble)]
 
     def _may_come_back(self, chunk: Chunk) -> bool:
-        """RD-13. A confirmed entry exists, so a replica that denies it cannot speak for those that cannot be reached."""
+        """Return True if a replica that cannot be reached may still have the entry. A confirmed entry exists, so another replica's denial
+        does not settle it (RD-13)."""
         statuses = [failure.status for failure in chunk.failures.values()]
         return only_unreachable(statuses, denials_count=not self._unconfirmed)
 
     def _wait(self, chunk: Chunk, pause_ns: int) -> list[Effect]:
-        """RD-13. Beside it the metadata is read, which may name other replicas by now (RD-7)."""
+        """Wait and ask again (RD-13). Meanwhile the metadata is read, which may name other replicas by now (RD-7)."""
         effects: list[Effect] = []
         self.trouble = str(self._error(chunk).args[0])
         if not chunk.looked_again:
@@ -440,19 +444,20 @@ class RangeReader:
         if read.outcome is Outcome.OK and read.metadata is not None and read.version > self._version:
             effects.append(Complete("metadata", (read.metadata, read.version)))
             self._adopt(read.metadata, read.version)
-        if chunk.done or chunk not in self._chunks():  # closed below it
+        if chunk.done or chunk not in self._chunks():  # the ledger was closed below it
             return effects + self._deliver()
         same = self._metadata.fragment_of(chunk.next).ensemble == chunk.ensemble and not read.moved
         if glance and (same or chunk.parked):
             return effects
-        if chunk.asked and not glance:  # the other look has found other replicas meanwhile
+        if chunk.asked and not glance:  # the other read of the metadata has found other replicas meanwhile
             return effects
         if same:
             return effects + self._fail(self._error(chunk), alarm=True)
         return effects + self._new_round(chunk)
 
     def _adopt(self, metadata: LedgerMetadata, version: int) -> None:
-        """OP-6: later reads use the new fragments. A CLOSED ledger has no entries beyond its end, whatever was asked for."""
+        """Take newer metadata: later reads use its fragments. A CLOSED ledger has no entries beyond its end, whatever was asked
+        for (OP-6)."""
         if version <= self._version:
             return
         self._metadata, self._version = metadata, version
@@ -484,7 +489,7 @@ class RangeReader:
         return effects
 
     def _deliver(self) -> list[Effect]:
-        """RD-10: in the order of the ids."""
+        """Hand out the runs in the order of their ids (RD-10)."""
         effects: list[Effect] = []
         while self._blocks and not self._finished:
             block = self._blocks[0]
@@ -499,7 +504,7 @@ class RangeReader:
         return effects
 
     def _ready_of(self, block: Block) -> list[EntryRun]:
-        """Of a striped block what is there without a gap, when only its delivery makes room for the rest."""
+        """Return the gapless part of a striped block, if only its delivery makes room for the rest."""
         return [] if self._lanes == 1 or block.done or self._has_room() else block.take_ready()
 
     def _end(self) -> list[Effect]:
@@ -511,7 +516,7 @@ class RangeReader:
 
 
 def _of_parts(parts: BatchParts, chunk: Chunk) -> tuple[EntryRun | None, DigestError | None]:
-    """As ``entry_run``, of what was verified while it arrived."""
+    """Do the same as ``entry_run`` for entries that were verified while they arrived."""
     run = EntryRun(chunk.next, parts.count, parts.values, parts.offsets) if parts.count else None
     problem = parts.problem
     if problem is None or (run is not None and isinstance(problem, DigestError)):

@@ -57,7 +57,7 @@ FIRST_WINDOW_ENTRIES = 32
 
 
 class RecoveryState(Enum):
-    """SM-6."""
+    """The states of a recovery (SM-6)."""
 
     MARKING = auto()
     FENCING = auto()
@@ -70,8 +70,8 @@ class RecoveryState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryProgress:
-    """The progress of a recovery: the entry to decide next, the last entry that is back on Qa bookies, and on all Qw. Nothing here goes
-    back within a run, so that even bookies that come and go cannot keep up the appearance of progress."""
+    """The progress of a recovery: the entry to decide next, the last entry that is back on Qa bookies, and the last one on all Qw. No
+    number decreases within a run, so that bookies that come and go cannot look like progress."""
 
     state: RecoveryState
     next_entry: int = 0
@@ -91,9 +91,9 @@ class RecoveryProgress:
 class LedgerRecovery:
     """Machine: recovers one ledger and completes ``token`` with its CLOSED metadata, never before that is definite (OP-4, RC-19).
 
-    Fails it with RecoveryFailedError (RecoveryTimeoutError, UnauthorizedError) when the end cannot be decided now,
-    NotEnoughBookiesError when an entry cannot be written back: the ledger stays IN_RECOVERY, everything done so far is harmless, and a new
-    machine may try again (RC-21). NoSuchLedgerError, MetadataConflictError and store errors as they come.
+    It fails with RecoveryFailedError (RecoveryTimeoutError, UnauthorizedError) if the end cannot be decided now, and with
+    NotEnoughBookiesError if an entry cannot be written back. The ledger then stays IN_RECOVERY, everything done so far is harmless, and a
+    new machine may try again (RC-21). NoSuchLedgerError, MetadataConflictError and errors of the store are passed on.
     """
 
     state = Transitions(
@@ -128,7 +128,7 @@ class LedgerRecovery:
         self._new_run()
 
     def _new_run(self) -> None:
-        """Everything one run knows, the private ensembles above all, dies with it (RC-21)."""
+        """Begin a run. Everything a run knows, above all its private ensembles, dies with it (RC-21)."""
         self.state = RecoveryState.MARKING
         self.metadata: LedgerMetadata | None = None
         self.version = -1
@@ -197,7 +197,7 @@ class LedgerRecovery:
         return WriteLedger(self._metadata_request, wanted, self.version)
 
     def _repeat_metadata(self) -> list[Effect]:
-        """META-12: the byte-identical write at the same version; a read is simply asked again."""
+        """Send the byte-identical write at the same version again; a read is simply asked again (META-12)."""
         if self._wanted is not None:
             return [WriteLedger(self._metadata_request, self._wanted, self.version)]
         return [ReadLedger(self._metadata_request)]
@@ -218,15 +218,15 @@ class LedgerRecovery:
             return self._metadata_later()
         self.metadata, self.version = event.metadata, event.version
         if event.metadata.state is LedgerState.CLOSED:
-            return self._done(event.metadata)  # RC-1, RC-18: adopt what was decided, also where this run saw another end
+            return self._done(event.metadata)  # RC-1, RC-18: this run adopts what was decided, even if it saw another end
         return self._closing_conflict(event.metadata) if self.state is RecoveryState.CLOSING else self._mark(event.metadata)
 
     def _stale(self, version: int) -> bool:
-        """META-11, scenario 46: after a conflict only something newer than what lost is an answer."""
+        """Return True if the answer is old: after a conflict, only metadata newer than what lost is an answer (META-11, scenario 46)."""
         return version <= self.version
 
     def _mark(self, stored: LedgerMetadata) -> list[Effect]:
-        """RC-1. D3: nothing is written if the ledger is IN_RECOVERY already, unless the options say so."""
+        """Mark the ledger IN_RECOVERY (RC-1). If it is already, nothing is written unless the options say so (D3)."""
         if stored.state is LedgerState.OPEN:
             return [self._write_metadata(stored.in_recovery())]
         self._found_in_recovery = True
@@ -249,7 +249,7 @@ class LedgerRecovery:
             case _:
                 return self._abort(store_error(self.ledger_id, event.error))
 
-    # --- asking and hearing --------------------------------------------------------------------------------------
+    # --- questions and answers -------------------------------------------------------------------------------------
 
     def _answered(self, event: ReadReply, now_ns: int) -> list[Effect]:
         found = self._requests.take(event.request)
@@ -271,7 +271,8 @@ class LedgerRecovery:
                 return self._end_answer(inquiry, position, event)
 
     def _wait(self, inquiry: Inquiry) -> list[Effect] | None:
-        """RD-13: who cannot be reached is asked again, beyond any number of repeats. None: nobody is like that, or the patience is over."""
+        """Ask bookies that cannot be reached again, beyond any number of repeats (RD-13). Return None if there are none, or the patience is
+        over."""
         pause_ns = self._unreachable.failed(self._now_ns) if inquiry.may_come_back else None
         if pause_ns is None:
             return None
@@ -291,7 +292,7 @@ class LedgerRecovery:
         return [SetTimer("recovery-retry", self._limits.recovery_retry_ns)]
 
     def _ask_again(self) -> list[Effect]:
-        """Unknown replicas get another chance, each within its own budget, while the others are still waited for (RC-5, RC-10)."""
+        """Ask unknown replicas again, each within its own budget, while answers of others are still awaited (RC-5, RC-10)."""
         self._retry_set = False
         match self.state:
             case RecoveryState.FENCING if self._phase is not None:
@@ -306,7 +307,8 @@ class LedgerRecovery:
     # --- fencing -------------------------------------------------------------------------------------------------
 
     def _start_fencing(self, stored: LedgerMetadata) -> list[Effect]:
-        """RC-2: from here on this run reads from this ensemble only, whatever becomes of the metadata or of its own write-backs."""
+        """Fence the last ensemble. From here on this run reads from this ensemble only, whatever becomes of the metadata or of its own
+        write-backs (RC-2)."""
         self.state = RecoveryState.FENCING
         self._read_from = stored.last_fragment.ensemble
         self._first_of_last = stored.last_fragment.first_entry_id
@@ -318,7 +320,7 @@ class LedgerRecovery:
     def _fence_answer(self, position: int, event: ReadReply) -> list[Effect]:
         assert self._phase is not None
         if self.state is not RecoveryState.FENCING:
-            return []  # RC-5: late
+            return []  # RC-5: it is late
         if event.status is Status.UNAUTHORIZED:
             return self._abort(key_refused(self.ledger_id, event.bookie))
         self._phase.heard(position, event)
@@ -332,7 +334,7 @@ class LedgerRecovery:
         return self._after_fence_answer(self._phase)
 
     def _after_fence_answer(self, phase: FencePhase) -> list[Effect]:
-        """RC-5."""
+        """Go on after an answer to a fence request (RC-5)."""
         if phase.covered:
             return self._wait_for_lafr() if phase.lafr.asked else self._fenced(phase)
         if phase.inquiry.exhausted:
@@ -344,7 +346,7 @@ class LedgerRecovery:
         return "" if self.metadata is None else self.metadata.access_note
 
     def _wait_for_lafr(self) -> list[Effect]:
-        """G-12: the LAFR saves reading and nothing else. It is waited for once, briefly, and only while somebody may still name it."""
+        """Wait for the LAFR once, briefly, and only while some bookie may still tell it; it saves reading and nothing else (G-12)."""
         if self._waiting_for_lafr:
             return []
         self._waiting_for_lafr = True
@@ -356,7 +358,7 @@ class LedgerRecovery:
         return self._fenced(self._phase)
 
     def _fenced(self, phase: FencePhase) -> list[Effect]:
-        """RC-6, RC-7, G-12."""
+        """Begin to read once the ensemble is fenced (RC-6, RC-7, G-12)."""
         assert self.metadata is not None
         self.state = RecoveryState.READING
         self.base, self.frozen = phase.base, phase.frozen
@@ -387,14 +389,15 @@ class LedgerRecovery:
         return effects
 
     def _may_ask(self) -> bool:
-        """RC-8: a window of entries in flight. WR-15: what is read must not pile up before slow bookies, but with nothing left to commit
-        it does not wait for a bookie that will perhaps never answer (RC-11)."""
+        """Return True if the next entry may be asked for: there is a window of entries in flight (RC-8). Entries must not pile up before
+        slow bookies (WR-15), but with nothing left to commit this does not wait for a bookie that may never answer (RC-11)."""
         assert self.writer is not None
         in_window = self._next_to_ask < self._next_to_decide + self._window_entries()
         return in_window and (self.writer.idle or self.writer.unretired_bytes < self._limits.unretired_bytes_max)
 
     def _window_entries(self) -> int:
-        """As many as the limit allows, fewer of large entries (all copies of a window must fit in memory) and while no size is known."""
+        """Return the size of the window: as many entries as the limit allows, but fewer of large entries (all copies of a window must fit
+        in memory) and while no size is known."""
         limit = self._limits.recovery_window_entries
         if not self._largest_bytes:
             return min(limit, FIRST_WINDOW_ENTRIES)
@@ -402,11 +405,11 @@ class LedgerRecovery:
         return max(1, min(limit, self._limits.read_window_bytes // window_bytes))
 
     def _ask(self, question: EntryInquiry, position: int) -> SendRead:
-        """RC-8, RC-9: with the fence flag, so that whoever denies the entry will never take it from the old writer."""
+        """Ask for an entry with the fence flag, so that a bookie which denies it will never take it from the old writer (RC-8, RC-9)."""
         return self._requests.fence_read(question, position, question.entry_id)
 
     def _ask_more(self, question: EntryInquiry) -> list[Effect]:
-        """RC-8: the whole write set at once, or one replica after the other."""
+        """Ask the whole write set at once, or one replica after the other (RC-8)."""
         if not self.options.sequential_reads:
             return [self._ask(question, p) for p in question.take()]
         wanted = not question.asked and not question.recoverable and not question.absent(self._denials_needed())
@@ -414,7 +417,7 @@ class LedgerRecovery:
 
     def _entry_answer(self, question: EntryInquiry, position: int, event: ReadReply, now_ns: int) -> list[Effect]:
         if self._questions.get(question.entry_id) is not question:
-            return []  # decided, or beyond the end (RC-8): not even an error counts
+            return []  # the entry is decided, or beyond the end (RC-8), where not even an error counts
         response = event.response
         body = response.body if isinstance(response, ReadResponse) and event.status is Status.OK else None
         entry = self._requests.entry(body, question.entry_id)
@@ -427,7 +430,7 @@ class LedgerRecovery:
         return self._ask_more(question) + self._decide(now_ns)
 
     def _decide(self, now_ns: int) -> list[Effect]:
-        """RC-10, in entry order."""
+        """Decide entries in their order (RC-10)."""
         effects: list[Effect] = []
         while self.state is RecoveryState.READING and (question := self._questions.get(self._next_to_decide)) is not None:
             if question.entry is not None:
@@ -449,17 +452,18 @@ class LedgerRecovery:
         return effects + (self._ask_ahead() if self.state is RecoveryState.READING else self._maybe_close())
 
     def _denies(self, status: Status) -> bool:
-        """RC-11."""
+        """Return True if the answer is a definite denial (RC-11)."""
         return status in DENIALS
 
     def _denials_needed(self) -> int:
-        """QC (Q-2): fewer would leave room for an ack quorum that has the entry; more may never come (RC-11)."""
+        """The number of denials that rule an ack quorum out, QC (Q-2). Fewer leave room for a quorum that has the entry; more may never
+        come (RC-11)."""
         return self._distribution.denials_needed
 
     # --- writing back ------------------------------------------------------------------------------------------------
 
     def _write_back(self, entry: layout.Entry, now_ns: int) -> list[Effect]:
-        """RC-13: payload and running length as read, the frozen LAC, the recovery flag."""
+        """Write an entry back with the payload and running length that were read, the frozen LAC, and the recovery flag (RC-13)."""
         assert self.writer is not None
         if entry.entry_id != self.writer.last_add_pushed + 1:
             raise AssertionError(f"write-back of entry {entry.entry_id} after {self.writer.last_add_pushed} (RC-13)")
@@ -476,7 +480,8 @@ class LedgerRecovery:
         return effects + (self._ask_ahead() if self.state is RecoveryState.READING else self._maybe_close())
 
     def _of_writer(self, effects: list[Effect]) -> list[Effect]:
-        """RC-14: write-backs complete into this machine, no application hears of them. RC-15: without bookies for them, no close."""
+        """Take the effects of the write-backs. They complete into this machine, and no application hears of them (RC-14). Without bookies
+        for them, there is no close (RC-15)."""
         assert self.writer is not None
         passed: list[Effect] = [e for e in effects if not isinstance(e, Complete | Fail)]
         if self.writer.state is WriterState.OPEN:
@@ -486,7 +491,7 @@ class LedgerRecovery:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _end_before(self, question: EntryInquiry) -> list[Effect]:
-        """RC-10: the ledger ends before this entry. What else is in flight no longer matters (RC-8)."""
+        """Settle that the ledger ends before this entry (RC-10). Other requests in flight no longer matter (RC-8)."""
         assert self.metadata is not None
         self.state = RecoveryState.DRAINING
         self._questions.clear()
@@ -495,7 +500,8 @@ class LedgerRecovery:
         return self._end.start()
 
     def _barrier_lac(self) -> int:
-        """RC-11a: the slot means LAC, in a guaranteed ledger LAFR; nothing may be claimed there that is not so."""
+        """Return the LAC for the barrier. The slot means LAC, or LAFR in a guaranteed ledger, and must not claim more than is true
+        (RC-11a)."""
         assert self.metadata is not None
         return self.base if self.metadata.guaranteed else self.frozen
 
@@ -512,7 +518,8 @@ class LedgerRecovery:
         return self._maybe_close() if end.ready else self._arm_retry(inquiry)
 
     def _maybe_close(self) -> list[Effect]:
-        """RC-17: every write-back is done (G-13: on its whole write set), the length is known, the barrier holds."""
+        """Close the ledger once every write-back is done (G-13: on its whole write set), the length is known, and the barrier holds
+        (RC-17)."""
         if self.state is not RecoveryState.DRAINING or self.writer is None or self._end is None:
             return []
         if not self._end.ready or not self.writer.idle:
@@ -526,7 +533,7 @@ class LedgerRecovery:
         return closing_metadata(stored, self._end.last, self._end.length, self.writer.private_changes)
 
     def _closing_conflict(self, stored: LedgerMetadata) -> list[Effect]:
-        """RC-18, the rows that are not CLOSED."""
+        """Handle a closing compare-and-set that lost to metadata that is not CLOSED (RC-18)."""
         if stored.state is LedgerState.OPEN:
             return self._abort(
                 MetadataConflictError(f"ledger {self.ledger_id} was opened again while it was being recovered", ledger=self.ledger_id)
@@ -537,7 +544,8 @@ class LedgerRecovery:
         return self._begin_again()
 
     def _begin_again(self) -> list[Effect]:
-        """RC-18: the last fragment is not the one that was read, which only a foreign tool can do (RR-12). A new run, once."""
+        """Begin a new run, once, because the last fragment is not the one that was read. Only a foreign tool can cause this
+        (RC-18, RR-12)."""
         message = f"ledger {self.ledger_id}: another program changed the last fragment during recovery"
         if self._begun_again:
             return self._abort(MetadataConflictError(f"{message}, twice", ledger=self.ledger_id))
@@ -550,7 +558,7 @@ class LedgerRecovery:
         return [Complete(self._token, closed)]
 
     def _abort(self, error: BkError) -> list[Effect]:
-        """RC-21."""
+        """Stop the recovery; the ledger stays IN_RECOVERY (RC-21)."""
         self._stop(RecoveryState.ABORTED)
         return [Fail(self._token, error)]
 

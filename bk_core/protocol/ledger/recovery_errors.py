@@ -9,10 +9,11 @@ from bk_core.protocol.wire.messages import Status
 
 
 def undecided(ledger_id: int, why: str, inquiry: Inquiry, digest_note: str = "", tried: str = "") -> BkError:
-    """Nothing but silence is reported as a timeout, a refused key as a refused key, everything else as a failed recovery.
+    """Return the error of a recovery that could not decide. If there was nothing but silence it is a timeout, if a key was refused it says
+    so, and else the recovery failed.
 
-    ``digest_note`` stands behind what was answered well, but with a body that does not fit its digest. ``tried``: for how long bookies were
-    asked that could not be reached (RD-13).
+    ``digest_note`` follows the answers with status OK whose body does not fit its digest. ``tried`` tells for how long bookies were asked
+    that could not be reached (RD-13).
     """
     unknown = sorted(inquiry.unknown.items())
     for position, status in unknown:

@@ -1,4 +1,4 @@
-"""The options of a recovery. Every combination is safe; they differ in cost and in which bookies they get on with."""
+"""The options of a recovery. Every combination is safe; they differ in cost and in the bookies that they work with."""
 
 from __future__ import annotations
 

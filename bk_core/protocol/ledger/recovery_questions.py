@@ -1,8 +1,8 @@
-"""The questions of a recovery to bookies, and the sum of the answers so far. Bookkeeping only: nothing here sends or decides to close.
+"""The questions of a recovery to bookies, and the answers so far. This is bookkeeping only: nothing here sends or decides to close.
 
-An inquiry is the same request put to several positions of one ensemble. An answer is good, a denial (RC-10), or unknown (RC-11). A position
-with an unknown answer may be asked again, ``repeats_max`` times each, while others are still silent: a bookie that hangs must not use
-up the patience meant for one that was busy (RC-5, RC-10).
+An inquiry is the same request to several positions of one ensemble. An answer is good, a denial (RC-10), or unknown (RC-11). A position
+with an unknown answer may be asked again, ``repeats_max`` times each, while others are still silent: a bookie that hangs must not use up
+the patience meant for one that was busy (RC-5, RC-10).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class Inquiry:
     repeats: dict[int, int] = field(default_factory=dict)
 
     def take(self, count: int | None = None) -> list[int]:
-        """The next ``count`` positions to ask (all, if None); they count as asked from now on."""
+        """Return the next ``count`` positions to ask (all, if None), and count them as asked."""
         end = len(self.left) if count is None else count
         taken, self.left = self.left[:end], self.left[end:]
         self.asked.update(taken)
         return taken
 
     def answered(self, position: int) -> None:
-        """The one answer of ``position`` is here; what it means is for the caller to add."""
+        """Note that the one answer of ``position`` is here; the caller adds its meaning."""
         self.asked.discard(position)
 
     def repeatable(self) -> list[int]:
         return sorted(p for p in self.unknown if self.repeats.get(p, 0) < self.repeats_max)
 
     def again(self) -> list[int]:
-        """The unknown positions whose turn it is to be asked again; they count as asked from now on."""
+        """Return the unknown positions whose turn it is to be asked again, and count them as asked."""
         positions = self.repeatable()
         for position in positions:
             del self.unknown[position]
@@ -50,11 +50,11 @@ class Inquiry:
 
     @property
     def may_come_back(self) -> bool:
-        """RD-13: somebody who could not be reached may still decide it."""
+        """True if a bookie that could not be reached may still decide it (RD-13)."""
         return Status.UNAVAILABLE in self.unknown.values()
 
     def forgive(self) -> None:
-        """RD-13: who could not be reached may be asked once more, whatever the budget."""
+        """Let the bookies that could not be reached be asked once more, whatever the budget (RD-13)."""
         for position, status in self.unknown.items():
             if status is Status.UNAVAILABLE:
                 self.repeats[position] = min(self.repeats.get(position, 0), self.repeats_max - 1)
@@ -71,7 +71,8 @@ class Inquiry:
 
 @dataclass(slots=True, eq=False)
 class FenceInquiry(Inquiry):
-    """RC-4. ``heard`` maps each position known to be fenced to the LAC it gave, -1 if it gave none (Q-4: OK and denials are heard)."""
+    """The request to fence (RC-4). ``heard`` maps each position known to be fenced to the LAC it gave, or -1 if it gave none; OK and
+    denials are heard (Q-4)."""
 
     heard: dict[int, int] = field(default_factory=dict)
 
@@ -82,14 +83,14 @@ class FenceInquiry(Inquiry):
 
 @dataclass(slots=True, eq=False)
 class LafrInquiry(Inquiry):
-    """G-12, G-22: the explicit-LAC slots of a guaranteed ledger. Best effort: never repeated, never needed."""
+    """The request for the explicit LACs of a guaranteed ledger (G-12, G-22). It is best effort: never repeated, never needed."""
 
     highest: int = -1
 
 
 @dataclass(slots=True, eq=False)
 class EntryInquiry(Inquiry):
-    """RC-8, RC-10: one entry in its write set."""
+    """The request for one entry to its write set (RC-8, RC-10)."""
 
     entry_id: int = -1
     denied: set[int] = field(default_factory=set)
@@ -97,23 +98,24 @@ class EntryInquiry(Inquiry):
 
     @property
     def recoverable(self) -> bool:
-        """RC-10, D2: one verified copy is enough."""
+        """True if one verified copy is there, which is enough (RC-10, D2)."""
         return self.entry is not None
 
     def absent(self, denials_needed: int) -> bool:
-        """RC-10: so many promised never to take it that no ack quorum can exist any more. Unknown answers are not among them (RC-11)."""
+        """True if so many bookies promised never to take the entry that no ack quorum can exist any more (RC-10). Unknown answers are not
+        among them (RC-11)."""
         return len(self.denied) >= denials_needed
 
 
 @dataclass(slots=True, eq=False)
 class LengthInquiry(Inquiry):
-    """RC-16: the header of the last entry, which is committed."""
+    """The request for the header of the last entry, which is committed (RC-16)."""
 
     entry_id: int = -1
 
 
 @dataclass(slots=True, eq=False)
 class BarrierInquiry(Inquiry):
-    """RC-11a: who has proved by a journaled request that its fence mark is durable."""
+    """The bookies that proved, by a journaled request, that their fence mark is durable (RC-11a)."""
 
     confirmed: set[int] = field(default_factory=set)

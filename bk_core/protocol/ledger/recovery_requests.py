@@ -1,4 +1,4 @@
-"""The requests of one recovery and how its answers are read: numbers, keys and digests in one place."""
+"""Makes the requests of one recovery and reads their answers: numbers, keys and digests are in one place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bk_core.protocol.wire.messages import LAST_ENTRY, ReadLacRequest, ReadLacRe
 
 
 class RecoveryRequests:
-    """Numbers requests across all runs of a machine, so that answers to an abandoned run find nobody (SM-3)."""
+    """Numbers the requests across all runs of a machine, so that the answers to an abandoned run match no request (SM-3)."""
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
@@ -31,11 +31,11 @@ class RecoveryRequests:
         self._hmac_key = digests.hmac_key(metadata.password)
 
     def forget(self) -> None:
-        """Every answer that is still to come is to be ignored."""
+        """Ignore every answer that is still to come."""
         self._outstanding.clear()
 
     def take(self, request: int) -> tuple[Inquiry, int] | None:
-        """The inquiry and position that this answers. None if nobody waits for it."""
+        """Return the inquiry and position that this answers, or None if no request waits for it."""
         return self._outstanding.pop(request, None)
 
     def _send(self, request: int, inquiry: Inquiry, position: int, message: Request) -> SendRead:
@@ -45,32 +45,33 @@ class RecoveryRequests:
     # --- what is sent ------------------------------------------------------------------------------------------------
 
     def fence_read(self, inquiry: Inquiry, position: int, entry_id: int | None) -> SendRead:
-        """RC-4 (``entry_id`` None: the last entry) and RC-8: with the fence flag and the key; single entries at high priority."""
+        """Return a read with the fence flag and the key: of the last entry if ``entry_id`` is None (RC-4), else of one entry at high
+        priority (RC-8)."""
         number = self.number()
         wanted = LAST_ENTRY if entry_id is None else entry_id
         message = ReadRequest(number, self.ledger_id, wanted, True, entry_id is not None, self._master_key)
         return self._send(number, inquiry, position, message)
 
     def plain_read(self, inquiry: Inquiry, position: int, entry_id: int) -> SendRead:
-        """RC-16: of an entry that is committed for certain; a denial of it would prove nothing and is not looked at."""
+        """Return a read of an entry that is committed for certain. A denial of it would prove nothing and is ignored (RC-16)."""
         number = self.number()
         return self._send(number, inquiry, position, ReadRequest(number, self.ledger_id, entry_id))
 
     def read_explicit_lac(self, inquiry: Inquiry, position: int) -> SendRead:
-        """G-22."""
+        """Return a request for the explicit LAC (G-22)."""
         number = self.number()
         return self._send(number, inquiry, position, ReadLacRequest(number, self.ledger_id))
 
     def write_lac(self, inquiry: Inquiry, position: int, lac: int) -> SendRead:
-        """RC-11a. A value below the one stored costs only freshness."""
+        """Return a request to store a LAC (RC-11a). A value below the stored one costs only freshness."""
         number = self.number()
         body = layout.encode_lac_packet(self.ledger_id, lac, self._digest_type, self._hmac_key)
         return self._send(number, inquiry, position, WriteLacRequest(number, self.ledger_id, lac, self._master_key, body))
 
-    # --- what comes back ---------------------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------------
 
     def entry(self, body: bytes | None, entry_id: int | None) -> layout.Entry | None:
-        """RD-8, RC-12: the entry if the copy is the one asked for (None: any entry) and its digest fits."""
+        """Return the entry if the copy is the one asked for (None: any entry) and its digest fits (RD-8, RC-12)."""
         if body is None:
             return None
         try:
@@ -79,7 +80,7 @@ class RecoveryRequests:
             return None
 
     def explicit_lac(self, response: Response | None) -> int:
-        """The checked explicit LAC in an answer, -1 if there is none. Bookies attach it to failures too (wire-protocol.md 8.8)."""
+        """Return the checked explicit LAC in an answer, or -1. Bookies attach it to failures too (wire-protocol.md 8.8)."""
         if not isinstance(response, ReadLacResponse) or response.lac_body is None:
             return -1
         try:

@@ -1,4 +1,5 @@
-"""In which order the replicas of an entry are asked (RD-2), and the figures that put slow and failing bookies last (metadata.md 5.7)."""
+"""The order in which the replicas of an entry are asked (RD-2), and the figures that put slow and failing bookies last
+(metadata.md 5.7)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ RECENT_NS = 60_000_000_000
 
 
 class Standing(IntEnum):
-    """Better ones are asked first."""
+    """The standing of a bookie. Bookies of a better one are asked first."""
 
     HEALTHY = 0
     FAILED = 1
@@ -24,7 +25,7 @@ class Standing(IntEnum):
 
 
 class Rank(NamedTuple):
-    """Sort key of a bookie: its standing, and among those that failed the time of the last failure, the earlier the better."""
+    """The sort key of a bookie: its standing, and among those that failed the time of the last failure, the earlier the better."""
 
     standing: Standing
     failed_at_ns: int = 0
@@ -34,14 +35,16 @@ HEALTHIEST = Rank(Standing.HEALTHY)
 
 
 def everybody_healthy(bookie: BookieId) -> Rank:
-    """The rank without any figures: plain write-set order."""
+    """Return the rank without any figures, which leaves the order of the write set."""
     return HEALTHIEST
 
 
 class ReplicaOrder:
-    """RD-2 for one handle. ``start`` is the sticky position, drawn at random by the caller; None, or striping: not sticky.
+    """The order for the reads of one handle (RD-2). ``start`` is the sticky position, which the caller draws at random. With None, or with
+    striping, there is none.
 
-    ``rank`` is asked anew for each entry. Machines of one handle share one order, so that all of them move on from a bookie that failed.
+    ``rank`` is asked again for each entry. The machines of one handle share one order, so that all of them move on from a bookie that
+    failed.
     """
 
     def __init__(self, distribution: Distribution, start: int | None = None, rank: Callable[[BookieId], Rank] = everybody_healthy) -> None:
@@ -56,16 +59,16 @@ class ReplicaOrder:
         return self._sticky
 
     def positions(self, entry_id: int, ensemble: Sequence[BookieId], turn: int = 0) -> list[int]:
-        """The write set of ``entry_id``, best replica first. Positions, never bookies: a bookie may stand twice in an old ensemble
-        (scenario 60). ``turn``: sticky, so many positions behind the one that is preferred."""
+        """Return the write set of ``entry_id``, best replica first. These are positions and never bookies, because a bookie may stand twice
+        in an old ensemble (scenario 60). With a sticky order, it begins ``turn`` positions behind the preferred one."""
         order = self._natural(entry_id, turn)
         ranks = {position: self._rank(ensemble[position]) for position in order}
-        return sorted(order, key=ranks.__getitem__)  # stable: equals keep their place
+        return sorted(order, key=ranks.__getitem__)  # stable, so equals keep their place
 
     def first(self, entry_id: int, ensemble: Sequence[BookieId], turn: int, tried: Container[int]) -> int | None:
-        """The first of ``positions`` that is not ``tried``."""
+        """Return the first of ``positions`` that is not ``tried``."""
         order = [position for position in self._natural(entry_id, turn) if position not in tried]
-        if order and self._rank(ensemble[order[0]]) == HEALTHIEST:  # then nothing goes before it
+        if order and self._rank(ensemble[order[0]]) == HEALTHIEST:  # then no other one goes before it
             return order[0]
         return min(order, key=lambda position: self._rank(ensemble[position]), default=None)
 
@@ -76,13 +79,13 @@ class ReplicaOrder:
         return [(self._sticky + turn + k) % size for k in range(size)]
 
     def failed(self, position: int) -> None:
-        """RD-2: any read error moves the sticky position behind the one that failed, so two errors of one bookie move it once."""
+        """Note a read error: it moves the sticky position behind the one that failed, so two errors of one bookie move it once (RD-2)."""
         if self._sticky is not None:
             self._sticky = (position + 1) % self._distribution.ensemble_size
 
 
 class ReadHistory:
-    """The outcomes of reads at each bookie lately. The world feeds it and tells the time (SM-4)."""
+    """The outcomes of recent reads at each bookie. The world feeds it and tells the time (SM-4)."""
 
     def __init__(self, slow_ns: int, recent_ns: int = RECENT_NS) -> None:
         self._slow_ns = slow_ns
@@ -91,7 +94,8 @@ class ReadHistory:
         self._slow: dict[BookieId, int] = {}
 
     def note(self, bookie: BookieId, status: Status, elapsed_ns: int, now_ns: int) -> None:
-        """One read was answered, or given up. Denials are good answers here: a striped or late bookie has nothing to be ashamed of."""
+        """Note that one read was answered or given up. Denials count as good answers here, because a striped or late bookie may rightly
+        lack an entry."""
         if status is Status.TIMEOUT or elapsed_ns >= self._slow_ns:
             self._slow[bookie] = now_ns
         elif status in (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER):

@@ -13,7 +13,8 @@ ADD_FRAME_PREFIX_BYTES = 28  # v2 add: length, header word, master key; the entr
 
 
 def largest_of(offsets: BytesLike, total: int) -> int:
-    """Bytes of the largest entry of a run with these native int64 offsets. InvalidArgumentError unless they rise from 0 to ``total``."""
+    """Return the bytes of the largest entry of a run with these native int64 offsets. Raises InvalidArgumentError unless they rise from 0
+    to ``total``."""
     try:
         _, _, end, largest = kernels.measure_run(offsets)
     except InvalidArgumentError as cause:
@@ -25,7 +26,7 @@ def largest_of(offsets: BytesLike, total: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddRun:
-    """``count`` packaged adds from ``first_entry_id``: v2 frames back to back, made once and sent to every bookie (WR-3).
+    """``count`` packaged adds from ``first_entry_id`` on: v2 frames back to back, made once and sent to every bookie (WR-3).
 
     ``offsets`` are ``count + 1`` byte positions in ``frames``.
     """
@@ -43,31 +44,31 @@ class AddRun:
         return self.first_entry_id + self.count - 1
 
     def body(self, index: int) -> memoryview:
-        """The entry body (header, digest, payload) of one entry."""
+        """Return the entry body (header, digest, payload) of one entry."""
         return memoryview(self.frames)[self.offsets[index] + ADD_FRAME_PREFIX_BYTES : self.offsets[index + 1]]
 
     def count_for(self, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> int:
-        """The number of ``indices`` for these arguments."""
+        """Return the number of ``indices`` for these arguments."""
         rounds, rest = divmod(self.count - start, ensemble_size)
         first = self.first_entry_id + start + rounds * ensemble_size
         last_round = ((position - entry) % ensemble_size < write_quorum_size for entry in range(first, first + rest))
         return rounds * write_quorum_size + sum(last_round)
 
     def frames_v3_for(self, position: int, start: int, ensemble_size: int, write_quorum_size: int, first_number: int) -> memoryview:
-        """The same as ``frames_for``, as v3 requests with consecutive numbers."""
+        """Return the frames of ``frames_for`` as v3 requests with consecutive numbers."""
         quorums = position, ensemble_size, write_quorum_size
         ids = self.ledger_id, first_number
         flags = self.recovery, self.deferred_sync
         return memoryview(kernels.frame_adds_v3(self.frames, self.offsets, start, self.first_entry_id, *quorums, *ids, *flags))
 
     def indices(self, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> Iterator[int]:
-        """Indices from ``start`` of the entries whose write set has ``position``."""
+        """Yield the indices from ``start`` on of the entries whose write set has ``position``."""
         for index in range(start, self.count):
             if (position - self.first_entry_id - index) % ensemble_size < write_quorum_size:
                 yield index
 
     def frames_for(self, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> list[memoryview]:
-        """v2 frames for one position, as one buffer or, if there are none, no buffer; without striping it is no copy."""
+        """Return the v2 frames for one position, as one buffer or, if there are none, no buffer. Without striping this makes no copy."""
         if ensemble_size == write_quorum_size:
             return [memoryview(self.frames)[self.offsets[start] :]]
         quorums = position, ensemble_size, write_quorum_size
@@ -79,7 +80,7 @@ class AddRun:
 class EntryRun:
     """``count`` verified entries: payload i is ``values[offsets[i]:offsets[i + 1]]``. ``values`` are bytes or a read-only memoryview.
 
-    What readers hand out are consecutive entries; ``step`` is above 1 only inside the machine that reads a striped ledger.
+    Readers hand out consecutive entries; ``step`` is above 1 only inside the machine that reads a striped ledger.
     """
 
     first_entry_id: int
@@ -101,7 +102,7 @@ class EntryRun:
         return [bytes(v[o[i] : o[i + 1]]) for i in range(self.count)]
 
     def split(self, last: int) -> tuple[EntryRun | None, EntryRun | None]:
-        """The entries up to ``last`` and those behind it; both share ``values``. None where there are none."""
+        """Return the entries up to ``last`` and those behind it, None where there are none. Both share ``values``."""
         count = min(max(0, (last - self.first_entry_id) // self.step + 1), self.count)
         if count in (0, self.count):
             return (self, None) if count else (None, self)
@@ -112,7 +113,7 @@ class EntryRun:
         )
 
     def up_to(self, last: int) -> EntryRun | None:
-        """The entries up to ``last``; None if there are none."""
+        """Return the entries up to ``last``, or None if there are none."""
         if self.last_entry_id <= last:
             return self
         count = (last - self.first_entry_id) // self.step + 1

@@ -1,8 +1,8 @@
-"""Following a ledger that is being written (LC-5..LC-8).
+"""Follows a ledger that is being written (LC-5..LC-8).
 
-Theory of operation. The machine is always at one of four things: reading what is known to be confirmed, polling for more, pausing, or
-waiting for a recovery to end. Whatever the bookies say or do not say, only CLOSED metadata ends it (LC-8); the world feeds it
-``MetadataChanged`` from a watch (LC-7), and where a watch could have been missed it reads the metadata itself.
+Theory of operation. The machine always does one of four things: it reads what is known to be confirmed, polls for more, pauses, or waits
+for a recovery to end. Whatever the bookies say or do not say, only CLOSED metadata ends it (LC-8). The world feeds it ``MetadataChanged``
+from a watch (LC-7), and where a watch could have been missed it reads the metadata itself.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ UNCONSUMED_MAX = 256  # runs that were handed out and not taken
 
 
 class Tail:
-    """Machine: entries from ``first`` on, as they are confirmed, until the ledger is CLOSED and all are there.
+    """Machine: hands out the entries from ``first`` on, as they are confirmed, until the ledger is CLOSED and all are handed out.
 
-    Effects for the world as those of RangeReader: ``Complete("run", EntryRun)`` in order, ``Complete("heard", lac)``,
-    ``Complete("metadata", (metadata, version))``; the end is ``Complete("end")``, or ``Fail("end", error)``: what reading a confirmed entry
-    fails with, UnauthorizedError, NoSuchLedgerError. With ``deliver`` False it reads nothing and only tells the LAC once it has reached
-    ``first``. ``known`` is the LAC to start from.
+    Its effects for the world are those of RangeReader: ``Complete("run", EntryRun)`` in order, ``Complete("heard", lac)``,
+    ``Complete("metadata", (metadata, version))``. The end is ``Complete("end")`` or ``Fail("end", error)``, where the error is that of
+    reading a confirmed entry, UnauthorizedError or NoSuchLedgerError. With ``deliver`` False it reads nothing, and only tells the LAC once
+    it has reached ``first``. ``known`` is the LAC to start from.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Tail:
         self._next_request = 1
         self._look: int | None = None
         self._looked_lately = False
-        self._pausing = False  # the pause since the last poll began is not over
+        self._pausing = False  # True until the pause since the last poll is over
         self._ahead = ReadAhead(self._limits, metadata.ensemble_size if distribution.striped else 1, sizes or EntrySizes(metadata))
         self._finished = False
 
     def _known(self, lac: int) -> None:
-        """Take in what the handle learned before, which counts even during a recovery."""
+        """Take in what the handle learned before; this counts even during a recovery."""
         if not self._view.is_closed:
             self._view.last_add_confirmed = max(self._view.last_add_confirmed, lac)
 
@@ -77,13 +77,13 @@ class Tail:
     def last_add_confirmed(self) -> int:
         return self._view.last_add_confirmed
 
-    # --- what the world calls --------------------------------------------------------------------------------------
+    # --- calls of the world --------------------------------------------------------------------------------------------
 
     def start(self) -> list[Effect]:
         return self._step()
 
     def consumed(self) -> list[Effect]:
-        """The caller took one run."""
+        """Note that the caller took one run."""
         if self._reader is not None:
             return self._take(self._reader.consumed())
         self._ahead.consumed()
@@ -109,7 +109,7 @@ class Tail:
             return self._take(self._reader.handle(event, now_ns))
         return []
 
-    # --- what to do next -----------------------------------------------------------------------------------------------
+    # --- the next step -------------------------------------------------------------------------------------------------
 
     def _step(self) -> list[Effect]:
         if self._finished or self._reader is not None or self._poll is not None:
@@ -126,7 +126,7 @@ class Tail:
         return self._ask()
 
     def _finish(self) -> list[Effect]:
-        """LC-8: CLOSED and the last entry handed out; without delivery, the entry waited for."""
+        """End if the ledger is CLOSED and its last entry was handed out; without delivery, end at the entry waited for (LC-8)."""
         self._finished = True
         return [Complete("end")]
 
@@ -148,7 +148,7 @@ class Tail:
         return self._take(self._reader.start())
 
     def _ask(self) -> list[Effect]:
-        """LC-5. Polls that bring nothing come at most once a pause, whatever makes bookies answer at once (R30)."""
+        """Read, poll or pause. Polls that bring nothing come at most once a pause, whatever makes bookies answer at once (LC-5, R30)."""
         view = self._view
         self._poll = LongPoll(
             view.ledger_id,
@@ -165,14 +165,14 @@ class Tail:
         return [SetTimer(PAUSE, self._limits.tail_pause_ns), *self._take(self._poll.start())]
 
     def _polled_from(self) -> int:
-        """LC-5: the LAC, also when an entry further ahead is wanted. A bookie of Apache's forgets who waits at the first advance of the LAC
-        even if that does not reach what is waited for, and then answers only when the time is up."""
+        """The LAC, even if an entry further ahead is wanted. An Apache bookie drops a waiting poll at the first advance of the LAC, even if
+        that does not reach what the poll waits for, and then answers only when the time is up (LC-5)."""
         return self._view.last_add_confirmed
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def _take(self, effects: list[Effect]) -> list[Effect]:
-        """Effects of the poll or reader at work: what is meant for this machine is dealt with, the rest goes on."""
+        """Take the effects of the poll or reader at work: handle those meant for this machine and pass the others on."""
         out: list[Effect] = []
         for effect in effects:
             match effect:
@@ -199,7 +199,7 @@ class Tail:
         return out
 
     def _is_past_the_end(self) -> bool:
-        """True if the close of the ledger cut off what could not be read; the alarm has been raised (OP-6)."""
+        """Return True if the close of the ledger cut off entries that could not be read; the alarm has been raised (OP-6)."""
         return self._view.is_closed and self._next > self._view.last_add_confirmed
 
     def _on_read(self) -> list[Effect]:
@@ -210,13 +210,13 @@ class Tail:
         return self._step()
 
     def _drop_poll(self) -> None:
-        """LC-7: its answers are not known any more."""
+        """Forget the poll, so that its answers are ignored (LC-7)."""
         if self._poll is not None:
             self._next_request = self._poll.next_request
             self._poll = None
 
     def _on_poll(self, result: PollResult) -> list[Effect]:
-        """LC-6: the piggybacked entry is as good as one that was read."""
+        """Take the result of a poll. A piggybacked entry is as good as one that was read (LC-6)."""
         self._drop_poll()
         effects: list[Effect] = []
         if result.lac is not None and self._view.heard(result.lac):
@@ -231,7 +231,8 @@ class Tail:
         return effects + self._step()
 
     def _on_poll_failed(self, error: Exception) -> list[Effect]:
-        """LC-8: bookies that fail or deny are no end. They may have left the ensemble, so the metadata is read again (R29)."""
+        """Go on after a failed poll. Bookies that fail or deny do not end the ledger (LC-8); they may have left the ensemble, so the
+        metadata is read again (R29)."""
         self._drop_poll()
         if isinstance(error, UnauthorizedError):
             self._finished = True
@@ -260,7 +261,7 @@ class Tail:
         return [Complete("metadata", (read.metadata, read.version)), *self._on_metadata(read.metadata, read.version, changed, now_ns)]
 
     def _on_metadata(self, metadata: LedgerMetadata, version: int, event: MetadataChanged, now_ns: int) -> list[Effect]:
-        """OP-6, LC-7: a poll is bound to the ensemble and the state it was sent under."""
+        """Take newer metadata, and drop the poll, which is bound to the ensemble and the state it was sent under (OP-6, LC-7)."""
         if version <= self._view.version:
             return []
         effects: list[Effect] = [*self._view.adopt(metadata, version)]

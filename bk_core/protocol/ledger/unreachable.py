@@ -1,4 +1,4 @@
-"""Asking again while the bookies that may know cannot be reached (RD-13)."""
+"""Asks again while the bookies that may have an entry cannot be reached (RD-13)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import Status
 
-# That nobody answered in time says as little about an entry as that nobody could be asked.
+# No answer in time says as little about an entry as a bookie that cannot be asked.
 SILENT = frozenset({Status.UNAVAILABLE, Status.TIMEOUT})
 DENIALS = frozenset({Status.NO_ENTRY, Status.NO_LEDGER})
 
 
 def only_unreachable(statuses: Iterable[Status | None], *, denials_count: bool) -> bool:
-    """RD-13: somebody could not be reached, and nobody else had anything better than silence, or a denial if those count.
+    """Return True if some bookie could not be reached, and the others gave nothing better than silence, or a denial if denials count
+    (RD-13).
 
     None stands for a bad copy, which is never silence (RD-8).
     """
@@ -44,7 +45,8 @@ class Unreachable:
         return self._patience_ns / 1e9
 
     def failed(self, now_ns: int) -> int | None:
-        """Nobody could be reached. How long to wait before they are asked again, at least 1 ns; None: the patience is over."""
+        """Note that nobody could be reached. Return the time to wait before asking again, at least 1 ns, or None if the
+        patience is over."""
         if self._since_ns is None:
             self._since_ns = now_ns
         self._now_ns = now_ns
@@ -55,11 +57,11 @@ class Unreachable:
         return max(1, min(pause, left))
 
     def answered(self) -> None:
-        """Somebody answered: the patience is whole again."""
+        """Note that somebody answered, so that the whole patience is available again."""
         self._since_ns, self._pause_ns = None, self._first_ns
 
     def __str__(self) -> str:
-        """For the end of a message; empty where nothing was asked again."""
+        """Return a text for the end of a message; it is empty where nothing was asked again."""
         if self._since_ns is None or self._now_ns <= self._since_ns:
             return ""
         return f"; asked again for {(self._now_ns - self._since_ns) / 1e9:.1f} s"

@@ -1,4 +1,4 @@
-"""One reader's knowledge of a ledger: its newest metadata, and how far it may read (OP-6, RD-1, RD-9, LC-4)."""
+"""A reader's knowledge of a ledger: its newest metadata, and how far it may read (OP-6, RD-1, RD-9, LC-4)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class LedgerView:
 
     @property
     def held_back(self) -> bool:
-        """Nothing that bookies say about the LAC counts until the ledger is CLOSED."""
+        """True while nothing that bookies say about the LAC counts, which is until the ledger is CLOSED."""
         return self._hold_back and self.metadata.state is LedgerState.IN_RECOVERY
 
     def adopt(self, metadata: LedgerMetadata, version: int) -> list[Log]:
-        """OP-6, META-11: take newer metadata, never older. CLOSED sets the LAC even if that lowers it, with an alarm."""
+        """Take newer metadata, never older (OP-6, META-11). CLOSED sets the LAC even if that lowers it, with an alarm."""
         if version <= self.version:
             return []
         before = self.last_add_confirmed
@@ -43,25 +43,27 @@ class LedgerView:
         return [Log("error", message)]
 
     def _settle(self) -> None:
-        """CLOSED: the recorded end (OP-2). Else at least the entry before the last fragment, which is committed (D5, META-6)."""
+        """Set the LAC: to the recorded end if CLOSED (OP-2), else to at least the entry before the last fragment, which is committed (D5,
+        META-6)."""
         if self.is_closed:
             self.last_add_confirmed = self.metadata.last_entry_id
         else:
             self.last_add_confirmed = max(self.last_add_confirmed, self._floor())
 
     def _floor(self) -> int:
-        """D5: K - 1."""
+        """Return the entry before the last fragment, K - 1 (D5)."""
         return self.metadata.last_fragment.first_entry_id - 1
 
     def heard(self, lac: int) -> bool:
-        """RD-9, LC-2: a bookie told a LAC; True if the reader's rose. LC-4: what bookies say of a CLOSED ledger is ignored."""
+        """Take the LAC that a bookie told, and return True if the reader's rose (RD-9, LC-2). What bookies say of a CLOSED ledger is
+        ignored (LC-4)."""
         if self.is_closed or self.held_back or lac <= self.last_add_confirmed:
             return False
         self.last_add_confirmed = lac
         return True
 
     def check_bound(self, first: int, last: int) -> None:
-        """RD-1, before anything is sent. Raises InvalidArgumentError."""
+        """Raise InvalidArgumentError for a range that may not be read, before anything is sent (RD-1)."""
         self.check_range(first, last)
         if last > self.last_add_confirmed:
             end = "last entry" if self.is_closed else "last add confirmed"
@@ -70,7 +72,7 @@ class LedgerView:
             )
 
     def check_range(self, first: int, last: int) -> None:
-        """The part of RD-1 that holds for unconfirmed reads too (RD-11): of a CLOSED ledger nothing lies beyond the end."""
+        """Check the part of RD-1 that holds for unconfirmed reads too (RD-11): nothing lies beyond the end of a CLOSED ledger."""
         if not 0 <= first <= last:
             message = f"entries {first}..{last} are no range: first must be at least 0, and last not below first"
             raise InvalidArgumentError(message, ledger=self.ledger_id)

@@ -1,21 +1,20 @@
 """The writer of one ledger, and the write-back half of a recovery.
 
 Theory of operation. Entries arrive in runs and get consecutive ids (WR-1). A run is packaged once (WR-3) and sent to the bookies of its
-write sets. Who acknowledged what is kept run by run (``pending``). The prefix of entries with Qa acknowledgements is committed, in order
-(WR-8). A failed bookie is replaced by a new fragment that starts at LAC + 1 (replication-protocol.md 4): until the compare-and-set that
-records it is definite nothing is committed, or only what the remaining bookies have (EC-8); then acknowledgements of the positions that
-changed are taken back, what is missing is sent, and only then the prefix is looked at again (EC-10).
+write sets. Acknowledgements are kept run by run (``pending``). The prefix of entries with Qa acknowledgements is committed, in order
+(WR-8). A failed bookie is replaced by a new fragment that starts at LAC + 1 (replication-protocol.md 4). Until the compare-and-set that records it is
+definite, nothing is committed, or only what the remaining bookies have (EC-8). Then the acknowledgements of the positions that changed are
+taken back, missing entries are sent, and only then more of the prefix is committed (EC-10).
 
 A run is kept after its commit until every position answered or failed, so that late failures are still noticed (WR-9, WR-10). In a ledger
-with guaranteed write quorum it is kept until it is on its whole write set, and so are the promises about closing (replication-protocol.md
-9).
+with guaranteed write quorum it is kept until it is on its whole write set, and so are the promises about closing (replication-protocol.md 9).
 
 In recovery (``frozen_lac`` given) adds carry the recovery flag and the frozen LAC (D6, RC-13), and ensemble changes stay private to this
 run of recovery: they are kept in ``private_changes`` and no metadata is written (RC-15).
 
-The parts, each a class on top of the one before: ``writer_base`` state, ``writer_acks`` counting, ``writer_guarantee`` guaranteed write
-quorum, ``writer_failures`` what bookies refuse, ``ensemble_change`` new fragments, ``writer_close`` ends, ``writer_lac`` explicit LAC and
-force.
+The parts are classes, each of which inherits from the one before: ``writer_base`` state, ``writer_acks`` counting, ``writer_guarantee``
+section 9, ``writer_failures`` what bookies refuse, ``ensemble_change`` new fragments, ``writer_close`` ends, ``writer_lac`` explicit LAC
+and force.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ ENTRY_ID_MAX = (1 << 63) - 2  # a run ends before the last number of 64 bits
 
 
 class LedgerWriter(ConfirmingWriter):
-    """Machine: adds to one open ledger. Outputs are lists of effects; see the module text.
+    """Machine: adds entries to one open ledger. Its outputs are lists of effects; see the module text.
 
-    Tokens given to ``append`` complete with the id of the run's last entry. After any error the outcome of what was pending is unknown
-    until the ledger is closed (WR-13).
+    Tokens given to ``append`` complete with the id of the run's last entry. After any error it is unknown whether pending entries are part
+    of the ledger, until the ledger is closed (WR-13).
     """
 
     def __init__(
@@ -89,9 +88,10 @@ class LedgerWriter(ConfirmingWriter):
         length_before: int | None = None,
         first_entry_id: int | None = None,
     ) -> list[Effect]:
-        """Admit a run (WR-1). ``offsets``: int64 byte positions, count + 1 of them. Recovery gives the stored running length.
+        """Admit a run (WR-1). ``offsets`` are count + 1 int64 byte positions. A recovery gives the stored running length.
 
-        ``first_entry_id`` needs ``options.caller_ids`` (WR-2): ids may come in any order; acknowledgements wait for all lower ones.
+        ``first_entry_id`` needs ``options.caller_ids`` (WR-2): ids may then come in any order, and acknowledgements wait for all lower
+        ones.
         """
         bounds = memoryview(bytes(memoryview(offsets).cast("B"))).cast("q")
         count = len(bounds) - 1
@@ -114,7 +114,7 @@ class LedgerWriter(ConfirmingWriter):
         return effects
 
     def _admission(self, first: int, count: int, chosen: bool) -> BkError | None:
-        """WR-1, WR-2: why a run may not enter; then it takes no id."""
+        """Return the reason why a run may not enter, or None. A run that may not enter takes no id (WR-1, WR-2)."""
         if self.state is not WriterState.OPEN or self._draining:
             return self._refusal()
         if not chosen:
@@ -127,11 +127,12 @@ class LedgerWriter(ConfirmingWriter):
         return None
 
     def _is_taken(self, first: int, count: int) -> bool:
-        """WR-2: against what is acknowledged, which with deferred sync is more than the LAC, and against the queue."""
+        """Return True if an id is used already: by an acknowledged entry, of which there may be some above the LAC with deferred sync, or
+        by one in the queue (WR-2)."""
         return first <= self.acknowledged_head or any(True for _ in self._pending.overlapping(first, count))
 
     def _package(self, payloads: Any, offsets: Any, bounds: memoryview, first: int, token: Any, now_ns: int) -> PendingRun:
-        """WR-3: once, with the LAC of this moment; whatever is sent again is these bytes."""
+        """Package a run once, with the LAC of this moment; the same bytes are sent again if need be (WR-3)."""
         lac = self.last_add_confirmed if self._frozen_lac is None else self._frozen_lac
         flags = RECOVERY_FLAGS if self.recovering else 0
         digest = int(self.metadata.digest_type)
@@ -145,7 +146,7 @@ class LedgerWriter(ConfirmingWriter):
         return PendingRun(run, AckSet(self._distribution.write_sets(first, count)), bounds, token, now_ns)
 
     def _send_first(self, pending: PendingRun, now_ns: int, effects: list[Effect]) -> None:
-        """WR-5: to every position of the write sets, and to candidates that are being prepared (G-7)."""
+        """Send a run to every position of the write sets (WR-5), and to candidates that are being prepared (G-7)."""
         for position in range(len(self._ensemble)):
             self._send_missing(pending, position, now_ns, effects)
         self._send_to_staged(pending, self._staging, effects)
@@ -155,7 +156,7 @@ class LedgerWriter(ConfirmingWriter):
     # --- input ---------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
-        """SM-1, SM-2. What arrives after the end, or about what was superseded, changes nothing (SM-3)."""
+        """Take one input (SM-1, SM-2). An input after the end, or about something that was superseded, changes nothing (SM-3)."""
         match event:
             case AddReply(bookie, first, count, Status.OK, entries):
                 return self._acknowledged(bookie, first, count, entries, now_ns)
@@ -192,7 +193,7 @@ class LedgerWriter(ConfirmingWriter):
         return self._change_written(change, event, now_ns)
 
     def _reread(self, event: LedgerRead, now_ns: int) -> list[Effect]:
-        """The stored metadata after a conflict (EC-9, CL-4)."""
+        """Take the stored metadata after a conflict (EC-9, CL-4)."""
         closing, change = self._closing, self._change
         if self.state is WriterState.CLOSING and closing is not None:
             return self._close_reread(closing, event) if event.request == closing.request and closing.reading else []
@@ -201,7 +202,8 @@ class LedgerWriter(ConfirmingWriter):
         return self._change_reread(change, event, now_ns)
 
     def _repeat_metadata(self) -> list[Effect]:
-        """META-12: the byte-identical request at the same version, until the outcome is definite. A read is simply asked again."""
+        """Send the byte-identical request at the same version again, until the outcome is definite; a read is simply asked
+        again (META-12)."""
         waiting = self._closing if self.state is WriterState.CLOSING else self._change
         if waiting is None:
             return []

@@ -1,4 +1,4 @@
-"""Acknowledgements: when an entry is committed, fully replicated, done with."""
+"""Acknowledgements: these rules tell when an entry is committed, fully replicated, and no longer needed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def _everywhere(pending: PendingRun, excluded: Collection[int]) -> int:
 
 
 class CountingWriter(WriterBase):
-    """WR-7, WR-8, WR-9 and G-1, G-2."""
+    """The part of a writer that counts acknowledgements (WR-7, WR-8, WR-9, G-1, G-2)."""
 
     def _acknowledged(self, bookie: BookieId, first: int, count: int, entries: int | None, now_ns: int) -> list[Effect]:
-        """SM-3: a late OK counts as long as its bookie holds the position: it is simply true that it has the entry."""
+        """Count an OK. A late one counts as long as its bookie holds the position, because the bookie does have the entry (SM-3)."""
         if self.state is not WriterState.OPEN:
             return []
         position = self._position.get(bookie)
@@ -27,7 +27,7 @@ class CountingWriter(WriterBase):
             return self._staged_acknowledged(bookie, first, count, entries, now_ns)
         self._pending.acknowledge(position, first, count, entries, now_ns)
         self._progress[position] = (first + count - 1, now_ns)
-        # An answer moves the commit only if it is about the entry after the head; most are not.
+        # An answer moves the commit only if it concerns the entry after the head, and most do not.
         moves = self._guaranteed or first <= self.acknowledged_head + 1 < first + count
         effects = self._advance() if moves else []
         self._retire()
@@ -38,7 +38,7 @@ class CountingWriter(WriterBase):
         return effects
 
     def _staged_acknowledged(self, bookie: BookieId, first: int, count: int, entries: int | None, now_ns: int) -> list[Effect]:
-        """G-7: counts for nothing before the compare-and-set, except as the reason to make it."""
+        """Count the OK of a staged candidate. Before the compare-and-set it is nothing but the reason to make one (G-7)."""
         for staging in self._staging.values():
             if staging.candidate == bookie:
                 for pending, those in self._pending.overlapping(first, count):
@@ -50,7 +50,7 @@ class CountingWriter(WriterBase):
         return []
 
     def _quorum_complete(self, pending: PendingRun, excluded: Collection[int]) -> int:
-        """WR-7: the entries of a run that enough positions have, as those are held now."""
+        """Return the entries of a run that enough positions have, by the current holders of the positions (WR-7)."""
         complete = pending.acks.in_quorum(self._distribution.ack_quorum_size, excluded)
         if self.options.fault_domains_min > 1 and complete:
             complete &= self._across_domains(pending, excluded)
@@ -60,7 +60,7 @@ class CountingWriter(WriterBase):
         return self._spanning(0 if position in excluded else acked for position, acked in enumerate(pending.acks.acked))
 
     def _spanning(self, held: Iterable[int]) -> int:
-        """The entries that are in enough fault domains; ``held`` are those of each position."""
+        """Return the entries that are in enough fault domains; ``held`` has the entries of each position."""
         domains: dict[str, int] = {}
         for bookie, entries in zip(self._ensemble, held, strict=True):
             domain = self._placement.domain_of(bookie)
@@ -68,7 +68,8 @@ class CountingWriter(WriterBase):
         return in_at_least(self.options.fault_domains_min, list(domains.values()))
 
     def _may_commit(self) -> bool:
-        """Only an OPEN handle commits (SM-6), nothing that a close has drained (CL-1), nothing inside a blocked window (EC-8)."""
+        """Return True if entries may be committed. Only an OPEN handle commits (SM-6), entries drained by a close are never committed
+        (CL-1), and none are inside a blocked window (EC-8)."""
         return self.state is WriterState.OPEN and not self._cut and not self._window_blocks()
 
     def _advance(self) -> list[Effect]:
@@ -83,7 +84,7 @@ class CountingWriter(WriterBase):
         return effects
 
     def _commit(self, head: int, effects: list[Effect]) -> None:
-        """WR-8: in order, each callback once. The writer's LAC moves here and nowhere else, or with deferred sync by force only."""
+        """Commit in order and call each callback once (WR-8). The writer's LAC moves only here, or with deferred sync only by force."""
         for pending in self._pending.after(self.acknowledged_head):
             if self._replaces_lazily:
                 self._let_go(pending, head)
@@ -98,13 +99,13 @@ class CountingWriter(WriterBase):
         self._arm_explicit_lac(effects)
 
     def _let_go(self, pending: PendingRun, head: int) -> None:
-        """WR-9, WR-10, WR-15: where no replacement is on its way, what a committed entry lacks at a bookie that failed stays missing."""
+        """Give up the copies of committed entries that a failed bookie lacks, where no replacement is on its way (WR-9, WR-10, WR-15)."""
         committed = pending.between(pending.first, head)
         for position, failed in enumerate(pending.acks.failed):
             pending.acks.give_up(position, failed & committed)
 
     def _advance_full(self, effects: list[Effect]) -> None:
-        """G-1: the LAFR moves after the LAC. G-6: what departing bookies have does not count."""
+        """Move the LAFR, after the LAC (G-1). Copies on departing bookies do not count (G-6)."""
         excluded = self._positions_to_exclude()
         reached = self._pending.prefix(self.last_add_fully_replicated, _everywhere, excluded)
         reached = min(reached, self.last_add_confirmed)
@@ -113,7 +114,8 @@ class CountingWriter(WriterBase):
             self._arm_explicit_lac(effects)
 
     def _settled_up_to(self) -> int:
-        """WR-9: done with at the commit; EC-8: entries of a fragment on its way are kept for its new bookies; G-2: at the LAFR."""
+        """Return the entry up to which runs may be forgotten: the commit (WR-9), or the LAFR (G-2). Entries of a fragment on its way are
+        kept for its new bookies (EC-8)."""
         if self._guaranteed:
             return self.last_add_fully_replicated
         if self._change is not None:
@@ -126,7 +128,7 @@ class CountingWriter(WriterBase):
                 staging.acked.pop(pending.first, None)
 
     def _clear_failure(self, position: int) -> None:
-        """EC-3, G-7, G-8: the bookie took after all what it had failed to take."""
+        """Take back a failure, because the bookie took all that it had failed to take (EC-3, G-7, G-8)."""
         if any(pending.acks.failed[position] or pending.acks.unsent(position) for pending in self._pending):
             return
         self._retries.pop(position, None)

@@ -1,4 +1,4 @@
-"""The base that the parts of the writer share: its state, and the questions that more than one part asks. ``writer`` has the theory of
+"""The base of the parts of the writer: its state, and the decisions that more than one part needs. ``writer`` has the theory of
 operation."""
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeM
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.states import Transitions
 
-Hits = Sequence[tuple[PendingRun, int]]  # runs, each with the set of its entries that something happened to
+Hits = Sequence[tuple[PendingRun, int]]  # runs, each with the set of its entries that are concerned
 
 
 class WriterState(Enum):
-    """SM-6."""
+    """The states of a writer (SM-6)."""
 
     OPEN = auto()
     CLOSING = auto()
@@ -35,7 +35,7 @@ class WriterState(Enum):
 
 @dataclass(slots=True)
 class Change:
-    """One ensemble change in flight (EC-6, EC-7): the failures it was decided on, the bookies it removes, what is to be stored."""
+    """One ensemble change in flight: the failures it was decided on, the bookies it removes, and the metadata to store (EC-6, EC-7)."""
 
     round: dict[int, BookieId]
     removed: dict[int, BookieId]
@@ -43,21 +43,21 @@ class Change:
     first_entry_id: int
     wanted: LedgerMetadata
     request: int
-    reading: bool = False  # after a conflict: the stored metadata is being read
+    reading: bool = False  # True after a conflict, while the stored metadata is being read
 
 
 @dataclass(slots=True)
 class Retry:
-    """Entries that the bookie of a position is to be sent again, with a growing pause (WR-6, EC-3, G-7)."""
+    """Entries that are to be sent again to the bookie of a position, with a growing pause (WR-6, EC-3, G-7)."""
 
     delay_ns: int
-    due_ns: int | None = None  # None: sent, not refused yet
+    due_ns: int | None = None  # None: they were sent and not refused yet
     tries: int = 0
 
 
 @dataclass(slots=True)
 class Staging:
-    """G-7: a candidate that gets copies before it is named by the metadata. ``acked``: per run, what it has acknowledged."""
+    """A candidate that gets copies before the metadata names it. ``acked`` has, per run, the entries that it has acknowledged (G-7)."""
 
     candidate: BookieId
     departing: BookieId
@@ -66,9 +66,9 @@ class Staging:
 
 
 class WriterBase(ABC):
-    """State of one writer. The abstract methods are the doors between the parts.
+    """The state of one writer. The abstract methods are the calls between the parts.
 
-    ``acknowledged_head``: the last entry acknowledged to the application. ``last_add_confirmed`` is the same except with deferred sync,
+    ``acknowledged_head`` is the last entry acknowledged to the application. ``last_add_confirmed`` is the same except with deferred sync,
     where it moves by force (WR-17). ``last_add_fully_replicated`` (LAFR) is kept for guaranteed ledgers only (G-1).
     """
 
@@ -119,12 +119,12 @@ class WriterBase(ABC):
         self._set_ensemble(metadata.last_fragment.ensemble)
         self._pending = PendingWindow()
         self._progress: dict[int, tuple[int, int]] = {}  # position -> (last entry acknowledged, when)
-        self._moved_out: dict[BookieId, int] = {}  # when bytes for it still went on (LINK-1)
+        self._moved_out: dict[BookieId, int] = {}  # the time at which bytes for the bookie still went on (LINK-1)
         self._failures: dict[int, BookieId] = {}
         self._failed_at: dict[BookieId, int] = {}
         self._retries: dict[int, Retry] = {}
         self._staging: dict[int, Staging] = {}
-        self._look_again_ns: int | None = None  # no bookie could be found (G-10): when to look again
+        self._look_again_ns: int | None = None  # the time to look again after no bookie could be found (G-10)
         self._change: Change | None = None
         self._changes = 0
         self._requests = 0
@@ -134,7 +134,7 @@ class WriterBase(ABC):
         self._tick_at: int | None = None
         self._explicit_set = False
 
-    # --- what callers may look at --------------------------------------------------------------------------------
+    # --- what callers may read ----------------------------------------------------------------------------------
 
     @property
     def recovering(self) -> bool:
@@ -146,13 +146,13 @@ class WriterBase(ABC):
 
     @property
     def idle(self) -> bool:
-        """True when nothing is left to commit (G-2: to replicate fully) and no change is in flight."""
+        """True if no entry is left to commit (G-2: to replicate fully) and no change is in flight."""
         done = self.last_add_fully_replicated if self._guaranteed else self.acknowledged_head
         return done == self.last_add_pushed and self._change is None
 
     @property
     def unretired_bytes(self) -> int:
-        """WR-15, G-16: payload bytes held for bookies that may still be sent them."""
+        """The payload bytes held for bookies to which they may still be sent (WR-15, G-16)."""
         return self._pending.payload_bytes
 
     @property
@@ -162,32 +162,34 @@ class WriterBase(ABC):
     # --- shared decisions ------------------------------------------------------------------------------------------
 
     def _positions_to_exclude(self) -> Collection[int]:
-        """EC-8 b, G-6: inside the window the departing bookies do not count."""
+        """Return the positions of departing bookies, which do not count inside the window (EC-8 b, G-6)."""
         return self._change.removed if self._change is not None else ()
 
     def _window_blocks(self) -> bool:
-        """EC-8 a."""
+        """Return True if nothing may be committed while a change is in flight (EC-8 a)."""
         return self._change is not None and self._while_changing is ChangeWindow.BLOCK
 
     def _first_entry_of_change(self) -> int:
-        """EC-13: everything above LAC is still in the queue, hence can be sent to the new ensemble. G-3: here that begins above LAFR."""
+        """Return the entry at which a new fragment begins. Everything above the LAC is still in the queue, and so can be sent to the new
+        ensemble (EC-13). In a guaranteed ledger the queue begins above the LAFR (G-3)."""
         return (self.last_add_fully_replicated if self._guaranteed else self.last_add_confirmed) + 1
 
     def _is_delayed(self) -> bool:
-        """EC-3. With guaranteed write quorum the whole write set is needed, so there is nothing to wait for."""
+        """True if a replacement waits until it is needed (EC-3). With guaranteed write quorum the whole write set is needed, so nothing
+        waits."""
         return self.options.ensemble_change is EnsembleChangeMode.DELAYED and not self._guaranteed
 
     @property
     def _replaces_lazily(self) -> bool:
-        """A failed bookie may keep its position for good (EC-3, delayed and disabled); with guaranteed write quorum none does."""
+        """True if a failed bookie may keep its position for good (EC-3, delayed and disabled); with guaranteed write quorum none does."""
         return self.options.ensemble_change is not EnsembleChangeMode.IMMEDIATE and not self._guaranteed
 
     def _failures_clear(self) -> bool:
-        """EC-3, G-8: whether a later OK takes a failure back. Where a failed bookie is replaced at once it stands."""
+        """True if a later OK takes a failure back (EC-3, G-8). Where a failed bookie is replaced at once, its failure stands."""
         return self._guaranteed or self._is_delayed()
 
     def _next_round(self) -> dict[int, BookieId]:
-        """R of EC-6: the recorded failures that are still valid (EC-1), in the order they came."""
+        """Return the recorded failures that are still valid (EC-1), in the order they came: R of EC-6."""
         valid = {p: bookie for p, bookie in self._failures.items() if self._ensemble[p] == bookie}
         if not self._failures_clear():
             return valid
@@ -204,7 +206,7 @@ class WriterBase(ABC):
         return self._requests
 
     def _send_missing(self, pending: PendingRun, position: int, now_ns: int, effects: list[Effect]) -> None:
-        """EC-11: what the position lacks and is not on its way. One send, from the first such entry on."""
+        """Send what the position lacks and is not on its way to it, in one send from the first such entry on (EC-11)."""
         unsent = pending.acks.unsent(position)
         if unsent:
             start = (unsent & -unsent).bit_length() - 1
@@ -213,13 +215,13 @@ class WriterBase(ABC):
             effects.append(SendAdds(self._ensemble[position], position, pending.run, start))
 
     def _arm_tick(self, now_ns: int, at_ns: int, effects: list[Effect]) -> None:
-        """One timer for everything that waits: bookies, entries, pauses. It is set for the earliest."""
+        """Set one timer for everything that waits (bookies, entries, pauses), at the earliest time."""
         if self._tick_at is None or at_ns < self._tick_at:
             self._tick_at = at_ns
             effects.append(SetTimer("tick", max(1, at_ns - now_ns)))
 
     def _fail_waiting(self, runs: Iterable[PendingRun], error: BkError) -> list[Effect]:
-        """Each add completes exactly once, in the order of ids."""
+        """Fail the adds that wait. Each add completes exactly once, in the order of ids."""
         effects: list[Effect] = []
         for pending in runs:
             if pending.waiting:
@@ -241,15 +243,15 @@ class WriterBase(ABC):
             return error
         return MetadataError(f"the metadata of ledger {self.ledger_id} could not be written: {error}", ledger=self.ledger_id)
 
-    # --- doors -------------------------------------------------------------------------------------------------------
+    # --- calls between the parts -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def _advance(self) -> list[Effect]:
-        """Commit what can be committed (WR-8), then look how far full replication reaches (G-1)."""
+        """Commit what can be committed (WR-8), then move the end of full replication (G-1)."""
 
     @abstractmethod
     def _retire(self) -> None:
-        """Forget runs that nobody waits for (WR-9, G-2)."""
+        """Forget runs for which no answer is awaited (WR-9, G-2)."""
 
     @abstractmethod
     def _start_change(self, now_ns: int) -> list[Effect]:
@@ -257,7 +259,7 @@ class WriterBase(ABC):
 
     @abstractmethod
     def _reconsider(self, now_ns: int) -> list[Effect]:
-        """Guaranteed write quorum: whether a bookie that was pinned can be replaced now (G-7)."""
+        """Replace pinned bookies that may go now; with guaranteed write quorum only (G-7)."""
 
     @abstractmethod
     def _schedule_resend(self, position: int, now_ns: int) -> list[Effect]:
@@ -265,20 +267,20 @@ class WriterBase(ABC):
 
     @abstractmethod
     def _arm_explicit_lac(self, effects: list[Effect]) -> None:
-        """WR-16, G-22."""
+        """Set the timer for the explicit LAC (WR-16, G-22)."""
 
     @abstractmethod
     def _fenced(self) -> list[Effect]:
-        """WR-11."""
+        """End the writer because the ledger is fenced (WR-11)."""
 
     @abstractmethod
     def _fatal(self, error: BkError) -> list[Effect]:
-        """WR-12."""
+        """End the writer after a failure that it cannot survive (WR-12)."""
 
     @abstractmethod
     def _stop(self, state: WriterState, error: BkError) -> list[Effect]:
-        """Fail everything; write no metadata."""
+        """Fail everything that waits, and write no metadata."""
 
     @abstractmethod
     def _close_if_drained(self) -> list[Effect]:
-        """G-11."""
+        """Go on with the close once every entry is fully replicated (G-11)."""

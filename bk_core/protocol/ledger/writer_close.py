@@ -1,4 +1,4 @@
-"""The ends of the writing of a ledger: closed, fenced, failed, abandoned (replication-protocol.md 5, WR-11, WR-12)."""
+"""The ways in which the writing of a ledger ends: closed, fenced, failed, abandoned (replication-protocol.md 5, WR-11, WR-12)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAILED_STATES = frozenset({WriterState.FENCED, WriterState.FAILED, WriterState.C
 
 @dataclass(slots=True)
 class Closing:
-    """The closing compare-and-set: the end is fixed, what it is written over may change (CL-4)."""
+    """The closing compare-and-set. The end is fixed; the metadata that it changes may be newer at the next try (CL-4)."""
 
     wanted: LedgerMetadata
     request: int
@@ -26,7 +26,7 @@ class Closing:
 
 
 class ClosingWriter(ChangingWriter):
-    """CL-1..CL-7, D1, G-10, G-11, G-13."""
+    """The part of a writer that ends it (CL-1..CL-7, D1, G-10, G-11, G-13)."""
 
     _close_tokens: list[Any]
     _closing: Closing | None
@@ -55,12 +55,12 @@ class ClosingWriter(ChangingWriter):
         return effects + self._close_if_drained()
 
     def abandon(self, now_ns: int) -> list[Effect]:
-        """G-10: stop and leave the ledger to a recovery. What was not acknowledged may or may not be in it (WR-13)."""
+        """Stop and leave the ledger to a recovery (G-10). Entries that were not acknowledged may or may not be in it (WR-13)."""
         error = LedgerClosedError(f"ledger {self.ledger_id} was abandoned by its writer without being closed", ledger=self.ledger_id)
         return self.give_up(error)
 
     def give_up(self, error: BkError) -> list[Effect]:
-        """As ``abandon``, for a reason of its own: everything that waits fails with ``error``."""
+        """Do the same as ``abandon``, but fail everything that waits with ``error``."""
         if self.state is WriterState.CLOSED or self.state in FAILED_STATES:
             return []
         return self._stop(WriterState.CLOSE_FAILED if self.state is WriterState.CLOSING else WriterState.FAILED, error)
@@ -68,7 +68,7 @@ class ClosingWriter(ChangingWriter):
     # --- reasons to end ----------------------------------------------------------------------------------------------
 
     def _fenced(self) -> list[Effect]:
-        """WR-11, D1: stop at once, touch no metadata; by option close the ledger at this end."""
+        """Stop at once and change no metadata, because the ledger is fenced; by option, close it at this end (WR-11, D1)."""
         later = f"entries after {self.last_add_confirmed}" if self.last_add_confirmed >= 0 else "its entries"
         message = (
             f"ledger {self.ledger_id} was fenced by a recovery (this program's or another's); {later} may or may not be part of it: "
@@ -81,11 +81,11 @@ class ClosingWriter(ChangingWriter):
         return self._stop(WriterState.FENCED, error)
 
     def _may_close_here(self) -> bool:
-        """True if the ledger may end at LAC: with guaranteed write quorum only what is fully replicated is closed over (G-10)."""
+        """Return True if the ledger may end at LAC. With guaranteed write quorum that needs full replication up to there (G-10)."""
         return not self._guaranteed or self.last_add_fully_replicated == self.last_add_confirmed
 
     def _fatal(self, error: BkError) -> list[Effect]:
-        """WR-12: fail the queue; close at LAC if the ledger is still ours to close."""
+        """Fail the queue, and close at LAC if this writer may still close the ledger (WR-12)."""
         if self.recovering or self.metadata.state is not LedgerState.OPEN or not self._may_close_here():
             return self._stop(WriterState.FAILED, error)
         self.error = error
@@ -99,7 +99,7 @@ class ClosingWriter(ChangingWriter):
         return effects
 
     def _drain(self, error: BkError) -> list[Effect]:
-        """Everything waiting fails, in the order of ids; nothing of it can be acknowledged later."""
+        """Fail everything that waits, in the order of ids. None of it can be acknowledged later."""
         effects = self._fail_waiting(self._pending, error) + self._fail_forces(error)
         self._pending.clear()
         self._failures.clear()
@@ -111,12 +111,12 @@ class ClosingWriter(ChangingWriter):
 
     @abstractmethod
     def _fail_forces(self, error: BkError) -> list[Effect]:
-        """WR-17: a force that has not ended fails with the handle."""
+        """Fail the forces that have not ended (WR-17)."""
 
     # --- waiting for full replication --------------------------------------------------------------------------------
 
     def _drop_unacknowledged(self, why: BkError) -> list[Effect]:
-        """G-11, forced: CL-1 for the suffix that has no ack quorum."""
+        """Fail the entries that have no ack quorum, because the close is forced (G-11, CL-1)."""
         self._cut = True
         head = self.acknowledged_head
         dropped = list(self._pending.after(head))
@@ -134,9 +134,9 @@ class ClosingWriter(ChangingWriter):
         return []
 
     def _drained(self) -> bool:
-        """G-11: LAFR = LAC = LAP, or all below an id that the caller never gave (WR-2).
+        """Return True if LAFR = LAC = LAP, or all entries are done below an id that the caller never gave (G-11, WR-2).
 
-        None is admitted any more, so what is above it waits in vain and fails with the close (L-5).
+        No more entries are admitted, so entries above that id would wait in vain, and fail with the close (L-5).
         """
         last = self._last_without_gap() if self.options.caller_ids and not self._cut else self.last_add_pushed
         return self.last_add_fully_replicated == self.last_add_confirmed == last
@@ -147,7 +147,7 @@ class ClosingWriter(ChangingWriter):
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def _begin_close(self, why: BkError) -> list[Effect]:
-        """CL-1, CL-2: an ensemble change in flight is settled by the closing compare-and-set at the same version."""
+        """Begin the closing compare-and-set (CL-1). It takes the place of an ensemble change in flight, at the same version (CL-2)."""
         self.state = WriterState.CLOSING
         self.length = self._closing_length()
         effects = self._drain(why)
@@ -155,20 +155,20 @@ class ClosingWriter(ChangingWriter):
         return [*effects, WriteLedger(self._closing.request, self._closing.wanted, self.version)]
 
     def _closing_length(self) -> int:
-        """META-10: drained entries do not count; a forced close has taken them off already."""
+        """Return the ledger's length. Drained entries do not count (META-10); a forced close has taken them off already."""
         return self.length if self._cut else self._length_up_to(self.last_add_confirmed)
 
     def _length_up_to(self, entry_id: int) -> int:
-        """Payload bytes up to an entry that is not below the acknowledged head."""
+        """Return the payload bytes up to an entry that is not below the acknowledged head."""
         return self.length - sum(pending.bytes_after(entry_id) for pending in self._pending.after(entry_id))
 
     def _closed_metadata(self, stored: LedgerMetadata) -> LedgerMetadata:
-        """CL-3; the seal says that every entry is on all of its write set (G-13)."""
+        """Return the CLOSED metadata (CL-3). The seal says that every entry is on all of its write set (G-13)."""
         closed = stored.closed(self.last_add_confirmed, self.length)
         return closed.with_seal() if self._guaranteed and self._may_close_here() else closed
 
     def _close_written(self, closing: Closing, event: LedgerWritten) -> list[Effect]:
-        """CL-4."""
+        """Handle the outcome of the closing compare-and-set (CL-4)."""
         match event.outcome:
             case Outcome.OK:
                 self.metadata, self.version = closing.wanted, event.version
@@ -184,7 +184,7 @@ class ClosingWriter(ChangingWriter):
                 return self._close_failed(self._store_error(event.error))
 
     def _close_reread(self, closing: Closing, event: LedgerRead) -> list[Effect]:
-        """CL-4 after a conflict: what somebody else stored decides, never what this handle would like (META-14)."""
+        """Handle the metadata read after a conflict. The stored state decides, whatever this handle would like (CL-4, META-14)."""
         if event.outcome is Outcome.NO_SUCH_LEDGER:
             return self._close_failed(self._deleted())
         if event.outcome is Outcome.UNKNOWN or (event.metadata is not None and self._stale(event.version)):
@@ -196,7 +196,7 @@ class ClosingWriter(ChangingWriter):
         if stored.state is LedgerState.CLOSED:
             return self._closed_by_another(closing, stored)
         if stored.state is LedgerState.OPEN or self.options.close_in_recovery:
-            # SM-3: a request of its own, lest a late answer about the old version be taken for this one's.
+            # SM-3: this request has its own number, so that a late answer about the old version is not taken for its answer.
             closing.wanted, closing.request, closing.reading = self._closed_metadata(stored), self._request(), False
             return [WriteLedger(closing.request, closing.wanted, self.version)]
         message = f"ledger {self.ledger_id} was fenced by a recovery (this program's or another's), which will close it"
@@ -226,7 +226,7 @@ class ClosingWriter(ChangingWriter):
         return done
 
     def _close_failed(self, error: BkError) -> list[Effect]:
-        """CL-7."""
+        """Fail the close for good (CL-7)."""
         self.state, self.error = WriterState.CLOSE_FAILED, error
         failed: list[Effect] = [Fail(token, error) for token in self._close_tokens]
         self._close_tokens.clear()

@@ -1,4 +1,4 @@
-"""Failures of bookies: answers that are not OK, lost connections, silence; and sending again."""
+"""Failures of bookies (answers that are not OK, lost connections, silence), and sending again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bk_core.protocol.wire.messages import Status
 
 
 class FailingWriter(GuaranteeingWriter):
-    """WR-6, WR-10, WR-14, EC-1..EC-4."""
+    """The part of a writer that deals with failures (WR-6, WR-10, WR-14, EC-1..EC-4)."""
 
     def _refused(self, bookie: BookieId, first: int, count: int, status: Status, now_ns: int) -> list[Effect]:
-        """WR-6. What a bookie says that holds no position any more is dropped (SM-3, EC-1)."""
+        """Handle an answer that is not OK (WR-6). It is dropped if the bookie holds no position any more (SM-3, EC-1)."""
         if self.state is not WriterState.OPEN:
             return []
         staged = self._staged_position(bookie)
@@ -48,7 +48,7 @@ class FailingWriter(GuaranteeingWriter):
         return (retry.tries if retry is not None else 0) < self.options.busy_resends_max
 
     def _lost(self, bookie: BookieId, status: Status, now_ns: int) -> list[Effect]:
-        """A connection went down: every request outstanding on it failed."""
+        """Fail every request that was outstanding on a lost connection."""
         if self.state is not WriterState.OPEN:
             return []
         staged = self._staged_position(bookie)
@@ -63,11 +63,12 @@ class FailingWriter(GuaranteeingWriter):
 
     @property
     def needs_connections(self) -> bool:
-        """WR-17: something was not forced, and only a connection that lasts shows that its bookie was not started again meanwhile."""
+        """True if something was not forced. Only a connection that lasts shows that its bookie was not restarted meanwhile (WR-17)."""
         return self._deferred and self.state is WriterState.OPEN and self.last_add_pushed > self.last_add_confirmed
 
     def _lost_before_force(self, bookie: BookieId, status: Status) -> list[Effect]:
-        """WR-17: a bookie that comes back may have forgotten what it answered OK to, and would still say OK to the next force."""
+        """Handle the loss of a connection before a force. A bookie that comes back may have lost entries that it answered OK to, and would
+        still say OK to the next force (WR-17)."""
         message = f"bookie {bookie} failed ({status.name}), and ledger {self.ledger_id} with deferred sync cannot replace it"
         return self._fatal(WriteFailedError(message, ledger=self.ledger_id, bookie=bookie))
 
@@ -76,11 +77,12 @@ class FailingWriter(GuaranteeingWriter):
         return effects + self._decide_change(now_ns) if decide else effects
 
     def _decide_change(self, now_ns: int) -> list[Effect]:
-        """EC-4: one at a time."""
+        """Begin an ensemble change unless one is in flight (EC-4)."""
         return self._start_change(now_ns) if self._change is None and self.state is WriterState.OPEN else []
 
     def _record_failure(self, position: int, hits: Hits, status: Status, now_ns: int) -> tuple[list[Effect], bool]:
-        """True if a change must be looked for now. EC-2: an uncommitted entry failed here; WR-10: only committed ones did.
+        """Record the failure of these entries. The second result is True if a change must be considered now: an uncommitted entry failed
+        (EC-2), not only committed ones (WR-10).
 
         Entries that the bookie has do not count.
         """
@@ -102,7 +104,7 @@ class FailingWriter(GuaranteeingWriter):
         return effects, urgent
 
     def _mark_failed(self, position: int, hits: Hits) -> bool:
-        """True if an entry failed that still needs the position: an uncommitted one, or any above the LAFR (G-2)."""
+        """Return True if an entry failed that still needs the position: an uncommitted one, or any above the LAFR (G-2)."""
         urgent = False
         for pending, entries in hits:
             pending.acks.fail(position, entries)
@@ -112,7 +114,8 @@ class FailingWriter(GuaranteeingWriter):
         return urgent
 
     def _to_replace(self, position: int, hits: Hits, status: Status, urgent: bool) -> dict[int, BookieId]:
-        """EC-3: the failures that ask for a change of ensemble by themselves. Delayed: what turned read-only; late ones never (WR-10)."""
+        """Return the failures that ask for a change of ensemble by themselves (EC-3). With delayed changes these are bookies that turned
+        read-only; late failures never are (WR-10)."""
         if not self._is_delayed():
             return {position: self._ensemble[position]}
         if not urgent or status is not Status.READ_ONLY:
@@ -121,14 +124,16 @@ class FailingWriter(GuaranteeingWriter):
         return {p: self._ensemble[p] for p in dict.fromkeys(failed)}
 
     def _next_round(self) -> dict[int, BookieId]:
-        """EC-3, delayed: looked at anew each time, because a change or a later OK may have put the quorum within reach again."""
+        """Return the failures to act on. With delayed changes this is computed anew each time, because a change or a later OK may have put
+        the quorum within reach again (EC-3)."""
         failures = super()._next_round()
         if self._is_delayed():
             failures |= {p: self._ensemble[p] for p in self._beyond_reach()}
         return failures
 
     def _beyond_reach(self) -> list[int]:
-        """EC-3: the positions that failed entries which more than Qw - Qa positions failed, or too many of some fault domains (WR-7)."""
+        """Return the positions that failed entries which more than Qw - Qa positions failed (EC-3), or too many of some fault domains
+        (WR-7)."""
         positions: dict[int, None] = {}
         for pending in self._pending.after(self.acknowledged_head):
             open_entries = pending.after(self.acknowledged_head)
@@ -160,7 +165,7 @@ class FailingWriter(GuaranteeingWriter):
         return min(times if self._look_again_ns is None else [*times, self._look_again_ns])
 
     def _quorum_timeouts(self, now_ns: int) -> list[Effect]:
-        """WR-14: counted from the first send of the entry."""
+        """End the writer if an entry is not acknowledged in time, counted from its first send (WR-14)."""
         allowed = self.options.quorum_timeout_ns
         if allowed is None:
             return []
@@ -171,8 +176,9 @@ class FailingWriter(GuaranteeingWriter):
         return []
 
     def _add_timeouts(self, now_ns: int) -> list[Effect]:
-        """A position that kept a run waiting longer than the add timeout has failed (WR-6). Time in which it answered what is before, or in
-        which the way there was full, does not count (LINK-1); an entry that was passed over counts from when it was sent (LINK-2)."""
+        """Record the failure of positions that kept a run waiting longer than the add timeout (WR-6). Time in which the bookie answered
+        earlier entries, or in which the way to it was full, does not count (LINK-1). For an entry that was passed over the time counts from
+        its send (LINK-2)."""
         late: dict[int, list[tuple[PendingRun, int]]] = {}
         for pending in self._pending:
             for position, since in enumerate(pending.sent_ns):

@@ -1,8 +1,9 @@
-"""Guaranteed write quorum: which failed bookies may be replaced, and what happens to those that may not (replication-protocol.md 9).
+"""Guaranteed write quorum: decides which failed bookies may be replaced, and deals with those that may not (replication-protocol.md 9).
 
 Entries above the LAFR move into the next fragment, committed ones among them. A committed entry must keep an ack quorum of copies at
-unchanged positions, else a recoverer that looks at the new ensemble only could rule it out. So a failed bookie that such an entry needs is
-pinned (G-4): it is sent again what it lacks, and if that stays hopeless a candidate gets copies first and takes its place then (G-7).
+unchanged positions, because a recoverer that looks at the new ensemble only could rule the entry out otherwise. So a failed bookie that
+such an entry needs is pinned (G-4): missing entries are sent to it again, and if that stays hopeless a candidate gets copies first and then
+takes its place (G-7).
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from bk_core.protocol.ledger.writer_base import Staging, WriterState
 
 
 class GuaranteeingWriter(CountingWriter):
-    """G-4..G-10. A recovery pins nothing, because nothing of it is visible before it closes the ledger (G-13)."""
+    """The part of a writer that keeps the guarantee (G-4..G-10). A recovery pins nothing, because nothing of it is visible before it closes
+    the ledger (G-13)."""
 
     def _pins(self) -> bool:
         return self._guaranteed and not self.recovering
 
     def _next_round(self) -> dict[int, BookieId]:
-        """G-7: a bookie that is being sent again what it failed to take keeps its place until that fails too, or its successor is ready."""
+        """Return the failures to act on. A bookie to which entries are being sent again keeps its place until that fails too, or its
+        successor is ready (G-7)."""
         failures = super()._next_round()
         if not self._pins():
             return failures
@@ -35,7 +38,7 @@ class GuaranteeingWriter(CountingWriter):
     # --- pinning -----------------------------------------------------------------------------------------------------
 
     def _removable(self, positions: Sequence[int]) -> bool:
-        """G-4 in its sharper form G-5, for a set of positions: without it every entry from LAFR + 1 to LAC still has an ack quorum.
+        """Return True if every entry from LAFR + 1 to LAC has an ack quorum without these positions (G-4 in its sharper form G-5).
 
         A candidate that has all of those entries stands in for the bookie it replaces (G-7).
         """
@@ -46,7 +49,7 @@ class GuaranteeingWriter(CountingWriter):
         return pending.acks.in_quorum(self._distribution.ack_quorum_size, lost)
 
     def _removable_part(self, failures: Iterable[int]) -> list[int]:
-        """As many of the failed positions as may go together."""
+        """Return as many of the failed positions as may be replaced together."""
         positions = list(failures)
         if not self._pins() or self._removable(positions):
             return positions
@@ -57,14 +60,15 @@ class GuaranteeingWriter(CountingWriter):
         return part
 
     def _pinned_wait(self, failures: Mapping[int, BookieId], now_ns: int) -> list[Effect]:
-        """G-7: these positions stay for now; their bookies are sent again what they lack."""
+        """Keep these positions for now, and send their bookies again what they lack (G-7)."""
         effects: list[Effect] = []
         for position in failures:
             effects += self._schedule_resend(position, now_ns)
         return effects
 
     def _reconsider(self, now_ns: int) -> list[Effect]:
-        """G-7: pins are evaluated anew after every acknowledgement (G-6: at decision time). Without bookies only for staged ones."""
+        """Evaluate the pins again after every acknowledgement (G-7; G-6: at decision time). While no bookie can be found, only staged ones
+        are considered."""
         if self._change is not None or self.state is not WriterState.OPEN or not self._failures or not self._pins():
             return []
         removable = self._removable_part(self._next_round())
@@ -73,11 +77,12 @@ class GuaranteeingWriter(CountingWriter):
     # --- no bookies --------------------------------------------------------------------------------------------------
 
     def _starving(self) -> bool:
-        """No bookie could be found a moment ago."""
+        """Return True if no bookie could be found a moment ago."""
         return self._look_again_ns is not None
 
     def _wait_for_bookies(self, now_ns: int) -> list[Effect]:
-        """G-10: never close, never fail what is committed; look again when the registry changes and from time to time."""
+        """Wait for bookies: look again when the registry changes and from time to time. Never close, and never fail committed entries
+        (G-10)."""
         self._look_again_ns = now_ns + self._limits.placement_retry_ns
         effects: list[Effect] = [
             Log("warning", f"ledger {self.ledger_id}: no writable bookie to replace a failed one with; waiting for one")
@@ -89,7 +94,7 @@ class GuaranteeingWriter(CountingWriter):
         return self._look_again(now_ns) if self._look_again_ns is not None and now_ns >= self._look_again_ns else []
 
     def _look_again(self, now_ns: int) -> list[Effect]:
-        """G-10: bookies came or went, or time has passed."""
+        """Look for bookies again, because some came or went or time has passed (G-10)."""
         if self._look_again_ns is None or self.state is not WriterState.OPEN:
             return []
         self._look_again_ns = None
@@ -101,7 +106,7 @@ class GuaranteeingWriter(CountingWriter):
     # --- staging -----------------------------------------------------------------------------------------------------
 
     def _stage_if_hopeless(self, position: int, now_ns: int) -> list[Effect]:
-        """G-7: pinned, and sent to again in vain more often than the limit."""
+        """Stage a candidate for a pinned bookie once more resends than the limit were in vain (G-7)."""
         hopeless = self._retries[position].tries > self._limits.pinned_retries_max
         settled = self._change is not None or position in self._staging or self._starving()
         if not hopeless or settled or not self._pins() or position not in self._failures or self._removable([position]):
@@ -117,7 +122,7 @@ class GuaranteeingWriter(CountingWriter):
         return effects
 
     def _send_to_staged(self, pending: PendingRun, positions: Iterable[int], effects: list[Effect]) -> None:
-        """Regular adds of everything above the LAFR that the position holds and the candidate lacks."""
+        """Send regular adds of everything above the LAFR that the position holds and the candidate lacks."""
         for position in positions:
             staging = self._staging[position]
             wanted = pending.acks.write_set.held[position] & pending.after(self.last_add_fully_replicated)
@@ -129,7 +134,7 @@ class GuaranteeingWriter(CountingWriter):
         return next((p for p, staging in self._staging.items() if staging.candidate == bookie), None)
 
     def _staged_ready(self, position: int) -> bool:
-        """G-7: the candidate has every committed entry of the position that is not fully replicated."""
+        """Return True if the candidate has every committed entry of the position that is not fully replicated."""
         staging = self._staging.get(position)
         if staging is None or staging.departing != self._ensemble[position]:
             return False
@@ -140,7 +145,7 @@ class GuaranteeingWriter(CountingWriter):
         return True
 
     def _staging_failed(self, position: int, now_ns: int) -> list[Effect]:
-        """Another candidate after the next pause; one that the metadata is about to name is dealt with once it is named."""
+        """Try another candidate after the next pause. A candidate that the metadata is about to name is dealt with once it is named."""
         if self._change is not None and position in self._change.removed:
             return []
         candidate = self._staging.pop(position).candidate
@@ -160,6 +165,7 @@ class GuaranteeingWriter(CountingWriter):
     # --- candidates --------------------------------------------------------------------------------------------------
 
     def _bookies_to_avoid(self, now_ns: int) -> list[BookieId]:
-        """R37: a bookie that failed a moment ago is no candidate, else two dead ones are swapped for one another for ever."""
+        """Return the bookies that failed a moment ago. They are no candidates, because two dead ones would be swapped for one another for
+        ever otherwise (R37)."""
         failed = [b for b, at in self._failed_at.items() if now_ns - at < self._limits.add_timeout_ns]
         return [*failed, *(staging.candidate for staging in self._staging.values())]

@@ -1,4 +1,4 @@
-"""Making the LAC known to bookies, and moving it when they acknowledge before durability (WR-16, WR-17, G-22)."""
+"""Tells bookies the LAC, and moves it when bookies acknowledge before durability (WR-16, WR-17, G-22)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bk_core.protocol.wire.messages import ForceLedgerRequest, Status, WriteLacR
 
 @dataclass(slots=True, eq=False)
 class Force:
-    """One force in flight: what was acknowledged when it began, the ledger's length there, the requests not answered."""
+    """One force in flight: the last entry acknowledged when it began, the ledger's length there, and the requests not answered."""
 
     token: Any
     head: int
@@ -25,7 +25,7 @@ class Force:
 
 
 class ConfirmingWriter(ClosingWriter):
-    """WR-16, WR-17."""
+    """The part of a writer that makes the LAC known (WR-16, WR-17)."""
 
     _forces: dict[int, Force]
     _forced_length: int
@@ -33,9 +33,9 @@ class ConfirmingWriter(ClosingWriter):
     # --- force -------------------------------------------------------------------------------------------------------
 
     def force(self, token: Any, now_ns: int) -> list[Effect]:
-        """WR-17: make everything acknowledged so far durable on all bookies; ``token`` completes with the LAC after it.
+        """Make everything acknowledged so far durable on all bookies. ``token`` completes with the LAC after it (WR-17).
 
-        Without deferred sync what is acknowledged is durable, and nothing is sent.
+        Without deferred sync, acknowledged entries are durable already, and nothing is sent.
         """
         if self.state is not WriterState.OPEN:
             return [Fail(token, self._refusal())]
@@ -51,7 +51,7 @@ class ConfirmingWriter(ClosingWriter):
         return effects
 
     def _force_answered(self, event: ReadReply) -> list[Effect]:
-        """All of the ensemble must say OK; the LAC moves to where the force began, never back."""
+        """Count an answer. All bookies of the ensemble must say OK; the LAC then moves to where the force began, and never back."""
         force = self._forces.pop(event.request, None)
         if force is None:
             return []
@@ -73,13 +73,14 @@ class ConfirmingWriter(ClosingWriter):
         return [Fail(force.token, error) for force in waiting]
 
     def _closing_length(self) -> int:
-        """The length without what was acknowledged but not forced, which is not part of the ledger (WR-17)."""
+        """Return the length without entries that were acknowledged but not forced, which are not part of the ledger (WR-17)."""
         return self._forced_length if self._deferred else super()._closing_length()
 
     # --- explicit LAC ------------------------------------------------------------------------------------------------
 
     def _explicit_value(self) -> int:
-        """G-22: a guaranteed ledger says LAFR where another says LAC; LAFR <= LAC, so plain readers may take it for one."""
+        """Return the LAC to tell. A guaranteed ledger tells the LAFR instead (G-22); as LAFR <= LAC, plain readers may take it
+        for a LAC."""
         return self.last_add_fully_replicated if self._guaranteed else self.last_add_confirmed
 
     def _arm_explicit_lac(self, effects: list[Effect]) -> None:
@@ -88,7 +89,7 @@ class ConfirmingWriter(ClosingWriter):
             effects.append(SetTimer("explicit-lac", self._limits.explicit_lac_ns))
 
     def _explicit_lac(self) -> list[Effect]:
-        """WR-16: tell all E bookies of the ensemble, unless a newer add already did."""
+        """Tell the LAC to all E bookies of the ensemble, unless a newer add already did (WR-16)."""
         self._explicit_set = False
         lac = self._explicit_value()
         if self.state is not WriterState.OPEN or lac <= self._told_lac:

@@ -1,4 +1,5 @@
-"""One connection to one bookie, without the socket: when it is silent, which request is late, how much is asked for at once.
+"""One connection to one bookie, without the socket: these rules tell when it is silent, which request is late, and how much is asked for at
+once.
 
 Time comes in as ``now_ns`` (SM-4); nothing here sends. ``bk_core.net.link`` drives it.
 """

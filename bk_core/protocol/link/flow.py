@@ -1,9 +1,9 @@
-"""The bytes of answers that one connection has under way (LINK-5).
+"""Bounds the bytes of answers that one connection has under way (LINK-5).
 
-The window is as much as comes within ``HOLD_NS``: a fast link has many large answers under way, a thin one a few small ones, so that
-nobody waits long behind them and little is lost with a connection. Elapsed times tell the rate: an answer takes as long as what was
-asked for before it, and bytes that were not under way tell nothing: a small answer that came alone is no reason for a larger window. The
-window doubles at most once in a round, which is the time until what was sent after the last change is answered.
+The window is as much as comes within ``HOLD_NS``. A fast link thus has many large answers under way and a slow one a few small ones, so
+that nobody waits long behind them and little is lost with a connection. The rate follows from elapsed times: an answer takes as long as
+everything that was asked for before it. Bytes that were not under way tell nothing, so a small answer that came alone does not enlarge the
+window. The window doubles at most once in a round; a round ends when a request is answered that was sent after the last change.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ HOLD_NS = 1_000_000_000
 FIRST_WINDOW_BYTES = 256 << 10
 WINDOW_BYTES_MAX = 64 << 20
 PIECE_BYTES_MIN = 64 << 10  # a batch read asks for no less
-PIECES = 4  # of a window: one is made, one is on its way, one is used, and one to spare
+PIECES = 4  # pieces of a window: one is made, one is on its way, one is used, and one is to spare
 ENTRY_BYTES_UNKNOWN = 16 << 10
 LEDGERS_MAX = 1024
 
 
 @dataclass(slots=True)
 class FlowWindow:
-    """``window`` bytes may be under way, ``in_flight`` of them are."""
+    """``window`` bytes may be under way, and ``in_flight`` bytes are."""
 
     window: int = FIRST_WINDOW_BYTES
     in_flight: int = 0
-    _round_ns: int = 0  # what was sent before this tells nothing about the window of now
+    _round_ns: int = 0  # answers to requests sent before this tell nothing about the current window
     _least_ns: int | None = None
     _limited: bool = False  # something had to wait in this round
 
     def connected(self) -> None:
-        """Another connection may go another way; nothing of the old one comes."""
+        """Start over for a new connection. It may take another path, and nothing of the old one will come."""
         self.window, self.in_flight = FIRST_WINDOW_BYTES, 0
         self._round_ns, self._least_ns, self._limited = 0, None, False
 
     def admits(self, size: int) -> bool:
-        """Something always may be under way, or one large entry would block for ever."""
+        """Return True if ``size`` bytes may be asked for. A single answer is always admitted, because one large entry would block for ever
+        otherwise."""
         admitted = self.in_flight == 0 or self.in_flight + size <= self.window
         self._limited = self._limited or not admitted
         return admitted
 
     def piece(self, wanted: int, waiting: int) -> int:
-        """The part of ``wanted`` bytes to ask for at once, while so many wait for their turn."""
+        """Return the part of ``wanted`` bytes to ask for at once, while so many readers wait for their turn."""
         size = max(PIECE_BYTES_MIN, self.window // max(PIECES, waiting))
         self._limited = self._limited or size < wanted
         return min(wanted, size)
@@ -50,11 +51,12 @@ class FlowWindow:
         self.in_flight += size
 
     def released(self, size: int) -> None:
-        """It was answered, or will not be."""
+        """Release the bytes of a request that was answered or will not be."""
         self.in_flight = max(0, self.in_flight - size)
 
     def took(self, sent_ns: int, now_ns: int, under_way: int | None = None) -> None:
-        """An answer is complete that was asked for at ``sent_ns``, when with it ``under_way`` bytes were: by default the whole window."""
+        """Learn from a complete answer that was asked for at ``sent_ns``, when ``under_way`` bytes were under way (by default the whole
+        window)."""
         took_ns = max(1, now_ns - sent_ns)
         self._least_ns = took_ns if self._least_ns is None else min(self._least_ns, took_ns)
         if sent_ns < self._round_ns:
@@ -72,8 +74,7 @@ class FlowWindow:
 
 @dataclass(slots=True)
 class EntrySizes:
-    """The bytes that an entry of a ledger takes, as far as answers told. Of one that was never read a guess that lets a few be asked
-    for."""
+    """The size of a ledger's entries, learned from answers. For a ledger that was never read it is a guess that lets a few be asked for."""
 
     _sizes: dict[int, int] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""The order of turns on a connection that cannot take everything at once (LINK-6)."""
+"""Orders requests on a connection that cannot take all of them at once (LINK-6)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Turns(Generic[T]):
-    """Requests that wait, by the reader they are for. Readers have their turns one after the other; of one reader the lowest entry goes
-    first, because that is what it waits for. ``size`` of them wait."""
+    """Requests that wait, by the reader that they are for. The readers have their turns one after the other; the lowest entry of a reader
+    goes first, because the reader waits for it. ``size`` is the number of requests that wait."""
 
     size: int = field(default=0, init=False)
     _by_reader: dict[Hashable, list[tuple[int, int, T]]] = field(default_factory=dict)
@@ -32,10 +32,10 @@ class Turns(Generic[T]):
             self._order.append(reader)
         self._number += 1
         self.size += 1
-        insort(waiting, (entry_id, self._number, item))  # numbers differ: items are never compared
+        insort(waiting, (entry_id, self._number, item))  # the numbers differ, so items are never compared
 
     def peek(self) -> T:
-        """The item that ``pop`` would return. IndexError if nothing waits."""
+        """Return the item that ``pop`` would return. Raises IndexError if nothing waits."""
         return self._by_reader[self._order[0]][0][2]
 
     def pop(self) -> T:
@@ -50,7 +50,7 @@ class Turns(Generic[T]):
         return item
 
     def drop(self, reader: Hashable) -> list[T]:
-        """Everything of a reader that is gone."""
+        """Remove and return everything of a reader that is gone."""
         found = self._by_reader.pop(reader, None)
         if found is None:
             return []
@@ -59,7 +59,7 @@ class Turns(Generic[T]):
         return [item for _, _, item in found]
 
     def clear(self) -> list[T]:
-        """Everything, in its turn; then nothing waits."""
+        """Remove and return everything in the order of turns."""
         everything = []
         while self.size:
             everything.append(self.pop())

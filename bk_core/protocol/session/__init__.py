@@ -1,7 +1,8 @@
-"""Decisions of a client between its ledgers and the world: who is suspect, which address counts, how long an outage is borne.
+"""The decisions of a client between its ledgers and the world: which bookies are suspect, which address counts, how long it waits out an
+outage.
 
 suspicion.py  bookies whose connections broke, and when they are asked again
 addresses.py  addresses of bookies while the metadata store answers, and while it does not
 shortage.py   connections that this host cannot make, which no bookie is blamed for
-outage.py     how long waits outlive an outage of the metadata store, and what is said about it
+outage.py     the time for which waits outlive an outage of the metadata store, and the messages about it
 """

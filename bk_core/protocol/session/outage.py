@@ -5,25 +5,26 @@ from __future__ import annotations
 
 
 class Outage:
-    """Failures that follow each other without a success between them. Any clock, as long as it is one and monotonic."""
+    """Failures that follow each other without a success between them. Any monotonic clock will do, as long as it is always the same."""
 
     def __init__(self, patience_ns: int) -> None:
         self._patience_ns = patience_ns
         self._since_ns: int | None = None
 
     def failed(self, now_ns: int) -> bool:
-        """SES-7: the store did not answer. True if it may be asked again, False when this has lasted for the whole patience."""
+        """Note that the store did not answer. Return True if it may be asked again, False when this has lasted for the whole patience
+        (SES-7)."""
         if self._since_ns is None:
             self._since_ns = now_ns
         return now_ns - self._since_ns < self._patience_ns
 
     def answered(self) -> None:
-        """SES-7: the store answered, so the next outage is borne anew."""
+        """Note that the store answered, so that the next outage has the whole patience again (SES-7)."""
         self._since_ns = None
 
 
 class Connection:
-    """SES-8: what the log says of one connection to the metadata store: each loss once and each return once."""
+    """The log messages about one connection to the metadata store: each loss is told once, and each return once (SES-8)."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -31,7 +32,7 @@ class Connection:
         self._lost_at_ns: int | None = None
 
     def changed(self, connected: bool, now_ns: int) -> str | None:
-        """The message that is due now, if any. The first connection, and that there has not been any yet, are no news."""
+        """Return the message that is due now, or None. The first connection is no news, nor is the time before it."""
         if not connected:
             if not self._was_there or self._lost_at_ns is not None:
                 return None
@@ -43,7 +44,7 @@ class Connection:
 
 
 class Welcome:
-    """SES-12: how long the first answer on a new connection to the metadata store is waited for before another connection is tried.
+    """The time for which the first answer on a new connection to the metadata store is awaited before another connection is tried (SES-12).
 
     A ZooKeeper that has begun to listen and does not serve yet may take the request for a session and forget it: nothing will ever come on
     that connection, while the next one is served at once. Each try waits twice as long as the one before, so a server that is only slow

@@ -1,4 +1,4 @@
-"""A look at the addresses of a metadata store that gives no session: what is there, if waiting may help, and the message about it
+"""Looks at the addresses of a metadata store that gives no session: what is there, whether waiting may help, and the message about it
 (SES-11)."""
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from enum import Enum, auto
 class Reach(Enum):
     REFUSED = auto()
     UNKNOWN_HOST = auto()
-    UNREACHABLE = auto()  # the network said so
+    UNREACHABLE = auto()  # the network says so
     SILENT = auto()
     CLOSES = auto()  # a connection is accepted and closed before anything was asked
-    FOREIGN = auto()  # something else than ZooKeeper
+    FOREIGN = auto()  # something other than ZooKeeper
     NOT_SERVING = auto()  # a ZooKeeper without its quorum
     SERVES = auto()  # a ZooKeeper that answers, and gave no session
 
@@ -33,7 +33,7 @@ _TOLD = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``address`` is host:port; ``detail`` what the system said."""
+    """``address`` is host:port; ``detail`` is the system's own message."""
 
     address: str
     reach: Reach
@@ -44,20 +44,22 @@ class Found:
 
 
 def is_hopeless(found: Sequence[Found]) -> bool:
-    """SES-11: every address refuses or is unknown, so that waiting does not help unless somebody starts the store."""
+    """True if every address refuses connections or is unknown, so that waiting does not help unless somebody starts the store (SES-11)."""
     return bool(found) and all(one.reach in (Reach.REFUSED, Reach.UNKNOWN_HOST) for one in found)
 
 
 def kind_of(answer: bytes | None) -> Reach:
-    """The kind of server that answered ZooKeeper's command ``srvr`` so; None for nothing in time, b"" for the end of the connection."""
+    """Return the kind of server that gave this answer to ZooKeeper's command ``srvr``. None stands for no answer in time, b"" for the end
+    of the connection."""
     if answer is None:
         return Reach.SILENT
-    if answer.startswith((b"Zookeeper version", b"srvr is not executed")):  # the second: not among the commands that are allowed
+    # the second one means that the command is not among those allowed
+    if answer.startswith((b"Zookeeper version", b"srvr is not executed")):
         return Reach.SERVES
     return Reach.NOT_SERVING if answer.startswith(b"This ZooKeeper instance is not") else Reach.FOREIGN
 
 
 def told(hosts: str, waited_s: float, found: Sequence[Found]) -> str:
-    """SES-11: what is the matter with each address. ``waited_s``: how long the caller has really waited."""
+    """Return a text with the problem of each address. ``waited_s`` is the time that the caller has really waited (SES-11)."""
     text = f"no connection to ZooKeeper at {hosts} after {waited_s:.1f} s"
     return f"{text}: {'; '.join(map(str, found))}" if found else text

@@ -1,10 +1,11 @@
-"""Connections that this host or process cannot make, through no fault of a bookie: who is blamed, what an error says (SES-9, SES-10)."""
+"""Connections that this host or process cannot make, through no fault of a bookie: decides who is blamed and explains errors (SES-9,
+SES-10)."""
 
 from __future__ import annotations
 
 from bk_core.protocol.wire.messages import Status
 
-# By the names of the system's errors. No connection at all can be made; no other one to the same address.
+# By the names of the system's errors: the first prevent every connection, the others only another one to the same address.
 EVERYWHERE = frozenset({"EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"})
 THERE = frozenset({"EADDRNOTAVAIL", "EACCES", "EPERM"})
 AGAIN_NS = 100_000_000
@@ -17,7 +18,7 @@ def is_shortage(error: str) -> bool:
 
 
 class Shortages:
-    """Of one client. One monotonic clock; one thread."""
+    """The shortages of one client. They use one monotonic clock and one thread."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -25,7 +26,7 @@ class Shortages:
         self._everywhere_ns: int | None = None
 
     def happened(self, error: str, text: str, now_ns: int) -> bool:
-        """A connection failed like that. True if this is news, which a log should have once."""
+        """Note that a connection failed for a shortage. Return True if this is news, which a log should have once."""
         news = self._at_ns is None or now_ns - self._at_ns > RECENT_NS or text != self._text
         self._text, self._at_ns = text, now_ns
         if error in EVERYWHERE:
@@ -33,13 +34,14 @@ class Shortages:
         return news
 
     def excuses(self, status: Status, now_ns: int) -> bool:
-        """SES-9: that a bookie could not be reached just now says nothing about it."""
+        """Return True if a bookie that could not be reached just now is not to blame for it (SES-9)."""
         if status is not Status.UNAVAILABLE or self._everywhere_ns is None:
             return False
         return now_ns - self._everywhere_ns <= EXCUSED_NS
 
     def explanation(self, since_ns: int, now_ns: int) -> str:
-        """SES-10: why what began at ``since_ns`` fails now; empty if no shortage is the reason."""
+        """Return the shortage because of which an operation that began at ``since_ns`` fails now, or an empty text if none is the reason
+        (SES-10)."""
         if self._at_ns is None or self._at_ns < since_ns or now_ns - self._at_ns > RECENT_NS:
             return ""
         return self._text

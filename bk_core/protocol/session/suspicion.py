@@ -11,7 +11,7 @@ from bk_core.protocol.wire.messages import Status
 PROBE_AGAIN_NS = 5_000_000_000
 # A bookie without batch read closes the connection that asks for one. That is a feature that it lacks, and no failure.
 _OPTIONAL_KINDS = frozenset({"batch"})
-# The client's own words for an answer that did not come, or was none.
+# The client itself concludes these, when no answer came or it could not be understood.
 _SILENCE = frozenset({Status.UNAVAILABLE, Status.TIMEOUT, Status.PROTOCOL_ERROR})
 
 
@@ -22,9 +22,10 @@ class _Suspect:
 
 
 class Suspicion:
-    """Machine without effects: the world tells what happened and when, and asks whom to probe.
+    """A machine without effects: the world tells it what happened and when, and asks it which bookies to probe.
 
-    ``after_ns`` is the quarantine's time; with 0 nobody is ever suspect. ``members`` may be called from any thread, all else from one.
+    ``after_ns`` is the quarantine's time; with 0 nobody is ever suspect. ``members`` may be called from any thread, everything else from
+    one.
     """
 
     def __init__(self, after_ns: int) -> None:
@@ -36,17 +37,17 @@ class Suspicion:
         return frozenset(tuple(self._suspects))
 
     def broke(self, bookie: BookieId, kind: str, now_ns: int) -> None:
-        """SES-1, SES-4: a connection of that kind was lost, or could not be made."""
+        """Note that a connection of that kind was lost or could not be made (SES-1, SES-4)."""
         if self._after_ns and kind not in _OPTIONAL_KINDS and bookie not in self._suspects:
             self._suspects[bookie] = _Suspect(now_ns + self._after_ns)
 
     def noted(self, bookie: BookieId, status: Status) -> None:
-        """SES-2: what came of a request to this bookie."""
+        """Note the result of a request to this bookie (SES-2)."""
         if self._suspects and status not in _SILENCE:
             self._suspects.pop(bookie, None)
 
     def due(self, now_ns: int, registered: Container[BookieId]) -> list[BookieId]:
-        """SES-3: whom to ask something now. Each is to be followed by ``probed``."""
+        """Return the bookies to probe now. For each of them ``probed`` must be called afterwards (SES-3)."""
         due = [
             bookie
             for bookie, suspect in self._suspects.items()
@@ -57,13 +58,14 @@ class Suspicion:
         return due
 
     def probed(self, bookie: BookieId, status: Status, now_ns: int) -> None:
-        """SES-2, SES-3: what came of the question."""
+        """Note the result of a probe (SES-2, SES-3)."""
         self.noted(bookie, status)
         suspect = self._suspects.get(bookie)
         if suspect is not None:
             suspect.asked, suspect.probe_at_ns = False, now_ns + self._again_ns
 
     def next_ns(self, now_ns: int) -> int | None:
-        """When to call ``due`` again at the latest: a time after ``now_ns``, or None. A change of the registry calls it too."""
+        """Return the time after ``now_ns`` at which ``due`` must be called again at the latest, or None. A change of the registry calls for
+        it too."""
         times = [suspect.probe_at_ns for suspect in self._suspects.values() if not suspect.asked and suspect.probe_at_ns > now_ns]
         return min(times, default=None)

@@ -1,6 +1,6 @@
-"""The answer to a batch read, taken part by part as it arrives: each byte is verified and copied out while it is in the processor's cache.
+"""The answer to a batch read, taken part by part as it arrives. Each byte is verified and copied out while it is in the processor's cache.
 
-Nothing of it is handed out before the last byte is there and every entry is verified.
+No entry is handed out before the last byte is there and every entry is verified.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class BodyCheck:
 
 
 class BatchParts:
-    """The bodies ``(u32 length, body)*`` of one answer: ``size`` bytes about entries ``first``, ``first + 1``, ...; ``entries_max`` were
-    asked for.
+    """Collects the bodies ``(u32 length, body)*`` of one answer: ``size`` bytes about entries ``first``, ``first + 1``, ...;
+    ``entries_max`` were asked for.
 
-    What was verified is ``count`` payloads, ``values[offsets[i]:offsets[i + 1]]``. ``problem`` says what is wrong behind them: a
-    DigestError; when there are more entries than were asked for, or with a RemoteProtocolError, none is good (RD-8, RD-10).
+    ``count`` payloads are verified, ``values[offsets[i]:offsets[i + 1]]``. ``problem`` is the error behind them. After a DigestError they
+    are good, unless more entries came than were asked for; after that, or a RemoteProtocolError, no entry is good (RD-8, RD-10).
     """
 
     __slots__ = ("_arguments", "_entries_max", "_first", "_ledger_id", "_offsets", "_values", "count", "problem")
@@ -38,14 +38,14 @@ class BatchParts:
         self._ledger_id = ledger_id
         self._first = first
         self._entries_max = entries_max
-        self._values = kernels.new_block(size)  # a little more than the payloads need
-        places = min(entries_max, size // ITEM_BYTES_MIN) + 1  # and one that shows whether there are too many
+        self._values = kernels.new_block(size)  # the payloads need a little less
+        places = min(entries_max, size // ITEM_BYTES_MIN) + 1  # and one place that shows if there are too many
         self._offsets = memoryview(bytearray(OFFSET_BYTES * (places + 1)))
         self._arguments = ledger_id, check.digest_type, check.hmac_key, first, self._values, self._offsets
 
     def take(self, data: memoryview, rest: int) -> tuple[int, int]:
-        """``data`` are the first of the ``rest`` bytes that were not taken yet. (How many of them are done with, the bytes of the item that
-        begins behind them, 0 if none does.) Behind a problem nothing is looked at."""
+        """Take ``data``, the first of the ``rest`` bytes that were not taken yet. Return (the number of bytes that are finished, the size
+        of the item that begins behind them or 0). Bytes behind a problem are skipped."""
         if self.problem is not None:
             return len(data), 0
         try:
@@ -60,7 +60,7 @@ class BatchParts:
         return len(data), 0
 
     def _refuse(self, size: int, rest: int) -> None:
-        """An entry that nobody asked for, or an item of ``size`` bytes of which only ``rest`` can come."""
+        """Raise the error for an entry that nobody asked for, or for an item of ``size`` bytes of which only ``rest`` can come."""
         if self.count <= self._entries_max:
             raise RemoteProtocolError(f"item {self.count} is cut off: {rest} of {size} bytes, its length included")
         message = f"a read of ledger {self._ledger_id} from entry {self._first} brought more than {self._entries_max} entries"
@@ -68,7 +68,8 @@ class BatchParts:
 
     @property
     def values(self) -> bytes | memoryview:
-        """As they lie; a copy where most of the memory is not payloads, so that who keeps them keeps no more than twice their bytes."""
+        """Return the payloads where they lie, or a copy if they fill less than half of the memory, so that whoever keeps them keeps at most
+        twice their bytes."""
         size = self.offsets[self.count]
         return bytes(self._values[:size]) if 2 * size < len(self._values) else self._values[:size].toreadonly()
 

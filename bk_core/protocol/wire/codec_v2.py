@@ -60,18 +60,18 @@ _ADD_BODY = 4 + KEY_BYTES
 
 
 def frame(payload: BytesLike) -> bytes:
-    """The payload behind its u32 length (wire-protocol.md 2.1)."""
+    """Return the payload behind its u32 length (wire-protocol.md 2.1)."""
     view = memoryview(payload).cast("B")
     return b"".join((_U32.pack(len(view)), view))
 
 
 def header_word(version: int, opcode: int, flags: int = 0) -> int:
-    """The first word of a message; version 0 has the legacy form, opcode only."""
+    """Return the first word of a message; in version 0 it has the legacy form, the opcode only."""
     return opcode if version == 0 else version << 24 | opcode << 16 | flags
 
 
 def split_word(word: int) -> tuple[int, int, int]:
-    """(version, opcode, flags) of a header word."""
+    """Return (version, opcode, flags) of a header word."""
     version = word >> 24
     return (0, word & 0xFF, 0) if version == 0 else (version, word >> 16 & 0xFF, word & 0xFFFF)
 
@@ -80,7 +80,7 @@ def split_word(word: int) -> tuple[int, int, int]:
 
 
 def encode_auth(plugin: str, payload: bytes) -> bytes:
-    """A serialized AuthMessage (wire-protocol.md 4.2)."""
+    """Return a serialized AuthMessage (wire-protocol.md 4.2)."""
     try:
         return pb.AuthMessage(authPluginName=plugin, payload=payload).SerializeToString()
     except (EncodeError, TypeError, ValueError) as cause:
@@ -88,7 +88,7 @@ def encode_auth(plugin: str, payload: bytes) -> bytes:
 
 
 def decode_auth(view: BytesLike) -> tuple[str, bytes]:
-    """(plugin, payload) of a serialized AuthMessage."""
+    """Return (plugin, payload) of a serialized AuthMessage."""
     message = pb.AuthMessage()
     try:
         message.ParseFromString(bytes(view))
@@ -103,7 +103,8 @@ def decode_auth(view: BytesLike) -> tuple[str, bytes]:
 
 
 def encode_request(request: Request) -> bytes:
-    """Payload of a request. Raises InvalidArgumentError for operations, options and numbers that v2 cannot carry (wire-protocol.md 6)."""
+    """Return the payload of a request. Raises InvalidArgumentError for operations, options and numbers that v2 cannot carry
+    (wire-protocol.md 6)."""
     try:
         return _encode_request(request)
     except struct.error as cause:
@@ -160,9 +161,10 @@ def _check_key(master_key: bytes) -> None:
 
 
 def decode_request(payload: BytesLike) -> Request:
-    """The request in a payload, as a bookie reads it. Version 3 and above gives UnservedRequest, except for AUTH (wire-protocol.md 3.3).
+    """Return the request in a payload, as a bookie reads it: an UnservedRequest for version 3 and above, except for AUTH (wire-protocol.md
+    3.3).
 
-    An add's body is copied once, out of the receive buffer.
+    The body of an add is copied once, out of the receive buffer.
     """
     view = memoryview(payload)
     if len(view) < 4:
@@ -197,7 +199,7 @@ def _decode_read(view: memoryview, version: int, flags: int) -> Request:
         raise RemoteProtocolError(f"v2 read of {len(view)} bytes is too short")
     _, ledger_id, entry_id = _READ.unpack_from(view)
     fence = flags & FLAG_FENCE != 0
-    # Version 1 knew the flag but carried no key: such a read is refused later for its missing key (wire-protocol.md 8.6), not here.
+    # Version 1 knew the flag but carried no key. Such a read is refused later for its missing key, and not here (wire-protocol.md 8.6).
     key = _key_at(view, _READ.size) if fence and version >= 2 else b""
     if version > VERSION:
         return UnservedRequest(0, READ, version, Status.BAD_VERSION, ledger_id, entry_id)
@@ -236,22 +238,22 @@ _REQUEST_DECODERS: Mapping[int, Callable[[memoryview, int, int], Request]] = Map
 
 
 def encode_response(response: Response, version: int = VERSION) -> bytes:
-    """Payload of a response to a request of header ``version`` (0 gives the legacy word).
+    """Return the payload of a response to a request of header ``version`` (0 gives the legacy word).
 
-    Raises InvalidArgumentError for responses v2 does not have, including a failed AUTH, which is told by closing the connection
+    Raises InvalidArgumentError for responses that v2 does not have. A failed AUTH is one of them: closing the connection reports it
     (wire-protocol.md 5.3).
     """
     return b"".join(response_parts(response, version))
 
 
 def encode_response_frame(response: Response, version: int = VERSION) -> bytes:
-    """As ``encode_response``, behind its length prefix; bodies are copied once."""
+    """Return the result of ``encode_response`` behind its length prefix; bodies are copied once."""
     head, tail = response_parts(response, version)
     return b"".join((_U32.pack(len(head) + len(tail)), head, tail))
 
 
 def response_parts(response: Response, version: int) -> tuple[bytes, BytesLike]:
-    """(fixed part, bodies) of a response's payload."""
+    """Return (fixed part, bodies) of a response's payload."""
     try:
         return _response_parts(response, version)
     except struct.error as cause:
@@ -289,7 +291,7 @@ def _batch_prefix(response: BatchReadResponse | UnservedResponse, version: int) 
 
 
 def decode_response(payload: BytesLike) -> Response:
-    """The response in a payload, as a client reads it. A code outside the table becomes IO_ERROR (wire-protocol.md 14.1 item 8)."""
+    """Return the response in a payload, as a client reads it. A code outside the table becomes IO_ERROR (wire-protocol.md 14.1 item 8)."""
     view = memoryview(payload)
     if len(view) < 4:
         raise RemoteProtocolError(f"v2 payload of {len(view)} bytes has no header word")
@@ -324,7 +326,7 @@ def _decode_batch_response(view: memoryview, status: Status) -> BatchReadRespons
 
 
 def batch_head(buffer: BytesLike, at: int) -> tuple[int, int, int] | None:
-    """(request id, ledger id, entry id) if the payload that begins at ``at`` is one of status OK."""
+    """Return (request id, ledger id, entry id) if the payload that begins at ``at`` is a batch response with status OK, else None."""
     word, code, ledger_id, entry_id, request_id = _BATCH_RESPONSE.unpack_from(buffer, at)
     if word != header_word(VERSION, BATCH_READ) or code or ledger_id < 0 or entry_id < 0:
         return None
@@ -340,12 +342,12 @@ def _check_end(view: memoryview, size: int) -> None:
 
 
 def join_bodies(bodies: Iterable[bytes]) -> bytes:
-    """Wire form of a batch response's entries: each body behind its u32 length (wire-protocol.md 5.3)."""
+    """Return the wire form of a batch response's entries: each body behind its u32 length (wire-protocol.md 5.3)."""
     return b"".join(part for body in bodies for part in (_U32.pack(len(body)), body))
 
 
 def split_bodies(bodies: BytesLike) -> list[memoryview]:
-    """The bodies in a batch response, as views. Raises RemoteProtocolError when the lengths do not fill the bytes exactly."""
+    """Return the bodies in a batch response, as views. Raises RemoteProtocolError if the lengths do not fill the bytes exactly."""
     view = memoryview(bodies)
     found = []
     position = 0

@@ -56,7 +56,8 @@ frame = codec_v2.frame
 
 
 def encode_request(request: Request) -> bytes:
-    """Payload of a request. Raises InvalidArgumentError for a batch read (v2 only) and for numbers that do not fit their fields."""
+    """Return the payload of a request. Raises InvalidArgumentError for a batch read (v2 only) and for numbers that do not fit
+    their fields."""
     try:
         return _build_request(request).SerializeToString()
     except (EncodeError, TypeError, ValueError) as cause:
@@ -143,8 +144,8 @@ def _build_read(request: m.ReadRequest) -> pb.Request:
 
 
 def parse_request(payload: BytesLike) -> pb.Request | None:
-    """The parsed request, or None when the payload is no v3 request: malformed, a required field missing, or an unknown operation or
-    version number (wire-protocol.md 2.2, 4.1)."""
+    """Return the parsed request, or None if the payload is no v3 request: it is malformed, lacks a required field, or has an unknown
+    operation or version number (wire-protocol.md 2.2, 4.1)."""
     message = pb.Request()
     try:
         message.ParseFromString(bytes(payload))
@@ -154,7 +155,7 @@ def parse_request(payload: BytesLike) -> pb.Request | None:
 
 
 def decode_request(payload: BytesLike) -> Request:
-    """The request in a payload, as a bookie reads it."""
+    """Return the request in a payload, as a bookie reads it."""
     message = parse_request(payload)
     if message is None:
         raise RemoteProtocolError("payload is no v3 request")
@@ -162,11 +163,11 @@ def decode_request(payload: BytesLike) -> Request:
 
 
 def request_of(message: pb.Request) -> Request:
-    """The request of a parsed message.
+    """Return the request of a parsed message.
 
-    Gives UnservedRequest for operations nobody serves (BAD_REQUEST) and for versions 1 and 2 (BAD_VERSION), see wire-protocol.md 3.3.
-    Raises RemoteProtocolError when the sub-message of the operation is missing: the connection is closed, as by bookies from 4.18
-    (wire-protocol.md 8.12).
+    The result is an UnservedRequest for operations that nobody serves (BAD_REQUEST) and for versions 1 and 2 (BAD_VERSION), see
+    wire-protocol.md 3.3. Raises RemoteProtocolError if the sub-message of the operation is missing: the connection is then closed, as by
+    bookies from 4.18 (wire-protocol.md 8.12).
     """
     header = message.header
     operation, version = int(header.operation), int(header.version)
@@ -215,7 +216,7 @@ def _read_auth(request_id: int, _high_priority: bool, body: pb.AuthMessage) -> R
 
 
 def _text(body: pb.AuthMessage) -> str:
-    """The plugin name; the C runtime of protobuf hands bytes that are not UTF-8 out as bytes (the Python one refuses the message)."""
+    """Return the plugin name. The C runtime of protobuf returns text that is not UTF-8 as bytes (the Python one refuses the message)."""
     plugin = body.authPluginName
     if not isinstance(plugin, str):
         raise RemoteProtocolError("auth plugin name is not UTF-8")
@@ -245,9 +246,9 @@ _REQUEST_READERS: Mapping[int, Callable[[int, bool, Any], Request]] = MappingPro
 
 
 def encode_response(response: Response, version: int = VERSION, priority: int = 0) -> bytes:
-    """Payload of a response. ``version`` and ``priority`` are those of the request; only AUTH, UNAUTHORIZED and unserved operations echo
-    them (wire-protocol.md 4.3). Both statuses carry the same value, and the inner message is there with its ids unless the refusal is of
-    the connection (AUTH, START_TLS) or of an operation that has none."""
+    """Return the payload of a response. ``version`` and ``priority`` are those of the request; only AUTH, UNAUTHORIZED and unserved
+    operations repeat them (wire-protocol.md 4.3). Both statuses carry the same value. The inner message is there with its ids unless the
+    connection (AUTH, START_TLS) or an operation without an inner message is refused."""
     try:
         return _build_response(response, version, priority).SerializeToString()
     except (EncodeError, TypeError, ValueError) as cause:
@@ -280,7 +281,7 @@ def _build_response(response: Response, version: int, priority: int) -> pb.Respo
             return _with_ids(_response(FORCE_LEDGER, response), FORCE_LEDGER, response.ledger_id, 0)
         case m.ReadLacResponse():
             message = _with_ids(_response(READ_LAC, response), READ_LAC, response.ledger_id, 0)
-            if response.lac_body is not None:  # also beside a failure: EIO with an explicit LAC but no entry (wire-protocol.md 8.8)
+            if response.lac_body is not None:  # it may stand beside a failure: EIO with an explicit LAC but no entry (wire-protocol.md 8.8)
                 message.readLacResponse.lacBody = response.lac_body
             if response.last_entry_body is not None:
                 message.readLacResponse.lastEntryBody = response.last_entry_body
@@ -310,7 +311,7 @@ def _build_response(response: Response, version: int, priority: int) -> pb.Respo
 
 
 def _with_ids(message: pb.Response, operation: int, ledger_id: int, entry_id: int) -> pb.Response:
-    """Fills the inner message's status and the ids it has."""
+    """Fill in the inner message's status and the ids that it has."""
     inner: Any = getattr(message, _FIELDS[operation][1])
     inner.status = message.status
     if operation != BOOKIE_INFO:
@@ -349,7 +350,7 @@ def _build_unserved_response(response: m.UnservedResponse, priority: int) -> pb.
 
 
 def parse_response(payload: BytesLike) -> pb.Response | None:
-    """The parsed response, or None when the payload is none."""
+    """Return the parsed response, or None if the payload is none."""
     message = pb.Response()
     try:
         message.ParseFromString(bytes(payload))
@@ -359,10 +360,10 @@ def parse_response(payload: BytesLike) -> pb.Response | None:
 
 
 def decode_response(payload: BytesLike) -> Response:
-    """The response in a payload, as a client reads it.
+    """Return the response in a payload, as a client reads it.
 
-    The status is the top one, or the inner one when the top is OK (wire-protocol.md 4.3). A failure without inner message has ids 0;
-    success without one is a RemoteProtocolError, except for START_TLS, whose message is empty.
+    Its status is the top one, or the inner one if the top one is OK (wire-protocol.md 4.3). A failure without an inner message has ids 0; a
+    success without one raises RemoteProtocolError, except for START_TLS, whose message is empty.
     """
     message = parse_response(payload)
     if message is None:
@@ -371,7 +372,7 @@ def decode_response(payload: BytesLike) -> Response:
 
 
 def response_of(message: pb.Response) -> Response:
-    """The response of a parsed message, see ``decode_response``."""
+    """Return the response of a parsed message, see ``decode_response``."""
     header = message.header
     operation, request_id = int(header.operation), header.txnId
     status = status_from_v3(message.status)

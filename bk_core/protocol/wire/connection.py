@@ -23,8 +23,8 @@ Protocol = Literal["v2", "v3"]
 
 @dataclass(frozen=True, slots=True)
 class ReplyTo:
-    """The part of a request, besides the ids, that its response repeats: protocol, header version (0: the legacy word of v2), v3
-    priority."""
+    """The part of a request, besides the ids, that its response repeats: the protocol, the header version (0: the legacy word of v2), and
+    the v3 priority."""
 
     protocol: Protocol
     version: int
@@ -49,13 +49,13 @@ class ServerProtocol:
 
     @property
     def protocol(self) -> Protocol:
-        """Protocol of the last request; v3 before the first one."""
+        """The protocol of the last request; v3 before the first one."""
         return "v2" if self._is_v2 else "v3"
 
     def feed(self, data: BytesLike) -> list[tuple[Request, ReplyTo]]:
-        """Requests completed by ``data``, in order, each with what ``encode`` needs for its response.
+        """Return the requests completed by ``data``, in order, each with what ``encode`` needs for its response.
 
-        RemoteProtocolError means: close the connection, answer nothing more (wire-protocol.md 2.1, 5.2).
+        On RemoteProtocolError the caller must close the connection and answer nothing more (wire-protocol.md 2.1, 5.2).
         """
         return [self._decode(payload) for payload in self._frames.feed(data)]
 
@@ -71,7 +71,7 @@ class ServerProtocol:
         return request, _V2_REPLIES[payload[0]]
 
     def encode(self, response: Response, reply_to: ReplyTo) -> bytes:
-        """The response as a frame. Raises InvalidArgumentError when the request's protocol has no such response."""
+        """Return the response as a frame. Raises InvalidArgumentError if the request's protocol has no such response."""
         if reply_to.protocol == "v3":
             return codec_v2.frame(codec_v3.encode_response(response, reply_to.version, reply_to.priority))
         return codec_v2.encode_response_frame(response, reply_to.version)
@@ -81,17 +81,17 @@ class ServerProtocol:
 
 
 def encode_request(request: Request, protocol: Protocol) -> bytes:
-    """The request as a frame. Raises InvalidArgumentError for what the protocol cannot carry (wire-protocol.md 6)."""
+    """Return the request as a frame. Raises InvalidArgumentError for what the protocol cannot carry (wire-protocol.md 6)."""
     return codec_v2.frame(_REQUEST_ENCODERS[protocol](request))
 
 
 def encode_batch_read(request: BatchReadRequest, request_id: int) -> bytes:
-    """The same for v2, with this number."""
+    """Return a v2 batch read with this number as a frame."""
     return codec_v2.frame(codec_v2.encode_batch_read(request, request_id))
 
 
 def decode_response(payload: BytesLike, protocol: Protocol) -> Response:
-    """The response in a payload; a client knows which protocol it speaks (wire-protocol.md 2.3). Raises RemoteProtocolError."""
+    """Return the response in a payload; a client knows which protocol it speaks (wire-protocol.md 2.3). Raises RemoteProtocolError."""
     return _RESPONSE_DECODERS[protocol](payload)
 
 
@@ -102,14 +102,15 @@ _RESPONSE_DECODERS: dict[Protocol, Callable[[BytesLike], Response]] = {"v2": cod
 LENGTH_BYTES = 4
 OTHER, ADDS, READS, BATCH, SPARSE_ADDS = 0, 1, 2, 3, 4  # kinds of items in a receive buffer: see ``kernels.scan_responses``
 Item = tuple[int, int, int, int, int, int, int]
-"""(kind, ledger id, entry id, count or request id, of reads the step, begin, end)"""
+"""An item is (kind, ledger id, entry id, count or request id, the step of reads, begin, end)."""
 
 
 def scan_v2(buffer: BytesLike, start: int, stop: int, frame_bytes_max: int) -> tuple[list[Item], int, int]:
-    """Decode what a client has received: (items, how far they go, size of the incomplete frame behind them or 0).
+    """Decode the bytes that a client has received. Return (items, position behind the last complete frame, size of the incomplete frame
+    there or 0).
 
-    Answers to adds and to reads are joined where they follow each other. Bookies from 4.16 write the acknowledgements of one journal sync
-    as one run of frames, so a buffer is a few items whatever its size. Raises RemoteProtocolError.
+    Consecutive answers to adds and to reads are joined. Bookies from 4.16 write the acknowledgements of one journal sync as one run of
+    frames, so a buffer is a few items whatever its size. Raises RemoteProtocolError.
     """
     return kernels.scan_responses(buffer, start, stop, frame_bytes_max)
 

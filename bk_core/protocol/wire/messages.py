@@ -63,7 +63,8 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class BatchReadRequest:
-    """v2 only, bookies from 4.17. ``check``: no part of the message; with it a long answer is verified while it arrives."""
+    """Asks for a batch of entries; v2 only, bookies from 4.17. ``check`` is no part of the message: with it, a long answer is verified
+    while it arrives."""
 
     request_id: int
     ledger_id: int
@@ -78,8 +79,9 @@ class BatchReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadRunRequest:
-    """``count`` plain reads, of entries entry_id, entry_id + step, ...: no message of the wire, but many that are asked, awaited and
-    answered as one (``read_run``). The answer ends where it has reached ``bytes_max``, as that to a batch read does; 0: nowhere."""
+    """Asks for ``count`` plain reads, of entries entry_id, entry_id + step, ... This is no message of the wire, but many that are asked,
+    awaited and answered as one (``read_run``). The answer ends with the entry that reaches ``bytes_max``, as that to a batch read does;
+    with 0 there is no such limit."""
 
     request_id: int
     ledger_id: int
@@ -140,7 +142,7 @@ class StartTlsRequest:
 
 @dataclass(frozen=True, slots=True)
 class UnservedRequest:
-    """A well-formed request that must be answered with ``status`` and no inner message (wire-protocol.md 3.3, 8.12)."""
+    """A well-formed request that must be answered with ``status`` and without an inner message (wire-protocol.md 3.3, 8.12)."""
 
     request_id: int
     operation: int
@@ -176,7 +178,7 @@ class AddResponse:
 
 @dataclass(frozen=True, slots=True)
 class ReadResponse:
-    """``entry_id`` is as requested (-1 stays -1), except in a piggyback long poll, where it is the entry's own."""
+    """Answers a read. ``entry_id`` is as requested (-1 stays -1), except in a piggyback long poll, where it is the entry's own."""
 
     request_id: int
     status: Status
@@ -189,10 +191,10 @@ class ReadResponse:
 
 @dataclass(frozen=True, slots=True)
 class BatchReadResponse:
-    """``bodies`` is the wire form, ``(u32 length, body)*``: bodies of entry_id, entry_id + 1, ... without gaps.
+    """Answers a batch read. ``bodies`` is the wire form, ``(u32 length, body)*``: the bodies of entry_id, entry_id + 1, ... without gaps.
 
-    A client hands them out as a view of its receive buffer, good for as long as the call that brings them; or as ``parts`` and no bodies,
-    when the request said how to check them.
+    A client hands them out as a view of its receive buffer, which is valid during the call that brings them. If the request said how to
+    check them, it hands them out as ``parts``, and there are no bodies.
     """
 
     request_id: int
@@ -205,7 +207,7 @@ class BatchReadResponse:
 
 @dataclass(frozen=True, slots=True)
 class ReadRunResponse:
-    """The answer to a prefix of a ReadRunRequest: ``frames`` are v2 read responses back to back, ``(u32 length, 24 bytes, body)*``."""
+    """Answers a prefix of a ReadRunRequest: ``frames`` are v2 read responses back to back, ``(u32 length, 24 bytes, body)*``."""
 
     request_id: int
     status: Status
@@ -270,7 +272,7 @@ class StartTlsResponse:
 
 @dataclass(frozen=True, slots=True)
 class UnservedResponse:
-    """Header echoed, no inner message."""
+    """Answers an unserved request: it repeats the header and has no inner message."""
 
     request_id: int
     status: Status

@@ -1,4 +1,4 @@
-"""Many single reads of one ledger as one request: what is sent, and how the answers are put together.
+"""Many single reads of one ledger as one request: builds what is sent, and puts the answers together.
 
 Within a thread pool of a bookie the requests of one ledger run in the order of their arrival, so answers come in order (wire-protocol.md
 9). Nothing relies on it: an answer that is ahead of its turn waits here for it.
@@ -15,8 +15,8 @@ LENGTH_BYTES = 4
 
 
 class ReadRun:
-    """The answers to one ReadRunRequest. What is good is the prefix up to the first entry that was refused, or with which the request's
-    ``bytes_max`` were reached: what comes behind it is not kept, however much was asked for."""
+    """The answers to one ReadRunRequest. The result is the prefix up to the first entry that was refused, or that reached the request's
+    ``bytes_max``. Answers behind it are not kept."""
 
     __slots__ = ("_ahead", "_ahead_bytes", "_frames", "_last", "_max_lac", "_refusal", "_request", "next")
 
@@ -35,24 +35,24 @@ class ReadRun:
         return self.next > self._last
 
     def awaits(self, entry_id: int) -> bool:
-        """True if an answer about this entry is still wanted."""
+        """Return True if an answer about this entry is still wanted."""
         return self.next <= entry_id <= self._last and (entry_id - self.next) % self._request.step == 0 and entry_id not in self._ahead
 
     def in_order(self, first: int, count: int, step: int) -> int:
-        """The number of ``count`` answers, to entries ``first``, ``first + step``, ..., that continue what is there."""
+        """Return how many of ``count`` answers, to entries ``first``, ``first + step``, ..., continue the prefix."""
         if first != self.next or not count:
             return 0
         return min(count if step == self._request.step else 1, (self._last - first) // self._request.step + 1)
 
     def take_frames(self, count: int, frames: BytesLike, max_lac: int | None = None) -> None:
-        """The next ``count`` answers, as v2 read responses with their length prefixes, and the highest LAC that they told."""
+        """Take the next ``count`` answers, as v2 read responses with their length prefixes, and the highest LAC that they told."""
         self._frames += frames
         self._told(max_lac)
         self.next += count * self._request.step
         self._take_what_waited()
 
     def take(self, response: ReadResponse) -> None:
-        """One answer about an entry that is awaited, in any order. OK without a body is no answer to a read."""
+        """Take one answer about an entry that is awaited, in any order. An OK without a body counts as no answer to a read."""
         entry_id = response.entry_id
         if response.status is not Status.OK or response.body is None:
             self._last = entry_id - self._request.step
@@ -78,7 +78,7 @@ class ReadRun:
             self._ahead_bytes = 0
 
     def response(self, otherwise: Status) -> ReadRunResponse:
-        """The answer to the whole run: OK if anything is there, else why the first entry was refused, or ``otherwise``."""
+        """Return the answer to the whole run: OK if any entry is there, else the first entry's refusal, or ``otherwise``."""
         asked = self._request
         status = Status.OK if self._frames else otherwise if self._refusal is None else self._refusal
         return ReadRunResponse(asked.request_id, status, asked.ledger_id, asked.entry_id, self._frames, self._max_lac)

@@ -63,17 +63,19 @@ ERRORS: Mapping[Status, type[BkError]] = MappingProxyType(
 
 
 def status_from_v2(number: int) -> Status:
-    """Status of a v2 error code. An unknown code is a generic failure of that bookie (wire-protocol.md 14.1 item 8)."""
+    """Return the status of a v2 error code. An unknown code is a generic failure of that bookie (wire-protocol.md 14.1 item 8)."""
     return V2_STATUSES.get(number, Status.IO_ERROR)
 
 
 def status_from_v3(number: int) -> Status:
-    """Status of a v3 status number; unknown ones as in v2, and never one of the local (negative) values."""
+    """Return the status of a v3 status number. Unknown numbers are treated as in v2; the result is never one of the local (negative)
+    values."""
     return V3_STATUSES.get(number, Status.IO_ERROR)
 
 
 def v2_number(status: Status) -> int:
-    """Code to send over v2. UNKNOWN_LEDGER_STATE goes out as EIO: a Java v2 client drops the connection on 107 (wire-protocol.md 11.3).
+    """Return the code to send over v2. UNKNOWN_LEDGER_STATE is sent as EIO: a Java v2 client drops the connection on 107 (wire-protocol.md
+    11.3).
 
     Raises InvalidArgumentError for a local status, which has no number.
     """
@@ -86,14 +88,14 @@ def v2_number(status: Status) -> int:
 
 
 def v3_number(status: Status) -> int:
-    """Number to send over v3. Raises InvalidArgumentError for a local status."""
+    """Return the number to send over v3. Raises InvalidArgumentError for a local status."""
     if status not in V2_NUMBERS:
         raise InvalidArgumentError(f"{status!r} is never sent")
     return int(status)
 
 
 def error_for(status: Status, message: str, **context: Any) -> BkError:
-    """The error of a failed status, not raised. Raises InvalidArgumentError for OK, which is no error."""
+    """Return the error of a failed status, without raising it. Raises InvalidArgumentError for OK, which is no error."""
     try:
         kind = ERRORS[status]
     except KeyError:

@@ -11,31 +11,34 @@ from bk_core.protocol.ledger.metadata import BookieId
 
 
 class Placement(Protocol):
-    """A policy. Read-only bookies never count as writable, so they are never chosen."""
+    """A placement policy. Read-only bookies never count as writable, so they are never chosen."""
 
     def new_ensemble(self, size: int, write_quorum_size: int | None = None) -> tuple[BookieId, ...]:
-        """CR-2: ``size`` distinct bookies for write sets of ``write_quorum_size`` positions (None: of all). NotEnoughBookiesError."""
+        """Return ``size`` distinct bookies for write sets of ``write_quorum_size`` positions (None: of all). Raises NotEnoughBookiesError
+        (CR-2)."""
         ...
 
     def replace(self, ensemble: Sequence[BookieId], positions: Sequence[int], avoid: Collection[BookieId] = ()) -> dict[int, BookieId]:
-        """EC-6, RR-6: position -> replacement, for as many of ``positions`` as possible; none is in ``ensemble`` or in ``avoid``."""
+        """Return position -> replacement for as many of ``positions`` as possible; no replacement is in ``ensemble`` or in ``avoid`` (EC-6,
+        RR-6)."""
         ...
 
     def domain_of(self, bookie: BookieId) -> str:
-        """Fault domain: bookies of one domain are expected to fail together (WR-7's optional predicate)."""
+        """Return the fault domain: bookies of one domain are expected to fail together (WR-7's optional predicate)."""
         ...
 
 
 @dataclass(slots=True)
 class Shuffle:
-    """Writable bookies in a fresh random order. ``suspect`` bookies failed lately (metadata.md 5.6)."""
+    """Yields writable bookies in a fresh random order. ``suspect`` bookies failed lately (metadata.md 5.6)."""
 
     writable: Callable[[], Sequence[BookieId]]
     random: Callable[[], float]
     suspect: Callable[[], Collection[BookieId]]
 
     def candidates(self, excluded: Collection[BookieId] = ()) -> tuple[list[BookieId], list[BookieId]]:
-        """(those to prefer, quarantined ones), without ``excluded``. Sorted before chance is asked, so that a seed decides alone."""
+        """Return (bookies to prefer, quarantined bookies) without ``excluded``. They are sorted before chance is used, so that the seed
+        alone decides."""
         keyed = sorted((self.random(), bookie) for bookie in sorted(set(self.writable()) - set(excluded)))
         suspects = set(self.suspect())
         return [b for _, b in keyed if b not in suspects], [b for _, b in keyed if b in suspects]
@@ -44,7 +47,7 @@ class Shuffle:
 def fill(
     ensemble: Iterable[BookieId], positions: Sequence[int], choose: Callable[[int, list[BookieId]], BookieId | None]
 ) -> dict[int, BookieId]:
-    """EC-6: replace one position after the other, each seeing the result of those before. A position without a candidate stays.
+    """Replace one position after the other, each in view of the replacements before. A position without a candidate stays (EC-6).
 
     ``choose`` gets the position and the partly replaced ensemble.
     """
@@ -68,9 +71,10 @@ def not_enough(size: int, registered: int, why: str = "") -> NotEnoughBookiesErr
 
 
 def new_ensemble_striped(placement: Placement, size: int, write_quorum_size: int) -> tuple[BookieId, ...]:
-    """CR-2, opportunistic striping: on shortage lower E step by step, never below Qw. The length of the result is the E to record.
+    """Return an ensemble with opportunistic striping: when bookies are short, E is lowered step by step, but never below Qw (CR-2). The
+    length of the result is the E to record.
 
-    NotEnoughBookiesError, about the E that was asked for, when there are not even Qw bookies.
+    Raises NotEnoughBookiesError, about the E that was asked for, if there are not even Qw bookies.
     """
     shortage: NotEnoughBookiesError | None = None
     for smaller in range(size, write_quorum_size - 1, -1):

@@ -1,4 +1,4 @@
-"""Bookies that failed lately: chosen only when there are no others (CR-2, metadata.md 5.6)."""
+"""The bookies that failed lately, which are chosen only when there are no others (CR-2, metadata.md 5.6)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.wire.messages import Status
 
-# What the ledger is told rather than what the bookie suffers (WR-6): absence, fencing, a wrong key, limbo.
+# These answers are about the ledger and not about the bookie's health (WR-6): absence, fencing, a wrong key, limbo.
 _ABOUT_THE_LEDGER = frozenset(
     {Status.OK, Status.NO_LEDGER, Status.NO_ENTRY, Status.FENCED, Status.UNAUTHORIZED, Status.UNKNOWN_LEDGER_STATE, Status.BAD_REQUEST}
 )
 
 
 def is_bookie_failure(status: Status) -> bool:
-    """True if an answer counts against the bookie that gave it (or gave none)."""
+    """Return True if an answer, or a missing one, counts against the bookie."""
     return status not in _ABOUT_THE_LEDGER
 
 

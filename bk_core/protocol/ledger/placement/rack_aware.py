@@ -24,10 +24,10 @@ SEARCH_STEPS_MAX = 2000
 
 @dataclass(slots=True)
 class RackAwarePlacement:
-    """``writable``, ``suspect`` and ``topology`` are read at each choice.
+    """The rack-aware policy. ``writable``, ``suspect`` and ``topology`` are read at each choice.
 
-    ``local_rack``: the first bookie of a new ensemble stands there if one can (metadata.md 5.3). ``enforce``: an ensemble that does not
-    adhere is refused with NotEnoughBookiesError, and bookies in the default rack are never chosen.
+    ``local_rack``: the first bookie of a new ensemble stands there if one can (metadata.md 5.3). With ``enforce``, an ensemble that does
+    not adhere is refused with NotEnoughBookiesError, and bookies in the default rack are never chosen.
     """
 
     writable: Callable[[], Sequence[BookieId]]
@@ -39,7 +39,7 @@ class RackAwarePlacement:
     local_rack: str | None = None
 
     def new_ensemble(self, size: int, write_quorum_size: int | None = None) -> tuple[BookieId, ...]:
-        """CR-2: first without quarantined bookies, then with them. NotEnoughBookiesError."""
+        """Return an ensemble, first without quarantined bookies, then with them. Raises NotEnoughBookiesError (CR-2)."""
         quorum = size if write_quorum_size is None else write_quorum_size
         topology = self.topology()
         preferred, quarantined = self._candidates(topology, ())
@@ -49,7 +49,8 @@ class RackAwarePlacement:
         return found
 
     def replace(self, ensemble: Sequence[BookieId], positions: Sequence[int], avoid: Collection[BookieId] = ()) -> dict[int, BookieId]:
-        """EC-6 by metadata.md 5.4: the rack of the bookie that goes, then a rack of no remaining member, then (not enforced) any."""
+        """Return replacements (EC-6): from the rack of the departing bookie, then from a rack of no remaining member, then (if not
+        enforced) from any (metadata.md 5.4)."""
         topology = self.topology()
         preferred, quarantined = self._candidates(topology, {*ensemble, *avoid})
 
@@ -64,7 +65,7 @@ class RackAwarePlacement:
         return fill(ensemble, positions, choose)
 
     def domain_of(self, bookie: BookieId) -> str:
-        """The rack; the default rack for a bookie that is mapped nowhere or left out."""
+        """Return the rack; it is the default rack for a bookie that is mapped nowhere or left out."""
         topology = self.topology()
         return topology.rack_of(bookie) or topology.default_rack
 
@@ -89,11 +90,11 @@ class RackAwarePlacement:
     # --- a new ensemble --------------------------------------------------------------------------------------------
 
     def _racks_wanted(self, quorum: int) -> int:
-        """M of metadata.md 5.3."""
+        """Return M of metadata.md 5.3."""
         return min(quorum, self.min_racks)
 
     def _arrange(self, size: int, quorum: int, candidates: list[BookieId], topology: Topology) -> tuple[BookieId, ...] | None:
-        """The ensemble that suits best, None if there are too few bookies or, enforced, none that adheres."""
+        """Return the best ensemble, or None if there are too few bookies or, if enforced, none that adheres."""
         if len(candidates) < size:
             return None
         by_rack: dict[str, list[BookieId]] = {}
@@ -122,7 +123,8 @@ class RackAwarePlacement:
 
 @dataclass(slots=True)
 class _Search:
-    """One search for an ensemble. ``by_rack`` is in shuffled order, of racks by their first bookie: large ones come first more often."""
+    """One search for an ensemble. ``by_rack`` is in shuffled order, of racks by their first bookie, so that large racks come first more
+    often."""
 
     size: int
     quorum: int
@@ -130,7 +132,7 @@ class _Search:
     by_rack: dict[str, list[BookieId]]
     local_rack: str | None
     strict: bool = True
-    _chosen: list[str] = field(default_factory=list)  # rack of each position placed so far
+    _chosen: list[str] = field(default_factory=list)  # the rack of each position placed so far
     _taken: dict[str, int] = field(default_factory=dict)
     _steps: int = 0
 
@@ -142,7 +144,7 @@ class _Search:
         return tuple(next(remaining[rack]) for rack in self._chosen)
 
     def _place(self, used: frozenset[str]) -> bool:
-        """Fill the next position and all after it. ``used``: racks chosen since the last reset."""
+        """Fill the next position and all after it. ``used`` are the racks chosen since the last reset."""
         if len(self._chosen) == self.size:
             return True
         for rack in self._racks_in_order(used):
@@ -168,7 +170,7 @@ class _Search:
         return fitting + [rack for rack in free if rack not in fitting]
 
     def _fits(self, rack: str) -> bool:
-        """Coverage rule: each window through the next position can still reach enough racks."""
+        """Return True if each window through the next position can still reach enough racks."""
         position = len(self._chosen)
         placed = [*self._chosen, rack]
         for start in range(position - self.quorum + 1, position + 1):

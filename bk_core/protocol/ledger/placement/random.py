@@ -11,7 +11,8 @@ from bk_core.protocol.ledger.placement.policy import Shuffle, fill, not_enough
 
 @dataclass(slots=True)
 class RandomPlacement:
-    """``writable`` and ``suspect`` are read at each choice; ``suspect`` bookies are taken only when there are no others (CR-2)."""
+    """The random policy. ``writable`` and ``suspect`` are read at each choice; ``suspect`` bookies are taken only when there are no others
+    (CR-2)."""
 
     writable: Callable[[], Sequence[BookieId]]
     random: Callable[[], float]
@@ -29,7 +30,7 @@ class RandomPlacement:
         return fill(ensemble, positions, lambda _position, _current: next(candidates, None))
 
     def domain_of(self, bookie: BookieId) -> str:
-        """Nothing is known about racks: each bookie is a domain of its own."""
+        """Return the bookie itself: nothing is known about racks, so each bookie is a domain of its own."""
         return bookie
 
     def _in_order(self, excluded: Collection[BookieId]) -> list[BookieId]:

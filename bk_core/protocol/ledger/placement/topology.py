@@ -17,7 +17,8 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def location(text: str) -> str | None:
-    """Normal form of a written location: one leading slash, none at the end. None for "no mapping" (empty, or only slashes)."""
+    """Return the normal form of a written location: one leading slash, none at the end. None means "no mapping" (empty, or only
+    slashes)."""
     names = [name for name in text.split("/") if name]
     return "/" + "/".join(names) if names else None
 
@@ -47,11 +48,11 @@ class Topology:
 
     @property
     def misplaced(self) -> tuple[str, ...]:
-        """Names whose location has another depth than most, sorted."""
+        """The names whose location has another depth than most, sorted."""
         return tuple(sorted(name for name, place in self._located.items() if place.count("/") != self._depth))
 
     def rack_of(self, bookie: BookieId) -> str | None:
-        """Location of a bookie, looked up by id, then by host; None if it is left out."""
+        """Return the location of a bookie, looked up by id, then by host; None if it is left out."""
         place = self._lookup(bookie)
         if place is None:
             return self.default_rack
@@ -65,12 +66,12 @@ class Topology:
 
 
 def host_of(bookie: BookieId) -> str:
-    """Host of a classic id ``host:port``; a custom id without a colon is its own name (metadata.md 4.2)."""
+    """Return the host of a classic id ``host:port``; a custom id without a colon is its own name (metadata.md 4.2)."""
     return bookie.rpartition(":")[0] or bookie
 
 
 def _usual_depth(located: Mapping[str, str]) -> int:
-    """The depth that most locations have; of several the smallest. 1 without any."""
+    """Return the depth that most locations have, the smallest if there are several, 1 if there are no locations."""
     counts: dict[int, int] = {}
     for place in located.values():
         counts[place.count("/")] = counts.get(place.count("/"), 0) + 1

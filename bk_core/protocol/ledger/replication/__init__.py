@@ -1,8 +1,9 @@
-"""Re-replication: finding replicas that are missing or bad, and making them good again (RR-1..RR-15, G-27).
+"""Re-replication: finds replicas that are missing or bad, and makes them good again (RR-1..RR-15, G-27).
 
-RR-1: it runs outside the writer and changes metadata by compare-and-set like everybody else. ``FragmentCheck`` looks, ``FragmentRepair``
-copies and exchanges bookies, ``MetadataChange`` is the compare-and-set that both repair and seal go through. ``LedgerCheck`` and
-``ExchangeGroup`` are for ledgers of many fragments: several are looked at together, and exchanged by one change (RR-15).
+It runs outside the writer and changes metadata by compare-and-set like every other client (RR-1). ``FragmentCheck`` looks,
+``FragmentRepair`` copies and exchanges bookies, and ``MetadataChange`` is the compare-and-set that both repair and seal go through.
+``LedgerCheck`` and ``ExchangeGroup`` are for ledgers of many fragments: several are looked at together, and exchanged by one change
+(RR-15).
 """
 
 from bk_core.protocol.ledger.replication.change import MetadataChange

@@ -1,4 +1,4 @@
-"""Verified entry bodies out of read answers, byte for byte as the bookie sent them."""
+"""Takes verified entry bodies out of read answers, byte for byte as the bookie sent them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PART_LENGTH_BYTES = 4  # u32 before each body of a batch read
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One entry of an answer. ``problem`` says why the copy is not what was asked for (RD-8); then ``entry`` is None."""
+    """One entry of an answer. ``problem`` is the reason why the copy is not what was asked for (RD-8); then ``entry`` is None."""
 
     entry_id: int
     data: bytes = field(repr=False)
@@ -23,7 +23,7 @@ class Body:
 
 
 def bodies_of(response: object, ledger_id: int, first: int, last: int, digest_type: DigestType, hmac_key: bytes) -> list[Body]:
-    """The entries from ``first`` on that the answer has, each judged for itself, at most up to ``last``."""
+    """Return the entries of the answer from ``first`` on, at most up to ``last``, each judged for itself."""
     if isinstance(response, ReadResponse):
         parts = [] if response.body is None else [bytes(response.body)]
     elif isinstance(response, BatchReadResponse):
@@ -40,7 +40,7 @@ def _parts(data: bytes) -> list[bytes]:
         start = at + PART_LENGTH_BYTES
         at = start + int.from_bytes(data[at:start], "big")
         if at > len(data):
-            break  # cut off: what came whole still counts
+            break  # the answer is cut off; its complete entries still count
         parts.append(data[start:at])
     return parts
 

@@ -1,4 +1,4 @@
-"""One change of a ledger's metadata by compare-and-set, tried until its outcome is definite (META-11, META-12, META-14)."""
+"""Changes a ledger's metadata by compare-and-set, and tries until the outcome is definite (META-11, META-12, META-14)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Intent = Callable[[LedgerMetadata], LedgerMetadata | None]
 
 
 class MetadataChange:
-    """Machine: write what ``intent`` makes of the stored metadata. Completes ``token`` with the metadata then stored.
+    """Machine: writes the metadata that ``intent`` makes of the stored metadata. It completes ``token`` with the metadata then stored.
 
-    ``intent`` gets metadata and returns what to write, None if nothing is left to do, or raises the BkError that ends the attempt; after a
-    conflict it is asked again about what is stored then (META-14). ``metadata`` and ``version`` follow what is known to be stored.
+    ``intent`` gets metadata and returns the metadata to write, or None if nothing is left to do, or raises the BkError that ends the
+    attempt. After a conflict it is called again with what is stored then (META-14). ``metadata`` and ``version`` are the newest that are
+    known to be stored.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class MetadataChange:
             return self._fail(self._gone())
         if event.metadata is None:
             return self._fail(self._as_error(event.error))
-        if event.version <= self.version:  # META-11, scenario 46: a follower that lags; to write at this version again is in vain (L-9)
+        if event.version <= self.version:  # META-11, scenario 46: a follower lags, and a write at this version again would be in vain (L-9)
             return [SetTimer("metadata", self._limits.metadata_retry_ns)]
         self.metadata, self.version = event.metadata, event.version
         return self._attempt()
 
     def _repeat(self) -> list[Effect]:
-        """META-12: the identical write at the same version; a read is simply asked again."""
+        """Send the identical write at the same version again; a read is simply asked again (META-12)."""
         if self._wanted is not None:
             return [WriteLedger(self._request, self._wanted, self.version)]
         return [ReadLedger(self._request)]

@@ -1,10 +1,10 @@
-"""The check of one fragment for replicas of entries that are missing or bad (RR-4).
+"""Checks one fragment for replicas of entries that are missing or bad (RR-4).
 
 Theory of operation. Every position of the fragment is a replica of its own stripe. In quick mode the first and the last entry of each
-stripe are read, in full mode every entry, always from that one bookie and never with the fence flag. Without striping many entries are
-asked at once by batch read; with striping, or where the bookie has no batch read, single reads go pipelined. An answer is good (digest and
-ids match), a definite denial (missing), a bad copy (corrupt), an error of that entry (unreadable), or silence; a bookie that stays silent
-is reported as such and asked no more. Nothing is written anywhere.
+stripe are read, in full mode every entry, always from that one bookie and never with the fence flag. Without striping, a batch read asks
+for many entries at once; with striping, or where the bookie has no batch read, single reads are pipelined. An answer is good (digest and
+ids match), a definite denial (missing), a bad copy (corrupt), an error of that entry (unreadable), or silence. A bookie that stays silent
+is reported as such and not asked again. Nothing is written anywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ SILENCE = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.PROTOCOL_ERROR, 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """The content of one position of a fragment: its part of the stripe ``first_stored..last_stored`` (None: the stripe is empty)."""
+    """The finding about one position of a fragment, which holds its part of the stripe ``first_stored..last_stored`` (None: the stripe is
+    empty)."""
 
     position: int
     bookie: BookieId
@@ -48,12 +49,12 @@ class ReplicaReport:
 
     @property
     def damaged(self) -> EntryRanges:
-        """Ids of which the bookie has no good copy."""
+        """The ids of which the bookie has no good copy."""
         return self.missing | self.corrupt
 
     @property
     def is_good(self) -> bool:
-        """RR-4: a position without any entry is bad only if its bookie is gone."""
+        """True if the position needs no repair. A position without any entry is bad only if its bookie is gone (RR-4)."""
         return self.registered and self.silent is None and not (self.missing or self.corrupt or self.unreadable)
 
 
@@ -69,7 +70,7 @@ class FragmentReport:
 
 @dataclass(slots=True)
 class _Replica:
-    """``todo`` are ranges not asked yet: (first, last, one by one)."""
+    """The state of one replica. ``todo`` are ranges not asked yet: (first, last, one by one)."""
 
     position: int
     bookie: BookieId
@@ -102,12 +103,12 @@ class _Ask:
 
 
 class FragmentCheck:
-    """Machine: completes ``token`` with a FragmentReport; it never fails, since not knowing is a finding.
+    """Machine: completes ``token`` with a FragmentReport. It never fails, because "not known" is a finding too.
 
-    ``registered`` are the bookies that are up according to the registry: the others are reported without being asked. ``positions`` None
-    checks all. ``budget`` may be shared with other checks: then whoever shares it wakes this one by ``resume`` when it is ``starved`` and
-    bytes were released. Bookies in ``silent`` are not asked: nothing was heard of them a moment ago. Requests are numbered from
-    ``first_request`` + 1. Raises InvalidArgumentError for a fragment that is not decided (RR-2).
+    ``registered`` are the bookies that are up according to the registry; the others are reported without being asked. With ``positions``
+    None all are checked. ``budget`` may be shared with other checks: the owner then calls ``resume`` if this one is ``starved`` and bytes
+    were released. Bookies in ``silent`` are not asked, because they were silent a moment ago. Requests are numbered from ``first_request``
+    + 1. Raises InvalidArgumentError for a fragment that is not decided (RR-2).
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class FragmentCheck:
         return self._go_on(now_ns)
 
     def resume(self, now_ns: int) -> list[Effect]:
-        """Bytes of the shared budget were released."""
+        """Go on after bytes of the shared budget were released."""
         return [] if self._finished else self._go_on(now_ns)
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
@@ -206,7 +207,7 @@ class FragmentCheck:
         return effects
 
     def _ask(self, replica: _Replica) -> Effect | None:
-        """The next read of one replica, never with the fence flag; None if it has to wait."""
+        """Return the next read of one replica, never with the fence flag; None if it has to wait."""
         first, last, single = replica.todo[0]
         single = single or not replica.batch
         size = self._budget.entry_bytes if single else self._budget.batch_bytes
@@ -274,14 +275,15 @@ class FragmentCheck:
         replica = ask.replica
         replica.retries = 0
         if status is Status.NO_LEDGER and replica.bounds is not None and self._full:
-            # the bookie knows nothing of the ledger: no need to hear it for each entry
+            # the bookie knows nothing of the ledger, so it need not say that for each entry
             replica.missing_ranges = EntryRanges((replica.bounds,))
             replica.todo.clear()
             return
         replica.missing.append(ask.first)
         self._count(replica)
         if ask.first < ask.last:
-            replica.todo.appendleft((ask.first + 1, ask.last, True))  # where one is missing more may be: pipelined, not one round trip each
+            # others may be missing too, so single reads are pipelined instead of one round trip each
+            replica.todo.appendleft((ask.first + 1, ask.last, True))
 
     def _silent(self, ask: _Ask, status: Status) -> list[Effect]:
         replica = ask.replica
@@ -289,14 +291,15 @@ class FragmentCheck:
             replica.silent = status
             replica.todo.clear()
             return [Log("warning", f"ledger {self.ledger_id}: bookie {replica.bookie} gives no answer ({status.name.lower()})")]
-        if not replica.resting:  # what else was in flight fails with it and counts once
+        if not replica.resting:  # everything else in flight fails with it and counts once
             replica.retries += 1
             replica.resting = True
         replica.todo.appendleft((ask.first, ask.last, ask.single))
         return [SetTimer("again", self._limits.replication_retry_ns)]
 
     def _broken(self, ask: _Ask) -> None:
-        """The bookie answers, but not with this entry: IO error, limbo, refused. Told apart one by one."""
+        """Note that the bookie answers but not with this entry (IO error, limbo, refused). The next reads are single ones, to tell entries
+        apart."""
         if not ask.single:
             ask.replica.todo.appendleft((ask.first, ask.last, True))
             return
@@ -310,7 +313,7 @@ class FragmentCheck:
     # --- the report --------------------------------------------------------------------------------------------------
 
     def report(self) -> FragmentReport:
-        """The result so far; complete once the machine has completed."""
+        """The result so far; it is complete once the machine has completed."""
         return FragmentReport(self.span, tuple(self._reports()))
 
     def _reports(self) -> Iterator[ReplicaReport]:

@@ -1,5 +1,5 @@
-"""Functions without state: which fragments may be checked and copied, which entries a position stores, and how a fragment's bookies are
-exchanged."""
+"""Functions without state about fragments: which may be checked and copied, which entries a position stores, and how bookies
+are exchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bk_core.protocol.ledger.metadata import BookieId, Fragment, LedgerMetadata,
 
 @dataclass(frozen=True, slots=True)
 class FragmentSpan:
-    """The decided entries ``first_entry_id..last_entry_id`` of one fragment; none if the last is below the first."""
+    """The decided entries ``first_entry_id..last_entry_id`` of one fragment; there are none if the last is below the first."""
 
     first_entry_id: int
     last_entry_id: int
@@ -30,9 +30,9 @@ def distribution_of(metadata: LedgerMetadata) -> Distribution:
 
 
 def known_last_entry(metadata: LedgerMetadata) -> int:
-    """The highest entry that is decided: ``last_entry_id`` of a CLOSED ledger, else the entry before the last fragment.
+    """Return the highest entry that is decided: ``last_entry_id`` of a CLOSED ledger, else the entry before the last fragment.
 
-    D5: the floor makes every fragment but the last eligible even where no bookie tells a LAC that high (R18).
+    This floor (D5) makes every fragment but the last eligible even where no bookie tells a LAC that high (R18).
     """
     if metadata.state is LedgerState.CLOSED:
         return metadata.last_entry_id
@@ -40,10 +40,10 @@ def known_last_entry(metadata: LedgerMetadata) -> int:
 
 
 def eligible_fragments(metadata: LedgerMetadata, *, with_empty: bool = False) -> tuple[FragmentSpan, ...]:
-    """RR-2: all fragments of a CLOSED ledger, clipped to its end; of any other ledger all but the last, never the last (RR-12, R15).
+    """Return all fragments of a CLOSED ledger, clipped to its end; of any other ledger all but the last, never the last (RR-2, RR-12, R15).
 
-    RR-4: a fragment of a CLOSED ledger beyond the last entry stores nothing and is left out (R17), unless ``with_empty``: then it comes
-    with an empty span, for those who want a bookie's name to vanish.
+    A fragment of a CLOSED ledger beyond the last entry stores nothing and is left out (RR-4, R17). With ``with_empty`` it comes with an
+    empty span, for callers who want a bookie's name to vanish.
     """
     end = known_last_entry(metadata)
     closed = metadata.state is LedgerState.CLOSED
@@ -58,20 +58,22 @@ def eligible_fragments(metadata: LedgerMetadata, *, with_empty: bool = False) ->
 
 
 def is_eligible(metadata: LedgerMetadata, first_entry_id: int) -> bool:
-    """RR-2 for the fragment with this key. Looked up, not searched: this is asked once for each fragment."""
+    """Return True if the fragment with this key is eligible (RR-2). It is looked up and not searched, because this is asked once for each
+    fragment."""
     index = fragment_index(metadata, first_entry_id)
     return index is not None and (metadata.state is LedgerState.CLOSED or index < len(metadata.fragments) - 1)
 
 
 def fragment_index(metadata: LedgerMetadata, first_entry_id: int) -> int | None:
-    """The index of the fragment with this key in the metadata; None if there is none."""
+    """Return the index of the fragment with this key in the metadata; None if there is none."""
     index = bisect_left(metadata.fragments, first_entry_id, key=lambda fragment: fragment.first_entry_id)
     found = index < len(metadata.fragments) and metadata.fragments[index].first_entry_id == first_entry_id
     return index if found else None
 
 
 def span_now(metadata: LedgerMetadata, span: FragmentSpan) -> FragmentSpan:
-    """``span`` with the bookies that its fragment has in ``metadata``. ReplicationError if the fragment is gone or undecided (RR-2)."""
+    """Return ``span`` with the bookies that its fragment has in ``metadata``. Raises ReplicationError if the fragment is gone or undecided
+    (RR-2)."""
     index = fragment_index(metadata, span.first_entry_id)
     if index is None or not is_eligible(metadata, span.first_entry_id):
         raise _gone(span.first_entry_id)
@@ -79,24 +81,24 @@ def span_now(metadata: LedgerMetadata, span: FragmentSpan) -> FragmentSpan:
 
 
 def open_tail_without(metadata: LedgerMetadata, available: Collection[BookieId]) -> tuple[BookieId, ...]:
-    """RR-3: bookies of the undecided last fragment that are not in ``available``, whether or not anything was written (R16)."""
+    """Return the bookies of the undecided last fragment that are not in ``available``, whether or not anything was written (RR-3, R16)."""
     if metadata.state is LedgerState.CLOSED:
         return ()
     return tuple(bookie for bookie in metadata.last_fragment.ensemble if bookie not in available)
 
 
-# --- what a position stores -------------------------------------------------------------------------------------------
+# --- the entries of a position ------------------------------------------------------------------------------------------
 
 
 def stripe(distribution: Distribution, position: int, first: int, last: int) -> Iterator[int]:
-    """Ids in ``first..last`` whose write set has ``position``, ascending."""
+    """Yield the ids in ``first..last`` whose write set has ``position``, ascending."""
     return (entry_id for entry_id in range(first, last + 1) if distribution.holds(position, entry_id))
 
 
 def stored_bounds(distribution: Distribution, position: int, first: int, last: int) -> tuple[int, int] | None:
-    """First and last id that ``position`` stores of ``first..last``; None if it stores none.
+    """Return the first and last id that ``position`` stores of ``first..last``; None if it stores none.
 
-    RR-4: computed over the stripe, not the range (R36): with E > Qw the ends of the range may belong to other positions.
+    This is computed over the stripe, not the range (RR-4, R36): with E > Qw the ends of the range may belong to other positions.
     """
     size = distribution.ensemble_size
     low = next(stripe(distribution, position, first, min(first + size - 1, last)), None)
@@ -108,13 +110,13 @@ def stored_bounds(distribution: Distribution, position: int, first: int, last: i
 
 @dataclass(frozen=True, slots=True)
 class EntryRanges:
-    """Ids of one position as inclusive ranges over its stripe: ``(3, 9)`` means every id from 3 to 9 that the position stores."""
+    """The ids of one position as inclusive ranges over its stripe: ``(3, 9)`` means every id from 3 to 9 that the position stores."""
 
     ranges: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def over_stripe(cls, distribution: Distribution, position: int, ids: Iterable[int]) -> EntryRanges:
-        """Ids in any order, put together where the stripe has nothing in between."""
+        """Return ids, given in any order, as ranges; they are joined where the stripe has nothing in between."""
         ranges: list[list[int]] = []
         for entry_id in sorted(ids):
             if ranges and next(stripe(distribution, position, ranges[-1][1] + 1, entry_id), entry_id) == entry_id:
@@ -130,7 +132,7 @@ class EntryRanges:
         return isinstance(entry_id, int) and any(low <= entry_id <= high for low, high in self.ranges)
 
     def __or__(self, other: EntryRanges) -> EntryRanges:
-        """Ids of both, overlapping ranges joined."""
+        """Return the ids of both, with overlapping ranges joined."""
         joined: list[list[int]] = []
         for low, high in sorted((*self.ranges, *other.ranges)):
             if joined and low <= joined[-1][1] + 1:
@@ -140,7 +142,7 @@ class EntryRanges:
         return EntryRanges(tuple((low, high) for low, high in joined))
 
     def count(self, distribution: Distribution, position: int) -> int:
-        """The number of ids, each period of the stripe counted at once."""
+        """The number of ids. Each period of the stripe is counted at once."""
         size, held = distribution.ensemble_size, distribution.write_quorum_size
         total = 0
         for low, high in self.ranges:
@@ -157,7 +159,7 @@ class EntryRanges:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """``old`` gives way to ``new`` at one position of one fragment."""
+    """The replacement of ``old`` by ``new`` at one position of one fragment."""
 
     position: int
     old: BookieId
@@ -165,10 +167,12 @@ class Exchange:
 
 
 def exchanged(metadata: LedgerMetadata, first_entry_id: int, exchanges: Iterable[Exchange]) -> LedgerMetadata | None:
-    """RR-7: the fragment with that key, each ``old`` replaced by ``new`` at the same position; everything else untouched.
+    """Return the metadata in which the fragment with that key has each ``old`` replaced by ``new`` at the same position; everything else is
+    unchanged (RR-7).
 
-    None if every exchange is there already (one's own write whose answer was lost, scenario 18). ReplicationError if a position names
-    neither ``old`` nor ``new``, if ``new`` meanwhile stands elsewhere in the ensemble, or if the fragment is gone or undecided (RR-2).
+    The result is None if every exchange is there already (one's own write whose answer was lost, scenario 18). Raises ReplicationError if a
+    position names neither ``old`` nor ``new``, if ``new`` meanwhile stands elsewhere in the ensemble, or if the fragment is gone or
+    undecided (RR-2).
     """
     changed = _exchanged_fragment(metadata, first_entry_id, exchanges)
     return None if changed is None else _with_fragments(metadata, [changed])
@@ -177,9 +181,8 @@ def exchanged(metadata: LedgerMetadata, first_entry_id: int, exchanges: Iterable
 def exchanged_together(
     metadata: LedgerMetadata, exchanges: Mapping[int, Sequence[Exchange]], refused: dict[int, ReplicationError]
 ) -> LedgerMetadata | None:
-    """RR-7 for several fragments in one change: each as ``exchanged`` does it. A fragment that cannot be exchanged stays as it is, with
-    its error in ``refused``; the others do not suffer for it. None if nothing is left to write.
-    """
+    """Return the metadata with several fragments changed at once, each as ``exchanged`` does it (RR-7). A fragment that cannot be exchanged
+    stays as it is, with its error in ``refused``, and does not affect the others. The result is None if nothing is left to write."""
     refused.clear()
     changes: list[tuple[int, Fragment]] = []
     for first_entry_id, wanted in exchanges.items():

@@ -1,4 +1,4 @@
-"""Filling in and sealing a CLOSED ledger with guaranteed write quorum whose closer did not vouch for it (RR-13, G-27)."""
+"""Fills in and seals a CLOSED ledger with guaranteed write quorum that its closer did not seal (RR-13, G-27)."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ FILLED_FRAGMENTS = 2
 
 
 def needs_filling(metadata: LedgerMetadata) -> bool:
-    """G-27: CLOSED, marked at create, not sealed by its closer."""
+    """Return True if the ledger is CLOSED and was marked at create, but not sealed by its closer (G-27)."""
     return metadata.state is LedgerState.CLOSED and metadata.guaranteed and not metadata.sealed
 
 
 def spans_to_fill(metadata: LedgerMetadata) -> tuple[FragmentSpan, ...]:
-    """The last two fragments that store anything, up to the last entry."""
+    """Return the last two fragments that store anything, up to the last entry."""
     return eligible_fragments(metadata)[-FILLED_FRAGMENTS:]
 
 
 def everything(metadata: LedgerMetadata, span: FragmentSpan) -> dict[int, EntryRanges]:
-    """The entries that FragmentRepair is to write again: every entry of the span, at every position of its write set."""
+    """Return the entries that FragmentRepair is to write again: every entry of the span, at every position of its write set."""
     return {position: EntryRanges(((span.first_entry_id, span.last_entry_id),)) for position in range(metadata.ensemble_size)}
 
 
 def sealed(stored: LedgerMetadata, filled: tuple[Fragment, ...]) -> LedgerMetadata | None:
-    """The metadata to be stored once everything is filled in; ``filled`` are the fragments as they were then.
+    """Return the metadata to store once everything is filled in; ``filled`` are the fragments as they were then.
 
-    None if the seal is there. ReplicationError if bookies were exchanged meanwhile: what took their place has to be filled first.
+    The result is None if the seal is there. Raises ReplicationError if bookies were exchanged meanwhile, because the new ones have to be
+    filled first.
     """
     if stored.sealed:
         return None

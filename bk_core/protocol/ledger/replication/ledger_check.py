@@ -1,8 +1,8 @@
-"""Checking many fragments of one ledger at once, in one budget of bytes (RR-4, RR-15).
+"""Checks many fragments of one ledger at once, in one budget of bytes (RR-4, RR-15).
 
 Theory of operation. Each fragment has a FragmentCheck of its own. Some of them are under way, and the next begins when one has ended, so
-that memory does not grow with the number of fragments. They share the budget: whoever could not ask for want of room is woken when an
-answer of another one makes room. A bookie that stayed silent for one fragment is not waited for again in those that begin later.
+that memory does not grow with the number of fragments. They share the budget: a check that had no room to ask goes on when an answer of
+another one makes room. A bookie that stayed silent for one fragment is not asked again by checks that begin later.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Positions = Callable[[FragmentSpan], Iterable[int] | None]
 class LedgerCheck:
     """Machine: completes ``token`` with a list of FragmentReports, one for each of ``spans`` in their order. It never fails.
 
-    ``positions`` says which of a fragment are looked at; None, or its answer None: all. The other arguments are FragmentCheck's.
-    InvalidArgumentError, when it is begun, for a fragment that is not decided (RR-2).
+    ``positions`` returns the positions of a fragment to look at; None, or a result of None, means all. The other arguments are
+    FragmentCheck's. Raises InvalidArgumentError, when it is begun, for a fragment that is not decided (RR-2).
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class LedgerCheck:
         self._active: dict[int, FragmentCheck] = {}
         self._begun = 0
         self._silent: dict[BookieId, Status] = {}
-        self._counted = (0, 0)  # entries and bytes of the fragments that have ended
+        self._counted = (0, 0)  # the entries and bytes of the fragments that have ended
         self._finished = False
 
     @property
@@ -94,7 +94,7 @@ class LedgerCheck:
         return [] if check is None else self._take(number, check.handle(event, now_ns))
 
     def _go_on(self, now_ns: int) -> list[Effect]:
-        """Begin what there is room for, and wake those that waited for it; report when nothing is left."""
+        """Begin as many checks as there is room for, and resume those that waited for room; report when nothing is left."""
         effects: list[Effect] = []
         for number in [number for number, check in self._active.items() if check.starved]:
             effects += self._take(number, self._active[number].resume(now_ns))
@@ -125,7 +125,7 @@ class LedgerCheck:
         )
 
     def _take(self, number: int, effects: list[Effect]) -> list[Effect]:
-        """The effects of one fragment's check; its timers are under its own name, but the pace is everybody's."""
+        """Take the effects of one fragment's check. Its timers get its own name, but all checks share the pace."""
         taken: list[Effect] = []
         for effect in effects:
             match effect:

@@ -1,10 +1,10 @@
-"""Bringing one fragment back to full replication (RR-5..RR-8).
+"""Brings one fragment back to full replication (RR-5..RR-8).
 
-Theory of operation. ``targets`` names positions whose bookie is lost and the bookie that takes its place; ``refill`` names entries that a
-bookie which stays has no good copy of. Each wanted entry is read from a replica of its write set, without fencing, replica after replica;
-its body goes unchanged, with the recovery flag, to every position that wants it. Only when all of it is confirmed are the lost bookies
-exchanged in the metadata by one compare-and-set. An entry that no replica can show ends the attempt before that: nothing was promised, the
-copies made so far do no harm, and it is tried again later.
+Theory of operation. ``targets`` names positions whose bookie is lost and the bookie that takes its place; ``refill`` names entries of which
+a bookie that stays has no good copy. Each wanted entry is read from a replica of its write set, without fencing, replica after replica; its
+body goes unchanged, with the recovery flag, to every position that wants it. Only when all of it is confirmed are the lost bookies
+exchanged in the metadata by one compare-and-set. An entry that no replica has ends the attempt before that: nothing was promised, the
+copies made so far do no harm, and the attempt is repeated later.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RepairState(Enum):
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """Entries ``next..last``, asked of one position at a time; ``tried`` is about ``next``."""
+    """The entries ``next..last``, which are asked of one position at a time; ``tried`` is about ``next``."""
 
     next: int
     last: int
@@ -81,10 +81,10 @@ class _Copy:
 
 
 class FragmentRepair:
-    """Machine: completes ``token`` with the ledger's metadata, or fails it with a ReplicationError that says what is in the way.
+    """Machine: completes ``token`` with the ledger's metadata, or fails it with a ReplicationError that names the obstacle.
 
     ``targets``: position -> new bookie, which must stand nowhere in the fragment (RR-6). ``refill``: position -> ids to write again to the
-    bookie that is there. Without ``exchange`` it completes when all copies are confirmed, and whoever made it puts ``exchanges`` into the
+    bookie that is there. Without ``exchange`` it completes when all copies are confirmed, and its owner puts ``exchanges`` into the
     metadata, with those of other fragments (RR-7, ExchangeGroup). Raises InvalidArgumentError for a fragment that is not decided (RR-2).
     """
 
@@ -130,7 +130,7 @@ class FragmentRepair:
         self._budget = ByteBudget(self._limits.replication_bytes_in_flight, bytes_per_second, self._limits.read_batch_bytes)
         self._chunk_entries = max(1, min(self._limits.read_chunk_entries, self._limits.unretired_entries_max // CHUNKS_OF_ADDS))
         self._digest_note = ""
-        self._silent: set[int] = set()  # positions that did not answer: asked last
+        self._silent: set[int] = set()  # positions that did not answer, which are asked last
         self._batch = batch and not self.distribution.striped
         self._fan_out = max(1, len(self.targets) + len(self.refill))
         self.exchanges = exchanges_of(span, self.targets)
@@ -146,7 +146,7 @@ class FragmentRepair:
         self._resting: deque[_Reading] = deque()
         self._copies: dict[tuple[BookieId, int], _Copy] = {}
         self._ticking = False
-        self._moved: dict[BookieId, int] = {}  # when it last took a copy, or bytes for it went on
+        self._moved: dict[BookieId, int] = {}  # the time at which the bookie last took a copy, or bytes for it went on
 
     def _check_arguments(self, metadata: LedgerMetadata) -> None:
         if not self._may_copy(metadata):
@@ -156,7 +156,7 @@ class FragmentRepair:
                 raise InvalidArgumentError(f"{bookie} stands in the fragment already and cannot take position {position}")
 
     def _may_copy(self, metadata: LedgerMetadata) -> bool:
-        """RR-2, RR-12: the last fragment of a ledger that is not CLOSED is never copied."""
+        """Return True unless it is the last fragment of a ledger that is not CLOSED, which is never copied (RR-2, RR-12)."""
         return is_eligible(metadata, self.span.first_entry_id)
 
     @property
@@ -170,7 +170,7 @@ class FragmentRepair:
 
     @property
     def exchanged_positions(self) -> tuple[tuple[int, BookieId, BookieId], ...]:
-        """(position, old, new) as intended; stored once the machine has completed."""
+        """The exchanges (position, old, new) as intended; they are stored once the machine has completed."""
         return tuple((exchange.position, exchange.old, exchange.new) for exchange in self.exchanges)
 
     def start(self, now_ns: int = 0) -> list[Effect]:
@@ -201,10 +201,10 @@ class FragmentRepair:
             case _:
                 return []
 
-    # --- what is wanted ------------------------------------------------------------------------------------------------
+    # --- wanted entries ------------------------------------------------------------------------------------------------
 
     def _stretches(self) -> Iterator[tuple[int, int]]:
-        """Ranges that hold everything that is wanted."""
+        """Yield ranges that hold all wanted entries."""
         if self.targets:
             yield self.span.first_entry_id, self.span.last_entry_id
             return
@@ -214,15 +214,15 @@ class FragmentRepair:
         yield from union.ranges
 
     def _wanting(self, entry_id: int) -> list[int]:
-        """Positions that are to get this entry: those of its write set that lost their bookie or have no good copy (RR-5)."""
+        """Return the positions that are to get this entry: those of its write set that lost their bookie or have no good copy (RR-5)."""
         return [p for p in self.distribution.write_set(entry_id) if p in self.targets or entry_id in self.refill.get(p, ())]
 
     def _sources(self, entry_id: int) -> list[int]:
-        """The write set, those first that nobody complained about; a lost or damaged replica is still better than none."""
+        """Return the write set, those first that are not known to be bad. A lost or damaged replica is still better than none."""
         return sorted(self.distribution.write_set(entry_id), key=lambda p: (p in self._silent, p in self.refill, p in self.targets))
 
     def _new_reading(self) -> _Reading | None:
-        """The next consecutive entries somebody wants: many at once only if they can be read at once."""
+        """Return the next consecutive entries that a position wants; there are many only if they can be read at once."""
         if self._next is None:
             stretch = next(self._left, None)
             if stretch is None:
@@ -260,12 +260,12 @@ class FragmentRepair:
         return effects
 
     def _adds_are_many(self) -> bool:
-        """Entries being read and copies being written together fit into a bookie's add queue (wire-protocol.md 8.2)."""
+        """Return True if the entries being read and the copies being written fill a bookie's add queue (wire-protocol.md 8.2)."""
         entries = len(self._copies) + sum(reading.last - reading.next + 1 for reading in self._asked.values())
         return entries > 0 and entries + (self._chunk_entries if self._batch else 1) > self._limits.unretired_entries_max
 
     def _ask(self, reading: _Reading) -> list[Effect]:
-        """RR-5: like a reader, never with the fence flag."""
+        """Ask a replica like a reader does, never with the fence flag (RR-5)."""
         position = next((p for p in self._sources(reading.next) if p not in reading.tried), None)
         if position is None:
             return self._nowhere(reading)
@@ -282,7 +282,7 @@ class FragmentRepair:
         return [SendRead(self._requests, bookie, BatchReadRequest(self._requests, self.ledger_id, reading.next, count, bytes_max))]
 
     def _size(self, single: bool) -> int:
-        """The bytes that one read will take until its copies are confirmed: each bookie that is to get them counts."""
+        """Return the bytes that one read will take until its copies are confirmed; every bookie that is to get them counts."""
         return self._budget.entry_bytes * self._fan_out if single else self._budget.batch_bytes
 
     def _read(self, event: ReadReply, now_ns: int) -> list[Effect]:
@@ -294,14 +294,14 @@ class FragmentRepair:
         if event.status is Status.OK:
             bodies = bodies_of(event.response, self.ledger_id, reading.next, reading.last, self._digest_type, self._hmac_key)
             self._budget.note_read(sum(len(body.data) for body in bodies), now_ns)
-        good = list(takewhile(lambda body: body.problem is None, bodies))  # the first bad one is asked of another replica
+        good = list(takewhile(lambda body: body.problem is None, bodies))  # another replica is asked for the first bad one
         effects: list[Effect] = []
         if good:
             reading.next, reading.retries = good[-1].entry_id + 1, 0
             reading.tried.clear()
             effects += self._copy(good, now_ns)
         elif self._batch and not reading.single and event.status in BATCH_UNKNOWN:
-            reading.single = True  # an old bookie, or a dead one: the single read will tell
+            reading.single = True  # the bookie is old or dead, which the single read will tell
         else:
             reason = "corrupt copy" if bodies else _why(event.status)
             reading.tried[reading.position] = reason
@@ -314,7 +314,7 @@ class FragmentRepair:
         return effects + self._go_on(now_ns)
 
     def _nowhere(self, reading: _Reading) -> list[Effect]:
-        """RR-8: tried again with back-off a few times; then the fragment's bookies stay as they are."""
+        """Try again with back-off a few times; then the fragment's bookies stay as they are (RR-8)."""
         if reading.retries < self._limits.replication_retries_max:
             reading.retries += 1
             reading.tried.clear()
@@ -337,11 +337,11 @@ class FragmentRepair:
     # --- writing -------------------------------------------------------------------------------------------------------
 
     def _copy(self, bodies: list[Body], now_ns: int) -> list[Effect]:
-        """Each body to every position that wants it, consecutive ones as one run."""
+        """Send each body to every position that wants it, consecutive ones as one run."""
         effects: list[Effect] = []
         stretches: dict[int, list[Body]] = {}
         for body in bodies:
-            self.entries_copied += 1  # somebody wants it: several are read at once only without striping
+            self.entries_copied += 1  # it is wanted, because several are read at once only without striping
             self.bytes_copied += len(body.data)
             self._budget.note_entry(len(body.data) + ADD_FRAME_PREFIX_BYTES)
             for position in self._wanting(body.entry_id):
@@ -372,11 +372,12 @@ class FragmentRepair:
         return [SendAdds(bookie, position, run)]
 
     def _recovery_flag(self) -> bool:
-        """RR-5: the target may have been fenced long ago (R19)."""
+        """Return True if copies are recovery adds. They are, because the target may have been fenced long ago (RR-5, R19)."""
         return True
 
     def _frame(self, body: Body) -> bytes:
-        """RR-5: same id, same running length, same payload. The LAC stays too unless it is above what is known to be decided."""
+        """Return the add with the same id, running length and payload (RR-5). The LAC stays too unless it is above what is known to be
+        decided."""
         data = body.data
         assert body.entry is not None
         if body.entry.last_add_confirmed > self._known_last:
@@ -403,7 +404,7 @@ class FragmentRepair:
         return self._not_added(failed, event.status) + self._go_on(now_ns)
 
     def _not_added(self, copies: list[_Copy], status: Status) -> list[Effect]:
-        """Sent again with back-off a few times; then this bookie cannot take the fragment and the metadata stays (scenario 53)."""
+        """Send again with back-off a few times; then this bookie cannot take the fragment and the metadata stays (scenario 53)."""
         effects: list[Effect] = []
         for copy in copies:
             copy.sent = False
@@ -418,7 +419,7 @@ class FragmentRepair:
         return effects
 
     def _tick(self, now_ns: int) -> list[Effect]:
-        since = now_ns - self._limits.add_timeout_ns  # LINK-1: who took something later than that is only slow
+        since = now_ns - self._limits.add_timeout_ns  # LINK-1: a bookie that took something later than that is only slow
         late = [c for c in self._copies.values() if c.sent and c.deadline_ns <= now_ns and self._moved.get(c.bookie, since) <= since]
         effects = self._not_added(late, Status.TIMEOUT)
         self._ticking = bool(self._copies) and self.state is RepairState.COPYING
@@ -438,7 +439,7 @@ class FragmentRepair:
         return effects + self._go_on(now_ns)
 
     def _alone(self, copy: _Copy) -> AddRun:
-        """One entry of a run as a run of its own."""
+        """Return one entry of a run as a run of its own."""
         index = copy.entry_id - copy.run.first_entry_id
         frame = copy.run.frames[copy.run.offsets[index] : copy.run.offsets[index + 1]]
         return AddRun(self.ledger_id, copy.entry_id, 1, frame, memoryview(array("q", (0, len(frame)))), copy.run.recovery)
@@ -446,7 +447,7 @@ class FragmentRepair:
     # --- the metadata --------------------------------------------------------------------------------------------------
 
     def _may_change(self) -> bool:
-        """RR-7: only after every wanted entry is confirmed by every target."""
+        """Return True if every target has confirmed every wanted entry (RR-7)."""
         return self._all_asked and not (self._waiting or self._resting or self._asked or self._copies)
 
     def _finish_copying(self) -> list[Effect]:
@@ -460,7 +461,7 @@ class FragmentRepair:
         return self._changing(self._change.start())
 
     def _exchanged(self, stored: LedgerMetadata) -> LedgerMetadata | None:
-        """RR-7's predicate on what is stored now. Nothing to write if only copies were missing."""
+        """Return RR-7's change of the metadata that is stored now. There is nothing to write if only copies were missing."""
         return exchanged(stored, self.span.first_entry_id, self.exchanges) if self.exchanges and self._exchange_here else None
 
     def _changing(self, effects: list[Effect]) -> list[Effect]:
