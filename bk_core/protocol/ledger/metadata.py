@@ -135,8 +135,8 @@ class LedgerMetadata:
 
     @property
     def guaranteed(self) -> bool:
-        """True if writers and recoverers must keep the rules of replication-protocol.md 9 (G-0). With Qw = Qa they hold anyway, and the mark
-        has no effect."""
+        """True if writers and recoverers must keep the rules of replication-protocol.md 9 (G-0). With Qw = Qa they hold anyway, and the
+        mark has no effect."""
         return self.custom.get(GWQ_MARK) == b"1" and self.write_quorum_size > self.ack_quorum_size
 
     @property

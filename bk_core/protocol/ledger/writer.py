@@ -2,19 +2,20 @@
 
 Theory of operation. Entries arrive in runs and get consecutive ids (WR-1). A run is packaged once (WR-3) and sent to the bookies of its
 write sets. Acknowledgements are kept run by run (``pending``). The prefix of entries with Qa acknowledgements is committed, in order
-(WR-8). A failed bookie is replaced by a new fragment that starts at LAC + 1 (replication-protocol.md 4). Until the compare-and-set that records it is
-definite, nothing is committed, or only what the remaining bookies have (EC-8). Then the acknowledgements of the positions that changed are
-taken back, missing entries are sent, and only then more of the prefix is committed (EC-10).
+(WR-8). A failed bookie is replaced by a new fragment that starts at LAC + 1 (replication-protocol.md 4). Until the compare-and-set that
+records it is definite, nothing is committed, or only what the remaining bookies have (EC-8). Then the acknowledgements of the positions
+that changed are taken back, missing entries are sent, and only then more of the prefix is committed (EC-10).
 
 A run is kept after its commit until every position answered or failed, so that late failures are still noticed (WR-9, WR-10). In a ledger
-with guaranteed write quorum it is kept until it is on its whole write set, and so are the promises about closing (replication-protocol.md 9).
+with guaranteed write quorum it is kept until it is on its whole write set, and so are the promises about closing (replication-protocol.md
+9).
 
 In recovery (``frozen_lac`` given) adds carry the recovery flag and the frozen LAC (D6, RC-13), and ensemble changes stay private to this
 run of recovery: they are kept in ``private_changes`` and no metadata is written (RC-15).
 
 The parts are classes, each of which inherits from the one before: ``writer_base`` state, ``writer_acks`` counting, ``writer_guarantee``
-section 9, ``writer_failures`` what bookies refuse, ``ensemble_change`` new fragments, ``writer_close`` ends, ``writer_lac`` explicit LAC
-and force.
+guaranteed write quorum, ``writer_failures`` what bookies refuse, ``ensemble_change`` new fragments, ``writer_close`` ends, ``writer_lac``
+explicit LAC and force.
 """
 
 from __future__ import annotations
