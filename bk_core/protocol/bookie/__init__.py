@@ -4,15 +4,15 @@ rules.py      each obligation as one small decision
 reads.py      answers that change nothing
 machine.py    requests in, effects out; data loss and garbage collection
 polls.py      long polls that wait
-loss.py       what a loss of data, and a look at the metadata, mean for each ledger
+loss.py       decisions about each ledger after a loss of data, or a look at the metadata
 runs.py       consecutive requests that are one unit
-chunks.py     runs as they are kept
+chunks.py     runs in their stored form
 stream.py     a connection's bytes as such units
 listing.py    lists of entries, in pieces
-suspicion.py  when it may be believed that a ledger is gone
-room.py       how much may be accepted, from what the disk has left
+suspicion.py  the decision to believe that a ledger is gone
+room.py       how much may be accepted, from the space that is left on the disk
 admission.py  connections that are given up
-records.py    what is kept of a ledger, and the effects
+records.py    the record of a ledger, and the effects
 answers.py    refusals
 memory.py     a storage that can crash
 """

@@ -1,5 +1,4 @@
-"""The choice of connections that a bookie gives up, so that peers that only hold something leave room for those that work (BKE-5,
-BKE-6)."""
+"""Chooses the connections that a bookie gives up, so that idle peers leave room for those that work (BKE-5, BKE-6)."""
 
 from __future__ import annotations
 
@@ -12,10 +11,10 @@ _K = TypeVar("_K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Seconds, and numbers of connections, of long polls and of answers that wait for the disk.
+    """Limits in seconds, and the greatest numbers of connections, of long polls and of answers that wait for the disk.
 
-    ``stalled_s``     a frame of which no more comes, or answers of which nothing is taken, end the connection after so long
-    ``idle_s``        and so does asking nothing and waiting for nothing, after so long
+    ``stalled_s``     a connection ends after so long if no more of a frame comes, or none of the answers is taken
+    ``idle_s``        a connection ends after so long if it asks nothing and waits for nothing
     ``spare_s``       a connection may be given up for a new one only after being idle for so long
     """
 
@@ -30,17 +29,17 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """The state of a connection: seconds since something was received, and since something was sent or there was nothing to send."""
+    """The state of a connection: the seconds since something was received, and since something was sent or there was nothing to send."""
 
     received_s: float
     sent_s: float
     half_frame: bool  # a frame has begun and not ended, and the bookie would read more
-    unsent: bool  # answers that the peer has not taken
-    waits: bool  # requests that are not answered yet, long polls among them
+    unsent: bool  # the peer has not taken all answers
+    waits: bool  # requests are not answered yet, long polls among them
 
 
 def overdue(quiet: Quiet, limits: ConnectionLimits) -> str | None:
-    """Why the connection is given up, if it is (BKE-5). A slow peer is never overdue: each byte counts."""
+    """Return the reason to give the connection up, or None (BKE-5). A slow peer is never overdue, because each byte counts."""
     if quiet.unsent:
         return f"no answer was taken for {limits.stalled_s:g} s" if quiet.sent_s >= limits.stalled_s else None
     if quiet.half_frame:
@@ -51,8 +50,8 @@ def overdue(quiet: Quiet, limits: ConnectionLimits) -> str | None:
 
 
 def to_make_room(connections: Iterable[tuple[_K, Quiet]], limits: ConnectionLimits) -> _K | None:
-    """The connection that goes for a new one when there are too many: the one that has been silent longest and for which nothing is to be
-    done (BKE-6). None: all of them work, and the new one is refused."""
+    """Return the connection to close for a new one when there are too many: the one that has been silent longest with nothing left to do
+    (BKE-6). None means that all of them work, and the new one is refused."""
     idle = [(quiet.received_s, key) for key, quiet in connections if not quiet.waits and not quiet.unsent]
     longest, key = max(idle, key=lambda one: one[0], default=(0.0, None))
     return key if longest >= limits.spare_s else None

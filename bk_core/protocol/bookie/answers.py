@@ -1,4 +1,4 @@
-"""Answers that need no ledger: refusals and failed syncs."""
+"""Makes answers that need no ledger: refusals and failed syncs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from bk_core.protocol.wire.messages import (
 
 
 def failure(request: Request, status: Status) -> Response:
-    """The refusal that fits ``request``, ids echoed as they were asked for (wire-protocol.md 5.3, 4.3)."""
+    """Return the refusal that fits ``request``, with the ids that it has (wire-protocol.md 5.3, 4.3)."""
     number = request.request_id
     match request:
         case AddRequest():
@@ -59,12 +59,12 @@ def failure(request: Request, status: Status) -> Response:
         case StartTlsRequest():
             return StartTlsResponse(number, status)
         case _:
-            assert isinstance(request, UnservedRequest)  # a run of reads is a client's word for many requests
+            assert isinstance(request, UnservedRequest)  # a run of reads exists only at the client; a bookie sees single requests
             return UnservedResponse(number, status, request.operation, request.version, request.ledger_id, request.entry_id)
 
 
 def io_error(response: Response | AddRunAnswer) -> Response | AddRunAnswer:
-    """``response`` turned into IO_ERROR, with nothing in it that the failed sync was to make durable."""
+    """Return ``response`` as IO_ERROR, without anything that the failed sync was to make durable."""
     match response:
         case ReadResponse():
             return ReadResponse(response.request_id, Status.IO_ERROR, response.ledger_id, response.entry_id)

@@ -1,6 +1,6 @@
-"""Runs of entries as they lie in the database: many consecutive entries of one ledger behind one checksum.
+"""Runs of entries in their stored form: many consecutive entries of one ledger behind one checksum.
 
-    u32 crc32c of the rest | u32 how many entries | (u32 length, body)*
+    u32 crc32c of the rest | u32 number of entries | (u32 length, body)*
 
 The bodies are in the wire form of a batch read answer, so that serving them is a slice.
 """
@@ -16,10 +16,10 @@ from bk_core.errors import BookieIOError, RemoteProtocolError
 from bk_core.kernels import crc32c, scan_frames
 from bk_core.protocol import BytesLike
 
-# What one read has to check; a single entry may be larger. With our head and LMDB's it fills 16 pages and not one byte more: aligned
-# writes of 64 KiB cost the kernel half of those that are not.
+# The bytes that one read has to check; a single entry may be larger. With our head and LMDB's it fills exactly 16 pages: aligned writes of
+# 64 KiB cost the kernel half of those that are not.
 CHUNK_BYTES_MAX = (64 << 10) - 16 - 8
-PAGE_CHUNK_BYTES_MAX = (4 << 10) - 16 - 8  # the same on one page, which finds its place in any gap
+PAGE_CHUNK_BYTES_MAX = (4 << 10) - 16 - 8  # the same on one page, which fits into any gap
 _BODY_BYTES_MAX = (1 << 31) - 1
 _ID_MAX = (1 << 63) - 1
 _HEAD = struct.Struct(">II")
@@ -39,20 +39,21 @@ class Run(NamedTuple):
         return self.first + self.size - 1
 
     def slice(self, entry_id: int, entries_max: int, bytes_max: int) -> tuple[int, memoryview]:
-        """As many entries from ``entry_id`` on, which must be in the run, as the limits allow: (how many, their part of ``bodies``)."""
+        """Return (number, part of ``bodies``) of as many entries from ``entry_id`` on as the limits allow; ``entry_id`` must be
+        in the run."""
         marks, number = bounds_of(self.bodies), entry_id - self.first
         start = marks[2 * number] - _COUNT.size
         stop = bisect_right(marks[1::2], start + bytes_max, number, min(self.size, number + entries_max))
         return stop - number, memoryview(self.bodies)[start : marks[2 * stop - 1] if stop > number else start]
 
     def body(self, entry_id: int) -> bytes:
-        """The body of an entry that must be in the run."""
+        """Return the body of an entry that must be in the run."""
         marks = bounds_of(self.bodies)
         number = 2 * (entry_id - self.first)
         return bytes(memoryview(self.bodies)[marks[number] : marks[number + 1]])
 
     def pieces(self, bytes_max: int | None = None) -> Iterator[Run]:
-        """The same in runs of at most ``bytes_max``, without it CHUNK_BYTES_MAX, or one entry."""
+        """Yield the run in parts of at most ``bytes_max`` (by default CHUNK_BYTES_MAX), or of one entry."""
         bytes_max = bytes_max or CHUNK_BYTES_MAX
         if len(self.bodies) <= bytes_max:
             yield self
@@ -66,7 +67,7 @@ class Run(NamedTuple):
 
 
 def bounds_of(bodies: BytesLike) -> memoryview:
-    """Starts and ends of the bodies, as int64 in turn. RemoteProtocolError if there is anything else in ``bodies``."""
+    """Return starts and ends of the bodies in turn, as int64. Raises RemoteProtocolError if there is anything else in ``bodies``."""
     bounds, consumed = scan_frames(bodies, _BODY_BYTES_MAX)
     if consumed != len(bodies):
         raise RemoteProtocolError("a run that ends inside of an entry")
@@ -74,7 +75,7 @@ def bounds_of(bodies: BytesLike) -> memoryview:
 
 
 def checksum(parts: Iterable[BytesLike]) -> int:
-    """The CRC-32C of ``parts``, one behind the other."""
+    """Return the CRC-32C of ``parts``, one behind the other."""
     crc = 0
     for part in parts:
         crc = crc32c(part, crc)
@@ -87,12 +88,12 @@ def encode_chunk(run: Run) -> bytes:
 
 
 def last_of_chunk(first: int, value: BytesLike) -> int:
-    """Id of the last entry, without a look at the rest; of a value that has not even a head, the greatest there is."""
+    """Return the id of the last entry without a look at the rest. If the value is too short for a head, return the greatest id possible."""
     return first + int(_HEAD.unpack_from(value)[1]) - 1 if len(value) >= _HEAD.size else _ID_MAX
 
 
 def decode_chunk(ledger_id: int, first: int, value: memoryview) -> Run:
-    """A view of ``value``. BookieIOError if the bytes are not what ``encode_chunk`` wrote for this place."""
+    """Return the run in ``value``, as a view. Raises BookieIOError if the bytes are not what ``encode_chunk`` wrote for this place."""
     if len(value) <= _HEAD.size or _COUNT.unpack_from(value)[0] != crc32c(value[_COUNT.size :]):
         raise BookieIOError("damaged run of entries", ledger_id=ledger_id, entry_id=first)
     run = Run(first, _HEAD.unpack_from(value)[1], value[_HEAD.size :])

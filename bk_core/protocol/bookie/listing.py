@@ -1,4 +1,4 @@
-"""A list of a ledger's entries, made in pieces so that others are served in between (BKE-7; wire-protocol.md 8.10)."""
+"""Makes the list of a ledger's entries in pieces, so that others are served in between (BKE-7; wire-protocol.md 8.10)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable
 
 from bk_core.protocol.wire.messages import EntryListRequest
 
-LIST_ROWS = 2000  # of the storage that one piece looks at
+LIST_ROWS = 2000  # the rows of the storage that one piece looks at
 
 _HEADER = struct.Struct(">ii56x")
 _GROUP = struct.Struct(">qqii")
 _NUMBER_MAX = (1 << 31) - 1
-_LONG = 3  # runs of a group: the first, the second, the last
+_LONG = 3  # the runs of a group that are kept: the first, the second, the last
 
-EntryIds = tuple[int, int]  # first of consecutive ids, how many
+EntryIds = tuple[int, int]  # the first of consecutive ids, and their number
 
 
 class EntryListEncoder:
-    """Ascending runs of ids in, the blob out.
+    """Turns ascending runs of ids into the blob of a list.
 
-    A group is one run, as Apache's encoders write it, or from three runs on, many of the same size at the same distance: what a bookie
-    holds of a striped ledger is one group instead of 24 bytes for each run.
+    A group is one run, as Apache's encoders write it; or at least three runs of the same size at the same distance, so that the entries
+    that a bookie holds of a striped ledger are one group instead of 24 bytes for each run.
     """
 
     __slots__ = ("_group", "_groups", "_run")
@@ -29,7 +29,7 @@ class EntryListEncoder:
     def __init__(self) -> None:
         self._groups = bytearray()
         self._group: list[EntryIds] = []  # the first, the second and the last run of the group under way
-        self._run: EntryIds | None = None  # may still grow
+        self._run: EntryIds | None = None  # this run may still grow
 
     def add(self, runs: Iterable[EntryIds]) -> None:
         for first, count in runs:
@@ -41,11 +41,11 @@ class EntryListEncoder:
 
     @property
     def size(self) -> int:
-        """Bytes so far; what is not written yet adds a few."""
+        """The bytes so far; runs not written yet add a few."""
         return _HEADER.size + len(self._groups)
 
     def blob(self) -> bytes:
-        """All of it. Nothing may be added afterwards."""
+        """Return all of the blob. Nothing may be added afterwards."""
         self._end_run()
         self._end_group()
         return _HEADER.pack(0, len(self._groups) // _GROUP.size) + bytes(self._groups)
@@ -62,7 +62,7 @@ class EntryListEncoder:
             self._group.append(run)
 
     def _goes_on(self, run: EntryIds) -> bool:
-        """The run has the size of the group's others and, once there is one, their distance."""
+        """Return True if the run has the size of the group's others and, once there is one, their distance."""
         group = self._group
         if not group or run[1] != group[0][1]:
             return not group
@@ -80,7 +80,7 @@ class EntryListEncoder:
 
 
 class EntryListing:
-    """A request that is being answered: from ``next_id`` on nothing was looked at yet."""
+    """A request that is being answered. Entries from ``next_id`` on were not looked at yet."""
 
     __slots__ = ("encoder", "next_id", "request")
 

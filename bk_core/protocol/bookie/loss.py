@@ -1,4 +1,4 @@
-"""Decisions of a bookie that may have lost data about each ledger (B-10, RC-26, RC-27), and of garbage collection (B-12)."""
+"""Decides about each ledger after the bookie may have lost data (B-10, RC-26, RC-27), and in garbage collection (B-12)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class AfterLoss(Enum):
 
 
 def after_loss(metadata: LedgerMetadata | None, bookie: BookieId) -> AfterLoss:
-    """RC-26. ``metadata`` is None if it cannot be understood: then the worst is assumed, which costs availability and never data.
+    """Return the marks that a ledger gets after a loss (RC-26). If ``metadata`` is None it cannot be understood; then the worst is assumed,
+    which costs availability and never data.
 
-    A CLOSED ledger is fenced without limbo, which the rule does not ask for: its closing may rest on a fence that was lost here, also if
-    the recovery replaced this bookie and no fragment names it any more, and no regular add to it can be rightful. Fragments made after
-    this look at the metadata have had no answer from this life of the bookie.
+    A CLOSED ledger is fenced without limbo, which the rule does not ask for. Its closing may rest on a fence that was lost here, even if
+    the recovery replaced this bookie and no fragment names it any more; and no regular add to it can be rightful. Fragments made after this
+    look at the metadata have had no answer from this life of the bookie.
     """
     if metadata is None:
         return AfterLoss.LIMBO
@@ -30,14 +31,15 @@ def after_loss(metadata: LedgerMetadata | None, bookie: BookieId) -> AfterLoss:
 
 
 def is_member(metadata: LedgerMetadata, bookie: BookieId) -> bool:
-    """True if any fragment names the bookie."""
+    """Return True if any fragment names the bookie."""
     return any(bookie in fragment.ensemble for fragment in metadata.fragments)
 
 
 def decided_entries(metadata: LedgerMetadata, bookie: BookieId) -> Iterator[tuple[int, tuple[BookieId, ...]]]:
-    """RC-27: ids whose contents are decided and that ``bookie`` should hold, ascending, each with the other replicas that hold it.
+    """Yield the ids whose contents are decided and that ``bookie`` should hold, ascending, each with the other replicas that hold it
+    (RC-27).
 
-    Of a CLOSED ledger everything up to its last entry; of any other what lies below its last fragment.
+    In a CLOSED ledger everything up to its last entry is decided; in any other everything below its last fragment.
     """
     closed = metadata.state is LedgerState.CLOSED
     end = metadata.last_entry_id + 1 if closed else metadata.last_fragment.first_entry_id
@@ -53,14 +55,16 @@ def decided_entries(metadata: LedgerMetadata, bookie: BookieId) -> Iterator[tupl
 
 
 def may_leave_limbo(metadata: LedgerMetadata | None) -> bool:
-    """RC-27: only after somebody has closed the ledger, or it is gone (None). Its entries must have been fetched as well."""
+    """Return True if a ledger may leave limbo: somebody has closed it, or it is gone (None). Its entries must have been fetched as well
+    (RC-27)."""
     return metadata is None or metadata.state is LedgerState.CLOSED
 
 
 def may_delete(metadata: LedgerMetadata | None, bookie: BookieId, *, lock_held: bool) -> bool:
-    """B-12: the metadata is gone (None); or the ledger is CLOSED, names the bookie nowhere and is being re-replicated by nobody.
+    """Return True if a ledger may be deleted here (B-12): the metadata is gone (None), or the ledger is CLOSED, names the bookie nowhere
+    and is not being re-replicated.
 
-    ``lock_held`` says that the caller holds the ledger's replication lock and has read ``metadata`` after taking it.
+    ``lock_held`` means that the caller holds the ledger's replication lock and has read ``metadata`` after taking it.
     """
     if metadata is None:
         return True

@@ -80,12 +80,12 @@ _LAC_IDS = struct.Struct(">qq")
 
 
 def _has_to_go(moved: LedgerRecord) -> bool:
-    """B-12: of a ledger that has left the bookie nothing stays but the fence."""
+    """Return True if the ledger has entries to drop. Only the fence stays of a ledger that has left the bookie (B-12)."""
     return moved.has_entries or moved.limbo or not moved.fenced
 
 
 class BookieMachine(BookieReads):
-    """One bookie. Times are Unix milliseconds and must not go backwards. The decisions are the methods of ``BookieRules``."""
+    """One bookie. Times are Unix milliseconds and must not go backwards. ``BookieRules`` has the single decisions."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class BookieMachine(BookieReads):
     def handle(self, tag: Hashable, request: Request, now_ms: int, *, may_wait: bool = True) -> list[Effect]:
         """Answer one request. ``tag`` is the host's own name for it and must be unique while the request is unanswered.
 
-        ``may_wait`` is False if whoever asks has enough long polls that wait: this one is then answered as when its time is over (BKE-4).
+        ``may_wait`` is False if the peer has enough long polls that wait; this one is then answered as if its time were over (BKE-4).
         """
         try:
             return self._handle(tag, request, now_ms, may_wait)
@@ -143,13 +143,13 @@ class BookieMachine(BookieReads):
             case StartTlsRequest():
                 return [Reply(tag, StartTlsResponse(request.request_id, Status.BAD_REQUEST))]
             case _:
-                assert isinstance(request, UnservedRequest)  # a run of reads is a client's word for many requests
+                assert isinstance(request, UnservedRequest)  # a run of reads exists only at the client; a bookie sees single requests
                 return [Reply(tag, failure(request, request.status))]
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
     def handle_adds(self, tag: Hashable, run: AddRun) -> list[Effect] | None:
-        """Admit a whole run. None if any of it may be refused or ends a wait: then its requests are to be handled one by one."""
+        """Admit a whole run. Return None if any of it may be refused or ends a wait; its requests are then to be handled one by one."""
         try:
             record = self._storage.ledger(run.ledger_id) if run.ledger_id >= 0 else None
         except BookieIOError:
@@ -162,7 +162,7 @@ class BookieMachine(BookieReads):
         return [PersistRun(after, run.first_entry_id, run.count, run.bodies), self._confirmation(tag, response)]
 
     def handle_reads(self, tag: Hashable, run: ReadRun, bytes_max: int) -> tuple[list[Effect], ReadRun | None]:
-        """Answer the start of a run, with about ``bytes_max`` bytes at most. Returns the effects and what is left of the run."""
+        """Answer the start of a run with at most about ``bytes_max`` bytes. Return the effects and the rest of the run."""
         try:
             count, bodies = self._at_hand(self._known(run.ledger_id), run.first_entry_id, run.count, bytes_max)
         except BookieIOError:
@@ -172,7 +172,7 @@ class BookieMachine(BookieReads):
         return [Reply(tag, ReadRunAnswer(run.ledger_id, run.first_entry_id, count, bodies))], run.after(count)
 
     def handle_list(self, tag: Hashable, listing: EntryListing) -> tuple[list[Effect], EntryListing | None]:
-        """One piece of a list of entries (BKE-7). Returns the effects and the same listing while there is more to do."""
+        """Make one piece of a list of entries (BKE-7). Return the effects, and the same listing while there is more to do."""
         try:
             answer = self._list_piece(listing)
         except BookieIOError:
@@ -188,7 +188,7 @@ class BookieMachine(BookieReads):
     # --- adds and explicit LACs -----------------------------------------------------------------------------------
 
     def _add(self, tag: Hashable, request: AddRequest, now_ms: int) -> list[Effect]:
-        """B-1, B-2, B-8, B-9, B-11, B-13; order of the checks: wire-protocol.md 8.2."""
+        """Handle an add (B-1, B-2, B-8, B-9, B-11, B-13). The checks have the order of wire-protocol.md 8.2."""
         record = self._storage.ledger(request.ledger_id) if request.ledger_id >= 0 else None
         status = self._refuse_add(request, record)
         if status is not None:
@@ -210,7 +210,7 @@ class BookieMachine(BookieReads):
         return status
 
     def _refuse_any(self, request: AddRequest, record: LedgerRecord | None) -> Status | None:
-        """The status that refuses an add whatever its body is."""
+        """Return the status that refuses an add whatever its body is, or None."""
         if self._closed_to(request):
             return Status.READ_ONLY
         if request.ledger_id < 0:
@@ -225,7 +225,8 @@ class BookieMachine(BookieReads):
         return Status.BAD_REQUEST if request.entry_id < 0 else None
 
     def _write_lac(self, tag: Hashable, request: WriteLacRequest, now_ms: int) -> list[Effect]:
-        """wire-protocol.md 8.8. The LAC that counts is the one inside the packet (7.4); it never lowers a known LAC (B-9)."""
+        """Handle an explicit LAC (wire-protocol.md 8.8). The LAC inside the packet (wire-protocol.md 7.4) counts; it never lowers a known
+        LAC (B-9)."""
         record = self._storage.ledger(request.ledger_id) if request.ledger_id >= 0 else None
         status = self._refuse_write_lac(request, record)
         if status is not None:
@@ -257,7 +258,7 @@ class BookieMachine(BookieReads):
     # --- fences ---------------------------------------------------------------------------------------------------
 
     def _fence(self, tag: Hashable, request: ReadRequest | BatchReadRequest) -> list[Effect]:
-        """B-3, also when read-only; B-4; B-5: the answer is made from everything admitted before; B-13; BKE-3."""
+        """Handle a fence (B-3, also when read-only; B-4; B-13; BKE-3). The answer is made from everything admitted before (B-5)."""
         if not self._may_fence(request):
             return [Reply(tag, failure(request, Status.UNAUTHORIZED))]
         if request.ledger_id < 0:
@@ -272,7 +273,7 @@ class BookieMachine(BookieReads):
             return [Reply(tag, failure(request, Status.UNAUTHORIZED))]
         after = self._fenced(before, request.master_key)
         mark: list[Effect] = [] if after is before else [Persist(after)]
-        # R30: a fence ends a wait when it is set, and never again; else pollers of a fenced ledger would spin.
+        # R30: a fence ends a wait only when it is set; otherwise pollers of a fenced ledger would spin.
         polls = [] if before.fenced else [self._end_poll(poll) for poll in self._polls.of_ledger(request.ledger_id)]
         return [*mark, self._fence_reply(tag, self._fence_answer(request, after)), *polls]
 
@@ -289,20 +290,21 @@ class BookieMachine(BookieReads):
         return [WakeLater(tag, poll.deadline_ms)]
 
     def _must_wait(self, request: ReadRequest, record: LedgerRecord) -> bool:
-        """A fence set earlier does not shorten the wait (R30). In limbo the LAC stays unknown however long one waits (B-10)."""
+        """Return True if the poll has to wait. A fence set earlier does not shorten the wait (R30). In limbo the LAC stays unknown, however
+        long a poll waits (B-10)."""
         wants_to = request.timeout_ms is not None and request.timeout_ms > 0
         impossible = request.piggyback and request.entry_id != LAST_ENTRY
         return wants_to and not impossible and not advanced(record, request) and not self._end_unknown(record)
 
     def _advance_polls(self, record: LedgerRecord, now_ms: int, added: Added | None) -> list[Effect]:
-        """End the polls that wait for a LAC this ledger has reached now."""
+        """End the polls that wait for a LAC that this ledger has reached now."""
         waiting = self._polls.of_ledger(record.ledger_id)
         return [self._end_poll(poll, record, now_ms, added) for poll in waiting if advanced(record, poll.request)]
 
     def _end_poll(
         self, poll: Poll, record: LedgerRecord | None = None, advanced_at_ms: int | None = None, added: Added | None = None
     ) -> Reply:
-        """Answer from ``record``, which need not be stored yet, or from what is stored."""
+        """Answer a poll from ``record``, which need not be stored yet, or from storage."""
         self._polls.forget(poll)
         try:
             record = record or self._known(poll.request.ledger_id)
@@ -320,26 +322,27 @@ class BookieMachine(BookieReads):
         return effects
 
     def cancel(self, tag: Hashable) -> None:
-        """Forget a waiting request, because its connection is gone. Unknown tags are fine."""
+        """Forget a waiting request, because its connection is gone. Unknown tags are ignored."""
         poll = self._polls.get(tag)
         if poll is not None:
             self._polls.forget(poll)
 
     def next_wake_ms(self) -> int | None:
-        """When ``wake`` has something to do next; None if nobody waits."""
+        """Return the next time at which ``wake`` has something to do, or None if no poll waits."""
         return self._polls.next_deadline_ms()
 
     # --- garbage collection (B-12: ``collection.may_delete`` decides) ---------------------------------------------
 
     def collect(self, ledger_id: int, now_ms: int) -> list[Effect]:
-        """Drop a ledger whose metadata is gone, leaving a fenced tombstone (B-6). The caller has proven that it is gone."""
+        """Drop a ledger whose metadata is gone, and leave a fenced tombstone (B-6). The caller has proven that it is gone."""
         record = self._storage.ledger(ledger_id)
         if record is None or record.deleted:
             return []
         return [Persist(self._tombstone(record, now_ms), drop_entries=True), *self._refuse_polls(ledger_id)]
 
     def collect_moved(self, ledger_id: int) -> list[Effect]:
-        """Drop the entries of a closed ledger that has left this bookie (B-12). It leaves limbo too: nothing is missed here."""
+        """Drop the entries of a closed ledger that has left this bookie (B-12). The ledger leaves limbo too, because none of its entries
+        belongs here."""
         record = self._known(ledger_id)
         if record is None or not _has_to_go(record):
             return []
@@ -367,9 +370,9 @@ class BookieMachine(BookieReads):
     # --- data loss (B-10, RC-26, RC-27) ---------------------------------------------------------------------------
 
     def enter_limbo(self, ledger_ids: Iterable[int], keys: Mapping[int, bytes] | None = None) -> list[Effect]:
-        """This bookie may have lost entries of these ledgers. To be durable before the bookie serves anything.
+        """Put ledgers of which this bookie may have lost entries into limbo. This must be durable before the bookie serves anything.
 
-        ``keys``: master keys where they are known, by ledger; the others are pinned by the first request that has one (B-13).
+        ``keys`` are the known master keys, by ledger; the others are pinned by the first request that has one (B-13).
         """
         effects: list[Effect] = []
         for ledger_id in ledger_ids:
@@ -380,7 +383,7 @@ class BookieMachine(BookieReads):
         return effects
 
     def fence_closed(self, ledger_ids: Iterable[int], keys: Mapping[int, bytes] | None = None) -> list[Effect]:
-        """Fence ledgers that were CLOSED when data was lost: a fence that helped to close one may be among what is gone."""
+        """Fence ledgers that were CLOSED when data was lost, because a fence that helped to close one may have been lost."""
         effects: list[Effect] = []
         for ledger_id in ledger_ids:
             before = self._record_after_loss(ledger_id, keys)
@@ -389,7 +392,8 @@ class BookieMachine(BookieReads):
         return effects
 
     def _record_after_loss(self, ledger_id: int, keys: Mapping[int, bytes] | None) -> LedgerRecord:
-        """A damaged record is among the losses: a new one takes its place, for the entries that the index still has."""
+        """Return the record of a ledger after a loss. A damaged record is among the losses: a new one takes its place, for the entries that
+        the index still has."""
         new = LedgerRecord(ledger_id, (keys or {}).get(ledger_id))
         try:
             return self._storage.ledger(ledger_id) or new
@@ -397,7 +401,7 @@ class BookieMachine(BookieReads):
             return replace(new, last_entry_id=max(self._storage.entry_ids(ledger_id), default=NO_ENTRIES))
 
     def missing(self, ledger_id: int, entry_ids: Iterable[int]) -> list[int]:
-        """Those of ``entry_ids`` that must be fetched: not here, or damaged. Nothing of a deleted ledger."""
+        """Return those of ``entry_ids`` that must be fetched because they are missing or damaged; none for a deleted ledger."""
         record = self._storage.ledger(ledger_id)
         if record is not None and record.deleted:
             return []
@@ -410,7 +414,8 @@ class BookieMachine(BookieReads):
             return False
 
     def restore(self, ledger_id: int, entry_id: int, body: bytes, key: bytes | None) -> list[Effect]:
-        """Store one entry fetched from another replica and verified, like a recovery add (B-2). ``key`` is pinned if there is none."""
+        """Store one entry that was fetched from another replica and verified, like a recovery add (B-2). ``key`` is pinned if there is
+        none."""
         before = self._storage.ledger(ledger_id) or LedgerRecord(ledger_id)
         if before.deleted:
             return []
@@ -418,6 +423,6 @@ class BookieMachine(BookieReads):
         return [Persist(self._after_add(before, key if before.key is None else before.key, entry_id, lac), entry_id, body)]
 
     def leave_limbo(self, ledger_id: int) -> list[Effect]:
-        """RC-27: the ledger was recovered, closed and its entries fetched. The fence stays."""
+        """Take the ledger out of limbo, because it was recovered and closed and its entries were fetched. The fence stays (RC-27)."""
         record = self._storage.ledger(ledger_id)
         return [Persist(replace(record, limbo=False))] if record is not None and record.limbo else []

@@ -1,6 +1,6 @@
-"""A bookie's storage in memory that knows what would survive a crash: for the simulator and for tests.
+"""A bookie's storage in memory that simulates crashes, for the simulator and for tests.
 
-Faults are methods to call (``crash``, ``wipe``, ``damage``, ``lose_fences``); what a correct bookie guarantees are small methods to
+Faults are methods to call (``crash``, ``wipe``, ``damage``, ``lose_fences``). The guarantees of a correct bookie are small methods to
 override (``_visible``, ``_after_crash``, ``_read_body``).
 """
 
@@ -44,7 +44,7 @@ class _Contents:
 
 
 class MemoryBookieStorage:
-    """A storage in memory. Reads see ``applied``; a crash leaves ``durable``. ``sync`` moves changes over in the order they were made.
+    """A storage in memory. Reads see ``applied``; a crash leaves ``durable``. ``sync`` makes changes durable in the order they were made.
 
     A reply may leave once ``durable_position`` has reached the ``position`` at which it was made.
     """
@@ -68,7 +68,7 @@ class MemoryBookieStorage:
         return None if body is None else self._read_body(ledger_id, entry_id, body)
 
     def entries(self, ledger_id: int, first_entry_id: int, entries_max: int, bytes_max: int) -> tuple[int, bytes]:
-        """Up to four at once, and some ids never, so that every seam is met."""
+        """Return up to four entries at once, but some ids never, so that tests meet every boundary."""
         found: list[bytes] = []
         if first_entry_id % _APART == _APART - 1:
             return 0, b""
@@ -84,35 +84,35 @@ class MemoryBookieStorage:
         return len(found), join_bodies(found)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
-        """Ascending."""
+        """Return the ids in ascending order."""
         return sorted(self._visible().entries.get(ledger_id, ()))
 
     def entry_runs(self, ledger_id: int, first_entry_id: int, rows_max: int) -> tuple[list[tuple[int, int]], int | None]:
-        """One entry is one row; not more than four rows at once, so that every seam is met."""
+        """Return runs of ids. One entry is one row, and there are at most four rows at once, so that tests meet every boundary."""
         found = [entry_id for entry_id in self.entry_ids(ledger_id) if entry_id >= first_entry_id]
         rows = found[: min(rows_max, _AT_HAND_MAX)]
         return [(entry_id, 1) for entry_id in rows], rows[-1] + 1 if len(rows) < len(found) else None
 
     def _visible(self) -> _Contents:
-        """B-5: what was applied is visible at once, durable or not."""
+        """Return what reads see: applied changes are visible at once, durable or not (B-5)."""
         return self._applied
 
     def _read_body(self, ledger_id: int, entry_id: int, body: bytes) -> bytes:
-        """B-7: an entry that the index knows and that cannot be read is an error."""
+        """Return the body of an entry. One that the index knows and that cannot be read is an error (B-7)."""
         if (ledger_id, entry_id) in self._damaged:
             raise BookieIOError("damaged entry", ledger_id=ledger_id, entry_id=entry_id)
         return body
 
     def ledger_ids(self) -> list[int]:
-        """Ledgers with a record, tombstones left out, ascending."""
+        """Return the ids of ledgers with a record, without tombstones, ascending."""
         return sorted(ledger_id for ledger_id, record in self._applied.records.items() if not record.deleted)
 
     def tombstone_ids(self) -> list[int]:
-        """Deleted ledgers that are not forgotten yet, ascending."""
+        """Return the ids of deleted ledgers that are not forgotten yet, ascending."""
         return sorted(ledger_id for ledger_id, record in self._applied.records.items() if record.deleted)
 
     def limbo_ids(self) -> list[int]:
-        """Ledgers in limbo, ascending."""
+        """Return the ids of ledgers in limbo, ascending."""
         return sorted(ledger_id for ledger_id, record in self._applied.records.items() if record.limbo)
 
     def disk_bytes(self) -> tuple[int, int]:
@@ -122,7 +122,7 @@ class MemoryBookieStorage:
     # --- changes --------------------------------------------------------------------------------------------------
 
     def apply(self, change: Change) -> None:
-        """Visible to reads at once, not yet durable (B-5). A new copy of a damaged entry is sound."""
+        """Apply changes: reads see them at once, though they are not yet durable (B-5). A new copy of a damaged entry is sound."""
         self._applied.apply(change)
         self._changes.append(change)
         self.position += 1
@@ -143,14 +143,14 @@ class MemoryBookieStorage:
     # --- faults ---------------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """Lose everything that was not synced. Replies still waiting must never be sent by the host."""
+        """Lose everything that was not synced. The host must never send the replies that still wait."""
         self._durable = self._after_crash(self._durable)
         self._applied = self._durable.copy()
         self._changes.clear()
         self.position = self.durable_position
 
     def _after_crash(self, durable: _Contents) -> _Contents:
-        """B-6: all of what was synced survives, fence marks included."""
+        """Return what survives a crash: all that was synced, fence marks included (B-6)."""
         return durable
 
     def wipe(self) -> None:
@@ -160,10 +160,10 @@ class MemoryBookieStorage:
         self.crash()
 
     def damage(self, ledger_id: int, entry_id: int) -> None:
-        """Have every later read of the entry fail, until it is stored again."""
+        """Make every later read of the entry fail, until it is stored again."""
         self._damaged.add((ledger_id, entry_id))
 
     def lose_fences(self) -> None:
-        """Break B-6: fence marks are gone and entries are not, as after a crash that lost unsynced index files."""
+        """Break B-6: fence marks are lost and entries are not, as after a crash that lost unsynced index files."""
         for contents in (self._applied, self._durable):
             contents.records = {ledger_id: replace(record, fenced=False) for ledger_id, record in contents.records.items()}

@@ -1,4 +1,4 @@
-"""Long polls that wait (wire-protocol.md 8.7): who, for what, until when."""
+"""The long polls that wait (wire-protocol.md 8.7), by tag, ledger and deadline."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class Poll:
 
 
 class PollTable:
-    """Waiting polls by tag, by ledger and by deadline. An ended poll is forgotten at once, its place among the deadlines lazily."""
+    """Waiting polls by tag, by ledger and by deadline. An ended poll is forgotten at once, but its place among the deadlines is removed
+    later."""
 
     def __init__(self) -> None:
         self._by_tag: dict[Hashable, Poll] = {}
         self._by_ledger: dict[int, list[Hashable]] = {}
-        self._deadlines: list[Poll] = []  # latest first; holds ended polls until they surface or become too many
+        self._deadlines: list[Poll] = []  # latest first; it holds ended polls until they come up or become too many
 
     def __len__(self) -> int:
         return len(self._by_tag)
@@ -41,11 +42,11 @@ class PollTable:
         return ledger_id in self._by_ledger
 
     def of_ledger(self, ledger_id: int) -> list[Poll]:
-        """In the order in which they came."""
+        """Return the polls of a ledger in the order in which they came."""
         return [self._by_tag[tag] for tag in self._by_ledger.get(ledger_id, ())]
 
     def forget(self, poll: Poll) -> None:
-        """``poll`` waits no longer."""
+        """Forget ``poll``, which waits no longer."""
         del self._by_tag[poll.tag]
         tags = self._by_ledger[poll.request.ledger_id]
         tags.remove(poll.tag)
@@ -60,7 +61,7 @@ class PollTable:
         return self._deadlines[-1].deadline_ms if self._deadlines else None
 
     def next_due(self, now_ms: int) -> Poll | None:
-        """A poll whose time is over; the caller must ``forget`` it."""
+        """Return a poll whose time is over; the caller must ``forget`` it."""
         deadline_ms = self.next_deadline_ms()
         return self._deadlines[-1] if deadline_ms is not None and deadline_ms <= now_ms else None
 

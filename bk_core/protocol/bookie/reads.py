@@ -1,4 +1,4 @@
-"""The answers of a bookie to requests that only read (wire-protocol.md 8.3-8.5, 8.8, 8.10, 8.11). Changes nothing."""
+"""Answers requests that only read (wire-protocol.md 8.3-8.5, 8.8, 8.10, 8.11). Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bk_core.protocol.wire.messages import (
 )
 
 BATCH_READ_BYTES_MAX = 5 << 20  # wire-protocol.md 8.5
-ENTRY_LIST_BYTES_MAX = BATCH_READ_BYTES_MAX - 4096  # of a frame of the default size, what heads leave
+ENTRY_LIST_BYTES_MAX = BATCH_READ_BYTES_MAX - 4096  # a frame of the default size without its heads
 INFO_TOTAL, INFO_FREE = 0x01, 0x02  # bits of BookieInfoRequest.requested
 
 _BATCH_FRAME_START = 4 + 24 + 8  # length prefix, response prefix, request id
@@ -37,7 +37,7 @@ Added = tuple[int, bytes]  # an entry, id and body, whose change the host has no
 
 
 class BookieReads(BookieRules):
-    """Reads of one bookie's storage. All methods may raise BookieIOError unless they say otherwise."""
+    """The reads of one bookie's storage. All methods may raise BookieIOError unless they say otherwise."""
 
     def __init__(self, storage: BookieStorageView, batch_read_bytes_max: int) -> None:
         self._storage = storage
@@ -48,7 +48,7 @@ class BookieReads(BookieRules):
         return None if record is None or record.deleted else record
 
     def _find(self, record: LedgerRecord | None, entry_id: int, added: Added | None = None) -> tuple[Status, bytes | None]:
-        """One entry, or the definite negative (B-7). In limbo an entry that is here is served (B-10)."""
+        """Return one entry, or the definite denial (B-7). In limbo, entries that are here are served (B-10)."""
         if record is None:
             return Status.NO_LEDGER, None
         if entry_id == LAST_ENTRY:
@@ -59,7 +59,7 @@ class BookieReads(BookieRules):
         return (self._absent(record), None) if body is None else (Status.OK, body)
 
     def _find_last(self, record: LedgerRecord, added: Added | None = None) -> tuple[Status, bytes | None]:
-        """The entry with the highest id here (B-9)."""
+        """Return the entry with the highest id here (B-9)."""
         if self._end_unknown(record):
             return Status.UNKNOWN_LEDGER_STATE, None
         if not record.has_entries:
@@ -72,13 +72,14 @@ class BookieReads(BookieRules):
         return Status.OK, body
 
     def _read(self, request: ReadRequest, record: LedgerRecord | None, added: Added | None = None) -> ReadResponse:
-        """wire-protocol.md 8.3, 8.4. ``max_lac`` goes with every entry found; v2 has no place for it."""
+        """Answer a read (wire-protocol.md 8.3, 8.4). ``max_lac`` goes with every entry found; v2 has no place for it."""
         status, body = self._find(record, request.entry_id, added)
         max_lac = record.last_add_confirmed if record is not None and body is not None else None
         return ReadResponse(request.request_id, status, request.ledger_id, request.entry_id, body, max_lac)
 
     def _fence_answer(self, request: ReadRequest | BatchReadRequest, record: LedgerRecord) -> Response:
-        """The read part of a fence read; it carries no ``max_lac`` (wire-protocol.md 8.3). Never raises: the fence stands."""
+        """Return the read part of a fence read; it carries no ``max_lac`` (wire-protocol.md 8.3). This never raises, because the fence
+        stands."""
         try:
             if isinstance(request, BatchReadRequest):
                 return self._batch_read(request, record)
@@ -88,12 +89,13 @@ class BookieReads(BookieRules):
         return ReadResponse(request.request_id, status, request.ledger_id, request.entry_id, body)
 
     def _batch_read(self, request: BatchReadRequest, record: LedgerRecord | None) -> BatchReadResponse:
-        """wire-protocol.md 8.5: the first entry whatever its size, then entries while the whole frame stays within the limit."""
+        """Answer a batch read: the first entry whatever its size, then entries while the whole frame stays within the limit
+        (wire-protocol.md 8.5)."""
         rest = min(request.bytes_max, self._batch_read_bytes_max) - _BATCH_FRAME_START
         wanted = request.entries_max if request.entries_max > 0 else _MANY
         count, bodies = self._at_hand(record, request.entry_id, wanted, rest)
         if not count:
-            status, body = self._find(record, request.entry_id)  # an IO error here is the answer; later ones only end the run
+            status, body = self._find(record, request.entry_id)  # an IO error here is the answer; a later one only ends the run
             if body is None:
                 return BatchReadResponse(request.request_id, status, request.ledger_id, request.entry_id)
             count, bodies = 1, _LENGTH.pack(len(body)) + body
@@ -101,7 +103,7 @@ class BookieReads(BookieRules):
         return BatchReadResponse(request.request_id, Status.OK, request.ledger_id, request.entry_id, b"".join(parts))
 
     def _more(self, record: LedgerRecord | None, entry_id: int, wanted: int, rest: int) -> Iterator[bytes]:
-        """The part behind the first entries of a batch, in pieces of ``(u32 length, body)*`` and ``rest`` bytes at most."""
+        """Yield the entries of a batch behind the first ones, in pieces of ``(u32 length, body)*`` and ``rest`` bytes at most."""
         while wanted > 0 and rest > 0:
             try:
                 count, bodies = self._at_hand(record, entry_id, wanted, rest)
@@ -116,13 +118,15 @@ class BookieReads(BookieRules):
             entry_id, wanted, rest = entry_id + count, wanted - count, rest - len(bodies)
 
     def _at_hand(self, record: LedgerRecord | None, entry_id: int, entries_max: int, bytes_max: int) -> tuple[int, bytes]:
-        """Entries that the storage has together, see ``BookieStorageView.entries``; none where there is more to say than their bodies."""
+        """Return entries that the storage has together, see ``BookieStorageView.entries``; none where more than bodies has to
+        be returned."""
         if record is None or not 0 <= entry_id <= record.last_entry_id or bytes_max <= 0:
             return 0, b""
         return self._storage.entries(record.ledger_id, entry_id, min(entries_max, record.last_entry_id - entry_id + 1), bytes_max)
 
     def _read_lac(self, request: ReadLacRequest) -> ReadLacResponse:
-        """The table of wire-protocol.md 8.8, as of 4.15: an explicit LAC without entries is IO_ERROR with the packet attached."""
+        """Answer a LAC read by the table of wire-protocol.md 8.8, as of 4.15: an explicit LAC without entries is IO_ERROR with the packet
+        attached."""
         record = self._known(request.ledger_id)
         if record is None:
             return ReadLacResponse(request.request_id, Status.NO_ENTRY, request.ledger_id)
@@ -137,7 +141,7 @@ class BookieReads(BookieRules):
         return ReadLacResponse(request.request_id, status, request.ledger_id, packet, last)
 
     def _info(self, request: BookieInfoRequest) -> BookieInfoResponse:
-        """wire-protocol.md 8.11: only the numbers asked for."""
+        """Answer with the numbers that were asked for, and no others (wire-protocol.md 8.11)."""
         total, free = self._storage.disk_bytes()
         return BookieInfoResponse(
             request.request_id,
@@ -147,10 +151,10 @@ class BookieReads(BookieRules):
         )
 
     def _list_piece(self, listing: EntryListing) -> EntryListResponse | None:
-        """wire-protocol.md 8.10. One piece, and the answer after the last one.
+        """Make one piece of a list, and return the answer after the last one (wire-protocol.md 8.10).
 
-        A list says what is absent, so there is none in limbo (B-10), and none of a ledger that is gone by the end (BKE-7). One that fits
-        no frame is refused: it would cost the client its connection.
+        A list tells what is absent, so there is none in limbo (B-10), and none of a ledger that is gone by the end (BKE-7). A list that
+        fits no frame is refused, because it would cost the client its connection.
         """
         request = listing.request
         record = self._known(request.ledger_id)
@@ -170,7 +174,8 @@ class BookieReads(BookieRules):
     def _poll_answer(
         self, request: ReadRequest, record: LedgerRecord, advanced_at_ms: int | None = None, added: Added | None = None
     ) -> Response:
-        """wire-protocol.md 8.7 (2). ``advanced_at_ms`` is when the LAC moved, if that ended the wait."""
+        """Answer a long poll (wire-protocol.md 8.7 item 2). ``advanced_at_ms`` is the time at which the LAC moved, if that
+        ended the wait."""
         if not request.piggyback:
             answer = self._read(request, record, added)
             return ReadResponse(
@@ -191,5 +196,5 @@ class BookieReads(BookieRules):
 
 
 def advanced(record: LedgerRecord, request: ReadRequest) -> bool:
-    """True if the LAC is beyond what the poll knows."""
+    """Return True if the LAC is beyond the one that the poll knows."""
     return request.previous_lac is not None and record.last_add_confirmed > request.previous_lac

@@ -1,4 +1,4 @@
-"""The record that a bookie keeps of a ledger, the machine's view of it, and the effects that the machine asks of its host."""
+"""The record that a bookie keeps of a ledger, the storage as the machine sees it, and the effects that the machine asks of its host."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NO_ENTRIES = -1
 class LedgerRecord:
     """A bookie's knowledge about one ledger besides its entries. All of it survives a restart.
 
-    ``key`` is None only for a ledger marked after a loss that nobody has presented a key for; the next key is then pinned.
-    ``deleted`` is the tombstone left by garbage collection, so that an old writer stays locked out (B-6); ``deleted_at_ms`` is Unix time.
+    ``key`` is None only for a ledger marked after a loss for which nobody has presented a key; the next key is then pinned. ``deleted`` is
+    the tombstone left by garbage collection, so that an old writer stays locked out (B-6); ``deleted_at_ms`` is Unix time.
     """
 
     ledger_id: int
@@ -37,35 +37,36 @@ class LedgerRecord:
 
 
 class BookieStorageView(Protocol):
-    """The machine's eyes. Everything applied before is visible, durable or not (B-5). Any method may raise BookieIOError."""
+    """The machine's view of the storage. Everything applied before is visible, durable or not (B-5). Any method may raise BookieIOError."""
 
     def ledger(self, ledger_id: int) -> LedgerRecord | None: ...
 
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """None only if the index proves absence (B-7)."""
+        """Return the body, or None only if the index proves absence (B-7)."""
 
     def entries(self, ledger_id: int, first_entry_id: int, entries_max: int, bytes_max: int) -> tuple[int, bytes]:
-        """Consecutive entries that are at hand together: (how many, their bodies as ``(u32 length, body)*``).
+        """Return consecutive entries that are stored together: (number, their bodies as ``(u32 length, body)*``).
 
-        At most ``entries_max`` entries and ``bytes_max`` bytes of bodies and lengths. (0, b"") only says: ask ``entry``.
+        There are at most ``entries_max`` entries and ``bytes_max`` bytes of bodies and lengths. (0, b"") means no more than that the caller
+        must use ``entry``.
         """
 
     def entry_ids(self, ledger_id: int) -> Iterable[int]:
-        """Ascending. All at once: for a whole ledger on a live bookie there is ``entry_runs``."""
+        """Return all ids in ascending order at once. For a whole ledger on a live bookie there is ``entry_runs``."""
 
     def entry_runs(self, ledger_id: int, first_entry_id: int, rows_max: int) -> tuple[list[tuple[int, int]], int | None]:
-        """Ids from ``first_entry_id`` on as ascending, disjoint (first, count), and where to go on, None at the end.
+        """Return the ids from ``first_entry_id`` on as ascending, disjoint (first, count), and the id at which to go on, None at the end.
 
-        Looks at about ``rows_max`` things, whatever there is. Everything below the second value is told.
+        This looks at about ``rows_max`` rows in any case. The result is complete below the second value.
         """
 
     def disk_bytes(self) -> tuple[int, int]:
-        """Total and free."""
+        """Return the total and the free bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Send now."""
+    """Send the response now."""
 
     tag: Hashable
     response: Response | ReadRunAnswer
@@ -73,7 +74,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyAfterSync:
-    """Send once every change made so far is durable; if that fails, send ``io_error(response)`` instead."""
+    """Send the response once every change made so far is durable; if that fails, send ``io_error(response)`` instead."""
 
     tag: Hashable
     response: Response | AddRunAnswer
@@ -81,9 +82,9 @@ class ReplyAfterSync:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Keep ``record`` and, if ``entry_id`` is given, ``body``: both or neither. ``drop_entries`` removes the ledger's entries first.
+    """Store ``record`` and, if ``entry_id`` is given, ``body``: both or neither. ``drop_entries`` removes the ledger's entries first.
 
-    ``forget`` removes the record too: the ledger was never heard of afterwards.
+    ``forget`` removes the record too, as if the bookie had never heard of the ledger.
     """
 
     record: LedgerRecord
@@ -95,7 +96,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class PersistRun:
-    """Keep ``record`` and ``count`` entries from ``first_entry_id`` on, ``bodies`` being ``(u32 length, body)*``: all or nothing."""
+    """Store ``record`` and ``count`` entries from ``first_entry_id`` on, with ``bodies`` as ``(u32 length, body)*``: all or nothing."""
 
     record: LedgerRecord
     first_entry_id: int
@@ -105,7 +106,7 @@ class PersistRun:
 
 @dataclass(frozen=True, slots=True)
 class WakeLater:
-    """The request ``tag`` waits: call ``wake`` at ``at_ms``. It may be answered before by another input."""
+    """Call ``wake`` at ``at_ms``, because the request ``tag`` waits. Another input may answer it before."""
 
     tag: Hashable
     at_ms: int

@@ -35,7 +35,7 @@ class AddRun:
         return self.first_entry_id + self.count - 1
 
     def requests(self) -> Iterator[AddRequest]:
-        """The same as single requests."""
+        """Return the adds as single requests."""
         for entry_id, body in enumerate(split_bodies(self.bodies), self.first_entry_id):
             yield AddRequest(0, self.ledger_id, entry_id, self.master_key, bytes(body), self.recovery, self.high_priority)
 
@@ -52,13 +52,13 @@ class ReadRun:
         return ReadRequest(0, self.ledger_id, self.first_entry_id)
 
     def after(self, count: int) -> ReadRun | None:
-        """The rest of the run when its first ``count`` entries are answered."""
+        """Return the rest of the run when its first ``count`` entries are answered."""
         return ReadRun(self.ledger_id, self.first_entry_id + count, self.count - count) if count < self.count else None
 
 
 @dataclass(frozen=True, slots=True)
 class AddRunAnswer:
-    """The same answer to each add of a run."""
+    """The one answer to each add of a run."""
 
     ledger_id: int
     first_entry_id: int
@@ -68,7 +68,7 @@ class AddRunAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReadRunAnswer:
-    """The entries asked for by consecutive reads, all found."""
+    """The entries asked for by consecutive reads, all of which were found."""
 
     ledger_id: int
     first_entry_id: int
@@ -77,7 +77,8 @@ class ReadRunAnswer:
 
 
 def add_run(data: BytesLike, ledger_id: int, first_entry_id: int, count: int, flags: int, begin: int, end: int) -> AddRun:
-    """The adds whose frames are ``data[begin:end]``, copied out once; each has a whole entry header, as ``scan_requests`` sees to."""
+    """Return the adds whose frames are ``data[begin:end]``, copied out once. ``scan_requests`` has checked that each has a whole entry
+    header."""
     bodies, lac = take_bodies(data, begin, end)
     key = bytes(memoryview(data)[begin + _FRAME_START - KEY_BYTES : begin + _FRAME_START])
     recovery, high_priority = flags & FLAG_RECOVERY_ADD != 0, flags & FLAG_HIGH_PRIORITY != 0

@@ -1,7 +1,7 @@
-"""The requests of one connection as units: runs where consecutive requests are alike, single requests where not.
+"""Splits the requests of one connection into units: runs where consecutive requests are alike, single requests where not.
 
-A receive buffer is walked once by a kernel. What it finds to be a run of adds or of plain reads is v2 beyond doubt, because no v3 message
-starts with such a word (wire-protocol.md 2.2); everything else goes through the codecs one payload at a time.
+A kernel walks a receive buffer once. A run of adds or of plain reads that it finds is certainly v2, because no v3 message starts with such
+a word (wire-protocol.md 2.2); everything else goes through the codecs one payload at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class RequestStream(ServerProtocol):
         self._limit = frame_bytes_max
 
     def units(self, data: BytesLike, stop: int) -> tuple[list[tuple[Unit, ReplyTo]], int]:
-        """(units of ``data[:stop]`` in order, bytes of whole frames in it). Nothing of ``data`` is kept. Errors as ``feed``."""
+        """Return (units of ``data[:stop]`` in order, bytes of whole frames in it). Nothing of ``data`` is kept. The errors are those of
+        ``feed``."""
         items, consumed, _ = scan_requests(data, 0, stop, self._limit)
         view = memoryview(data)
         units: list[tuple[Unit, ReplyTo]] = []
@@ -51,7 +52,8 @@ class RequestStream(ServerProtocol):
         return units, consumed
 
     def encode_parts(self, response: Answer, reply_to: ReplyTo) -> list[BytesLike]:
-        """The bytes to send for ``response``, in pieces. Raises InvalidArgumentError when the request's protocol has no such response."""
+        """Return the bytes to send for ``response``, in pieces. Raises InvalidArgumentError if the request's protocol has no
+        such response."""
         match response:
             case AddRunAnswer():
                 number = v2_number(response.status)

@@ -1,4 +1,4 @@
-"""When a bookie may believe that a ledger is gone. "It is not there" is what an empty or a foreign metadata store says of everything."""
+"""Decides if a bookie may believe that a ledger is gone, because an empty or a foreign metadata store denies every ledger."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Sight(Enum):
 
 
 def judge_cluster(signed: str | None, found: str | None, differences: Collection[str] | None) -> Sight:
-    """Compare instance id and cookie with those that the bookie signed (BKE-1).
+    """Compare the instance id and the cookie with those that the bookie signed (BKE-1).
 
-    ``signed`` and ``found`` are instance ids, None in a cluster without one. ``differences`` are the fields in which the store's cookie
-    of this bookie differs from its own, None if the store has no cookie of it.
+    ``signed`` and ``found`` are instance ids, None in a cluster without one. ``differences`` are the fields in which the store's cookie of
+    this bookie differs from its own, None if the store has no cookie of it.
     """
     if found is not None and found != signed:
         return Sight.FOREIGN
@@ -28,13 +28,14 @@ def judge_cluster(signed: str | None, found: str | None, differences: Collection
 
 
 def may_believe(sights: Collection[Sight]) -> bool:
-    """``sights`` are all looks around a list of ledgers, of which at least one was made before it and one after it (BKE-1)."""
+    """Return True if all looks agree. ``sights`` are the looks around a list of ledgers, at least one made before it and one after it
+    (BKE-1)."""
     return all(sight is Sight.HOME for sight in sights)
 
 
 def may_drop(count: int, held: int, *, floor: int, share: float, told: int) -> bool:
-    """A round that would drop ``count`` of ``held`` ledgers goes ahead if few of them, or no more than somebody has agreed to (BKE-2).
+    """Return True if a round may drop ``count`` of ``held`` ledgers: they are few, or no more than a person has agreed to (BKE-2).
 
-    ``floor`` ledgers, or ``share`` of all if that is more, are few.
+    Few are ``floor`` ledgers, or ``share`` of all if that is more.
     """
     return count <= max(floor, share * held, told)

@@ -1,7 +1,8 @@
 """The standing of a query's batch in a log, by the mark that the query has there. Pure.
 
-A query numbers its batches without gaps, and commits each of them, also one without rows. So its mark says which batch comes next: one that
-the mark has already is a replay, and one behind a gap, or behind the first without any mark, comes to a log that has lost something.
+A query numbers its batches without gaps, and commits each of them, even one without rows. So its mark tells which batch comes next. A batch
+that the mark has already is a replay. A batch behind a gap, or behind the first one without any mark, comes to a log that has lost
+something.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from bk_core.protocol.log.segments import Mark
 
 
 class Standing(Enum):
-    """NEXT is to be published. Nothing is published of a replay: SAME, or DIFFERENT in rows or bytes from what was committed, or EARLIER
-
-    than the last batch, which only a checkpoint that went back, or a copy of it, brings. BEHIND_LOSS: batches before it are not in the log.
-    """
+    """The relation of a batch to the query's mark. NEXT is to be published; nothing of a replay is. A replay is the SAME, or DIFFERENT in
+    rows or bytes from what was committed, or EARLIER than the last batch, which happens only after a checkpoint went back or was copied.
+    BEHIND_LOSS: batches before it are not in the log."""
 
     NEXT = auto()
     SAME = auto()
@@ -25,7 +25,8 @@ class Standing(Enum):
 
 
 def standing_of(mark: Mark | None, batch_id: int, rows: int, size: int) -> Standing:
-    """BAT-1, BAT-2: of a batch with ``rows`` and ``size`` payload bytes. Marks of earlier programs tell neither, and differ in nothing."""
+    """Return the standing of a batch with ``rows`` and ``size`` payload bytes (BAT-1, BAT-2). Marks of earlier programs tell neither
+    number, and so never differ."""
     if mark is None:
         return Standing.NEXT if batch_id <= 0 else Standing.BEHIND_LOSS
     if batch_id > mark.batch_id:

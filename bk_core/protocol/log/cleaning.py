@@ -1,7 +1,7 @@
-"""Cleaning up after vanished writers: which of their ledgers are deleted, which are only closed, and in which order. Pure.
+"""Cleans up after vanished writers: decides which of their ledgers are deleted, which are only closed, and in which order. Pure.
 
-Who has vanished is decided before, by the age of intents and by what is known of their processes. ``gc_log`` (client/janitor.py) drives the
-machine in production, ``cleaning`` (tests/simulation/log_keepers.py) in the simulator.
+Writers are judged as vanished before, by the age of intents and by what is known of their processes. ``gc_log`` (client/janitor.py) drives
+the machine in production, ``cleaning`` (tests/simulation/log_keepers.py) in the simulator.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from bk_core.protocol.log.clearing import ListClearing
 
 
 class LogCleaning(ListClearing):
-    """Condemn the ledgers ``abandoned`` that the list does not name, delete them, and close those that it names.
+    """Machine: condemns the ledgers ``abandoned`` that the list does not name, deletes them, and closes those that it names.
 
-    What earlier passes have left comes first: what dropped history mentions cannot be condemned. Without the log no commit can name
-    anything, so there is nothing to condemn. Completes with the ids that are gone.
+    The remains of earlier passes come first, because ledgers that dropped history mentions cannot be condemned. Without the log no commit
+    can name any ledger, so there is nothing to condemn. It completes with the ids that are gone.
     """
 
     def __init__(self, name: str, abandoned: Iterable[int], intents: Collection[int] = (), retry_ns: int = 200_000_000) -> None:
@@ -31,7 +31,8 @@ class LogCleaning(ListClearing):
         self._delete([one for one in self._abandoned if one not in self.deleted], lambda _gone: self._done())
 
     def _condemn(self) -> None:
-        """LOG-18: the list first. Who commits one of them after that is refused, who committed it before is found in the list."""
+        """Condemn the ledgers in the list first. A commit of one of them after that is refused, and one before it is found in the list
+        (LOG-18)."""
         self._abandoned = [ledger_id for ledger_id in self._abandoned if ledger_id not in self.deleted]
         if self._abandoned:
             self._change(lambda listed, load: listed.condemn(self._abandoned, load), lambda: self._clear_condemned(self._look_up))
@@ -42,7 +43,7 @@ class LogCleaning(ListClearing):
         self._find(lambda listed, load: listed.named(self._abandoned, load), self._close_listed, self._look_up)
 
     def _close_listed(self, named: frozenset[int]) -> None:
-        """Their committed ranges stay; nobody is to write more."""
+        """Close the ledgers that the list names. Their committed ranges stay, and nobody may write more."""
         waiting = [ledger_id for ledger_id in self._abandoned if ledger_id in named]
 
         def following() -> None:

@@ -1,8 +1,8 @@
-"""Deleting what a log has put aside, in an order that a crash cannot hurt: what trimmers and janitors share. Pure.
+"""Deletes what a log has put aside, in an order in which a crash does no harm. Trimmers and janitors share this. Pure.
 
-The list comes first, always: a ledger is deleted only after the list has condemned it, so that no commit can name it any more (LOG-11), and
-closed before it is deleted (LOG-12). It is taken off the list of the condemned once it is gone, and its intent is forgotten then. A
-reference of dropped history gives way to what it tells of before its own ledger is deleted.
+The list always comes first: a ledger is deleted only after the list has condemned it, so that no commit can name it any more (LOG-11), and
+is closed before it is deleted (LOG-12). It is taken off the list of condemned ledgers once it is gone, and its intent is forgotten then. A
+reference of dropped history is replaced by its children before its own ledger is deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from bk_core.protocol.log.list_machine import ListMachine
 
 
 class ListClearing(ListMachine):
-    """``deleted``: ledgers that existed and are gone; ``closed``: listed ones that were closed; ``failed``: what could not be done, why.
+    """``deleted``: ledgers that existed and are gone; ``closed``: listed ones that were closed; ``failed``: ledgers that could not be
+    treated, with the reason.
 
     ``intents``: ledgers that somebody is entitled to write, or that a janitor watches. Completes with ``deleted``.
     """
@@ -44,13 +45,13 @@ class ListClearing(ListMachine):
         self._stopped = False
 
     def start(self, token: Any, now_ns: int) -> list[LogEffect]:
-        """Fails with NoSuchLogError, or what the store refused with."""
+        """Begin. The work fails with NoSuchLogError, or with the store's refusal."""
         self._token = token
         self._read_list(self._begin)
         return self._finish_step()
 
     def stop(self) -> None:
-        """Its time is over: begin no further deletion. What is left is found by the next pass."""
+        """Begin no further deletion, because the time is over. The next pass finds the rest."""
         self._stopped = True
 
     def _begin(self) -> None:
@@ -59,7 +60,7 @@ class ListClearing(ListMachine):
         self._clear(self._done)
 
     def _is_another_log(self) -> bool:
-        """Deleted and created again in the meantime: nothing of this work is about that one."""
+        """Return True if the log was deleted and created again in the meantime, so that this work does not concern it."""
         return self.listed is not None and self.listed.log_id != self._log_id
 
     def _done(self) -> None:
@@ -70,7 +71,7 @@ class ListClearing(ListMachine):
     def _change(
         self, change: Callable[[LedgerList, Load], LedgerList], then: Callable[[], None], failed: Callable[[Exception], None] | None = None
     ) -> None:
-        """Change the list until it holds. ``change`` must leave a list alone that it has already changed (META-14)."""
+        """Change the list until it holds. ``change`` must leave a list unchanged that it has already changed (META-14)."""
         if self._is_another_log():
             self._done()
             return
@@ -91,7 +92,7 @@ class ListClearing(ListMachine):
                 case Outcome.OK:
                     self.listed, self.version = changed, event.version
                     then()
-                case Outcome.UNKNOWN:  # META-12: whether it was applied shows in the list, and the change survives being made twice
+                case Outcome.UNKNOWN:  # META-12: the list shows if it was applied, and the change may be made twice
                     self._after("list", self._retry_ns, lambda: self._read_list(again))
                 case Outcome.CONFLICT:
                     self._read_list(again)
@@ -102,10 +103,10 @@ class ListClearing(ListMachine):
 
         self._ask(lambda request: ChangeList(request, changed, version), written)
 
-    # --- what was put aside ---------------------------------------------------------------------------------------------
+    # --- ledgers that were put aside -------------------------------------------------------------------------------------
 
     def _clear(self, then: Callable[[], None]) -> None:
-        """Delete released ledgers that are nobody's any more, condemned ones, and what a trim has dropped, one reference at a time."""
+        """Delete released ledgers that nobody owns any more, condemned ones, and what a trim has dropped, one reference at a time."""
         self._change(lambda listed, load: listed.settle(self._intents, load) if listed.released else listed, lambda: self._settled(then))
 
     def _settled(self, then: Callable[[], None]) -> None:
@@ -117,7 +118,7 @@ class ListClearing(ListMachine):
         self._delete(doomed, lambda gone: self._change(lambda listed, load: listed.absolve(gone), then))
 
     def _sweep(self, index: int, then: Callable[[], None]) -> None:
-        """The dropped reference at ``index`` gives way to what it tells of; those before it cannot be read now."""
+        """Replace the dropped reference at ``index`` by its children; those before it cannot be read now."""
         assert self.listed is not None
         if index >= len(self.listed.dropped) or self._stopped or self._is_another_log():
             then()
@@ -129,7 +130,7 @@ class ListClearing(ListMachine):
 
         def failed(error: Exception) -> None:
             assert self.listed is not None
-            if ref in self.listed.dropped:  # else another pass was faster
+            if ref in self.listed.dropped:  # otherwise another pass was faster
                 self.failed[ref.ledger_id] = error
                 self._sweep(self.listed.dropped.index(ref) + 1, then)
             else:
@@ -140,7 +141,7 @@ class ListClearing(ListMachine):
     # --- ledgers --------------------------------------------------------------------------------------------------------
 
     def _delete(self, ledger_ids: list[int], then: Callable[[list[int]], None]) -> None:
-        """LOG-12: close, delete, forget, one after the other. ``then`` gets those that are gone now."""
+        """Close, delete and forget ledgers, one after the other (LOG-12). ``then`` gets those that are gone now."""
         gone: list[int] = []
         waiting = list(ledger_ids)
 
@@ -165,7 +166,7 @@ class ListClearing(ListMachine):
         following()
 
     def _close_ledger(self, ledger_id: int, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """``otherwise`` if the ledger does not exist, or cannot be closed now (then it is in ``failed``)."""
+        """Close a ledger. ``otherwise`` is called if it does not exist, or cannot be closed now (then it is in ``failed``)."""
 
         def ended(event: LedgerEnded) -> None:
             if event.outcome is Outcome.OK:

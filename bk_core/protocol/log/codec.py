@@ -53,7 +53,7 @@ _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 def encode(listed: LedgerList) -> bytes:
-    """Format 3, which older programs refuse, because they would not look at ``cluster``; format 2 for a list that has none."""
+    """Encode a list in format 3, which older programs refuse, because they would ignore ``cluster``; a list without one gets format 2."""
     value = {
         **({"format": FORMAT_VERSION, "cluster": listed.cluster} if listed.cluster else {"format": _WITHOUT_CLUSTER}),
         "logId": listed.log_id,
@@ -74,7 +74,7 @@ def encode(listed: LedgerList) -> bytes:
 
 
 def _adoption(listed: LedgerList) -> dict[str, Any]:
-    """Only of a list that a person has adopted."""
+    """Return the fields of an adoption; only a list that a person has adopted has some."""
     if not (listed.adopted or listed.adopted_from):
         return {}
     return {"adopted": {"from": list(listed.adopted_from), "unnamed": encode_ids(listed.adopted)}}
@@ -94,7 +94,7 @@ def _properties(p: LogProperties) -> dict[str, Any]:
 
 
 def decode(data: bytes) -> LedgerList:
-    """MetadataFormatError for bytes that are no ledger list or come from a newer, incompatible format."""
+    """Decode a list. Raises MetadataFormatError for bytes that are no ledger list or come from a newer, incompatible format."""
     try:
         value = loads(data.decode())
         stored_format = value["format"]
@@ -137,7 +137,8 @@ def _decode_v2(value: Mapping[str, Any]) -> LedgerList:
 
 
 def _decode_v1(value: Mapping[str, Any]) -> LedgerList:
-    """No history; six numbers per segment; a mark is its batch id. Rows per entry are known only where they are one."""
+    """Decode format 1. It has no history, six numbers per segment, and a batch id as mark. Rows per entry are known only where they are
+    one."""
     trimmed_seq, trimmed_rows, trimmed_bytes = (int(n) for n in value["trimmed"])
     return LedgerList(
         log_id=str(value["logId"]),
@@ -185,7 +186,7 @@ def _unknown(value: Mapping[str, Any], known: tuple[str, ...]) -> Mapping[str, A
 
 
 def encode_ids(ids: Collection[int]) -> list[list[int]]:
-    """Spans ``[first, last]`` of consecutive ids, both inclusive, ascending."""
+    """Return spans ``[first, last]`` of consecutive ids, both inclusive, ascending."""
     spans: list[list[int]] = []
     for one in sorted(ids):
         if spans and spans[-1][1] == one - 1:
@@ -196,7 +197,7 @@ def encode_ids(ids: Collection[int]) -> list[list[int]]:
 
 
 def decode_ids(spans: Any) -> frozenset[int]:
-    """ValueError for spans that are none, or that hold more ids than a list may have."""
+    """Return the ids of spans. Raises ValueError for bad spans, or for more ids than a list may have."""
     pairs = [(int(first), int(last)) for first, last in spans]
     if any(not 0 <= first <= last for first, last in pairs) or sum(last - first + 1 for first, last in pairs) > ADOPTED_MAX:
         raise ValueError(f"spans of ledger ids are {pairs[:3]!r}")
@@ -207,7 +208,7 @@ def decode_ids(spans: Any) -> frozenset[int]:
 
 
 def encode_mark(mark: Mark) -> list[int]:
-    """Batch id and time, then rows and bytes if they are known. Earlier programs read the first two, and keep no others."""
+    """Return the batch id and the time, then rows and bytes if they are known. Earlier programs read the first two and drop the others."""
     sizes = [] if mark.rows is None or mark.bytes is None else [mark.rows, mark.bytes]
     return [mark.batch_id, mark.at_ms, *sizes]
 
@@ -218,7 +219,7 @@ def decode_mark(row: Any) -> Mark:
 
 
 def encode_segment(s: Segment) -> list[int | None]:
-    """Six numbers, then rows per entry and schema id unless they are 1 and 0."""
+    """Return six numbers, then rows per entry and the schema id unless they are 1 and 0."""
     row = [s.ledger_id, s.first_entry, s.last_entry, s.rows, s.bytes, s.committed_at_ms]
     if s.schema_id:
         return [*row, s.rows_per_entry, s.schema_id]
@@ -245,7 +246,7 @@ def decode_ref(row: Any) -> HistoryRef:
 
 
 def encode_chunk(log_id: str, items: Chunk) -> bytes:
-    """The one entry of a history ledger: the segments, or the references, that a reference of the list stands for."""
+    """Return the one entry of a history ledger: the segments, or the references, that a reference of the list stands for."""
     ref = ref_to(items, 0)
     value = {"format": CHUNK_FORMAT_VERSION, "logId": log_id, "level": ref.level, "firstSeq": ref.first_seq, "count": ref.count}
     rows = [encode_segment(item) if isinstance(item, Segment) else encode_ref(item) for item in items]
@@ -253,10 +254,8 @@ def encode_chunk(log_id: str, items: Chunk) -> bytes:
 
 
 def decode_chunk(data: bytes, log_id: str, ref: HistoryRef) -> Chunk:
-    """MetadataFormatError unless the entry is of a known format and is exactly what ``ref`` of this log stands for: its level, numbers,
-
-    sums and spans.
-    """
+    """Decode a chunk. Raises MetadataFormatError unless the entry is of a known format and is exactly what ``ref`` of this log stands for:
+    its level, numbers, sums and spans."""
     try:
         value = loads(data.decode())
         if value["format"] != CHUNK_FORMAT_VERSION:

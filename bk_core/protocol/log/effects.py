@@ -58,7 +58,7 @@ class ChangeList:
 
 @dataclass(frozen=True, slots=True)
 class LookAtLedger:
-    """Read a ledger's metadata: is it CLOSED? Answered by LedgerOpened."""
+    """Read a ledger's metadata to see if it is CLOSED. Answered by LedgerOpened."""
 
     request: int
     ledger_id: int
@@ -66,7 +66,8 @@ class LookAtLedger:
 
 @dataclass(frozen=True, slots=True)
 class ForgetIntent:
-    """Nobody is to clean up after this ledger any more. Not answered: an intent that stays is met again by the next janitor."""
+    """Forget the intent of this ledger, so that no janitor cleans up after it. This is not answered: the next janitor finds an intent that
+    stays."""
 
     ledger_id: int
 
@@ -81,14 +82,14 @@ class LoadChunk:
 
 @dataclass(frozen=True, slots=True)
 class CheckLeadership:
-    """Ask the election, if there is one, whether this process still leads. Answered by LeadershipChecked."""
+    """Ask the election, if there is one, if this process still leads. Answered by LeadershipChecked."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class CreateLedger:
-    """An OPEN ledger that nothing lists yet, with ``tags`` as custom metadata (LOG-9). Answered by LedgerCreated."""
+    """Create an OPEN ledger that no list names yet, with ``tags`` as custom metadata (LOG-9). Answered by LedgerCreated."""
 
     request: int
     tags: Mapping[str, bytes]
@@ -96,7 +97,7 @@ class CreateLedger:
 
 @dataclass(frozen=True, slots=True)
 class RecoverLedger:
-    """Open with recovery: fence, recover, close. Answered by LedgerEnded."""
+    """Open a ledger with recovery: fence, recover, close. Answered by LedgerEnded."""
 
     request: int
     ledger_id: int
@@ -104,7 +105,7 @@ class RecoverLedger:
 
 @dataclass(frozen=True, slots=True)
 class CloseLedger:
-    """Close as its writer. Answered by LedgerEnded."""
+    """Close a ledger as its writer. Answered by LedgerEnded."""
 
     request: int
     ledger_id: int
@@ -112,7 +113,8 @@ class CloseLedger:
 
 @dataclass(frozen=True, slots=True)
 class DeleteLedger:
-    """Delete a ledger's metadata; absent is success. Answered by LedgerDeleted, which nobody waits for if ``request`` is negative."""
+    """Delete a ledger's metadata; an absent one is a success. Answered by LedgerDeleted, which nobody waits for if ``request``
+    is negative."""
 
     request: int
     ledger_id: int
@@ -130,7 +132,7 @@ class AppendTo:
 
 @dataclass(frozen=True, slots=True)
 class CheckLedger:
-    """Does the ledger still exist? Asked after a list was read and before it is written over (LOG-18). Answered by LedgerChecked."""
+    """Look if the ledger still exists, after a list was read and before it is written over (LOG-18). Answered by LedgerChecked."""
 
     request: int
     ledger_id: int
@@ -138,10 +140,10 @@ class CheckLedger:
 
 @dataclass(frozen=True, slots=True)
 class OpenLedger:
-    """Open for reading, without recovery: a plain reader never fences (LOG-17, OP-3). Answered by LedgerOpened.
+    """Open a ledger for reading without recovery, because a plain reader never fences (LOG-17, OP-3). Answered by LedgerOpened.
 
-    ``wanted`` is the entry to be read next if only the LAC can tell how far the ledger may be read; None if the list tells it, so that no
-    bookie has to be asked.
+    ``wanted`` is the entry to be read next if only the LAC can tell how far the ledger may be read. It is None if the list tells it, so
+    that no bookie has to be asked.
     """
 
     request: int
@@ -151,7 +153,8 @@ class OpenLedger:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Entries ``first_entry_id .. last_entry_id`` (inclusive) of ``segment`` are next in the log: read them, hand them on in this order.
+    """Read the entries ``first_entry_id .. last_entry_id`` (inclusive) of ``segment``, which are next in the log, and hand them on in this
+    order.
 
     Answered by Delivered.
     """
@@ -184,9 +187,10 @@ class AwaitList:
 
 @dataclass(frozen=True, slots=True)
 class ListRead:
-    """``ledgers``, ``condemned``, ``listed`` and ``version`` were read together (META-11). ``ledgers`` are those of the tail of ``listed``.
+    """Answers ReadList. ``ledgers``, ``condemned``, ``listed`` and ``version`` were read together (META-11). ``ledgers`` are those of the
+    tail of ``listed``.
 
-    A janitor is about to delete what is ``condemned``. A leader needs no more than these; readers and trimmers need the list.
+    A janitor is about to delete the ``condemned`` ledgers. A leader needs no more than these; readers and trimmers need the list.
     """
 
     request: int
@@ -200,7 +204,7 @@ class ListRead:
 
 @dataclass(frozen=True, slots=True)
 class ChunkLoaded:
-    """NO_SUCH_LEDGER: the history ledger does not exist (any more)."""
+    """Answers LoadChunk. NO_SUCH_LEDGER: the history ledger does not exist (any more)."""
 
     request: int
     outcome: Outcome
@@ -232,7 +236,7 @@ class LedgerCreated:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEnded:
-    """OK: the ledger is CLOSED at ``last_entry_id`` (-1: empty)."""
+    """Answers RecoverLedger and CloseLedger. OK: the ledger is CLOSED at ``last_entry_id`` (-1: empty)."""
 
     request: int
     outcome: Outcome
@@ -249,7 +253,7 @@ class LedgerDeleted:
 
 @dataclass(frozen=True, slots=True)
 class LedgerChecked:
-    """OK: it exists. NO_SUCH_LEDGER: it does not."""
+    """Answers CheckLedger. OK: it exists. NO_SUCH_LEDGER: it does not."""
 
     request: int
     outcome: Outcome
@@ -258,7 +262,7 @@ class LedgerChecked:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """OK: all entries of the request are acknowledged."""
+    """Answers AppendTo. OK: all entries of the request are acknowledged."""
 
     request: int
     outcome: Outcome
@@ -267,7 +271,8 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class LedgerOpened:
-    """OK: ``last_entry_id`` is the end if ``closed``, else the LAC, floored as every reader floors it."""
+    """Answers OpenLedger and LookAtLedger. OK: ``last_entry_id`` is the end if ``closed``, else the LAC, floored as every
+    reader floors it."""
 
     request: int
     outcome: Outcome
@@ -278,7 +283,8 @@ class LedgerOpened:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """OK: all of them were handed on. CONFLICT: those from ``next_entry_id`` on are not there, so the ledger is not what it was."""
+    """Answers Deliver. OK: all entries were handed on. CONFLICT: those from ``next_entry_id`` on are not there, so the ledger
+    has changed."""
 
     request: int
     outcome: Outcome

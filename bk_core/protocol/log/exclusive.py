@@ -1,9 +1,8 @@
-"""The admission of exclusive writers to a log. Pure: decided from the list and from what is known of transactional writers, before any
-fencing.
+"""Decides if an exclusive writer may write a log, from the list and from what is known of transactional writers, before any fencing. Pure.
 
-A log belongs to transactional writers (queries, Spark's sink) as long as its list has a mark of one, or an intent tells of one that is
-not known to be gone. Marks of one-shot writes do not count: such a write is over when it is marked. The entries of an ``arrow`` log are
-Arrow record batches, which only who makes them can append.
+A log belongs to transactional writers (queries, Spark's sink) as long as its list has a mark of one, or an intent tells of one that is not
+known to be gone. Marks of one-shot writes do not count, because such a write is over when it is marked. The entries of an ``arrow`` log are
+Arrow record batches, and only a program that makes such batches can append them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Insisted:
-    """The things that a writer which wants the log for itself has been told to do: fence an exclusive writer, stop queries, append Arrow
+    """The things that a writer which wants the log for itself was told to do: fence an exclusive writer, stop queries, append Arrow
     entries."""
 
     take_over: bool = True
@@ -31,7 +30,8 @@ INSIST_NOTHING = Insisted()
 
 
 def queries_of(listed: LedgerList, writing: Collection[str]) -> tuple[str, ...]:
-    """Ids of the queries that the log belongs to, sorted: those with a mark, and those of ``writing``, which have ledgers open now."""
+    """Return the ids of the queries that the log belongs to, sorted: those with a mark, and those of ``writing``, which have ledgers open
+    now."""
     marked = {query for query in listed.committed if not query.startswith(ONE_SHOT)}
     return tuple(sorted(marked | {query for query in writing if query}))
 
@@ -39,10 +39,11 @@ def queries_of(listed: LedgerList, writing: Collection[str]) -> tuple[str, ...]:
 def check_exclusive(
     name: str, listed: LedgerList, writing: Collection[str], insisted: Insisted, live: Collection[int], writer: str
 ) -> None:
-    """GRD-1: LogOfQueriesError for a log of queries, LogFormatError for one of Arrow entries, LogTakenOverError for one with a writer,
-    unless insisted.
+    """Raise LogOfQueriesError for a log of queries, LogFormatError for one of Arrow entries, and LogTakenOverError for one with a writer,
+    unless insisted (GRD-1).
 
-    ``writing``: query ids of intents whose writers are not known to be gone. ``live``: live ledgers of others. ``writer``: who that is.
+    ``writing``: query ids of intents whose writers are not known to be gone. ``live``: live ledgers of others. ``writer``: a name of their
+    writer.
     """
     if listed.properties.entry_format == "arrow" and not insisted.arrow_entries:
         raise LogFormatError(

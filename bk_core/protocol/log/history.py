@@ -1,6 +1,6 @@
-"""Walking the history of a log: a forest of references whose chunks are loaded one by one, only where they are needed.
+"""Walks the history of a log, a forest of references whose chunks are loaded one by one and only where they are needed.
 
-A *load* is injected: it gives the children of a reference, in order, and is expected to remember them (closed ledgers never change).
+A *load* is injected. It returns the children of a reference, in order, and is expected to remember them (closed ledgers never change).
 Items are segments and references alike, always in the order of the log and without gaps.
 """
 
@@ -19,13 +19,13 @@ Item: TypeAlias = "Segment | HistoryRef"
 
 
 def no_history(ref: HistoryRef) -> Chunk:
-    """The load of whoever cannot read ledgers: LogError."""
+    """Raise LogError; this is the load for callers that cannot read ledgers."""
     span = f"{ref.first_seq}..{ref.after_seq - 1}"
     raise LogError(f"segments {span} are in history ledger {ref.ledger_id}, which is not readable here", ledger=ref.ledger_id)
 
 
 def find(refs: Sequence[HistoryRef], seq: int, load: Load) -> Segment:
-    """The segment ``seq``, which one of ``refs`` holds."""
+    """Return the segment ``seq``, which one of ``refs`` holds."""
     ref = refs[bisect_right(refs, seq, key=lambda item: item.first_seq) - 1]
     chunk = load(ref)
     first = chunk[0]
@@ -37,7 +37,7 @@ def find(refs: Sequence[HistoryRef], seq: int, load: Load) -> Segment:
 
 
 def pieces(items: Iterable[Item], first_seq: int, load: Load) -> Iterator[Item]:
-    """Items that cover the segments from ``first_seq`` on, as large as they come; only references that straddle it are loaded."""
+    """Yield items that cover the segments from ``first_seq`` on, as large as they come; only references that straddle it are loaded."""
     for item in items:
         if item.after_seq <= first_seq:
             continue
@@ -48,7 +48,7 @@ def pieces(items: Iterable[Item], first_seq: int, load: Load) -> Iterator[Item]:
 
 
 def segments_of(items: Iterable[Item], first_seq: int, last_seq: int, load: Load) -> Iterator[Segment]:
-    """The segments ``first_seq .. last_seq`` (inclusive) among ``items``."""
+    """Yield the segments ``first_seq .. last_seq`` (inclusive) among ``items``."""
     for item in items:
         if isinstance(item, Segment):
             if first_seq <= item.seq <= last_seq:
@@ -58,7 +58,7 @@ def segments_of(items: Iterable[Item], first_seq: int, last_seq: int, load: Load
 
 
 def counts(items: Iterable[Item], seq: int, load: Load) -> tuple[int, int]:
-    """(rows, bytes) of all segments before ``seq`` among ``items``."""
+    """Return (rows, bytes) of all segments before ``seq`` among ``items``."""
     rows = size = 0
     for item in items:
         if item.after_seq <= seq:
@@ -72,7 +72,7 @@ def counts(items: Iterable[Item], seq: int, load: Load) -> tuple[int, int]:
 
 
 def named(items: Iterable[Item], wanted: Collection[int], load: Load, trimmed_seq: int = 0) -> frozenset[int]:
-    """Those of the ledgers ``wanted`` that a segment from ``trimmed_seq`` on names, or that a reference lies in."""
+    """Return those of the ledgers ``wanted`` that a segment from ``trimmed_seq`` on names, or that a reference lies in."""
     found: set[int] = set()
     for item in items:
         missing = [ledger_id for ledger_id in wanted if ledger_id not in found]

@@ -1,5 +1,5 @@
-"""The cluster that owns a log, and the log that owns a ledger (OWN-3 .. OWN-6, OWN-11): ledger ids mean nothing without the cluster that
-issued them. Pure."""
+"""Decides which cluster owns a log and which log owns a ledger (OWN-3 .. OWN-6, OWN-11), because ledger ids mean nothing without the
+cluster that issued them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 
 from bk_core.protocol.log.ledger_list import LedgerList
 
-LOOKED_AT_MAX = 256  # ledgers of a list that says nothing about its cluster, half of them its oldest and half its newest
+LOOKED_AT_MAX = 256  # the most ledgers to look at for a list that names no cluster: half are its oldest, half its newest
 LOG_KEY = "log"
 LOG_ID_KEY = "logId"
 LOG_ROOT_KEY = "logRoot"
@@ -50,14 +50,16 @@ class Evidence:
 
 
 def is_unnamed(custom: Mapping[str, bytes]) -> bool:
-    """True of a ledger that says of no log that it is its own."""
+    """Return True if the ledger names no log as its own."""
     return LOG_KEY not in custom and LOG_ID_KEY not in custom
 
 
 def standing(custom: Mapping[str, bytes] | None, name: str, log_id: str, *, adopted: bool = False) -> Standing:
-    """Of a ledger with this custom metadata (None: there is no such ledger). One without a log id is of the log that it names (OWN-6).
+    """Return the standing of a ledger with this custom metadata (None: there is no such ledger). One without a log id belongs to the log
+    that it names (OWN-6).
 
-    ``adopted``: the log's list says that a person has adopted it, which counts only for a ledger that names no log at all (OWN-11)."""
+    With ``adopted`` the log's list says that a person has adopted it; this counts only for a ledger that names no log at all (OWN-11).
+    """
     if custom is None:
         return Standing.MISSING
     if adopted and is_unnamed(custom):
@@ -71,8 +73,9 @@ NO_EVIDENCE = Evidence()
 
 
 def claim(listed: LedgerList, here: str, evidence: Evidence = NO_EVIDENCE) -> Claim:
-    """OWN-3: what the list itself says counts alone. OWN-4: one that says nothing is ours if some of its ledgers carry its name here and
-    none carries another or none; if it never had any, it is nobody's, and of whoever writes to it first."""
+    """Judge whose a list is. What the list itself says counts alone (OWN-3). A list that names no cluster is ours if some of
+    its ledgers carry its name here and none carries another or none. If it never had any, it belongs to nobody, and then to its
+    first writer (OWN-4)."""
     if listed.cluster:
         return Claim.OURS if listed.cluster == here else Claim.FOREIGN
     if evidence.other:
@@ -90,8 +93,8 @@ def _was_used(listed: LedgerList) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """The traces of a log under its name: the id of the log that is there, tombstones, an intent of the ledger in question;
-    ``unclear``: something is there that cannot be read, or lies elsewhere."""
+    """The traces of a log under its name: the id of the log that is there, tombstones, an intent of the ledger in question. ``unclear`` is
+    True if something is there that cannot be read, or lies elsewhere."""
 
     log_id: str | None = None
     tombstones: Collection[str] = ()
@@ -100,7 +103,8 @@ class Traces:
 
 
 def is_orphan(custom: Mapping[str, bytes], log_root: str, traces: Traces) -> bool:
-    """OWN-9: whether nothing is left that could still list the ledger or delete it. One of another log root is not judged from here."""
+    """Return True if no list and no intent is left that could still name or delete the ledger (OWN-9). A ledger of another log root is not
+    judged from here."""
     if LOG_KEY not in custom or traces.intended or traces.unclear or custom.get(LOG_ROOT_KEY) not in (None, log_root.encode()):
         return False
     log_id = custom.get(LOG_ID_KEY)
@@ -110,7 +114,7 @@ def is_orphan(custom: Mapping[str, bytes], log_root: str, traces: Traces) -> boo
 
 
 def ledgers_to_look_at(listed: LedgerList) -> tuple[int, ...]:
-    """The ledgers that tell whose a list is which does not say it."""
+    """Return the ledgers to look at to find the cluster of a list that does not name it."""
     refs = (*listed.opened, *listed.dropped, *listed.history)
     every = tuple(dict.fromkeys([*(ref.ledger_id for ref in refs), *(segment.ledger_id for segment in listed.segments)]))
     half = LOOKED_AT_MAX // 2

@@ -21,7 +21,7 @@ class Lag:
 
 
 def lag(view: LogView, position: Position, end: Position, now_ms: int) -> Lag:
-    """LogDataLossError if the log was trimmed behind ``position``."""
+    """Return the lag at ``position``. Raises LogDataLossError if the log was trimmed behind it."""
     here = view.normal(position)
     if here >= end:
         return Lag(0, 0, 0.0)

@@ -1,11 +1,11 @@
-"""The ledger list of a log: one immutable value and the only changes it may go through.
+"""The ledger list of a log: one immutable value and its only changes.
 
-Every change is a pure function from list to list, made to survive being run again on a newer list (META-14): a change that is already
-there returns the list unchanged, so a lost answer and a lost race look alike to the compare-and-set loop.
+Every change is a pure function from list to list that may be run again on a newer list (META-14). A change that is already there returns
+the list unchanged, so a lost answer and a lost race look alike to the compare-and-set loop.
 
-Order of the log (LOG-8): the history, then the tail (``segments``); then entry id. Changes append at the end or remove a prefix (LOG-I5);
-closing a live segment fills in its end; sealing moves the oldest part of the tail into the history (sealing.py) without changing what is
-listed. The stored form is codec.py; the reading side, history included, is ``LogView`` (view.py).
+The log has the order (LOG-8): the history, then the tail (``segments``), then the entry id. Changes append at the end or remove a prefix
+(LOG-I5). Closing a live segment fills in its end; sealing moves the oldest part of the tail into the history (sealing.py) without changing
+what is listed. The stored form is codec.py; the reading side, history included, is ``LogView`` (view.py).
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ __all__ = ["ENTRY_FORMATS", "HistoryRef", "LedgerList", "LogProperties", "Mark",
 ONE_SHOT = "write:"
 ONE_SHOT_RETENTION_MS = 24 * 3600 * 1000
 SCHEMAS_MAX = 64
-ADOPTED_MAX = 1_000_000  # ledgers; they are stored as spans of ids
+ADOPTED_MAX = 1_000_000  # ledgers, which are stored as spans of ids
 _Refs: TypeAlias = "tuple[HistoryRef, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerList:
-    """One log. ``trimmed_*`` describe everything removed from the front, so cumulative counts stay exact for ever.
+    """The list of one log. ``trimmed_*`` describe everything removed from the front, so cumulative counts stay exact for ever.
 
-    ``segments`` is the tail only, and bounded; older ones are in ``history``, whose first reference may reach below ``trimmed_seq``.
-    ``head_rows`` and ``head_bytes`` count what lies before the first listed reference or segment; None: nothing is cut, as ``trimmed_*``.
-    ``committed`` maps a query id (or transaction id) to its last batch. ``schemas`` are all schemas the log had since its rows were
-    last replaced with other columns, the last one is ``properties.schema``.
+    ``segments`` is the tail only, and bounded; older segments are in ``history``, whose first reference may reach below ``trimmed_seq``.
+    ``head_rows`` and ``head_bytes`` count what lies before the first listed reference or segment; None means that they equal ``trimmed_*``.
+    ``committed`` maps a query id (or transaction id) to its last batch. ``schemas`` are all schemas that the log had since its rows were
+    last replaced with other columns; the last one is ``properties.schema``.
 
-    What is on its way out: ``dropped`` references were cut off by a trim, their ledgers are still to be deleted. ``opened`` ones gave way
-    to their children at a cut; their own ledgers stay until all that they refer to is trimmed, for readers with an older list.
-    ``condemned`` ledgers are about to be deleted by a janitor: no commit may name them. ``released`` ledgers lost their last segment while
-    somebody was still entitled to write them; a janitor condemns them when nobody is any more.
+    Four fields hold ledgers that are to be deleted. ``dropped`` references were cut off by a trim, and their ledgers are still to be
+    deleted. ``opened`` references were replaced by their children at a cut; their own ledgers stay until all that they refer to is trimmed,
+    for readers with an older list. ``condemned`` ledgers are about to be deleted by a janitor, and no commit may name them. ``released``
+    ledgers lost their last segment while somebody was still entitled to write them; a janitor condemns them when nobody is any more.
 
-    ``cluster`` is the identity of the cluster whose ledgers these are (OWN-3); "" in a list of an earlier program, which did not say.
-    ``adopted`` ledgers carry no log's name, and a person has said that they are the log's (OWN-11). ``adopted_from`` are identities of
-    clusters that the list named before a person said that it is of this one, oldest first.
+    ``cluster`` is the identity of the cluster whose ledgers these are (OWN-3); "" in a list of an earlier program, which did not store it.
+    ``adopted`` ledgers carry no log's name, and a person has said that they belong to the log (OWN-11). ``adopted_from`` are identities of
+    clusters that the list named before a person said that it belongs to this one, oldest first.
     """
 
     log_id: str
@@ -70,13 +70,13 @@ class LedgerList:
     adopted_from: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """``head_*`` and ``schemas`` have one spelling, so that equal lists compare equal."""
+        """Give ``head_*`` and ``schemas`` their one spelling, so that equal lists compare equal."""
         object.__setattr__(self, "head_rows", self.trimmed_rows if self.head_rows is None else self.head_rows)
         object.__setattr__(self, "head_bytes", self.trimmed_bytes if self.head_bytes is None else self.head_bytes)
         if self.properties.schema and not self.schemas:
             object.__setattr__(self, "schemas", (self.properties.schema,))
 
-    # --- questions ----------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -93,12 +93,12 @@ class LedgerList:
 
     @property
     def live_segments(self) -> tuple[Segment, ...]:
-        """At most the last two (LOG-I3)."""
+        """The live segments, at most the last two (LOG-I3)."""
         return tuple(segment for segment in self.segments[-2:] if segment.live)
 
     @property
     def end_position(self) -> Position:
-        """After the last committed entry, before any live segment."""
+        """The position after the last committed entry, before any live segment."""
         for segment in self.segments[-2:]:
             if segment.live:
                 return segment.first_position()
@@ -106,7 +106,7 @@ class LedgerList:
 
     @property
     def total_rows(self) -> int:
-        """Committed rows since the log was created, trimmed ones included."""
+        """The committed rows since the log was created, trimmed ones included."""
         return (self.head_rows or 0) + sum(item.rows for item in self.items)
 
     @property
@@ -127,11 +127,11 @@ class LedgerList:
         return mark is not None and mark.batch_id >= batch_id
 
     def named(self, ledger_ids: Collection[int], load: Load = no_history) -> frozenset[int]:
-        """Those of these ledgers that the log lists, as data of a segment that is left or as history."""
+        """Return those of these ledgers that the log lists, as data of a segment that is left or as history."""
         return named(self.items, ledger_ids, load, self.trimmed_seq)
 
     def mentioned(self, ledger_ids: Collection[int], load: Load = no_history) -> frozenset[int]:
-        """Those of these ledgers that the log lists, or still has to read in order to delete what a trim has dropped."""
+        """Return those of these ledgers that the log lists, or still has to read in order to delete what a trim has dropped."""
         opened = {ref.ledger_id for ref in self.opened}.intersection(ledger_ids)
         return named(self.dropped, ledger_ids, load) | self.named(ledger_ids, load) | opened
 
@@ -147,9 +147,10 @@ class LedgerList:
     ) -> LedgerList:
         """Publish acknowledged ranges in their order and, with a query id, mark its batch: both or neither.
 
-        ``schema`` is one of ``schemas``, by default the last: what the entries were written with. Already there (same query and batch, or
-        without a query id every range in the tail): unchanged. LogTakenOverError behind a live segment; LogError for a condemned ledger
-        or a range that overlaps one in the tail; LogSchemaError for a schema the log does not have.
+        ``schema`` is the schema of ``schemas`` that the entries were written with, by default the last. If the ranges are there already
+        (same query and batch, or without a query id every range in the tail) the list is unchanged. Raises LogTakenOverError behind a live
+        segment; LogError for a condemned ledger or a range that overlaps one in the tail; LogSchemaError for a schema the log does not
+        have.
         """
         wanted = tuple(ranges)
         if query_id is not None and self.is_committed(query_id, batch_id):
@@ -181,7 +182,7 @@ class LedgerList:
         return replace(self, committed=MappingProxyType({**kept, query_id: Mark(batch_id, now_ms, rows, size)}))
 
     def forget_old_marks(self, now_ms: int) -> LedgerList:
-        """JAN-6: without marks that have not moved for longer than the properties say, and one-shot writes for a day."""
+        """Drop marks that have not moved for longer than the properties say; marks of one-shot writes are dropped after a day (JAN-6)."""
         kept = {name: mark for name, mark in self.committed.items() if not self._outdated(name, mark, now_ms)}
         return self if len(kept) == len(self.committed) else replace(self, committed=MappingProxyType(kept))
 
@@ -192,7 +193,8 @@ class LedgerList:
     # --- exclusive writing ----------------------------------------------------------------------------------------
 
     def add_live_segment(self, ledger_id: int, now_ms: int) -> LedgerList:
-        """List a new ledger of an exclusive writer (LOG-1 step 4, LOG-6 step 2). LogError if two segments are live already (LOG-7)."""
+        """List a new ledger of an exclusive writer (LOG-1 step 4, LOG-6 step 2). Raises LogError if two segments are live
+        already (LOG-7)."""
         if self.segments and self.segments[-1].ledger_id == ledger_id:
             return self
         if len(self.live_segments) > 1:
@@ -203,7 +205,7 @@ class LedgerList:
     def close_live(self, ledger_id: int, last_entry: int, size: int, now_ms: int) -> LedgerList:
         """Fill in the end of a live segment whose ledger is CLOSED at ``last_entry`` (-1: empty). One row per entry; bytes of payload.
 
-        Unchanged if it is closed already or was trimmed.
+        The list is unchanged if the segment is closed already or was trimmed.
         """
         for index in range(max(0, len(self.segments) - 2), len(self.segments)):
             segment = self.segments[index]
@@ -217,14 +219,14 @@ class LedgerList:
                 return replace(self, segments=(*before, closed, *after))
         return self
 
-    # --- trimming and what is to be deleted -------------------------------------------------------------------------
+    # --- trimming and deletion -------------------------------------------------------------------------------------
 
     def trim(self, seq: int, load: Load = no_history, keep: Collection[int] = ()) -> tuple[LedgerList, tuple[int, ...]]:
-        """Remove all segments before ``seq``. Returns the list, and the ledgers of them that it condemned: nothing names them any more.
+        """Remove all segments before ``seq``. Returns the list, and their ledgers that it condemned because nothing names them any more.
 
-        History that is wholly before the cut becomes ``dropped``, whose ledgers ``sweep`` condemns later: so a trim of any size is one
-        small change. Ledgers in ``keep`` are not condemned but released (the caller goes on with them, or their intents are watched).
-        Live segments stay (LOG-11): InvalidArgumentError if one lies before ``seq``.
+        History wholly before the cut becomes ``dropped``, and ``sweep`` condemns its ledgers later, so a trim of any size is one small
+        change. Ledgers in ``keep`` are released and not condemned (the caller goes on with them, or their intents are watched). Live
+        segments stay (LOG-11): InvalidArgumentError if one lies before ``seq``.
         """
         seq = min(seq, self.next_seq)
         if seq <= self.trimmed_seq:
@@ -255,7 +257,8 @@ class LedgerList:
         return changed._free(list(unlisted), load, keep)
 
     def sweep(self, load: Load, keep: Collection[int] = (), index: int = 0) -> tuple[LedgerList, tuple[int, ...]]:
-        """One step of clearing ``dropped``: its reference at ``index`` gives way to its children, or to condemned ledgers. As ``trim``."""
+        """Do one step of clearing ``dropped``: replace its reference at ``index`` by its children, or by condemned ledgers. The result is
+        that of ``trim``."""
         ref = self.dropped[index]
         children = load(ref)
         refs = tuple(item for item in children if isinstance(item, HistoryRef))
@@ -271,7 +274,7 @@ class LedgerList:
         return replace(self, released=tuple(sorted(released)))._condemn(free), free
 
     def settle(self, keep: Collection[int], load: Load = no_history) -> LedgerList:
-        """Condemn what was released and is neither listed again nor in ``keep`` any more. Unchanged if there is nothing to settle."""
+        """Condemn released ledgers that are neither listed again nor in ``keep`` any more. The list is unchanged if there are none."""
         listed = self.named(self.released, load)
         staying = tuple(ledger_id for ledger_id in self.released if ledger_id in keep and ledger_id not in listed)
         if staying == self.released:
@@ -300,9 +303,10 @@ class LedgerList:
     # --- adoption -------------------------------------------------------------------------------------------------
 
     def adopt(self, cluster: str, unnamed: Collection[int]) -> LedgerList:
-        """A person says that the log is of ``cluster``, and so are the ledgers ``unnamed``, which carry no log's name (OWN-4, OWN-11).
+        """Note that a person says that the log belongs to ``cluster``, and so do the ledgers ``unnamed``, which carry no log's name (OWN-4,
+        OWN-11).
 
-        Unchanged if the list says so already. LogListFullError for more ledgers than a list can name.
+        The list is unchanged if it says so already. Raises LogListFullError for more ledgers than a list can name.
         """
         former = () if self.cluster in ("", cluster, *self.adopted_from) else (self.cluster,)
         adopted = self.adopted | frozenset(unnamed)
@@ -315,7 +319,7 @@ class LedgerList:
     # --- properties and schemas ----------------------------------------------------------------------------------
 
     def set_schema(self, schema: str) -> LedgerList:
-        """The first write gives the schema; a different one later is a LogSchemaError."""
+        """Set the schema, which the first write gives. A different one later is a LogSchemaError."""
         if self.properties.schema and self.properties.schema != schema:
             raise LogSchemaError("the log has another schema than the rows to write")
         return self.evolve_schema(schema)
@@ -323,8 +327,8 @@ class LedgerList:
     def evolve_schema(self, schema: str) -> LedgerList:
         """Make ``schema`` the newest one; the caller has checked that it only adds nullable columns at the end of the last.
 
-        Unchanged if it is the last. LogSchemaError if it is an earlier one (another writer has evolved the log: read the list again and
-        decide on its schema), or if there are too many.
+        The list is unchanged if it is the last. Raises LogSchemaError if it is an earlier one (another writer has evolved the log: read the
+        list again and decide on its schema), or if there are too many.
         """
         if self.properties.schema == schema:
             return self
@@ -335,7 +339,7 @@ class LedgerList:
         return replace(self, properties=replace(self.properties, schema=schema), schemas=(*self.schemas, schema))
 
     def replace_schema(self, schema: str) -> LedgerList:
-        """Make ``schema`` the only one. LogSchemaError while anything is listed that was written with another one (LOG-19)."""
+        """Make ``schema`` the only one. Raises LogSchemaError while anything is listed that was written with another one (LOG-19)."""
         if self.properties.schema == schema:
             return self
         if self.items:
@@ -343,7 +347,7 @@ class LedgerList:
         return replace(self, properties=replace(self.properties, schema=schema), schemas=(schema,))
 
     def set_properties(self, properties: LogProperties) -> LedgerList:
-        """Other properties for what is written from now on. The schema and the entry format cannot be changed: InvalidArgumentError."""
+        """Set other properties for what is written from now on. The schema and the entry format cannot be changed: InvalidArgumentError."""
         properties.check()
         if properties.entry_format != self.properties.entry_format:
             raise InvalidArgumentError(f"the entry format of a log is for ever: {self.properties.entry_format}")
@@ -381,9 +385,10 @@ class LedgerList:
 def _split(
     refs: Iterable[HistoryRef], seq: int, load: Load
 ) -> tuple[tuple[HistoryRef, ...], tuple[HistoryRef, ...], tuple[HistoryRef, ...]]:
-    """References wholly before ``seq``, those kept, and those that gave way to their children.
+    """Return the references wholly before ``seq``, those kept, and those that were replaced by their children.
 
-    A reference of level 0 across the cut is kept; higher ones give way, or one of them would keep thousands of trimmed segments alive.
+    A reference of level 0 across the cut is kept; higher ones are replaced, because one of them would keep thousands of trimmed segments
+    alive.
     """
     gone: list[HistoryRef] = []
     kept: list[HistoryRef] = []

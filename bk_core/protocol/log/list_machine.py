@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ListMachine(LogMachine):
-    """``listed`` is the list as it was read last, at ``version``; None before that."""
+    """The base of machines that work on a list. ``listed`` is the list as it was read last, at ``version``; None before that."""
 
     def __init__(self, name: str, retry_ns: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class ListMachine(LogMachine):
         self._fail(error)
 
     def _is_another(self, event: ListRead) -> bool:
-        """A log that was deleted and created again: its versions start anew."""
+        """Return True if the log was deleted and created again, so that its versions start anew."""
         return self.listed is not None and event.listed is not None and self.listed.log_id != event.listed.log_id
 
     # --- history ------------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class ListMachine(LogMachine):
         again: Callable[[], None],
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        """Ask ``question`` of the list, loading the chunks that it needs; it may run several times.
+        """Ask ``question`` of the list, and load the chunks that it needs; it may run several times.
 
         If a chunk is gone, the list is read, and ``again`` goes on with it. A BkError, of ``question`` or of a chunk, goes to ``failed``;
         by default it ends the work.
@@ -106,7 +106,7 @@ class ListMachine(LogMachine):
                 then()
             case Outcome.UNKNOWN:
                 self._after("chunk", self._retry_ns, then)
-            case Outcome.NO_SUCH_LEDGER if self._missing != (ref, self.version):  # trimmed meanwhile
+            case Outcome.NO_SUCH_LEDGER if self._missing != (ref, self.version):  # it was trimmed meanwhile
                 self._missing = (ref, self.version)
                 self._read_list(again)
             case _:

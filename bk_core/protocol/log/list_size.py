@@ -1,4 +1,4 @@
-"""The largest size of a list: it is one value of the metadata store, and marks of queries are the part that nothing seals. Pure."""
+"""Bounds the size of a list, which is one value of the metadata store. Marks of queries are the part that is never sealed. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bk_core.protocol.log.ledger_list import LedgerList
 
 
 def check_size(name: str, listed: LedgerList, size: int, size_max: int) -> None:
-    """JAN-7: LogListFullError, with the way out, for a list of ``size`` bytes that the store would not take."""
+    """Raise LogListFullError, with the way out, for a list of ``size`` bytes that the store would not take (JAN-7)."""
     if size > size_max:
         raise LogListFullError(f"the list of log {name!r} would have {told(listed, size, size_max)}. Nothing was changed", log=name)
 
 
 def is_large(size: int, size_max: int) -> bool:
-    """JAN-7: to be warned about, while there is still time."""
+    """Return True if the size deserves a warning while there is still time (JAN-7)."""
     return size > size_max // 2
 
 

@@ -1,4 +1,4 @@
-"""The base of a log's machines: numbered requests, each with one answer and one thing to do about it; timers; one step at a time."""
+"""The base of a log's machines: numbered requests with one answer each, timers, and one step at a time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bk_core.protocol.log.effects import LogEffect, LogEvent
 
 
 class LogMachine:
-    """``handle(event, now_ns)`` returns the effects of one step, after all its changes of state (SM-1).
+    """The base class. ``handle(event, now_ns)`` returns the effects of one step, after all its changes of state (SM-1).
 
-    An answer is matched by its request's number; one that nobody waits for any more does nothing (SM-3).
+    An answer is matched by its request's number; an answer that no request waits for has no effect (SM-3).
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class LogMachine:
         self._requests = 0
 
     def handle(self, event: LogEvent, now_ns: int) -> list[LogEffect]:
-        """``now_ns`` is monotonic time in nanoseconds; these machines only ever measure it with timers."""
+        """Take one input. ``now_ns`` is monotonic time in nanoseconds; these machines only ever measure it with timers."""
         if isinstance(event, TimerFired):
             action = self._timers.pop(event.key, None)
             if action is not None:
@@ -35,7 +35,7 @@ class LogMachine:
         return self._finish_step()
 
     def _advance(self) -> None:
-        """Whatever has become possible by the step."""
+        """Do whatever the step has made possible."""
 
     def _finish_step(self) -> list[LogEffect]:
         self._advance()

@@ -1,7 +1,7 @@
-"""One log, one password. Pure: which listed ledgers tell the password of a log, and when a writer's own does not fit.
+"""A log has one password. This finds the listed ledgers that tell it, and refuses a writer whose own does not fit. Pure.
 
 A list keeps no password, so the metadata of its ledgers tells it, for lists of earlier programs too. Where two writers with different
-passwords have been at a log before anybody looked, either of them goes on: the log is damaged already, and nobody is to be locked out.
+passwords wrote a log before this check existed, either of them may go on: the log is damaged already, and nobody is to be locked out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOLD_MAX = 2
 
 
 def witnesses(listed: LedgerList) -> tuple[int, ...]:
-    """Ledgers to ask, in this order: the oldest and the newest one of the tail, then some others in case those are gone."""
+    """Return the ledgers to ask, in this order: the oldest and the newest one of the tail, then some others in case those are gone."""
     ids = list(dict.fromkeys(segment.ledger_id for segment in listed.segments))
     return tuple(dict.fromkeys([*ids[:1], *ids[-1:], *ids]))[:ASKED_MAX]
 
@@ -27,7 +27,7 @@ def is_same(stored: bytes, given: bytes) -> bool:
 
 
 def check_told(name: str, told: Sequence[tuple[int, bytes]], given: bytes) -> None:
-    """GRD-6: WrongPasswordError unless one of the ledgers that told their password, (id, password) each, has the one ``given``."""
+    """Raise WrongPasswordError unless one of the ledgers that told their password, (id, password) each, has the one ``given`` (GRD-6)."""
     if not told or any(is_same(stored, given) for _, stored in told):
         return
     ledger_id, stored = told[0]

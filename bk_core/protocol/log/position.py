@@ -24,6 +24,6 @@ class Position:
 
     def __post_init__(self) -> None:
         if type(self.seq) is type(self.entry) is type(self.row) is int and self.seq >= 0 <= self.entry and self.row >= 0:
-            return  # at once: there are many
+            return  # a fast path, because there are many
         for name in ("seq", "entry", "row"):
             COUNT(name, getattr(self, name))

@@ -1,4 +1,4 @@
-"""In which order a plain reader goes through a log (replication-protocol.md 10.4). It fences nobody and writes nothing (LOG-17).
+"""The order in which a plain reader goes through a log (replication-protocol.md 10.4). It fences nothing and writes nothing (LOG-17).
 
 ``LogReader`` (client/log_reader.py) drives it in production, ``LogTail`` (tests/simulation/logs.py) in the simulator.
 """
@@ -21,18 +21,18 @@ from bk_core.protocol.log.view import LogView
 
 
 class OnTruncated(Enum):
-    """LOG-13: what to do when segments were trimmed that the reader had not read: go on with the first that is left, or fail."""
+    """The reaction when segments were trimmed that the reader had not read: go on with the first that is left, or fail (LOG-13)."""
 
     JUMP = auto()
     FAIL = auto()
 
 
 class LogReaderOrder(ListMachine):
-    """Tells which entries come next, for ever: ``Deliver`` effects name consecutive ranges in the order of the log (LOG-8).
+    """Machine: names the entries that come next, for ever, as ``Deliver`` effects with consecutive ranges in the order of the log (LOG-8).
 
     ``position`` is the next entry to deliver (LOG-10); None is the start of the log. One request is outstanding at a time. The machine
-    rests in AwaitLedger, AwaitList, and after a Fail: LogDataLossError, NoSuchLogError, or what its world refused with. ``look`` makes it
-    decide again.
+    rests in AwaitLedger, AwaitList, and after a Fail: LogDataLossError, NoSuchLogError, or a refusal of its world. ``look`` makes it decide
+    again.
     """
 
     def __init__(
@@ -49,16 +49,17 @@ class LogReaderOrder(ListMachine):
         self._log_id = log_id
         self._on_truncated = on_truncated
         self._rows: tuple[int, int] | None = None  # a live segment, or the end of the log, and the rows of the log before it
-        self._told: tuple[int, int] | None = None  # a segment, and its last entry that was told to be there and was not
+        self._told: tuple[int, int] | None = None  # a segment, and its last entry that was said to be there and was not
 
-    # --- what its world says ------------------------------------------------------------------------------------------
+    # --- calls of the world ---------------------------------------------------------------------------------------------
 
     def start(self, token: Any, now_ns: int) -> list[LogEffect]:
         self._token = token
         return self.look(now_ns)
 
     def look(self, now_ns: int, *, list_changed: bool = True) -> list[LogEffect]:
-        """Decide anew what comes at the position. What was asked for is forgotten (SM-3); the list is read again if it may have changed."""
+        """Decide again what comes at the position. The outstanding request is forgotten (SM-3); the list is read again if it may have
+        changed."""
         self._waiting.clear()
         self._timers.clear()
         if list_changed or self.listed is None:
@@ -68,21 +69,21 @@ class LogReaderOrder(ListMachine):
         return self._finish_step()
 
     def passed(self, entry_id: int) -> None:
-        """Entries of the range that is being delivered have been handed on, the last of them ``entry_id``: the position is behind it."""
+        """Move the position behind ``entry_id``: the entries of the current range up to it have been handed on."""
         assert self.position is not None
         self.position = Position(self.position.seq, entry_id + 1)
 
     def go_to(self, position: Position) -> None:
-        """Go on at ``position`` when it is asked to look."""
+        """Go on at ``position`` at the next ``look``."""
         self.position, self._rows = position, None
 
-    # --- where it is ---------------------------------------------------------------------------------------------------
+    # --- the position ---------------------------------------------------------------------------------------------------
 
     def _read_again(self) -> None:
         self._read_list(self._adopt)
 
     def _adopt(self) -> None:
-        """LOG-13: a log that was deleted and created again is another log."""
+        """Take a new list. A log that was deleted and created again is another log (LOG-13)."""
         assert self.listed is not None
         if self._log_id not in ("", self.listed.log_id):
             self._fail(reading.recreated_loss(self.name, self.position))
@@ -94,7 +95,8 @@ class LogReaderOrder(ListMachine):
         self._find(self._place, self._stand_at, self._adopt)
 
     def _place(self, listed: LedgerList, load: Load) -> tuple[Position, Segment | None, int | None]:
-        """The position in the list as it is now; the segment there, None at the end of the log; the rows before it if they are needed."""
+        """Return the position in the current list; the segment there, None at the end of the log; and the rows before it if they are
+        needed."""
         view = LogView(listed, load)
         position = self._place_in(view)
         if position.seq >= view.next_seq:
@@ -112,12 +114,14 @@ class LogReaderOrder(ListMachine):
         raise reading.trimmed_loss(self.name, view.listed, self.position)
 
     def _has_read_all_before(self, listed: LedgerList, position: Position) -> bool:
-        """LOG-13: a live segment read to its end may be closed and trimmed before this reader looks again: then nothing is lost."""
+        """Return True if a live segment was read to its end. It may be closed and trimmed before this reader looks again, and then nothing
+        is lost (LOG-13)."""
         read = self._rows[1] + position.entry if self._rows is not None and self._rows[0] == position.seq else None
         return reading.rows_lost(listed.trimmed_rows, read) == 0
 
     def _rows_before(self, view: LogView, segment: Segment) -> int | None:
-        """Only for a live segment. A live one before it has no rows in the list yet: then only who has read it knows them."""
+        """Return the rows before a live segment. A live one before it has no rows in the list yet, so only a reader that has read it knows
+        them."""
         if not segment.live or (self._rows is not None and self._rows[0] == segment.seq):
             return None
         before = any(one.seq < segment.seq for one in view.live_segments)
@@ -135,7 +139,7 @@ class LogReaderOrder(ListMachine):
             self._open(segment)
 
     def _await_list(self) -> None:
-        """LOG-16: everything that is listed was delivered, and the last ledger is CLOSED."""
+        """Wait for the list: everything that is listed was delivered, and the last ledger is CLOSED (LOG-16)."""
         version = self.version
         self._ask(lambda request: AwaitList(request, version), lambda _changed: self._read_again())
 
@@ -170,13 +174,13 @@ class LogReaderOrder(ListMachine):
         if done.outcome is Outcome.OK:
             self.passed(last)
             self._read_up_to(event, segment, last)
-        else:  # trimmed, or closed below what was asked for: the list and the ledger tell which
+        else:  # it was trimmed, or closed below what was asked for: the list and the ledger tell which
             self._told = (segment.seq, last)
             self.passed(done.next_entry_id - 1)
             self._read_again()
 
     def _read_up_to(self, event: LedgerOpened, segment: Segment, last: int) -> None:
-        """Everything of the segment that may be read now was delivered."""
+        """Go on after everything of the segment that may be read now was delivered."""
         assert self.position is not None
         acknowledged = self._last_acknowledged(segment)
         if event.closed and max(event.last_entry_id, self.position.entry - 1) < acknowledged:
@@ -187,25 +191,26 @@ class LogReaderOrder(ListMachine):
             self._await_ledger(segment)
 
     def _last_acknowledged(self, segment: Segment) -> int:
-        """As far as the list, or what the ledger told before, says."""
+        """Return the last entry that the list, or the ledger's earlier answer, tells to be acknowledged."""
         told = self._told[1] if self._told is not None and self._told[0] == segment.seq else -1
         return max(told, -1 if segment.last_entry is None else segment.last_entry)
 
     def _pass(self, segment: Segment, last: int) -> None:
-        """Go on behind a segment, whatever the list learns meanwhile of where it ends."""
+        """Go on behind a segment, whatever the list tells later about its end."""
         if self._rows is not None and self._rows[0] == segment.seq:
             self._rows = (segment.seq + 1, self._rows[1] + last + 1)
         self.position = Position(segment.seq + 1)
         self._go_on()
 
     def _await_ledger(self, segment: Segment) -> None:
-        """Tailing (LC-5), and waiting for a ledger that is not the last to be CLOSED: either way look again when it has changed."""
+        """Wait for a change of the ledger: more entries (LC-5), or its close if it is not the last one."""
         assert self.position is not None
         last = self.position.entry - 1
         self._ask(lambda request: AwaitLedger(request, segment.ledger_id, last), lambda _changed: self._open(segment))
 
     def _without_ledger(self, segment: Segment) -> None:
-        """LOG-13: NoSuchLedger, so the list was read again. Still listed: nobody truncates that way round (LOG-11)."""
+        """Handle a ledger that does not exist although the list, read again, still names it. No trim does it in that order (LOG-11,
+        LOG-13)."""
         assert self.listed is not None
         if self._log_id == self.listed.log_id and not reading.is_trimmed(self.listed, Position(segment.seq)):
             self._fail(reading.missing_loss(self.name, segment))

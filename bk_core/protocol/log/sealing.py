@@ -1,8 +1,8 @@
-"""Sealing: moving the oldest part of the tail into the history, and merging references, so that the list stays small for ever. Pure.
+"""Sealing moves the oldest part of the tail into the history and merges references, so that the list stays small for ever. Pure.
 
-Sealing changes nothing of what a log lists, only where it is written down. Levels fall from front to back (a trim may leave lower ones at
-the very front): when ``fan_out`` references at the end have one level, one of the next level takes their place. So a log of n segments
-has about ``fan_out`` * log(n) references in its list.
+Sealing does not change what a log lists, only where it is stored. Levels fall from front to back (a trim may leave lower ones at the very
+front): when ``fan_out`` references at the end have one level, one of the next level takes their place. So a log of n segments has about
+``fan_out`` * log(n) references in its list.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class SealLimits:
     fan_out: int = 16
 
     def __post_init__(self) -> None:
-        """LOG-1: a new leader recovers the last two ledgers, so two segments always stay in the tail; live ones are among them."""
+        """Check the limits. A new leader recovers the last two ledgers, so two segments always stay in the tail; live ones are among them
+        (LOG-1)."""
         if self.chunk < 1 or self.tail_max - self.chunk < 2 or self.fan_out < 2:
             raise InvalidArgumentError(f"need chunk >= 1, tail_max >= chunk + 2 and fan_out >= 2, not {self}")
 
@@ -36,7 +37,7 @@ SEAL_LIMITS = SealLimits()
 
 
 def next_chunk(listed: LedgerList, limits: SealLimits = SEAL_LIMITS) -> Chunk:
-    """The segments or references that are to be sealed next; () if the list is small enough. One chunk has at most eight times ``chunk``
+    """Return the segments or references to seal next, or () if the list is small enough. One chunk has at most eight times ``chunk``
     segments."""
     last = listed.history[-limits.fan_out :]
     if len(last) == limits.fan_out and len({ref.level for ref in last}) == 1:
@@ -48,7 +49,7 @@ def next_chunk(listed: LedgerList, limits: SealLimits = SEAL_LIMITS) -> Chunk:
 
 
 def ref_to(items: Chunk, ledger_id: int, entry_id: int = 0) -> HistoryRef:
-    """The reference to ``items``, kept in that entry."""
+    """Return the reference to ``items``, kept in that entry."""
     first = items[0]
     spans = [(item.ledger_id, item.ledger_id) for item in items]
     times = [(s.committed_at_ms, s.committed_at_ms) for s in items if isinstance(s, Segment)]

@@ -45,7 +45,7 @@ class Segment:
 
     @property
     def entries(self) -> int:
-        """Number of entries; 0 while live and for a segment closed without any."""
+        """The number of entries; 0 while live and for a segment closed without any."""
         return 0 if self.last_entry is None else self.last_entry - self.first_entry + 1
 
     @property
@@ -56,7 +56,7 @@ class Segment:
         return Position(self.seq, self.first_entry)
 
     def rows_in(self, entry: int) -> int | None:
-        """Rows of one entry of this segment; None if that is not known."""
+        """Return the rows of one entry of this segment; None if the number is not known."""
         if self.rows_per_entry == 0:
             return None
         if entry == self.last_entry:
@@ -64,7 +64,7 @@ class Segment:
         return self.rows_per_entry
 
     def counts_before(self, entry: int, row: int) -> tuple[int, int]:
-        """(rows, bytes) of this segment before ``row`` of ``entry``, which lies in it or is the end of it."""
+        """Return (rows, bytes) of this segment before ``row`` of ``entry``, which lies in it or is the end of it."""
         done = entry - self.first_entry
         if self.rows_per_entry:
             return self.counts_of(min(self.rows, done * self.rows_per_entry + row))
@@ -81,25 +81,25 @@ class Segment:
         return min(self.rows, done * self.rows_per_entry + row) if self.rows_per_entry else done
 
     def counts_of(self, units: int) -> tuple[int, int]:
-        """(rows, bytes) of the first ``units`` units."""
+        """Return (rows, bytes) of the first ``units`` units."""
         if not self.units:
             return 0, 0
         return self.rows * units // self.units, self.bytes * units // self.units
 
     def position_after(self, units: int) -> Position:
-        """The position behind the first ``units`` units; the end of the segment is spelled as entry ``last_entry`` + 1."""
+        """Return the position behind the first ``units`` units; the end of the segment is spelled as entry ``last_entry`` + 1."""
         if units == self.units:
             return Position(self.seq, self.first_entry + self.entries)
         per_entry = self.rows_per_entry or 1
         return Position(self.seq, self.first_entry + units // per_entry, units % per_entry)
 
     def units_within(self, rows: int | None, size: int | None) -> int:
-        """The most first units with at most ``rows`` rows and ``size`` bytes."""
+        """Return the greatest number of first units with at most ``rows`` rows and ``size`` bytes."""
         return min(_most(self.rows, self.units, rows), _most(self.bytes, self.units, size))
 
 
 def _most(total: int, parts: int, limit: int | None) -> int:
-    """The largest n <= parts with total * n // parts <= limit."""
+    """Return the largest n <= parts with total * n // parts <= limit."""
     if limit is None or total == 0 or limit >= total:
         return parts
     return min(parts, ((limit + 1) * parts - 1) // total) if limit >= 0 else 0
@@ -107,8 +107,8 @@ def _most(total: int, parts: int, limit: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """A range that a committing writer brings: an acknowledged, inclusive range of entries of one ledger; ``bytes`` of payload, ``rows`` in
-    it.
+    """The range that a committing writer brings: acknowledged entries of one ledger, both ends inclusive, with ``bytes`` of payload and
+    ``rows`` in it.
 
     Every entry but the last holds ``rows_per_entry`` rows (0: not known, see above).
     """
@@ -121,7 +121,7 @@ class SegmentRange:
     rows_per_entry: int = 1
 
     def check(self) -> None:
-        """InvalidArgumentError for a range that cannot be, or whose rows do not fit ``rows_per_entry``."""
+        """Raise InvalidArgumentError for an impossible range, or rows that do not fit ``rows_per_entry``."""
         if not 0 <= self.first_entry <= self.last_entry:
             raise InvalidArgumentError(f"bad entry range {self.first_entry}..{self.last_entry} of ledger {self.ledger_id}")
         entries, k = self.last_entry - self.first_entry + 1, self.rows_per_entry
@@ -160,7 +160,7 @@ class HistoryRef:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last committed batch of a query, when it was committed (0: not known), and its rows and payload bytes (None: not known)."""
+    """The last committed batch of a query, the time of its commit (0: not known), and its rows and payload bytes (None: not known)."""
 
     batch_id: int
     at_ms: int = 0
@@ -169,7 +169,7 @@ class Mark:
 
 
 def stored_name(name: str) -> str:
-    """A field of ``LogProperties`` as lists spell it, and options of Spark."""
+    """Return the name of a field of ``LogProperties`` in lists and in options of Spark."""
     first, *rest = name.split("_")
     return first + "".join(map(str.capitalize, rest))
 
@@ -198,7 +198,7 @@ class LogProperties:
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
     def __post_init__(self) -> None:
-        """Names have one spelling: case does not matter, and HMAC is another word for MAC."""
+        """Give names one spelling: case does not matter, and HMAC is another word for MAC."""
         if isinstance(self.entry_format, str):
             object.__setattr__(self, "entry_format", self.entry_format.lower())
         if isinstance(self.digest_type, str):

@@ -1,4 +1,5 @@
-"""JSON that somebody else may have written: in a metadata store, a checkpoint, an option. One kind of error, whatever it holds."""
+"""Reads JSON that somebody else may have written: in a metadata store, a checkpoint, an option. There is one kind of error, whatever it
+holds."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from typing import Any, NoReturn
 
 
 def loads(data: str | bytes, *, unique: bool = False) -> Any:
-    """ValueError for what is no JSON, is nested beyond what Python follows, or holds a number that is none (NaN, 1e999).
+    """Return the value of a JSON text. Raises ValueError for other text, for nesting beyond what Python follows, and for numbers that are
+    none (NaN, 1e999).
 
-    ``unique``: also for an object that has a key twice, of which other readers may believe the other one.
+    With ``unique`` it also raises for an object that has a key twice, because another reader may take the other value.
     """
     try:
         return json.loads(data, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_once if unique else None)

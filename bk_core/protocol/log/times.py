@@ -1,7 +1,7 @@
-"""The times of a log: whose clock they are on, and which of them cannot be. Pure.
+"""The times of a log: all are on the metadata store's clock, and some cannot be right. Pure.
 
-Clocks of hosts disagree, by hours where one is set wrong, so none of them may decide what is old: commit times and "now" are both the
-metadata store's. A host's clock plays no part but to be warned about.
+The clocks of hosts disagree, by hours where one is set wrong, so none of them may decide what is old: commit times and "now" are both the
+metadata store's. A host's clock is used for nothing but a warning about it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from bk_core.errors import LogClockError
 
 SKEW_MS = 5 * 60_000
-"""More than this between two clocks, or between a time and now, is no matter of slow answers."""
+"""A greater distance between two clocks, or between a time and now, cannot come from slow answers."""
 
 
 def commit_time(now_ms: int, before_ms: int, after_ms: int | None = None) -> int:
-    """JAN-2: the time of a segment between two others, that of its commit where it fits between them.
+    """Return the time of a segment between two others: its commit's time where that fits between them (JAN-2).
 
-    ``before_ms``: its predecessor's, 0 without one. One that claims to be more than ``SKEW_MS`` beyond ``now_ms`` is not believed, or all
-    later segments would have its time. ``after_ms``: that of a successor that is committed.
+    ``before_ms`` is its predecessor's time, 0 without one. A predecessor's time more than ``SKEW_MS`` beyond ``now_ms`` is not believed,
+    because all later segments would get it. ``after_ms`` is the time of a successor that is committed.
     """
     low = before_ms if before_ms <= now_ms + SKEW_MS else 0
     return max(low, now_ms if after_ms is None else min(now_ms, after_ms))
 
 
 def check_not_ahead(what: str, ms: int, now_ms: int) -> None:
-    """JAN-3: LogClockError for a time given by a caller that the store's clock has not reached."""
+    """Raise LogClockError for a time given by a caller that the store's clock has not reached (JAN-3)."""
     if ms > now_ms + SKEW_MS:
         ahead = (ms - now_ms) / 60_000
         raise LogClockError(
@@ -33,10 +33,11 @@ def check_not_ahead(what: str, ms: int, now_ms: int) -> None:
 
 
 def is_ahead(committed_at_ms: int, now_ms: int) -> bool:
-    """JAN-3: the commit time of a segment cannot be, so a cut by age ends before it: it would only be old after that time."""
+    """Return True if the commit time of a segment lies in the future and cannot be right. A cut by age ends before the segment, which would
+    become old only after that time (JAN-3)."""
     return committed_at_ms > now_ms + SKEW_MS
 
 
 def is_skewed(host_ms: int, now_ms: int) -> bool:
-    """JAN-4: this host's clock is to be warned about."""
+    """Return True if this host's clock deserves a warning (JAN-4)."""
     return abs(host_ms - now_ms) > SKEW_MS

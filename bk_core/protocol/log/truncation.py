@@ -1,4 +1,4 @@
-"""Cutting the front off a log (replication-protocol.md 10.3). It needs no leadership: its compare-and-set only removes a prefix.
+"""Cuts the front off a log (replication-protocol.md 10.3). It needs no leadership, because its compare-and-set only removes a prefix.
 
 ``trim_log`` and the retention (client/janitor.py) drive it in production, ``truncation`` (tests/simulation/log_keepers.py) in the
 simulator.
@@ -22,15 +22,15 @@ from bk_core.protocol.log.view import LogView
 
 @dataclass(frozen=True, slots=True)
 class TrimBounds:
-    """The bounds of a trim. It drops what lies before the segment of ``before``, what was committed before ``before_ms`` (milliseconds
-    since 1970), and what is older than the newest ``max_bytes``. Of several bounds the farthest holds."""
+    """The bounds of a trim. It drops segments before that of ``before``, segments committed before ``before_ms`` (milliseconds since 1970),
+    and those older than the newest ``max_bytes``. Of several bounds the farthest holds."""
 
     before: Position | None = None
     before_ms: int | None = None
     max_bytes: int | None = None
 
     def cut(self, listed: LedgerList, load: Load) -> int:
-        """The sequence number of the first segment to keep, whether or not all before it may go."""
+        """Return the sequence number of the first segment to keep. Some segments before it may have to stay."""
         return max(self._cuts(LogView(listed, load)), default=listed.trimmed_seq)
 
     def _cuts(self, view: LogView) -> Iterable[int]:
@@ -46,9 +46,9 @@ class TrimBounds:
 
 
 def _at_byte(view: LogView, beyond: int) -> int:
-    """The segment with that byte behind the start, so that at least the bytes to keep are kept.
+    """Return the segment with that byte behind the start, so that at least the bytes to keep are kept.
 
-    One row is always admitted: step back over it, and over segments without entries behind it.
+    ``position_at_rows`` always admits one row, so this steps back over it, and over segments without entries behind it.
     """
     found = view.position_at_rows(view.first_position, None, beyond).seq
     while found > view.listed.trimmed_seq and view.counts_before(Position(found))[1] - view.listed.trimmed_bytes > beyond:
@@ -57,7 +57,7 @@ def _at_byte(view: LogView, beyond: int) -> int:
 
 
 def check_before(name: str, before: Position | None, listed: LedgerList) -> None:
-    """InvalidArgumentError for a bound beyond the end of the log: it is mistyped, or of another log, and would drop everything."""
+    """Raise InvalidArgumentError for a bound beyond the end of the log: it is mistyped, or of another log, and would drop everything."""
     if before is None or before.seq <= listed.next_seq:
         return
     end = listed.next_seq
@@ -66,19 +66,19 @@ def check_before(name: str, before: Position | None, listed: LedgerList) -> None
 
 
 class LogTruncation(ListClearing):
-    """Unlist a prefix, then delete its ledgers (LOG-11), and whatever else the list has put aside.
+    """Machine: unlists a prefix, then deletes its ledgers (LOG-11), and whatever else the list has put aside.
 
     The cut is decided once, on the list as it is first read. It stops before a live segment, and before one whose ledger is neither CLOSED
-    nor watched by an intent: its writer may still commit more of it (LOG-12). So a log that is written keeps its last ledger, and the list
-    remembers how far the log has come when nothing else is left. Completes with the ids that are gone, perhaps none.
+    nor watched by an intent, because its writer may still commit more of it (LOG-12). So a log that is being written keeps its last ledger,
+    and the list keeps the counts of the log when nothing else is left. It completes with the ids that are gone, perhaps none.
     """
 
     def __init__(self, name: str, bounds: TrimBounds, intents: Collection[int] = (), retry_ns: int = 200_000_000) -> None:
         super().__init__(name, intents, retry_ns)
         self.cut = -1
-        self.kept: Segment | None = None  # the first that the bounds keep
+        self.kept: Segment | None = None  # the first segment that the bounds keep
         self._bounds = bounds
-        self._closed: dict[int, None] = {}  # ledgers found CLOSED: for good, because CLOSED is final
+        self._closed: dict[int, None] = {}  # ledgers found CLOSED, which is final
 
     def _begin(self) -> None:
         assert self.listed is not None
@@ -114,7 +114,7 @@ class LogTruncation(ListClearing):
         self._ask(lambda request: LookAtLedger(request, segment.ledger_id), lambda event: self._seen(event, segment))
 
     def _seen(self, event: LedgerOpened, segment: Segment) -> None:
-        """A ledger that is gone already was CLOSED when somebody deleted it (LOG-12)."""
+        """Note that a ledger is CLOSED. One that is gone was CLOSED when somebody deleted it (LOG-12)."""
         match event.outcome:
             case Outcome.UNKNOWN:
                 self._after("check", self._retry_ns, self._trim)
@@ -133,6 +133,7 @@ class LogTruncation(ListClearing):
         self._trim()
 
     def _without_front(self, listed: LedgerList, load: Load) -> LedgerList:
-        """LOG-11: as far as the cut may reach in this list; another one than was looked at may have more that is live."""
+        """Return the list without its front, as far as the cut may reach in this list; it may have more live segments than the one that was
+        looked at (LOG-11)."""
         kept = (segment.seq for segment in listed.segments if segment.live or not self._may_go(segment))
         return listed.trim(min([self.cut, *kept]), load, self._intents)[0]

@@ -1,6 +1,6 @@
-"""The reading side of a log: every question about positions, rows, bytes and times, over the list and its history. Pure.
+"""The reading side of a log: positions, rows, bytes and times, over the list and its history. Pure.
 
-``load`` gives the children of a reference into the history; it is called only for chunks that an answer really needs, and never for the
+``load`` returns the children of a reference into the history; it is called only for chunks that an answer really needs, and never for the
 tail. A view is one snapshot: read the log again to see more of it.
 """
 
@@ -18,7 +18,7 @@ from bk_core.protocol.log.segments import HistoryRef, LogProperties, Segment
 class LogView:
     """A snapshot of a log; ``version`` is that of its stored list, -1 if unknown.
 
-    Whatever needs the history raises what ``load`` raises when it cannot be read.
+    A method that needs the history raises the error of ``load`` when it cannot be read.
     """
 
     def __init__(self, listed: LedgerList, load: Load = no_history, version: int = -1) -> None:
@@ -53,13 +53,13 @@ class LogView:
 
     @property
     def end_position(self) -> Position:
-        """After the last committed entry, before any live segment."""
+        """The position after the last committed entry, before any live segment."""
         return self.listed.end_position
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
     def segment(self, seq: int) -> Segment:
-        """LogDataLossError if the segment was trimmed; InvalidArgumentError if it does not exist yet."""
+        """Return a segment. Raises LogDataLossError if it was trimmed; InvalidArgumentError if it does not exist yet."""
         listed = self.listed
         self._refuse_trimmed(seq)
         if seq >= listed.next_seq:
@@ -69,24 +69,25 @@ class LogView:
         return find(listed.history, seq, self.load)
 
     def segments(self, first_seq: int = 0, last_seq: int | None = None) -> Iterator[Segment]:
-        """Segments ``first_seq .. last_seq`` (inclusive) that are left, in order; the history is loaded chunk by chunk."""
+        """Yield the segments ``first_seq .. last_seq`` (inclusive) that are left, in order; the history is loaded chunk by chunk."""
         last = self.next_seq - 1 if last_seq is None else last_seq
         return segments_of(self.listed.items, max(first_seq, self.listed.trimmed_seq), last, self.load)
 
     def named(self, ledger_ids: Collection[int]) -> frozenset[int]:
-        """Those of these ledgers that the log lists, as data or as history."""
+        """Return those of these ledgers that the log lists, as data or as history."""
         return self.listed.named(ledger_ids, self.load)
 
     def mentioned(self, ledger_ids: Collection[int]) -> frozenset[int]:
-        """Those of these ledgers that the log lists, or still has to read in order to delete what a trim has dropped."""
+        """Return those of these ledgers that the log lists, or still has to read in order to delete what a trim has dropped."""
         return self.listed.mentioned(ledger_ids, self.load)
 
     # --- positions ----------------------------------------------------------------------------------------------------
 
     def normal(self, position: Position) -> Position:
-        """The one spelling of a position: the end of an entry, and of a closed segment, is the start of the next; entry 0 is the first.
+        """Return the one spelling of a position: the end of an entry, and of a closed segment, is the start of the next; entry 0 is the
+        first.
 
-        LogDataLossError if it lies before the first segment that is left. Offsets are compared as text, so spelling matters.
+        Raises LogDataLossError if it lies before the first segment that is left. Offsets are compared as text, so the spelling matters.
         """
         seq, entry, row = position.seq, position.entry, position.row
         self._refuse_trimmed(seq)
@@ -105,9 +106,9 @@ class LogView:
         return position if (seq, entry, row) == (position.seq, position.entry, position.row) else Position(seq, entry, row)
 
     def counts_before(self, position: Position) -> tuple[int, int]:
-        """Cumulative (rows, bytes) before ``position`` since the log was created.
+        """Return the cumulative (rows, bytes) before ``position`` since the log was created.
 
-        Rows are exact. Bytes are exact at segment ends, and shared out evenly inside. Entries of a live segment count nothing yet.
+        Rows are exact. Bytes are exact at segment ends, and shared out evenly inside. Entries of a live segment are not counted yet.
         """
         position = self.normal(position)
         rows, size = counts(self.listed.items, position.seq, self.load)
@@ -120,10 +121,11 @@ class LogView:
         return rows, size
 
     def position_at_rows(self, start: Position, rows: int | None, size: int | None) -> Position:
-        """Admission: the farthest committed position with at most ``rows`` rows and ``size`` bytes between it and ``start``.
+        """Return the farthest committed position with at most ``rows`` rows and ``size`` bytes between it and ``start``, for admission.
 
-        It may cut inside an entry. At least one row is admitted if there is one (one entry where rows per entry are not known), or a
-        small limit would stop a stream for ever. Chunks of history that fit are not loaded. InvalidArgumentError for a negative limit.
+        It may cut inside an entry. At least one row is admitted if there is one (one entry where rows per entry are not known), because a
+        small limit would stop a stream for ever. Chunks of history that fit are not loaded. Raises InvalidArgumentError for a negative
+        limit.
         """
         if (rows is not None and rows < 0) or (size is not None and size < 0):
             raise InvalidArgumentError(f"limits must not be negative: {rows} rows, {size} bytes")
@@ -147,7 +149,7 @@ class LogView:
         return self._advance_over(pieces(self.listed.items, here.seq + 1, self.load), budget) or self.end_position
 
     def _advance_over(self, items: Iterable[Item], budget: _Budget) -> Position | None:
-        """The position among ``items`` at which the budget ends; None if it outlasts them."""
+        """Return the position among ``items`` at which the budget ends, or None if it outlasts them."""
         for item in items:
             if isinstance(item, Segment) and item.live:
                 return None
@@ -179,7 +181,7 @@ class LogView:
         return (segment for segment in found if segment.seq >= self.listed.trimmed_seq)
 
     def position_at_time(self, ms: int) -> Position | None:
-        """The first position of the first segment committed at ``ms`` or later; None if there is none.
+        """Return the first position of the first segment committed at ``ms`` or later; None if there is none.
 
         A live segment is not committed yet, so it always counts.
         """
@@ -199,7 +201,7 @@ class LogView:
 
 
 class _Budget:
-    """The rows and bytes that may still be admitted; None is unlimited."""
+    """The rows and bytes that may still be admitted; None means unlimited."""
 
     __slots__ = ("left",)
 
@@ -211,7 +213,7 @@ class _Budget:
         return None if rows is None else rows + spent[0], None if size is None else size + spent[1]
 
     def spend(self, rows: int, size: int) -> bool:
-        """Take both or neither."""
+        """Take both and return True, or take neither."""
         left_rows, left_size = self.left
         if (left_rows is not None and rows > left_rows) or (left_size is not None and size > left_size):
             return False

@@ -1,7 +1,7 @@
-"""Writing off what a log lists and nobody has any more: segments whose ledger does not exist become empty ones. Pure.
+"""Writes off what a log lists although it is lost: segments whose ledger does not exist become empty ones. Pure.
 
 Sequence numbers stay, so every position keeps its meaning. An empty segment needs a ledger that exists and is CLOSED, because a take-over
-recovers the last two (LOG-1): a *stand-in* without entries. Rows that are lost are counted no more.
+recovers the last two (LOG-1): a *stand-in* without entries. Lost rows are counted no more.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ def emptied(segment: Segment, stand_in: int) -> Segment:
 
 
 def write_off(listed: LedgerList, missing: Collection[int], stand_in: int, load: Load, store: Store) -> LedgerList:
-    """GRD-5: the list without segments of ``missing`` ledgers, and without history that lay in them. Unchanged if it names none.
+    """Return the list without segments of ``missing`` ledgers, and without history that lay in them. It is unchanged if it names none
+    (GRD-5).
 
-    A chunk of history that lay in a missing ledger is lost with all it told: its segments are empty from now on. Chunks around what
-    changed are written anew by ``store``; their old ledgers are deleted when all that they tell of is trimmed (``opened``).
+    A chunk of history that lay in a missing ledger is lost with all that it told: its segments are empty from now on. Chunks around the
+    changes are written anew by ``store``; their old ledgers are deleted when all that they tell of is trimmed (``opened``).
     """
     replaced: list[HistoryRef] = []
 
