@@ -1,8 +1,8 @@
-"""The bound on entries under way of all ledgers of a client together.
+"""Bounds the entries under way of all ledgers of a client together.
 
-An Apache bookie queues 10,000 adds a thread. At the next one it answers TOO_MANY_REQUESTS, and some releases close the connection
-(4.18 does: wire-protocol.md 8.2), so that everything on it counts as failed. A bookie does not care whose ledgers adds are for: the
-bound is on all that one client writes, and each ledger has its share of it.
+An Apache bookie queues 10,000 adds a thread. It answers TOO_MANY_REQUESTS to the next one, and some releases close the connection (4.18
+does: wire-protocol.md 8.2), so that everything on it counts as failed. The bookie does not distinguish ledgers, so the bound is on
+everything that one client writes, and each ledger has its share of it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from itertools import count as numbers
 
 from bk_core.threads import holds_lock
 
-PIECE_ENTRIES_MAX = 1024  # of a run: the reactor can take acknowledgements in between
+PIECE_ENTRIES_MAX = 1024  # entries of a run, so that the reactor can take acknowledgements in between
 PIECE_ENTRIES_MIN = 64
 
 
 class Batch:
-    """The runs handed in between two flushes: ``runs`` of them are not answered yet. ``before``: an earlier one that may not be done."""
+    """The runs handed in between two flushes; ``runs`` of them are not answered yet. ``before`` is an earlier batch that may
+    not be done."""
 
     __slots__ = ("before", "runs")
 
@@ -30,7 +31,7 @@ class Batch:
 
     @property
     def is_done(self) -> bool:
-        """True when it and all before it are answered."""
+        """True if it and all batches before it are answered."""
         batch: Batch | None = self
         while batch is not None:
             if batch.runs:
@@ -40,10 +41,11 @@ class Batch:
 
 
 class Place:
-    """Of one append in the line of those that wait for room. The reactor hands the append in for whoever waits, as soon as its turn comes:
-    so nobody stands behind a thread that sleeps or handles a signal. ``item`` None: it waits for the turn of a run in pieces.
+    """The place of one append in the line of those that wait for room. The reactor hands the append in as soon as its turn comes, so nobody
+    waits behind a thread that sleeps or runs a signal handler. With ``item`` None it waits for the turn of a run in pieces.
 
-    ``ticket`` is released when there is something to see: ``admitted``, or the handle was closed. ``gone``: nobody waits any more."""
+    ``ticket`` is released when the append is ``admitted`` or the handle was closed. ``gone`` is True if nobody waits any more.
+    """
 
     __slots__ = ("admitted", "entries", "first", "gone", "item", "size", "ticket", "turn", "turn_of")
 
@@ -62,10 +64,11 @@ class Place:
 
 
 class Share:
-    """One ledger's part of the window. ``inbox``: what was handed in and the reactor has not taken yet, each with its batch; ``runs`` and
-    ``bytes`` are not answered yet; ``entries`` some bookie still has to take. ``turn``: of whoever is handing in a run in pieces, on thread
-    ``turn_of``. ``line``: those who wait for room, first who is next: with ids of the caller's the lowest id, else the next piece of who
-    has the turn, then in the order of arrival. Its window changes it, and the reactor empties the inbox."""
+    """One ledger's part of the window. ``inbox`` holds what was handed in and the reactor has not taken yet, each item with its batch.
+    ``runs`` and ``bytes`` count what is not answered yet, ``entries`` what some bookie still has to take. ``turn`` belongs to the append
+    that is handing in a run in pieces, on thread ``turn_of``. ``line`` holds those who wait for room. The first in it is the next one: with
+    caller's ids the lowest id, else the next piece of the append that has the turn, then the order of arrival. The window changes a share,
+    and the reactor empties the inbox."""
 
     __slots__ = ("batch", "bytes", "entries", "inbox", "line", "runs", "turn", "turn_of")
 
@@ -81,19 +84,19 @@ class Share:
 
 
 class AddWindow:
-    """Entries that were handed in and that some bookie still has to take, of all shares together. Any thread."""
+    """The entries of all shares together that were handed in and that some bookie still has to take. Any thread may use it."""
 
     def __init__(self, entries_max: int) -> None:
         self._max = entries_max
         self._lock = RLock()
         self._total = 0
-        self._ledgers = 0  # shares with entries
+        self._ledgers = 0  # the number of shares with entries
         self._arrivals = numbers()
 
     @holds_lock
     def has_room(self, share: Share, count: int) -> bool:
-        """True if ``share`` may hand in ``count`` more. A quarter of what is its due it always has, whatever the others hold: they may be
-        stuck. One that has all of its due leaves a quarter of the window to those that have not."""
+        """Return True if ``share`` may hand in ``count`` more entries. It always has a quarter of its due, whatever the others hold,
+        because they may be stuck. A share that has all of its due leaves a quarter of the window to those that have not."""
         with self._lock:
             own, ledgers = share.entries, max(1, self._ledgers)
             after = own + count
@@ -104,7 +107,7 @@ class AddWindow:
 
     @holds_lock
     def piece_entries(self) -> int:
-        """The number of entries that one ledger should hand in at once: two pieces are what it always may have under way."""
+        """Return the number of entries that one ledger should hand in at once: a share always has room for two such pieces."""
         with self._lock:
             ledgers = self._ledgers
             return max(PIECE_ENTRIES_MIN, min(PIECE_ENTRIES_MAX, self._max // (8 * ledgers if ledgers > 1 else 2)))
@@ -113,8 +116,8 @@ class AddWindow:
     def admit(
         self, share: Share, item: Callable[[Batch], None], entries: int, size: int, bytes_max: int, turn: object, *, passing: bool = False
     ) -> bool:
-        """``hand_in`` if there is room for it, the turn is nobody's or ``turn``'s (None: that does not matter), and nobody stands in line
-        whom it would pass (``passing``: it may)."""
+        """Do ``hand_in`` and return True if there is room for it, the turn is nobody's or ``turn``'s (None: any), and it passes nobody in
+        line (unless ``passing``)."""
         with self._lock:
             if share.line and not passing and (turn is None or share.turn is not turn):
                 return False
@@ -124,7 +127,7 @@ class AddWindow:
             return True
 
     def _fits(self, share: Share, entries: int, size: int, bytes_max: int, turn: object) -> bool:
-        """Under the lock."""
+        """Return True if the item fits. The caller holds the lock."""
         if turn is not None and share.turn is not None and share.turn is not turn:
             return False
         return not (share.bytes and share.bytes + size > bytes_max) and self.has_room(share, entries)
@@ -137,8 +140,8 @@ class AddWindow:
 
     @holds_lock
     def next_in(self, share: Share, highest: int, bytes_max: int | None) -> Place | None:
-        """Hand in what is first in line, or give it the turn, if it may; None if it may not. Its ticket is the caller's to release.
-        Reactor thread: one look is all that those in line cost, however many they are. ``bytes_max`` None: there is no room at all."""
+        """Hand in the first item in line, or give it the turn, if it may enter; return None if not. The caller must release its ticket. On
+        the reactor thread, so that the line costs one look however long it is. With ``bytes_max`` None there is no room at all."""
         with self._lock:
             while share.line:
                 place = share.line[0][2]
@@ -151,7 +154,8 @@ class AddWindow:
         return None
 
     def _may_enter(self, share: Share, place: Place, highest: int, bytes_max: int | None) -> bool:
-        """Under the lock. What lies below entries already handed in must not wait for room that only it can make (WR-15)."""
+        """Return True if the item may enter. Entries below those already handed in must not wait for room that only they can make (WR-15).
+        The caller holds the lock."""
         if place.item is None:
             return share.turn is None
         if place.first is not None and place.first <= highest:
@@ -159,7 +163,7 @@ class AddWindow:
         return bytes_max is not None and self._fits(share, place.entries, place.size, bytes_max, place.turn)
 
     def _enter(self, share: Share, place: Place) -> None:
-        """Under the lock."""
+        """Let the place in. The caller holds the lock."""
         if place.item is not None:
             self.hand_in(share, place.item, place.entries, place.size)
         else:
@@ -171,14 +175,14 @@ class AddWindow:
 
     @holds_lock
     def leave(self, place: Place) -> bool:
-        """Whoever waited does so no more. True if the place was admitted before that."""
+        """Note that the append waits no more. Return True if its place was admitted before that."""
         place.gone = True
         with self._lock:
             return place.admitted
 
     @holds_lock
     def dismiss(self, share: Share) -> list[Place]:
-        """All who stand in line, which is empty then."""
+        """Empty the line and return everybody in it."""
         with self._lock:
             line, share.line = share.line, []
             return [place for _, _, place in line]
@@ -187,7 +191,7 @@ class AddWindow:
     def hand_in(self, share: Share, item: Callable[[Batch], None], entries: int = 0, size: int = 0) -> None:
         """Count ``item`` and put it into the inbox."""
         with self._lock:
-            # Nothing strikes before the append is done (bk_core/threads.py): counted and there, or neither.
+            # No interrupt strikes before the append is done (bk_core/threads.py), so the item is counted and there, or neither.
             if entries:
                 if not share.entries:
                     self._ledgers += 1
@@ -199,28 +203,28 @@ class AddWindow:
             share.inbox.append((item, share.batch))
 
     def take_turn(self, share: Share, turn: object, thread: int, *, passing: bool = False) -> bool:
-        """True if ``turn`` has the turn now: nobody else hands in anything until ``share.turn`` is None again. See ``admit``."""
+        """Return True if ``turn`` has the turn now: nobody else hands in anything until ``share.turn`` is None again. See ``admit``."""
         with self._lock:
             if share.turn is None and (passing or not share.line):
                 share.turn, share.turn_of = turn, thread
             return share.turn is turn
 
     def mark(self, share: Share, fresh: Batch) -> Batch:
-        """The batch of everything handed in until now; what comes belongs to ``fresh``."""
+        """Return the batch of everything handed in until now; later items belong to ``fresh``."""
         with self._lock:
             fresh.before = before = share.batch
             share.batch = fresh
             return before
 
     def answered(self, share: Share, size: int, batch: Batch) -> None:
-        """A run of ``size`` bytes has its outcome."""
+        """Note that a run of ``size`` bytes has its outcome."""
         with self._lock:
             share.runs -= 1
             batch.runs -= 1
             share.bytes -= size
 
     def released(self, share: Share, entries: int) -> None:
-        """All bookies have them, or nobody waits for that any more."""
+        """Note that all bookies have the entries, or nobody waits for that any more."""
         with self._lock:
             share.entries -= entries
             self._total -= entries

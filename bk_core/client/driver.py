@@ -1,4 +1,5 @@
-"""Performs the effects of one machine on the links, the metadata threads and the timers of its session, and feeds it what comes of them."""
+"""Performs the effects of one machine on the links, the metadata threads and the timers of its session, and feeds the results
+back to it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRu
 
 log = logging.getLogger("bk_core.client")
 
-SPECULATE, TICK = "speculate", "tick"  # timers of readers and of those who add
+SPECULATE, TICK = "speculate", "tick"  # timers of readers and of writers
 SHARED_KINDS = frozenset({"data", "batch", "control"})
 
 
@@ -48,10 +49,10 @@ class Machine(Protocol):
 
 
 class Driver:
-    """Performs the effects of one machine. Reactor thread only, except ``post``.
+    """Performs the effects of one machine, on the reactor thread only, except ``post``.
 
-    If code of this program raises on the way, the driver is broken for good: outcomes that were decided before are still told, nothing is
-    sent any more, and what the machine was asked for fails with InternalError. ``on_broken`` returns the effects that say so; without it
+    If code of this program raises on the way, the driver is broken for good. Outcomes that were decided before are still told, nothing is
+    sent any more, and open requests of the machine fail with InternalError. ``on_broken`` returns the effects that tell it; without it
     ``on_fail`` is called once, with None for a token.
     """
 
@@ -76,7 +77,7 @@ class Driver:
         self._closed = False
 
     def set_quorums(self, metadata: LedgerMetadata) -> None:
-        """META-15: what the metadata has from its caller holds for other versions of it too."""
+        """Keep what the metadata has from its caller for other versions of it (META-15)."""
         self._access = metadata.access
         self._quorums = (metadata.ensemble_size, metadata.write_quorum_size)
 
@@ -88,8 +89,8 @@ class Driver:
                 self.on_step()
 
     def step(self, act: Callable[..., list[Effect]], *arguments: Any, asker: Any = None, **named: Any) -> None:
-        """Have the machine ``act``, and perform what it says. A driver that is broken, or that ``act`` breaks by raising, fails the token
-        ``asker`` instead, if one is given; what ``act`` raised is raised again after that."""
+        """Call the machine's ``act``, and perform the effects that it returns. If the driver is broken, or ``act`` breaks it by raising,
+        the token ``asker`` fails instead, if one is given; the error of ``act`` is raised again after that."""
         if self._broken is not None:
             self.perform([] if asker is None else [Fail(asker, self._broken)])
             return
@@ -102,8 +103,8 @@ class Driver:
         self.perform(effects)
 
     def perform(self, effects: list[Effect]) -> None:
-        """SM-1: the output of one step after that of the step before. A send on a connection that turns out to be broken is a step
-        within a step: what the machine makes of it waits until everything said before is out (I-14).
+        """Perform the output of one step after that of the step before (SM-1). If a send finds its connection broken, that is a step within
+        a step; the effects of the inner step wait until those decided before are performed (I-14).
 
         A step is whole: if an effect raises, the driver breaks, and the first error is raised again when all outcomes are told.
         """
@@ -115,7 +116,7 @@ class Driver:
         while self._to_perform:
             effect = self._to_perform.popleft()
             if self._broken is not None and not isinstance(effect, (Complete, Fail, Log)):
-                continue  # whoever waits for it was told
+                continue  # the caller that waits for it was told
             try:
                 self._perform_one(effect)
             except BaseException as error:
@@ -126,7 +127,8 @@ class Driver:
             raise first
 
     def _break(self, error: BaseException, effect: Effect | None = None, asker: Any = None) -> None:
-        """``effect``: the one that raised ``error``; whoever it was to tell an outcome is told once more. ``asker``: see ``step``."""
+        """Break the driver. ``effect`` is the one that raised ``error``; if it was to tell an outcome, that is told once more. ``asker``:
+        see ``step``."""
         if self._broken is not None:
             log.error("ledger %d: a further error of this program: %r", self.ledger_id, error)
             return
@@ -231,7 +233,7 @@ class Driver:
             self._timers[key] = self.session.reactor.call_later(after_ns, lambda: self._fired(key))
 
     def _fired(self, key: str) -> None:
-        """Before a machine judges who is slow it learns what the links know (LINK-1)."""
+        """Handle a timer. Before a machine judges which bookie is slow, it learns what the links know (LINK-1)."""
         patience_ns = self.session.config.limits.speculative_read_ns
         if key == SPECULATE:
             self.feed(ReadsMoving(frozenset(number for number, (link, one) in self._reads.items() if not link.is_late(one, patience_ns))))
@@ -242,7 +244,7 @@ class Driver:
 
     @property
     def needs_connection(self) -> bool:
-        """LINK-4."""
+        """True if the machine needs its connections to last (LINK-4)."""
         return bool(getattr(self.machine, "needs_connections", False))
 
     def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status, entries: int | None) -> None:
@@ -271,7 +273,8 @@ class Driver:
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """META-12. An unreachable store counts as unknown: the identical request is repeated until it is definite."""
+    """Return the outcome for an error. An unreachable store counts as unknown: the identical request is repeated until it is definite
+    (META-12)."""
     match error:
         case VersionConflictError():
             return Outcome.CONFLICT

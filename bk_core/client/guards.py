@@ -1,4 +1,4 @@
-"""Calls that are refused unless the caller insists, because each takes a log from others or takes ledgers out of one."""
+"""Refuses calls unless the caller insists, because each takes a log from others or takes ledgers out of one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bk_core.protocol.log.password import TOLD_MAX, check_told, is_same, witness
 
 
 def admit_writer(client: LogClient, name: str, listed: LedgerList, insisted: Insisted, own: Collection[int] = ()) -> None:
-    """GRD-1, for a list that was just read. ``own``: ledgers of the writer itself. LogOfQueriesError, LogFormatError,
-    LogTakenOverError."""
+    """Check that a writer may have the log whose list was just read. ``own`` are ledgers of the writer itself. Raises LogOfQueriesError,
+    LogFormatError or LogTakenOverError (GRD-1)."""
     writing = () if insisted.take_over_queries else _writing(client, name)
     live = [segment.ledger_id for segment in listed.live_segments if segment.ledger_id not in own]
     told = writer_told(client, live) if live and not insisted.take_over else ""
@@ -31,13 +31,13 @@ def _writing(client: LogClient, name: str) -> set[str]:
 
 
 _RIGHT_MAX = 4096
-_right: dict[tuple[str, bytes], None] = {}  # log id and digest of a password: a listed ledger has told that it is right
+_right: dict[tuple[str, bytes], None] = {}  # log id and digest of a password that a listed ledger has confirmed
 
 
 def check_password(client: LogClient, name: str, listed: LedgerList, password: bytes) -> None:
-    """GRD-6: WrongPasswordError for a password that is not the log's, before anything is fenced or written. A list whose ledgers do not
-    tell one (there is none, or their metadata stores none) takes any. A password that a ledger of this very log has told is not looked for
-    again: a ledger keeps its own."""
+    """Raise WrongPasswordError for a password that is not the log's, before anything is fenced or written (GRD-6). A list whose ledgers do
+    not tell one (there is none, or their metadata stores none) takes any. A password that a ledger of this very log has confirmed is not
+    looked up again, because a ledger keeps its own."""
     known = (listed.log_id, sha256(password).digest())
     if known in _right:
         return
@@ -60,8 +60,8 @@ def check_password(client: LogClient, name: str, listed: LedgerList, password: b
 
 
 def refuse_listed(client: LogClient, ledger_id: int, custom: Mapping[str, bytes]) -> None:
-    """GRD-2: LedgerListedError for a ledger whose custom metadata names a log that lists it, or whose history cannot be read; GRD-7: and
-    for one that holds contents of a file store's files."""
+    """Raise LedgerListedError for a ledger whose custom metadata names a log that lists it, or whose history cannot be read (GRD-2), and
+    for one that holds contents of a file store's files (GRD-7)."""
     name = bytes(custom.get("log", b"")).decode("utf-8", "replace")
     try:
         if custom.get("purpose") == PURPOSE and holds_files(client, name, ledger_id):

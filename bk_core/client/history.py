@@ -1,8 +1,8 @@
 """The history of logs: chunks of old segments in closed ledgers, so that the list of a log stays small for ever.
 
-Whoever changes a list seals what has become too much of it, right after the change. A history ledger has one entry and, like every ledger
-that is created before it is listed, an intent: a crash leaves nothing that ``gc_log`` does not find. History ledgers have no password: like
-the list itself they hold no data.
+A client that changes a list and finds it too long seals it right after the change. A history ledger has one entry and, like every ledger
+that is created before it is listed, an intent: after a crash ``gc_log`` finds everything. History ledgers have no password: like the list
+itself they hold no data.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ _retry_at: dict[str, float] = {}  # by log id: no sealing before that time
 
 
 def history_of(client: LogClient, name: str, log_id: str, cache: ChunkCache = _cache) -> Load:
-    """The function that loads chunks of this log's history. It raises LogDataLossError for what was trimmed meanwhile, LogHistoryError if
-    it is broken."""
+    """Return the function that loads chunks of this log's history. It raises LogDataLossError for chunks that were trimmed meanwhile,
+    LogHistoryError if the history is broken."""
 
     def load(ref: HistoryRef) -> Chunk:
         key = (log_id, ref.ledger_id, ref.entry_id)
@@ -110,7 +110,8 @@ def _read_chunk(client: LogClient, name: str, log_id: str, ref: HistoryRef) -> C
 
 @checked()
 def read_log(client: LogClient, name: str, *, log_id: str | None = None) -> LogView:
-    """A snapshot of the log, history included. NoSuchLogError if there is none; LogDataLossError if it has another id than ``log_id``."""
+    """Return a snapshot of the log, history included. Raises NoSuchLogError if there is none; LogDataLossError if it has another id than
+    ``log_id``."""
     listed, version = read_versioned(client, name)
     if log_id is not None and listed.log_id != log_id:
         raise LogDataLossError(f"log {name!r} was deleted and created again", log=name)
@@ -128,7 +129,7 @@ def update_ledger_list(
     timeout_s: float = UPDATE_TIMEOUT_S,
     limits: SealLimits = SEAL_LIMITS,
 ) -> LedgerList:
-    """Change the list as ``change_ledger_list`` does, then seal what has become too much of it. Returns the list as it was changed.
+    """Change the list as ``change_ledger_list`` does, then seal its surplus. Returns the list as it was changed.
 
     Sealing comes after the change and cannot fail it: where it does not succeed, the list stays longer until the next change.
     """
@@ -152,10 +153,10 @@ def _seal_quietly(client: LogClient, name: str, listed: LedgerList, limits: Seal
 
 
 def seal_log(client: LogClient, name: str, *, limits: SealLimits = SEAL_LIMITS) -> int:
-    """Move what is too much in the list into history ledgers; returns how many were written, 0 also if somebody else was faster.
+    """Move the surplus of the list into history ledgers. Returns how many were written, 0 also if another client was faster.
 
-    One compare-and-set lists them all, once they are closed. Whatever a ledger operation raises; what was written is then deleted again,
-    by ``gc_log`` if not at once.
+    One compare-and-set lists them all, once they are closed. Raises the errors of ledger operations; the ledgers written are then deleted
+    again, by ``gc_log`` if not at once.
     """
     listed = read_ledger_list(client, name)
     steps: list[tuple[Chunk, HistoryRef]] = []
@@ -179,7 +180,7 @@ def seal_log(client: LogClient, name: str, *, limits: SealLimits = SEAL_LIMITS) 
 
 
 def write_chunk(client: LogClient, name: str, listed: LedgerList, chunk: Chunk, mine: list[int]) -> int:
-    """The id of a closed ledger with the chunk in entry 0. ``mine`` gets every ledger that may exist from now on."""
+    """Write the chunk into entry 0 of a new ledger, close it and return its id. ``mine`` gets every ledger that may exist from now on."""
     data = encode_chunk(listed.log_id, chunk)
     custom = {"application": b"bk_core", "purpose": b"history"}
     handle = create_intended(client, name, listed.properties, log_id=listed.log_id, purpose=HISTORY, custom=custom)
@@ -201,7 +202,7 @@ def _list_steps(client: LogClient, name: str, log_id: str, steps: list[tuple[Chu
         done = current.log_id == log_id and steps[-1][1] in current.history  # META-14: the answer to our own write was lost
         sealed = None if done or current.log_id != log_id else seal(current, steps)
         if sealed is not None and not all(ledger_exists(client, ref.ledger_id) for _, ref in steps):
-            sealed = None  # deleted by a janitor, as in a commit: condemning changes the list, so this is airtight
+            sealed = None  # a janitor deleted it; condemning changes the list, so no commit can miss that
         done = done or sealed is not None
         return current if sealed is None else sealed
 
@@ -210,7 +211,7 @@ def _list_steps(client: LogClient, name: str, log_id: str, steps: list[tuple[Chu
 
 
 def _discard(client: LogClient, name: str, log_id: str, ledger_ids: list[int]) -> None:
-    """Delete what nothing lists, as a janitor does: condemned first (LOG-18).
+    """Delete ledgers that nothing lists as a janitor does: they are condemned first (LOG-18).
 
     That is a change of the list, so an attempt to list them whose outcome is unknown has been applied before it or never will be. A ledger
     that is listed (that attempt was applied, and it may have been merged since) stays.
@@ -225,7 +226,7 @@ def _discard(client: LogClient, name: str, log_id: str, ledger_ids: list[int]) -
     try:
         listed = change_ledger_list(client, name, condemn, timeout_s=SEAL_TIMEOUT_S)
         if listed.log_id != log_id:
-            return  # left to whoever clears up behind the deleted log
+            return  # the deletion of the log cleans up
         for ledger_id in ledger_ids:
             if ledger_id in listed.condemned:
                 with suppress(NoSuchLedgerError):

@@ -1,4 +1,5 @@
-"""Looked at before anything is read, taken over, collected, trimmed or deleted: whose the list and the ledger are (OWN-2 .. OWN-7)."""
+"""Checks which cluster a list and which log a ledger belongs to, before anything is read, taken over, collected, trimmed or deleted (OWN-2
+.. OWN-7)."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
     from bk_core.client.list_store import LogClient
 
 _KNOWN_MAX = 4096
-_known: dict[tuple[str, str, str], None] = {}  # cluster, log, log id: lists that do not say whose they are, and were found to be ours
+_known: dict[tuple[str, str, str], None] = {}  # cluster, log, log id: lists that name no cluster and were found to be ours
 _lock = threading.RLock()
 
 
 def of_this_cluster(client: LogClient, name: str, listed: LedgerList, here: str) -> LedgerList:
-    """The list, which names its cluster from now on. WrongClusterError if it is another's, or may be (OWN-3, OWN-4); NoClusterError and
-    ClusterChangedError (OWN-2). ``here``: the cluster as it was after the list was read (``read_here``): then it was it before, too.
-    """
+    """Return the list, which names its cluster from now on. Raises WrongClusterError if it is another's, or may be (OWN-3, OWN-4);
+    NoClusterError and ClusterChangedError (OWN-2). ``here`` is the cluster as read after the list (``read_here``), so it was the cluster
+    before, too."""
     if listed.cluster == here:
         return listed
     key = (here, name, listed.log_id)
@@ -42,12 +43,12 @@ def of_this_cluster(client: LogClient, name: str, listed: LedgerList, here: str)
 
 
 def _evidence(client: LogClient, name: str, listed: LedgerList) -> Evidence:
-    """Ledgers of the list; if it has none, those that its writers have just made."""
+    """Judge the ledgers of the list or, if it has none, those that its writers have just made."""
     evidence = Evidence()
     for ledger_id in ledgers_to_look_at(listed) or _intended(client, name):
         evidence = evidence.with_ledger(standing(_custom(client, ledger_id), name, listed.log_id))
     if evidence.missing and not ledgers_to_look_at(listed):
-        return replace(evidence, missing=0, other=0)  # of intents only a ledger that carries the name tells something
+        return replace(evidence, missing=0, other=0)  # of intents, only a ledger that carries the name is evidence
     return evidence
 
 
@@ -81,7 +82,7 @@ def _why(client: LogClient, name: str, listed: LedgerList, here: str, evidence: 
 
 
 def log_id_of_reader(data: bytes, name: str) -> str | None:
-    """The id of the log that a durable first offset speaks of under this name; None if it does not tell."""
+    """Return the id of the log that a durable first offset under this name belongs to; None if it does not tell."""
     try:
         value = loads(data)
         offsets = value["offsets"] if isinstance(value.get("cluster"), str) else value
@@ -97,8 +98,8 @@ NOBODY_ADOPTED: frozenset[int] = frozenset()
 
 
 def check_ledger(name: str, log_id: str, ledger_id: int, metadata: Any, adopted: Collection[int] = NOBODY_ADOPTED) -> None:
-    """ForeignLedgerError unless the ledger carries the log's name and, if both are known, its id (OWN-6), or carries no log's name and is
-    one of those that the list has ``adopted`` (OWN-11)."""
+    """Raise ForeignLedgerError unless the ledger carries the log's name and, if both are known, its id (OWN-6), or carries no log's name
+    and is one of those that the list has ``adopted`` (OWN-11)."""
     if standing(metadata.custom, name, log_id, adopted=ledger_id in adopted) is Standing.OTHER:
         raise ForeignLedgerError(
             f"ledger {ledger_id} is not of log {name!r} (id {log_id or 'not known'}): {carried(name, metadata.custom)}. It was left alone",
@@ -108,7 +109,8 @@ def check_ledger(name: str, log_id: str, ledger_id: int, metadata: Any, adopted:
 
 
 def carried(name: str, custom: Mapping[str, bytes]) -> str:
-    """In words: which log's name a ledger carries that does not count as one of log ``name``, and what to do about one without any."""
+    """Return in words which log's name a ledger carries that does not count as one of log ``name``, and what to do about one
+    without any."""
     if is_unnamed(custom):
         return f"it carries no log's name. If it is this log's all the same, `bk log adopt {name} --unnamed` says so"
     told = {key: value.decode(errors="replace") for key, value in sorted(custom.items()) if key in (LOG_KEY, LOG_ID_KEY)}
@@ -118,7 +120,8 @@ def carried(name: str, custom: Mapping[str, bytes]) -> str:
 def recover_own(
     client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes, adopted: Collection[int] = NOBODY_ADOPTED
 ) -> Any:
-    """Fence, recover and close a ledger of the log; returns its reader. ForeignLedgerError before anything is done to another's (OWN-6)."""
+    """Fence, recover and close a ledger of the log; return its reader. Raises ForeignLedgerError before anything is done to another log's
+    (OWN-6)."""
     check_ledger(name, log_id, ledger_id, client.ledger_metadata(ledger_id), adopted)
     return client.recover_ledger(ledger_id, password=password)
 
@@ -126,8 +129,8 @@ def recover_own(
 def close_own(
     client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes, adopted: Collection[int] = NOBODY_ADOPTED
 ) -> bool:
-    """Fence, recover and close unless it is CLOSED. False if it does not exist, which is believed only of a cluster that is still there
-    and the same (OWN-2)."""
+    """Fence, recover and close a ledger unless it is CLOSED. Return False if it does not exist, which is believed only if the cluster is
+    still there and the same (OWN-2)."""
     try:
         metadata = client.ledger_metadata(ledger_id)
         check_ledger(name, log_id, ledger_id, metadata, adopted)
@@ -142,13 +145,13 @@ def close_own(
 def delete_own(
     client: LogClient, name: str, log_id: str, ledger_id: int, password: bytes, adopted: Collection[int] = NOBODY_ADOPTED
 ) -> bool:
-    """Close as ``close_own`` does, then delete (LOG-12). False if there was none."""
+    """Close a ledger as ``close_own`` does, then delete it (LOG-12). Return False if there was none."""
     if not close_own(client, name, log_id, ledger_id, password, adopted):
         return False
     client.store.check_cluster()
     try:
         client.delete_ledger(ledger_id, even_if_listed=True)
-    except NoSuchLedgerError:  # another janitor was faster, unless the cluster went away since it was looked at
+    except NoSuchLedgerError:  # another janitor was faster, unless the cluster has gone since then
         client.store.check_cluster()
         return False
     return True

@@ -1,4 +1,4 @@
-"""Looking at entries and bookies as they are: headers replica by replica, disk space. Neither fences nor writes."""
+"""Shows entries and bookies as they are: headers replica by replica, disk space. It neither fences nor writes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ IN_FLIGHT = 64
 class EntryHeader:
     """One replica's description of an entry.
 
-    ``status`` is the bookie's answer. Only with OK there is a body; ``digest_ok`` tells whether it is intact and of this entry, and only
-    then do ``last_add_confirmed`` (what the writer knew when it sent the entry) and ``length`` (payload bytes of the ledger up to and
-    with this entry) mean something. ``payload_bytes`` is the size of this entry's payload.
+    ``status`` is the bookie's answer. There is a body only with OK. ``digest_ok`` is True if the body is intact and of this entry; only
+    then do ``last_add_confirmed`` (the LAC that the writer knew when it sent the entry) and ``length`` (payload bytes of the ledger up to
+    and with this entry) have a meaning. ``payload_bytes`` is the size of this entry's payload.
     """
 
     entry_id: int
@@ -42,16 +42,16 @@ class EntryHeader:
 
 @dataclass(frozen=True, slots=True)
 class BookieSpace:
-    """Bytes of a bookie's ledger disks; None where it does not tell."""
+    """The bytes of a bookie's ledger disks; None where it does not tell them."""
 
     total_bytes: int | None
     free_bytes: int | None
 
 
 def entry_headers(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, entry_ids: Iterable[int]) -> Iterator[EntryHeader]:
-    """The headers of entries as each bookie of their write set has them, by entry and then in the order of the write set.
+    """Yield the headers of entries as each bookie of their write set has them, by entry and then in the order of the write set.
 
-    A bookie that does not answer is told by the status TIMEOUT or UNAVAILABLE; nothing is raised for it.
+    A bookie that does not answer has the status TIMEOUT or UNAVAILABLE; nothing is raised for it.
     """
     distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
     replicas = (
@@ -70,9 +70,9 @@ def entry_headers(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, 
 
 
 def intact_header(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, entry_id: int, *, rotation: int) -> EntryHeader | None:
-    """The header of an entry from the first replica that has an intact copy, None if no one has. They are asked one after the other, from
-    position ``rotation`` (modulo E) on as a read with ``ReadOptions.rotation`` asks them: what a bookie reads ahead is good for that read.
-    """
+    """Return the header of an entry from the first replica that has an intact copy, None if none has. They are asked one after the other,
+    beginning at position ``rotation`` (modulo E) as a read with ``ReadOptions.rotation`` does, so that the entries which a bookie reads
+    ahead serve that read."""
     distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
     ensemble = metadata.fragment_of(entry_id).ensemble
     key = digests.hmac_key(metadata.password)
@@ -106,7 +106,7 @@ def _header(
 
 
 def bookie_spaces(client: BookKeeper, bookies: Sequence[BookieId]) -> dict[BookieId, BookieSpace]:
-    """Disk space of bookies, asked all at once. A bookie that does not answer has none."""
+    """Return the disk space of bookies, which are asked all at once. A bookie that does not answer is missing."""
     asked = [(bookie, _ask(client, bookie, BookieInfoRequest(0))) for bookie in bookies]
     spaces: dict[BookieId, BookieSpace] = {}
     for bookie, future in asked:
@@ -133,7 +133,7 @@ def _ask(client: BookKeeper, bookie: BookieId, message: Request) -> Future[tuple
 
 
 def _answer(client: BookKeeper, future: Future[tuple[Status, Response | None]]) -> tuple[Status, Response | None]:
-    """The link answers everything within its own timeout; the bound here is for a client that is closed meanwhile."""
+    """Wait for an answer. The link answers everything within its own timeout; the bound here is for a client that is closed meanwhile."""
     try:
         return future.result(client.config.operation_timeout_s)
     except FutureTimeoutError:

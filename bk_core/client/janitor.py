@@ -1,10 +1,10 @@
-"""Keeping logs clean: the janitor, trimming, retention, deletion.
+"""Keeps logs clean: the janitor, trimming, retention, deletion.
 
-Whatever is to be deleted is written down before: intents for ledgers that are not listed yet, ``condemned`` and ``dropped`` in the list
-for what a trim has cut off, a tombstone for a log that was deleted. So a crash at any point leaves nothing that a later pass does not
-find. Every pass may run at any time, several at once: a ledger is deleted only after the list forbids to commit it. What is trimmed,
-condemned, closed and deleted, and in which order, is decided by machines that the simulator runs too (protocol/log/truncation.py,
-cleaning.py, clearing.py); here are their worlds, and the deletion of whole logs.
+Everything to be deleted is written down before: in intents for ledgers that are not listed yet, as ``condemned`` and ``dropped`` in the
+list for what a trim has cut off, in a tombstone for a log that was deleted. So a later pass finds everything that a crash at any point
+leaves. Every pass may run at any time, several at once: a ledger is deleted only after the list forbids committing it. Machines that the
+simulator runs too decide what is trimmed, condemned, closed and deleted, and in which order (protocol/log/truncation.py, cleaning.py,
+clearing.py). Here are their worlds, and the deletion of whole logs.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ _log = logging.getLogger("bk_core.client.janitor")
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """The result of one pass: ledgers deleted, listed ledgers of vanished writers that were closed, what failed (ledger id, why), and
-    ledgers that it left alone for good because they do not carry the log's name and id, and were not adopted (OWN-6, OWN-11)."""
+    """The result of one pass: ledgers deleted; listed ledgers of vanished writers that were closed; failures (ledger id, reason); and
+    ledgers left alone for good because they do not carry the log's name and id and were not adopted (OWN-6, OWN-11)."""
 
     deleted: tuple[int, ...] = ()
     closed: tuple[int, ...] = ()
@@ -83,7 +83,7 @@ class GcReport:
 
 
 class _Pass:
-    """One pass over one log: what it did so far, and until when it may go on."""
+    """One pass over one log: its results so far, and the time at which it ends."""
 
     def __init__(self, client: LogClient, log: str, password: bytes, budget_s: float | None = None) -> None:
         client.store.check_cluster()
@@ -97,7 +97,7 @@ class _Pass:
         self.closed: list[int] = []
         self.failed: dict[int, str] = {}
         self.foreign: dict[int, str] = {}
-        self.adopted: Collection[int] = NOBODY_ADOPTED  # as the list said that was read last
+        self.adopted: Collection[int] = NOBODY_ADOPTED  # as in the list that was read last
 
     @property
     def over(self) -> bool:
@@ -107,7 +107,7 @@ class _Pass:
         return GcReport(tuple(self.deleted), tuple(self.closed), tuple(sorted(self.failed.items())), tuple(sorted(self.foreign.items())))
 
     def run(self, machine: ListClearing) -> None:
-        """Run one machine of the log, and keep what it did."""
+        """Run one machine of the log, and keep its results."""
         machine.failed.update((ledger_id, BkError(why)) for ledger_id, why in self.failed.items())
         try:
             ListWorks(self.client, self.log, self, self._timeout_s).run(machine)
@@ -116,7 +116,8 @@ class _Pass:
             self.failed.update((ledger_id, str(error)) for ledger_id, error in machine.failed.items() if ledger_id not in self.failed)
 
     def close_ledger(self, ledger_id: int) -> bool | None:
-        """True if the ledger existed, as one of this log; None if it failed. A ledger of another log is as good as gone (OWN-6)."""
+        """Close a ledger. Return True if it existed as one of this log, None if it failed. A ledger of another log counts as
+        gone (OWN-6)."""
         return self._try(ledger_id, close_own, self._intended_for(ledger_id)) if ledger_id not in self.foreign else False
 
     def delete_ledger(self, ledger_id: int) -> bool | None:
@@ -126,18 +127,19 @@ class _Pass:
         return existed
 
     def _intended_for(self, ledger_id: int) -> str:
-        """The id of the log; "" if it is not known: what a janitor has found may be of an earlier log of this name."""
+        """Return the id of the log, or "" if it is not known: what a janitor has found may belong to an earlier log of this name."""
         intent = self.intents.get(ledger_id)
         return "" if intent is None else intent.log_id
 
     def intent_of(self, ledger_id: int) -> str | None:
-        """The purpose of an intent that may be forgotten."""
+        """Return the purpose of an intent that may be forgotten."""
         intent = self.intents.get(ledger_id)
         return None if intent is None or ledger_id in self.foreign else intent.purpose
 
     def delete(self, ledger_ids: Iterable[int], log_id: str = "") -> list[int]:
-        """Fence, recover, delete, forget (LOG-12). Returns those that are gone now; others are left for another pass. A ledger goes only
-        if it carries the log's name and, where both are known, ``log_id`` or that of its intent, or was adopted (OWN-6, OWN-11)."""
+        """Fence, recover, delete and forget ledgers (LOG-12). Returns those that are gone now; others are left for another pass. A ledger
+        is deleted only if it carries the log's name and, where both are known, ``log_id`` or that of its intent, or was adopted (OWN-6,
+        OWN-11)."""
         gone: list[int] = []
         for ledger_id in ledger_ids:
             if self.over:
@@ -155,7 +157,7 @@ class _Pass:
         return gone
 
     def _try(self, ledger_id: int, action: Callable[[LogClient, str, str, int, bytes, Collection[int]], bool], log_id: str) -> bool | None:
-        """True if the ledger existed, as one of this log; None if it failed."""
+        """Return True if the ledger existed as one of this log, None if it failed."""
         try:
             return action(self.client, self.log, log_id, ledger_id, self.password, self.adopted)
         except ForeignLedgerError as error:
@@ -194,7 +196,8 @@ def gc_log(client: LogClient, log: str, *, min_age_s: float = INTENT_AGE_S, pass
 
 
 def _is_left(intent: Intent, now_ms: int, min_age_ms: int) -> bool:
-    """Whoever commits a query's batch lists its ledgers. History, and what a log's writer writes, is listed by its own process."""
+    """Return True if the ledger of the intent may be collected. The process that commits a query's batch lists the ledgers of its workers;
+    history, and the ledgers of a log's writer, are listed by their own process."""
     awaited = intent.purpose != HISTORY and intent.query_id != ""
     return may_be_collected(now_ms - intent.created_ms, min_age_ms, gone=abandoned(intent), awaited=awaited)
 
@@ -204,31 +207,31 @@ def _clean(work: _Pass, old: list[Intent]) -> None:
     work.run(LogCleaning(work.log, [intent.ledger_id for intent in old], work.intents))
 
 
-# When a client last cleaned up, by the name of the log: a key that needs no read of the store.
+# The time of a client's last clean-up, by the name of the log, a key that needs no read of the store.
 _cleaned_at: MutableMapping[LogClient, dict[str, float]] = WeakKeyDictionary()
 
 
 def gc_quietly(
     client: LogClient, log: str, password: bytes = b"", budget_s: float = 2.0, *, query_id: str | None = None
 ) -> GcReport | None:
-    """Clean up after a commit, within about ``budget_s``, every ten seconds at most per client and log; None if it
-    was not yet time, which is found out without asking the store.
+    """Clean up after a commit, within about ``budget_s``, every ten seconds at most per client and log. Returns None if it was not yet
+    time, which is found out without asking the store.
 
-    It never fails the commit. Ledgers that dead workers of ``query_id``, whose batch is just committed, have left unlisted are garbage
-    for certain. Those of other queries may belong to a batch that is still to be committed, however long that takes (Spark ends idle
-    workers after a minute), so they are left alone until they are ``INTENT_AGE_S`` old; ``gc_log`` waits for a minute.
+    It never fails the commit. Ledgers that dead workers of ``query_id``, whose batch is just committed, have left unlisted are garbage for
+    certain. Those of other queries may belong to a batch that is still to be committed, however long that takes (Spark ends idle workers
+    after a minute), so they are left alone until they are ``INTENT_AGE_S`` old; ``gc_log`` waits for a minute.
     """
     try:
         cleaned_at, now = _cleaned_at.setdefault(client, {}), time.monotonic()
         if log in cleaned_at and now - cleaned_at[log] < GC_PERIOD_S:
             return None
         cleaned_at[log] = now
-        read_ledger_list(client, log)  # whose it is, and that there is one
+        read_ledger_list(client, log)  # checks that there is a log and that it is ours
         work = _Pass(client, log, password, budget_s)
         now_ms = store_now_ms(client)
         _clean(work, [intent for intent in work.intents.values() if _is_garbage(intent, query_id, now_ms)])
         if not work.over:
-            with suppress(NoSuchLogError):  # deleted meanwhile
+            with suppress(NoSuchLogError):  # it may have been deleted meanwhile
                 _retain(work, None)
         report = work.report()
     except Exception as error:  # a commit that succeeded must not be reported as failed
@@ -240,7 +243,7 @@ def gc_quietly(
 
 
 def _judged_at(client: LogClient, at_ms: int | None) -> int:
-    """JAN-1, JAN-3: now on the store's clock, or the time that the caller gives, which must not lie beyond it."""
+    """Return now on the store's clock, or the time that the caller gives, which must not lie beyond it (JAN-1, JAN-3)."""
     now_ms = store_now_ms(client)
     if at_ms is None:
         return now_ms
@@ -255,10 +258,11 @@ def _is_garbage(intent: Intent, query_id: str | None, now_ms: int) -> bool:
 
 
 def check_listable(client: LogClient, log: str, log_id: str, ledger_ids: Iterable[int]) -> None:
-    """Before a commit's compare-and-set: a ledger that a janitor deleted must not be listed (LogError), nor one that does not carry the
-    log's name and, where it carries one, its id (ForeignLedgerError, OWN-6). Also for the first commit of a log, whose ledgers carry none.
+    """Check before a commit's compare-and-set that its ledgers may be listed: LogError for one that a janitor deleted, ForeignLedgerError
+    for one that does not carry the log's name and, where it carries one, its id (OWN-6). This also serves the first commit of a log, whose
+    ledgers carry no id.
 
-    Together with ``condemned`` this is airtight: condemning changes the list, so a commit based on an older list conflicts.
+    Together with ``condemned`` this leaves no gap: condemning changes the list, so a commit based on an older list conflicts.
     """
     for ledger_id in ledger_ids:
         try:
@@ -292,7 +296,7 @@ def trim_log(
     if before is None and before_ms is None and max_bytes is None:
         raise InvalidArgumentError("say where to trim: before, before_ms or max_bytes")
     if before is not None or before_ms is not None:
-        check_before(log, before, read_ledger_list(client, log))  # a log that is not there needs no clock
+        check_before(log, before, read_ledger_list(client, log))  # a missing log needs no clock
     if before_ms is not None:
         check_not_ahead("before_ms", before_ms, store_now_ms(client))
     work = _Pass(client, log, password)
@@ -311,7 +315,7 @@ def apply_retention(client: LogClient, log: str, *, password: bytes = b"", at_ms
 
 
 def _retain(work: _Pass, at_ms: int | None) -> None:
-    """``at_ms``: None for now. The clock is asked only where an age counts."""
+    """Trim by age and size. ``at_ms`` None means now. The clock is asked only where an age counts."""
     properties = read_ledger_list(work.client, work.log).properties
     if properties.retention_ms is not None or properties.retention_bytes is not None:
         before_ms = None if properties.retention_ms is None else _judged_at(work.client, at_ms) - properties.retention_ms
@@ -326,7 +330,8 @@ def _trim(work: _Pass, before: Position | None, before_ms: int | None, max_bytes
 
 
 def _warn_of_ahead(work: _Pass, segment: Segment | None) -> None:
-    """JAN-3: a segment with a time that cannot be yet stops retention by age until then; by number or size it can be cut off."""
+    """Warn of a segment whose time lies in the future. It stops retention by age until then; by number or size it can be cut
+    off (JAN-3)."""
     if segment is not None and not segment.live and is_ahead(segment.committed_at_ms, store_now_ms(work.client)):
         ahead = (
             "log %s: segment %d says it was committed at %d ms since 1970, which the metadata store's clock has not reached; nothing from"
@@ -353,7 +358,7 @@ def delete_log(client: LogClient, name: str, *, password: bytes = b"", file_entr
     _clear_tombstones(work)
     _forget_readers(client, name, listed.log_id)
     for place in ("intents", "deleted", "readers"):
-        with suppress(MetadataError):  # a parent that is not empty stays, and who makes a node makes its parents
+        with suppress(MetadataError):  # a parent that is not empty stays, and a process that makes a node makes its parents
             client.store.delete(f"{place}/{name}")
     if work.failed:
         failed = ", ".join(f"{ledger_id} ({why})" for ledger_id, why in sorted(work.failed.items()))
@@ -361,14 +366,14 @@ def delete_log(client: LogClient, name: str, *, password: bytes = b"", file_entr
 
 
 def _unlist(client: LogClient, name: str) -> LedgerList:
-    """Take the list away; returns what it was."""
+    """Take the list away and return it."""
     listed, version = read_versioned(client, name)
     while True:
         _store_tombstone(client, name, listed)
         try:
             delete_list(client, name, listed.log_id, version, _deadline())
             return listed
-        except VersionConflictError:  # changed meanwhile
+        except VersionConflictError:  # it was changed meanwhile
             pass
         try:
             again, version = until_definite(partial(read_versioned, client, name), _deadline())
@@ -380,12 +385,14 @@ def _unlist(client: LogClient, name: str) -> LedgerList:
 
 
 def _intended(work: _Pass, log_id: str, before: Collection[int]) -> list[int]:
-    """Ledgers intended for the log that is gone: intents name it. Those that name none were there before it was unlisted (OWN-5)."""
+    """Return the ledgers intended for the log that is gone, by intents that name it. Intents that name none were there before it was
+    unlisted (OWN-5)."""
     return [i.ledger_id for i in work.intents.values() if i.log_id == log_id or (not i.log_id and i.ledger_id in before)]
 
 
 def _forget_readers(client: LogClient, name: str, log_id: str) -> None:
-    """First offsets that were kept for this log. A log that was created again under the name keeps those of its own readers (OWN-7)."""
+    """Delete the first offsets that were kept for this log. A log that was created again under the name keeps those of its own readers
+    (OWN-7)."""
     for reader in client.store.children(f"readers/{name}"):
         path = f"readers/{name}/{reader}"
         with suppress(NoNodeError):
@@ -410,7 +417,7 @@ def _store_tombstone(client: LogClient, name: str, listed: LedgerList) -> None:
             return
         except NodeExistsError:
             pass
-        with suppress(VersionConflictError, NoNodeError):  # somebody else who deletes the log changes it, or is done with it
+        with suppress(VersionConflictError, NoNodeError):  # another process that deletes the log changes it, or is done with it
             version = client.store.read(path).version
             until_definite(partial(client.store.write, path, data, version), deadline)
             return
@@ -421,7 +428,7 @@ def _clear_tombstones(work: _Pass) -> None:
     for log_id in work.client.store.children(_tombstones(work.log)):
         try:
             if read_ledger_list(work.client, work.log).log_id == log_id:
-                continue  # a deletion that stopped before it deleted anything, or one that is about to
+                continue  # a deletion that stopped before it deleted anything, or is about to begin
         except NoSuchLogError:
             pass
         path = f"{_tombstones(work.log)}/{log_id}"
@@ -438,7 +445,7 @@ def _clear_tombstones(work: _Pass) -> None:
 
 
 def _delete_all(work: _Pass, listed: LedgerList) -> bool:
-    """Data ledgers chunk by chunk, each history ledger after what it tells of."""
+    """Delete data ledgers chunk by chunk, and each history ledger after the ledgers that it lists."""
     load = history_of(work.client, work.log, listed.log_id)
     work.adopted = listed.adopted
     done = True
@@ -457,12 +464,12 @@ def _delete_all(work: _Pass, listed: LedgerList) -> bool:
             if ledger_exists(work.client, ref.ledger_id):
                 work.failed[ref.ledger_id] = str(error)
                 return False
-            return True  # deleted by an earlier pass, after everything that it told of
+            return True  # an earlier pass deleted it, after everything that it listed
         below = [clear_ref(item) for item in chunk if isinstance(item, HistoryRef)]
         return all(below) and clear(item.ledger_id for item in chunk if not isinstance(item, HistoryRef)) and clear([ref.ledger_id])
 
     for ref in (*listed.dropped, *listed.history):
         done = clear_ref(ref) and done
-    done = clear(listed.condemned, "") and done  # what a janitor has found may be of an earlier log of this name
+    done = clear(listed.condemned, "") and done  # what a janitor has found may belong to an earlier log of this name
     rest = (*listed.released, *(ref.ledger_id for ref in listed.opened), *(segment.ledger_id for segment in listed.segments))
     return clear(rest) and done

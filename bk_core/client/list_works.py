@@ -1,4 +1,4 @@
-"""Performs, with a client and its store, what the machines of trimmers and janitors ask for (protocol/log/effects.py)."""
+"""Performs the effects of the machines of trimmers and janitors with a client and its store (protocol/log/effects.py)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from bk_core.protocol.log.effects import (
 
 
 class Ledgers(Protocol):
-    """Closes and deletes ledgers for a pass: True if one existed, None if that failed (``failed`` says why)."""
+    """Closes and deletes ledgers for a pass. A result is True if the ledger existed, None if that failed (``failed`` has the reason)."""
 
     failed: dict[int, str]
     adopted: Collection[int]  # ledgers without a log's name that the list says are the log's (OWN-11)
@@ -57,7 +57,7 @@ class Ledgers(Protocol):
 
 
 class ListWorks:
-    """Runs one machine of a log to its end. The store is waited for, and a change of the list repeated, for ``timeout_s`` at most."""
+    """Runs one machine of a log to its end. It waits for the store, and repeats a change of the list, for ``timeout_s`` at most."""
 
     def __init__(self, client: LogClient, name: str, ledgers: Ledgers, timeout_s: float) -> None:
         self._client = client
@@ -69,7 +69,7 @@ class ListWorks:
         self._pause = 0.01
 
     def run(self, machine: ListClearing) -> None:
-        """Run the machine to its end, and raise what it fails with. Nothing more is begun once the time of the pass is over."""
+        """Run the machine to its end, and raise the error with which it fails. Nothing more is begun once the time of the pass is over."""
         waiting: deque[LogEffect] = deque(machine.start("pass", time.monotonic_ns()))
         while waiting:
             if self._ledgers.over:
@@ -154,6 +154,6 @@ class ListWorks:
         try:
             metadata = self._client.ledger_metadata(effect.ledger_id)
         except NoSuchLedgerError:
-            self._client.store.check_cluster()  # believed only of a cluster that is still there and the same (OWN-2)
+            self._client.store.check_cluster()  # it is believed only if the cluster is still there and the same (OWN-2)
             return LedgerOpened(effect.request, Outcome.NO_SUCH_LEDGER)
         return LedgerOpened(effect.request, Outcome.OK, metadata.state is LedgerState.CLOSED)

@@ -1,4 +1,4 @@
-"""Is everything there that a log lists? Looking, writing off what is lost, and closing what a dead writer left open."""
+"""Checks that everything is there that a log lists, writes off what is lost, and closes what a dead writer left open."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LogProblem:
 
 @dataclass(frozen=True, slots=True)
 class LogCheck:
-    """``ledgers``: how many the log names, history included."""
+    """The result of a check; ``ledgers`` is the number of ledgers that the log names, history included."""
 
     log: str
     segments: int
@@ -81,7 +81,8 @@ class _Look:
         self._client = client
         self._name = name
         self._listed = listed
-        self._load: Load = history_of(client, name, listed.log_id, ChunkCache())  # what this process remembers proves nothing
+        # a fresh cache, because what this process remembers proves nothing
+        self._load: Load = history_of(client, name, listed.log_id, ChunkCache())
         self.problems: list[LogProblem] = []
         self.named: dict[int, _Named] = {}
         self.chunks = 0
@@ -121,7 +122,7 @@ class _Look:
                 self.problems.append(LogProblem(found[0], *span, found[1]))
 
     def _foreign(self, ledger_id: int, custom: Mapping[str, bytes]) -> tuple[str, str] | None:
-        """OWN-6, OWN-11: what is read and listed, but neither taken over nor ever deleted for this log."""
+        """Return the problem of a ledger that is read and listed, but neither taken over nor ever deleted for this log (OWN-6, OWN-11)."""
         adopted = ledger_id in self._listed.adopted
         if standing(custom, self._name, self._listed.log_id, adopted=adopted) is not Standing.OTHER:
             return None
@@ -150,9 +151,10 @@ class _Look:
 
 @checked(password=SECRET)
 def check_log(client: LogClient, name: str, *, password: bytes = b"", read: bool = True) -> LogCheck:
-    """Look whether all ledgers that the log names, history included, exist, are this log's and are long enough.
+    """Check that all ledgers that the log names, history included, exist, are this log's and are long enough.
 
-    With ``read`` both ends of what is listed of each are read too. Fences nobody, changes nothing. NoSuchLogError, WrongClusterError.
+    With ``read`` both ends of what is listed of each are read too. It fences nothing and changes nothing. Raises NoSuchLogError and
+    WrongClusterError.
     """
     for _ in range(_TRIES):
         listed = read_ledger_list(client, name)
@@ -160,7 +162,7 @@ def check_log(client: LogClient, name: str, *, password: bytes = b"", read: bool
         look.find(password, read=read)
         now = read_ledger_list(client, name)
         if not look.problems or (now.log_id, now.trimmed_seq) == (listed.log_id, listed.trimmed_seq):
-            break  # else it may have been trimmed away while we looked
+            break  # otherwise it may have been trimmed meanwhile
     problems = tuple(sorted(look.problems, key=lambda problem: (problem.first_seq, problem.ledger_id)))
     return LogCheck(name, listed.next_seq - listed.trimmed_seq, len(look.named) + look.chunks, problems)
 
@@ -170,10 +172,11 @@ def check_log(client: LogClient, name: str, *, password: bytes = b"", read: bool
 
 @checked(password=SECRET)
 def repair_log(client: LogClient, name: str, *, password: bytes = b"") -> tuple[LogProblem, ...]:
-    """Write off what no longer exists, so that the log can be written and read again (GRD-5); returns what is lost. () if nothing was.
+    """Write off what no longer exists, so that the log can be written and read again (GRD-5). Returns what is lost, () if nothing was.
 
-    Segments of ledgers that do not exist become empty, with their numbers; only that is touched. What exists and cannot be read now stays
-    listed. Rows that are lost count no more, so row offsets of what follows get smaller. LogError if others change the log meanwhile.
+    Segments of ledgers that do not exist become empty and keep their numbers; nothing else is changed. Ledgers that exist but cannot be
+    read now stay listed. Lost rows are counted no more, so row offsets of what follows get smaller. Raises LogError if others change the
+    log meanwhile.
     """
     lost = tuple(problem for problem in check_log(client, name, read=False).problems if problem.kind == "missing")
     if not lost:
@@ -194,7 +197,7 @@ def repair_log(client: LogClient, name: str, *, password: bytes = b"") -> tuple[
             raise LogError(f"log {name!r} was changed by others during its repair; nothing was repaired. Repair it again", log=name)
         return mended
 
-    change_ledger_list(client, name, change)  # else the janitor finds by their intents what was made
+    change_ledger_list(client, name, change)  # if this fails, the janitor finds the new ledgers by their intents
     forget_intent(client, name, int(stand_in.ledger_id))
     for ledger_id in made:
         forget_intent(client, name, ledger_id, HISTORY)

@@ -1,4 +1,4 @@
-"""Parts of a log's writer: runs of payloads, limits, tokens, the lanes that keep order and the thread for what blocks."""
+"""Parts of a log's writer: runs of payloads, limits, tokens, the lanes that keep order, and the thread for calls that block."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LogSpan:
 
 
 class PayloadRun(Sequence[bytes]):
-    """Payloads in one buffer; ``bounds``: int64, count + 1 byte positions in ``data``. A slice shares the buffer."""
+    """Payloads in one buffer; ``bounds`` are int64, count + 1 byte positions in ``data``. A slice shares the buffer."""
 
     __slots__ = ("bounds", "data")
 
@@ -56,7 +56,7 @@ class PayloadRun(Sequence[bytes]):
 
     @classmethod
     def checked(cls, data: bytes, offsets: Any, payload_bytes_max: int, log_name: str) -> PayloadRun:
-        """InvalidArgumentError for whatever a ledger would refuse: a refusal in there would end the ledger."""
+        """Check a run. Raises InvalidArgumentError for whatever a ledger would refuse, because a refusal there would end the ledger."""
         bounds = int64_numbers("offsets", offsets, log=log_name)
         if len(bounds) < 2:
             raise InvalidArgumentError("an empty run cannot be appended: offsets must have two numbers at least", log=log_name)
@@ -93,14 +93,15 @@ class PayloadRun(Sequence[bytes]):
 
 @dataclass(frozen=True, slots=True)
 class RollLimits:
-    """When a writer goes on in a new ledger. Soft: entries go to the old one until the new one is listed (LOG-6). None: never for that."""
+    """The limits at which a writer goes on in a new ledger. They are soft: entries go to the old one until the new one is listed (LOG-6).
+    None means no limit."""
 
     bytes_max: int | None = 256 << 20
     entries_max: int | None = None
     age_s: float | None = None
 
     def check(self) -> None:
-        """InvalidArgumentError."""
+        """Check the limits; raise InvalidArgumentError."""
         replace(POSITIVE, optional=True)("roll_max_bytes", self.bytes_max)
         replace(POSITIVE, optional=True)("roll_max_entries", self.entries_max)
         replace(POSITIVE_SECONDS, optional=True)("roll_max_s", self.age_s)
@@ -117,10 +118,10 @@ class Filling:
         self.entries = 0
         self.bytes = 0
         self.old = False
-        self.not_before_s = 0.0  # a roll did not come off: not again before this monotonic time
+        self.not_before_s = 0.0  # after a roll that failed, no other one before this monotonic time
 
     def add(self, ledger_id: int, run: PayloadRun) -> bool:
-        """True for the first entries of a ledger."""
+        """Count entries. Return True for the first entries of a ledger."""
         first = ledger_id != self.ledger_id
         if first:
             self.ledger_id, self.entries, self.bytes, self.old = ledger_id, 0, 0, False
@@ -138,7 +139,7 @@ class Filling:
 
 
 class Call:
-    """Token of open, roll and close."""
+    """The token of open, roll and close."""
 
     __slots__ = ("future",)
 
@@ -147,8 +148,8 @@ class Call:
 
 
 class Append:
-    """Token of one append of ``run``; ``single``: its future has the entry's position, else spans. ``admitted``: it has room;
-    ``gone``: nobody waits for that any more."""
+    """The token of one append of ``run``. With ``single`` its future has the entry's position, else spans. ``admitted`` is True if it has
+    room; ``gone`` if nobody waits for that any more."""
 
     __slots__ = ("admitted", "future", "gone", "run", "single", "size")
 
@@ -161,7 +162,7 @@ class Append:
 
 
 class Lane(Generic[T]):
-    """Done in the order in which it was put in, one thing at a time, by whichever thread finds the lane free. ``lock`` guards it."""
+    """Runs what is put in, in that order and one at a time, on whichever thread finds the lane free. ``lock`` guards it."""
 
     def __init__(self, lock: Monitor, perform: Callable[[T], None]) -> None:
         self._lock = lock
@@ -184,7 +185,8 @@ class Lane(Generic[T]):
 
 
 class Worker:
-    """One thread for what blocks, in order, and for timers. It is there until ``close``: a process that ends starts no more threads."""
+    """One thread for calls that block, in order, and for timers. It exists until ``close``, because a process that ends starts no more
+    threads."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -197,13 +199,13 @@ class Worker:
         self._thread.start()
 
     def submit(self, task: Callable[[], None]) -> None:
-        """After everything submitted before."""
+        """Run the task after everything submitted before."""
         with self._lock:
             self._tasks.append(task)
             self._lock.notify_all()
 
     def later(self, key: str, after_s: float, task: Callable[[], None]) -> None:
-        """Replaces the timer of this name, if there is one."""
+        """Set the timer of this name; it replaces an earlier one."""
         with self._lock:
             self._timers[key] = (time.monotonic() + after_s, task)
             self._lock.notify_all()
@@ -214,8 +216,8 @@ class Worker:
             self._lock.notify_all()
 
     def close(self) -> None:
-        """End the thread when what was submitted is done; timers are not waited for. In a forked child it does nothing: a thread that is
-        not there may hold the lock."""
+        """End the thread when the submitted tasks are done; timers are not waited for. In a forked child this has no effect, because a
+        thread that does not exist there may hold the lock."""
         if not self._home.is_here:
             return
         with self._lock:
@@ -223,7 +225,7 @@ class Worker:
             self._lock.notify_all()
 
     def wait_ended(self, timeout_s: float) -> None:
-        """After ``close``, or until the time is up."""
+        """Wait for the end of the thread after ``close``, or until the time is up."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -231,9 +233,9 @@ class Worker:
         while (task := self._next()) is not None:
             try:
                 task()
-            except BaseException:  # callbacks of users may raise SystemExit
+            except BaseException:  # a user's callback may raise SystemExit
                 log.exception("%s: a step failed", self._name)
-            del task  # nothing of it stays while there is nothing to do
+            del task  # keeps nothing of the task alive while there is nothing to do
 
     def _next(self) -> Callable[[], None] | None:
         with self._lock:
@@ -251,11 +253,11 @@ class Worker:
 
 
 def _nothing() -> None:
-    """The action of a key that has no timer: none."""
+    """Do nothing; this is the action of a key that has no timer."""
 
 
 def again(error: Exception, what: str = "") -> Exception:
-    """A new one for each who is told, since raising changes an exception."""
+    """Return a new copy of the error for each caller, because raising changes an exception."""
     if not isinstance(error, BkError):
         return error
     return type(error)(f"{error.args[0]}; {what}" if what else error.args[0], **error.context)

@@ -1,7 +1,7 @@
-"""Reading a log in order, and waiting for more of it. Readers fence nobody and write nothing (LOG-17).
+"""Reads a log in order, and waits for more of it. Readers fence nothing and write nothing (LOG-17).
 
-What comes next, what is lost and what is to be waited for is decided by ``LogReaderOrder`` (protocol/log/reader_order.py), the machine that
-the simulator runs too. Here is its world: the list, ledgers, the clock.
+``LogReaderOrder`` (protocol/log/reader_order.py), the machine that the simulator runs too, decides what comes next, what is lost and what
+is waited for. Here is its world: the list, ledgers, the clock.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from bk_core.protocol.session.outage import Outage
 from bk_core.threads import Flag
 
 OUTAGE_LOOK_S = 0.1
-STOP_LOOK_S = 0.5  # how often ``follow`` looks at its stop event while nothing comes
+STOP_LOOK_S = 0.5  # the time between two looks of ``follow`` at its stop event while nothing comes
 WAIT_S = 60.0
 Rest: TypeAlias = "Deliver | AwaitLedger | AwaitList"
 
@@ -68,29 +68,30 @@ class LogRun:
 
 
 class LogReader:
-    """Reads a log in order and never fences (LOG-15, LOG-17). ``position`` is the next entry to read. Calls from one thread at a time.
+    """Reads a log in order and never fences (LOG-15, LOG-17). ``position`` is the next entry to read. Only one thread at a time may use it.
 
-    To follow a log: ``follow``, or ``read``, then ``wait``, then ``read`` again. ``close`` it, or use it with ``with``. Entries are read
-    whole: the ``row`` of a position plays no part.
+    To follow a log, use ``follow``, or ``read``, then ``wait``, then ``read`` again. ``close`` it, or use it with ``with``. Entries are
+    read whole, and the ``row`` of a position is ignored.
     """
 
     @checked(password=SECRET)
     def __init__(self, client: LogClient, name: str, *, start: Position | None = None, password: bytes = b"") -> None:
-        """Starts at ``start``, by default at the first entry that is left. NoSuchLogError; LogDataLossError for a trimmed position."""
+        """Start at ``start``, by default at the first entry that is left. Raises NoSuchLogError; LogDataLossError for a trimmed
+        position."""
         self.name = name
         self._client = client
         self._password = password
-        self._handle: Any = None  # of the ledger at the position; the one that saw something new is the one to read (LC-2)
+        self._handle: Any = None  # the handle of the ledger at the position; the one that saw something new is used to read it (LC-2)
         self._view: LogView | None = None
-        self._rest: Rest | None = None  # what the machine waits for
+        self._rest: Rest | None = None  # the reason why the machine waits
         self._changed = Flag()
         self._watching = False
         self._following = False
         config = getattr(client, "config", None)
-        self._lost: MetadataUnavailableError | None = None  # the last failure of an outage that is not known to be over
+        self._lost: MetadataUnavailableError | None = None  # the last failure of an outage that may go on
         self._outage = Outage(int((config.operation_timeout_s if config is not None else WAIT_S) * 1e9))
         self._fresh = False  # the list is watched, and was read since the watch was set
-        self._asking = True  # bookies are asked for the LAC whatever is known of it
+        self._asking = True  # bookies are asked for the LAC even if it is known
         listed = read_log(client, name)
         position = listed.first_position if start is None else listed.normal(start)
         self._order = LogReaderOrder(name, position=position, log_id=listed.log_id)
@@ -110,10 +111,10 @@ class LogReader:
     # --- reading -------------------------------------------------------------------------------------------------------
 
     def read(self) -> Iterator[LogRun]:
-        """Everything there is now: closed ranges, then a live segment up to its LAC. Ends there; call again for more.
+        """Yield everything there is now: closed ranges, then a live segment up to its LAC. Call it again for more.
 
-        LogDataLossError if the log was recreated or trimmed behind the position (LOG-13), if a ledger that it lists does not exist, and,
-        behind the entries that are there, if a ledger was closed below what the list says.
+        Raises LogDataLossError if the log was recreated or trimmed behind the position (LOG-13), if a ledger that it lists does not exist,
+        and, after the entries that are there, if a ledger was closed below what the list says.
         """
         self._asking = not self._following
         try:
@@ -126,7 +127,7 @@ class LogReader:
                 self.close()
 
     def _deliver(self, effect: Deliver) -> Generator[LogRun, None, Delivered]:
-        """Hands the entries on. Where its consumer stops, the reader goes on another time."""
+        """Hand the entries on. If the consumer stops, the reader goes on there the next time."""
         segment, last = effect.segment, effect.last_entry_id
         self._rest = None
         try:
@@ -147,8 +148,8 @@ class LogReader:
     # --- the machine ---------------------------------------------------------------------------------------------------
 
     def _now(self) -> Rest:
-        """The reader's next task: a run to hand out, or something to wait for. While the log is followed, the machine need not look again
-        where nothing has changed."""
+        """Return the reader's next task: a run to hand out, or something to wait for. While the log is followed, the machine need not look
+        again where nothing has changed."""
         if self._following and self._rest is not None and not self._list_may_have_changed:
             return self._rest
         return self._run(self._look())
@@ -164,7 +165,7 @@ class LogReader:
         return self._order.handle(event, time.monotonic_ns())
 
     def _run(self, effects: list[LogEffect]) -> Rest:
-        """Do what the machine asks for until it knows what comes next, or has to wait. One request is outstanding at a time."""
+        """Perform the machine's effects until it knows what comes next, or has to wait. One request is outstanding at a time."""
         self._rest = None
         while True:
             (effect,) = effects
@@ -187,7 +188,7 @@ class LogReader:
                     raise AssertionError(effect)
 
     def _read_list(self, effect: ReadList) -> ListRead:
-        self._changed.clear()  # before the list is read, so that no change falls between
+        self._changed.clear()  # this comes before the list is read, so that no change is missed
         self._fresh = False
         self._view = view = read_log(self._client, self.name)
         self._fresh = self._watching
@@ -205,9 +206,9 @@ class LogReader:
             handle = self._opened(effect.ledger_id)
         except NoSuchLedgerError as error:
             return LedgerOpened(effect.request, Outcome.NO_SUCH_LEDGER, error=error)
-        if handle.is_closed:  # before the LAC: a ledger that closes in between is seen as open once more
+        if handle.is_closed:  # this comes before the LAC, so that a ledger that closes in between is seen as open once more
             return LedgerOpened(effect.request, Outcome.OK, True, int(handle.last_add_confirmed))
-        asking = effect.wanted is not None and self._asking  # else a long poll, or opening it, has just told
+        asking = effect.wanted is not None and self._asking  # otherwise a long poll, or opening it, has just told the LAC
         known = handle.read_last_add_confirmed() if asking else handle.last_add_confirmed
         return LedgerOpened(effect.request, Outcome.OK, False, int(known))
 
@@ -221,13 +222,14 @@ class LogReader:
 
     @checked()
     def follow(self, stop: threading.Event | None = None) -> Following[LogRun]:
-        """Everything from ``position`` on, and what comes, as it comes, until ``stop`` is set (seen within half a second) or for ever.
+        """Yield everything from ``position`` on, and new entries as they come, until ``stop`` is set (seen within half a second) or for
+        ever.
 
-        An entry is here one long-poll round trip after its acknowledgement (LC-5). Raises what ``read`` raises, and NoSuchLogError when
-        the log is deleted. The list is read once per change of it, a live ledger stays open; both end with the iteration.
+        An entry arrives one long-poll round trip after its acknowledgement (LC-5). Raises the errors of ``read``, and NoSuchLogError when
+        the log is deleted. The list is read once per change of it, and a live ledger stays open; both end with the iteration.
 
-        An outage of the metadata store is borne for the client's ``operation_timeout_s`` (SES-7), then MetadataUnavailableError is raised.
-        After any error the iteration may be asked for its next run again: it goes on where it was.
+        An outage of the metadata store is tolerated for the client's ``operation_timeout_s`` (SES-7), then MetadataUnavailableError is
+        raised. After any error the iteration may be asked for its next run again: it goes on where it was.
         """
         return Following(lambda: self._follow(stop))
 
@@ -240,18 +242,18 @@ class LogReader:
                         yield from self.read()
                         self._store_answered()
                         while not self.wait(wait_s) and (stop is None or not stop.is_set()):
-                            pass  # nothing to read, and no need to ask the metadata store anything
+                            pass  # there is nothing to read, and no need to ask the metadata store anything
             except MetadataUnavailableError as error:
                 while not self._outlast(error, time.monotonic() + wait_s) and (stop is None or not stop.is_set()):
                     pass
 
     @checked(timeout_s=SECONDS)
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there is something at ``position``; False after ``timeout_s``.
+        """Wait until there is something at ``position``. Return False after ``timeout_s``.
 
-        A live segment is followed by long polls (LC-5), the end of the log by a watch of the list (LOG-16): nothing is asked for twice.
+        A live segment is followed by long polls (LC-5), the end of the log by a watch of the list (LOG-16), so nothing is asked for twice.
         An outage of the metadata store is waited out, which may take ``metadata_timeout_s`` longer than ``timeout_s``;
-        MetadataUnavailableError when it has lasted for the client's ``operation_timeout_s`` (SES-7).
+        MetadataUnavailableError is raised when it has lasted for the client's ``operation_timeout_s`` (SES-7).
         """
         deadline = time.monotonic() + timeout_s
         lost = None if self._client.store.is_connected() else self._lost
@@ -278,7 +280,7 @@ class LogReader:
         return found
 
     def _await(self, effect: Rest, timeout_s: float) -> list[LogEffect]:
-        """LC-5, LC-7, LOG-16. The deletion of the log shows in its list."""
+        """Wait for the ledger or the list (LC-5, LC-7, LOG-16). The list shows if the log was deleted."""
         if isinstance(effect, AwaitLedger):
             try:
                 if not (self._handle.wait_for(effect.last_entry_id + 1, timeout_s) or self._handle.is_closed):
@@ -294,7 +296,8 @@ class LogReader:
         self._outage.answered()
 
     def _outlast(self, error: MetadataUnavailableError, until: float) -> bool:
-        """SES-7: wait for the metadata store; False when it is not back by ``until``. Raises ``error`` when it was away for too long."""
+        """Wait for the metadata store; return False if it is not back by ``until``. Raises ``error`` if it was away for too
+        long (SES-7)."""
         while True:
             if not self._outage.failed(time.monotonic_ns()):
                 raise error
@@ -307,7 +310,7 @@ class LogReader:
 
     @contextmanager
     def _watched(self, *, follow: bool = False) -> Iterator[None]:
-        """Meanwhile the list is read only when it has changed; with ``follow`` a live ledger stays open between reads."""
+        """Watch the list, so that it is read only when it has changed; with ``follow`` a live ledger stays open between reads."""
         if self._watching:
             yield
             return
@@ -323,7 +326,7 @@ class LogReader:
                 self.close()
 
     def close(self) -> None:
-        """Idempotent; a reader that was closed may be used again."""
+        """Close the reader, which may be used again after that. Idempotent."""
         handle, self._handle, self._rest = self._handle, None, None
         if handle is not None:
             handle.close()

@@ -69,22 +69,22 @@ OUTSTANDING_BYTES_MAX = 32 << 20
 EMPTY_PAUSE_S = 0.1
 EMPTY_PAUSE_MAX_S = 2.0
 TIDY_S = 5.0
-ROLL_AGAIN_S = 5.0  # after a roll by size or age that could not be done
+ROLL_AGAIN_S = 5.0  # after a roll by size or age that failed
 _DEFAULT_TIMEOUT_S = 60.0
 
 
-_OTHERWISE = object()  # what became of a roll: another one is under way, or was
-_BY_ITSELF = object()  # token of a roll that nobody waits for
+_OTHERWISE = object()  # the outcome of a roll when another one is or was under way
+_BY_ITSELF = object()  # the token of a roll that nobody waits for
 
 
 def _end_threads(own: WorkerPool, worker: Worker) -> None:
-    """Not waited for: this may run on either of them, or wherever Python finds that a writer was dropped."""
+    """End the threads without waiting for them: this may run on either of them, or wherever Python finds that a writer was dropped."""
     own.close(0.0, finish=True)
     worker.close()
 
 
 def _aged(known: weakref.ref[LogWriter], ledger_id: int) -> None:
-    """On the worker. The timer keeps no writer alive."""
+    """Roll by age, on the worker. The timer does not keep the writer alive."""
     writer = known()
     if writer is not None:
         writer._aged(ledger_id)
@@ -130,18 +130,18 @@ class LogWriter:
         self._works = LeaderWorks(client, name, password, self._timeout_s, insisted)
         self._own = WorkerPool(f"bookkeeper-log-{name}")
         self._arrived: deque[Append] = deque()
-        self._line: deque[tuple[Append, LockType]] = deque()  # who waits for room, in the order of their calls
+        self._line: deque[tuple[Append, LockType]] = deque()  # the appends that wait for room, in the order of their calls
         self._let_some_in = False
         self._worker = Worker(f"bookkeeper-log-{name}-worker")
         self._sends: Lane[AppendTo] = Lane(self._lock, self._send)
         self._outcomes: Lane[Complete | Fail] = Lane(self._lock, self._deliver)
-        self._broken: set[int] = set()  # ledgers that refused a run: what follows must not take its entry ids
+        self._broken: set[int] = set()  # ledgers that refused a run; later runs must not take its entry ids
         self._outstanding_bytes = 0
-        self._undecided = 0  # appends handed in whose outcome the machine has not told
+        self._undecided = 0  # appends that were handed in and whose outcome the machine has not told
         self._losses = Losses()
         self._acknowledged: LogSpan | None = None
         self._filling = Filling(rolls)
-        self._untold: dict[int, BkError | None] = {}  # CLOSED ledgers whose end is not yet in the list, and why not
+        self._untold: dict[int, BkError | None] = {}  # CLOSED ledgers whose end is not yet in the list, and the reason
         weakref.finalize(self, _end_threads, self._own, self._worker).atexit = False  # one that was dropped without a word
         close_with = getattr(client, "close_with", None)
         if close_with is not None:
@@ -214,7 +214,7 @@ class LogWriter:
             wait(call.future, self._timeout_s, what)
         except BaseException as error:
             if call.future.done() and call.future.exception() is not None:
-                self._worker.wait_ended(TIDY_S)  # a ledger that is not wanted any more is being deleted
+                self._worker.wait_ended(TIDY_S)  # a ledger that is not needed any more is being deleted
                 raise
             problem = self._works.problem
             late = OperationTimeoutError(f"{what} did not finish within {self._timeout_s:g} s" + (f": {problem}" if problem else ""))
@@ -223,7 +223,7 @@ class LogWriter:
                 raise late from problem
             raise
 
-    # --- what there is --------------------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------------------
 
     @property
     def ledger_id(self) -> int:
@@ -234,7 +234,7 @@ class LogWriter:
     @property
     @holds_lock
     def position(self) -> Position:
-        """Behind the last acknowledged entry: where the next one will be, if nothing is outstanding and no roll comes between."""
+        """The position behind the last acknowledged entry. The next entry gets it if nothing is outstanding and no roll comes between."""
         with self._lock:
             current, acknowledged = self.ledger_id, self._acknowledged
             if acknowledged is not None and acknowledged.ledger_id == current:
@@ -247,7 +247,8 @@ class LogWriter:
     # --- writing --------------------------------------------------------------------------------------------------------
 
     def append(self, payload: Buffer) -> Position:
-        """Append an entry and wait for its acknowledgement; where it is. LogTakenOverError, OperationTimeoutError: see the class."""
+        """Append an entry, wait for its acknowledgement, and return its position. LogTakenOverError, OperationTimeoutError: see
+        the class."""
         what = f"append to log {self.name!r}"
         self._must_not_block(what)
         found: Position = wait(self.append_future(payload), self._timeout_s, what)
@@ -279,7 +280,8 @@ class LogWriter:
 
     @holds_lock
     def _admitted(self, token: Append, ticket: LockType | None = None, *, passing: bool = False) -> bool:
-        """False if it has to wait; with a ``ticket`` it is in line then. ``passing``: it need not wait for those in line."""
+        """Return False if the append has to wait; with a ``ticket`` it is in line then. With ``passing`` it need not wait for those in
+        line."""
         with self._lock:
             self._check()
             if (passing or not self._line) and self._has_room(token.size):
@@ -289,16 +291,17 @@ class LogWriter:
             return token.admitted
 
     def _admit(self, token: Append) -> None:
-        """Under the lock."""
-        # Nothing strikes between these (bk_core/threads.py): counted and handed in, or neither.
+        """Count the append and hand it in. The caller holds the lock."""
+        # No interrupt strikes between these (bk_core/threads.py), so the append is counted and handed in, or neither.
         self._outstanding_bytes += token.size
         self._undecided += 1
         token.admitted = True
         self._arrived.append(token)
 
     def _let_in(self) -> None:
-        """Under the lock, on a thread of ours, before ``_go_on``: whoever is first in line, as long as there is room. The run is handed
-        in for whoever waits, so nobody stands behind a thread that sleeps or handles a signal. Who is not first is not woken."""
+        """Let the first in line in, as long as there is room. The caller holds the lock, on a thread of ours, before ``_go_on``. The run is
+        handed in for the waiting thread, so nobody waits behind a thread that sleeps or runs a signal handler. Threads that are not first
+        are not woken."""
         over = self._machine.error is not None or self._closing is not None
         while self._line:
             token, ticket = self._line[0]
@@ -314,20 +317,21 @@ class LogWriter:
         return not self._outstanding_bytes or self._outstanding_bytes + size <= self._outstanding_bytes_max
 
     def _take_in(self) -> None:
-        """On the writer's own thread: what callers have handed in."""
+        """Take what callers have handed in, on the writer's own thread."""
         while self._arrived:
             token = self._arrived.popleft()
             with self._lock:
                 self._sort(self._machine.append(token.run, token, time.monotonic_ns()))
                 self._roll_if_due()
             self._go_on()
-        if self._line:  # its first may have gone
+        if self._line:  # the first one may have gone
             with self._lock:
                 self._let_in()
             self._go_on()
 
     def _own_thread(self, task: Callable[[], None]) -> bool:
-        """False if the thread has ended: then the writer has stopped, and there is nothing to do any more."""
+        """Have the writer's own thread run a task. Return False if that thread has ended: the writer has stopped then, and there is nothing
+        left to do."""
         try:
             self._own.submit(task)
         except ClientClosedError:
@@ -343,10 +347,10 @@ class LogWriter:
             raise BlockingCallError(f"{what} has to wait, which a completion callback cannot: hand it to a thread of your own")
 
     def _wait_for_room(self, token: Append) -> None:
-        """It holds nothing that others need. The timeout counts from the call, however many wait."""
+        """Wait for room, without a lock that others need. The timeout counts from the call, however many wait."""
         try:
             self._must_not_block(f"append to log {self.name!r}, whose window is full,")
-        except BlockingCallError:  # who cannot wait passes those who can, if there is room
+        except BlockingCallError:  # a caller that must not wait passes those who can, if there is room
             if self._admitted(token, passing=True):
                 return
             raise
@@ -358,14 +362,14 @@ class LogWriter:
                 return
             ticket.acquire(True, min(max(0.0, deadline - time.monotonic()), TIMEOUT_MAX))
         finally:
-            token.gone = True  # nothing strikes before this
+            token.gone = True  # no interrupt strikes before this
         if not self._leave_line(token):
             message = f"log {self.name!r}: {self._outstanding_bytes} bytes stayed unacknowledged; this run was not appended"
             raise OperationTimeoutError(message, log=self.name)
 
     @holds_lock
     def _leave_line(self, token: Append) -> bool:
-        """True if it was let in before. Raises what keeps it out for good."""
+        """Leave the line. Return True if the append was let in before. Raises the error that keeps it out for good."""
         with self._lock:
             if not token.admitted:
                 self._check()
@@ -381,9 +385,9 @@ class LogWriter:
     # --- rolling, closing -----------------------------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """Go on in a new ledger (LOG-6). Returns when the old one is CLOSED and the list says where it ends. Also joins a roll under way.
+        """Go on in a new ledger (LOG-6). Returns when the old one is CLOSED and the list has its end. Also joins a roll under way.
 
-        NotEnoughBookiesError and others if no ledger could be made: then nothing has changed.
+        Raises NotEnoughBookiesError and others if no ledger could be made; then nothing has changed.
         """
         self._home.check("writer of a log")
         what = f"rolling log {self.name!r}"
@@ -405,12 +409,13 @@ class LogWriter:
             return self._machine.current
 
     def _rolled(self, before: int | None, deadline: float, what: str) -> bool:
-        """Wait for a roll that is under way; whether entries go to another ledger than ``before`` now."""
+        """Wait for a roll that is under way. Return True if entries go to another ledger than ``before`` now."""
         self._await(lambda: self._machine.rolling is Roll.NONE or self._stopped, deadline, what)
         return self._serving() != before
 
     def _begin_roll(self, call: Call, before: int | None) -> None:
-        """On the writer's own thread; ``_OTHERWISE`` if there is another roll, or was one meanwhile."""
+        """Begin a roll on the writer's own thread. The token completes with ``_OTHERWISE`` if there is another roll, or was one
+        meanwhile."""
         with self._lock:
             other = self._machine.current != before or self._machine.rolling is not Roll.NONE
             if not other or self._machine.error is not None:
@@ -420,10 +425,10 @@ class LogWriter:
         self._go_on()
 
     def close(self) -> None:
-        """Write what was appended, close the ledger and say so in the list, so that others may append. Idempotent.
+        """Write the outstanding entries, close the ledger and note its end in the list, so that others may append. Idempotent.
 
-        Does nothing more for a writer that was taken over, nor in a forked child; raises LogTakenOverError if it is while it closes. The
-        first call raises the error of appends that failed, unless a future that was asked or a call that raised has told it.
+        It has no effect on a writer that was taken over, nor in a forked child; it raises LogTakenOverError if the log is taken over while
+        it closes. The first call raises the error of appends that failed, unless a future that was asked or a call that raised has told it.
         """
         if not self._home.is_here:
             return
@@ -435,7 +440,7 @@ class LogWriter:
         is_ended = not self._own_thread(self._begin_close)  # again if an interrupt was faster
         if self._closing is not None:
             if is_ended and not self._close_begun and self._machine.error is not None:
-                raise again(self._machine.error)  # the writer failed before the close could begin: nobody would answer
+                raise again(self._machine.error)  # the writer failed before the close could begin, so nobody would answer
             wait(self._closing.future, self._timeout_s, what)
             self._await_told(deadline, what)
         self._raise_untold()
@@ -447,7 +452,7 @@ class LogWriter:
                 self._closing = call
 
     def _begin_close(self) -> None:
-        """On the writer's own thread, behind what was appended."""
+        """Begin the close on the writer's own thread, behind what was appended."""
         self._take_in()
         with self._lock:
             if self._closing is not None and not self._close_begun:
@@ -456,7 +461,7 @@ class LogWriter:
         self._go_on()
 
     def abandon(self) -> None:
-        """Stop without closing the ledger: whoever takes the log over will recover it. What is outstanding may or may not be in the log."""
+        """Stop without closing the ledger; the next writer of the log will recover it. Outstanding entries may or may not be in the log."""
         if not self._home.is_here:
             return
         error = ClientClosedError(f"the writer of log {self.name!r} was abandoned by this program", log=self.name)
@@ -466,7 +471,7 @@ class LogWriter:
             self._lock.until(lambda: self._stopped, self._timeout_s)
 
     def _leave(self) -> None:
-        """The client is being closed."""
+        """Stop, because the client is being closed."""
         self._give_up(ClientClosedError(f"the client of the writer of log {self.name!r} was closed by this program", log=self.name))
 
     def _give_up(self, error: BkError) -> None:
@@ -474,7 +479,8 @@ class LogWriter:
         self._hand_over(lambda now_ns: self._machine.abandon(error, now_ns))
 
     def __del__(self) -> None:
-        """Nothing is pending: that would refer to the writer. Its threads end by themselves (``_end_threads``)."""
+        """Stop a writer that was dropped. Nothing is pending, because that would refer to the writer. Its threads end by themselves
+        (``_end_threads``)."""
         if getattr(self, "_stopped", True) or self._closing is not None or is_ending() or not self._home.is_here:
             return
         self._works.abandon_all()
@@ -484,15 +490,16 @@ class LogWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Leaving without an error closes the writer, which raises that of appends that failed if nobody was told it."""
+        """Close the writer if there was no error; this raises the error of appends that failed if nobody was told it."""
         if kind is None:
             self.close()
             return
-        with suppress(BkError):  # the error on its way out is the one to see
+        with suppress(BkError):  # the error on its way out is the one to show
             self.close()
 
     def _raise_untold(self) -> None:
-        """After ``close``: all that was handed in has its outcome, or gets it now from a machine that has ended."""
+        """Raise an error that nobody was told, after ``close``. Every append has its outcome, or gets it now from a machine
+        that has ended."""
         self._lock.until(lambda: not self._undecided, self._timeout_s)
         lost = self._losses.take()
         if lost is not None:
@@ -512,7 +519,7 @@ class LogWriter:
             return errors
 
     def _await(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
-        """It holds nothing that others need."""
+        """Wait for a future, without a lock that others need."""
         if not self._lock.until(condition, max(0.0, deadline - time.monotonic())):
             raise OperationTimeoutError(f"{what} did not finish within {self._timeout_s:g} s; it may still take effect", log=self.name)
 
@@ -524,7 +531,7 @@ class LogWriter:
         self._go_on()
 
     def _sort(self, effects: list[LogEffect]) -> None:
-        """Under the lock: everything leaves in the order of the steps (SM-1)."""
+        """Sort the effects into their lanes, so that everything leaves in the order of the steps (SM-1). The caller holds the lock."""
         for effect in effects:
             match effect:
                 case Complete() | Fail():
@@ -553,7 +560,7 @@ class LogWriter:
         self._lock.notify_all()
 
     def _decide(self, outcome: Complete | Fail) -> None:
-        """Under the lock."""
+        """Take note of the machine's outcomes. The caller holds the lock."""
         token = outcome.token
         if isinstance(token, Append):
             self._undecided -= 1
@@ -563,13 +570,15 @@ class LogWriter:
             token.future.when_told = partial(self._losses.told, self._machine.error or outcome.error)
 
     def _pause_s(self) -> float:
-        """Bookies that are gone but still registered make one new ledger after the other fail; the list should not fill with them."""
+        """Return a pause before the next ledger is made. With bookies that are gone but still registered, one new ledger after the other
+        fails, and the list must not fill with them."""
         return float(min(EMPTY_PAUSE_S * 2 ** (self._works.empty_in_a_row - 1), EMPTY_PAUSE_MAX_S))
 
     def _go_on(self) -> None:
-        """Without the lock. Handing entries to a ledger may wait for room there, which only the writer's own thread does."""
+        """Do what the step has put into the lanes, without the lock. Handing entries to a ledger may wait for room there, which only the
+        writer's own thread does."""
         self._outcomes.drain()
-        if self._let_some_in:  # not under the lock: whoever a handler of a signal interrupts may have that of the thread's queue
+        if self._let_some_in:  # not under the lock, because a thread that a signal handler interrupts may have that of the thread's queue
             self._let_some_in = False
             self._own_thread(self._take_in)
         if not self._sends.items:
@@ -580,7 +589,7 @@ class LogWriter:
             self._own_thread(self._sends.drain)
 
     def _end(self) -> None:
-        """On the worker, behind everything else: both threads end when they have done what was handed in."""
+        """End both threads when they have done what was handed in. This runs on the worker, behind everything else."""
         self._own_thread(self._take_in)
         _end_threads(self._own, self._worker)
 
@@ -588,16 +597,16 @@ class LogWriter:
         self._step(lambda now_ns: self._machine.handle(TimerFired(key), now_ns))
 
     def _perform(self, work: Work) -> None:
-        """On the worker."""
+        """Do one piece of blocking work, on the worker."""
         machine = self._machine
         urgent = isinstance(work, CreateLedger) and machine.state is LeaderState.SERVING and machine.health is not Health.HEALTHY
         answer = self._works.answer(work, needed=urgent)
-        ended = None  # one of our own; others' ends go into the list with our first ledger
+        ended = None  # one of our own; the ends of others go into the list with our first ledger
         if isinstance(work, CloseLedger | RecoverLedger) and answer.outcome is Outcome.OK and work.ledger_id == machine.current:
             ended = work.ledger_id
             with self._lock:
                 self._untold[ended] = None
-        elif isinstance(work, WriteList) and answer.outcome is Outcome.OK:  # with all ends in it that are known
+        elif isinstance(work, WriteList) and answer.outcome is Outcome.OK:  # the list now has all known ends
             with self._lock:
                 self._untold = {ledger_id: None for ledger_id, error in self._untold.items() if error is None}
         self._step(lambda now_ns: machine.handle(answer, now_ns))
@@ -618,7 +627,8 @@ class LogWriter:
             return False
 
     def _tell_end(self, ledger_id: int) -> None:
-        """The list's cached end. It is worth no failure: whoever changes the list next as its leader fills it in, too."""
+        """Store the end of the ledger in the list. A failure does no harm, because the next leader that changes the list fills
+        it in, too."""
         problem: BkError | None = None
         try:
             self._works.tell_end(ledger_id)
@@ -688,7 +698,7 @@ class LogWriter:
     # --- rolling by itself ----------------------------------------------------------------------------------------------
 
     def _count(self, effect: AppendTo) -> None:
-        """Under the lock."""
+        """Count the entries that go to the ledger, and look at its limits. The caller holds the lock."""
         assert isinstance(effect.payloads, PayloadRun)
         if self._filling.add(effect.ledger_id, effect.payloads):
             self._look_at_age(effect.ledger_id)
@@ -699,17 +709,17 @@ class LogWriter:
             self._worker.later("age", max(again_s, age_s), partial(_aged, weakref.ref(self), ledger_id))
 
     def _aged(self, ledger_id: int) -> None:
-        """On the worker."""
+        """Roll by age, on the worker."""
         with self._lock:
             if ledger_id != self._machine.current or self._stopped:
                 return
             self._filling.old = True
             self._roll_if_due()
-            self._look_at_age(ledger_id, ROLL_AGAIN_S)  # if it does not come off
+            self._look_at_age(ledger_id, ROLL_AGAIN_S)  # in case it fails
         self._go_on()
 
     def _roll_if_due(self) -> None:
-        """Under the lock."""
+        """Begin a roll if it is due. The caller holds the lock."""
         machine = self._machine
         if machine.current != self._filling.ledger_id or not self._filling.is_due:
             return

@@ -1,4 +1,4 @@
-"""Appends of one writer that failed, and if anybody was told."""
+"""Remembers the appends of one writer that failed, until somebody is told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from bk_core.threads import SafeFuture
 
 
 class Losses:
-    """The error of appends that failed, until somebody is told it: by a future that was asked, or by a call that raised it. Any thread."""
+    """Holds the error of appends that failed until somebody is told: by a future that was asked, or by a call that raised it. Any thread
+    may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -17,7 +18,7 @@ class Losses:
         self._told: Exception | None = None
 
     def lost(self, future: SafeFuture[object], error: Exception) -> None:
-        """``future`` is about to fail. ``error`` is the same object for all that fail of the same cause."""
+        """Note that ``future`` is about to fail. ``error`` is the same object for all that fail of the same cause."""
         future.when_told = partial(self.told, error)
         with self._lock:
             if self._untold is None and error is not self._told:
@@ -30,12 +31,12 @@ class Losses:
                 self._untold = None
 
     def forgive(self) -> None:
-        """Their writer gave them up on purpose."""
+        """Forget the error of appends that their writer gave up on purpose."""
         with self._lock:
             self._untold = None
 
     def take(self) -> Exception | None:
-        """The error that nobody was told, for a caller who raises it now."""
+        """Return the error that nobody was told, for a caller who raises it now."""
         with self._lock:
             error, self._untold = self._untold, None
             return error

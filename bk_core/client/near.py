@@ -1,4 +1,4 @@
-"""Names that somebody may have meant who wrote one that there is not."""
+"""Finds the known names that a user may have meant by an unknown one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from difflib import SequenceMatcher, get_close_matches
 from os.path import commonprefix
 
 NEAR_MAX = 3
-_TYPO = 2  # letters: so many may be wrong in front of the same end
-_ALIKE = 0.5  # of what stands in front of the same end, if it is longer
+_TYPO = 2  # the letters that may be wrong in front of the same end
+_ALIKE = 0.5  # the part of the letters in front of the same end that may be wrong, if more
 
 
 def near_names(name: str, known: Iterable[str], most: int = NEAR_MAX) -> list[str]:

@@ -1,4 +1,4 @@
-"""Waiting for what the reactor thread does."""
+"""Waits for results of the reactor thread."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from bk_core.threads import SafeFuture, cannot_wait, interrupted_call
 
 
 def must_not_block(what: str) -> None:
-    """BlockingCallError in a completion callback, which runs on the thread that takes in the answers; and see ``must_not_interrupt``."""
+    """Raise BlockingCallError in a completion callback, which runs on the thread that takes in the answers; see also
+    ``must_not_interrupt``."""
     if on_reactor_thread():
         raise BlockingCallError(f"{what} has to wait, which a completion callback cannot: hand it to a thread of your own")
     must_not_interrupt(what)
 
 
 def must_not_interrupt(what: str) -> None:
-    """BlockingCallError in a handler of a signal that interrupts a call which holds a lock that those need who bring outcomes."""
+    """Raise BlockingCallError in a signal handler that interrupts a call which holds a lock that the threads need which bring outcomes."""
     where = interrupted_call()
     if where:
         raise BlockingCallError(f"{what} has to wait, and {cannot_wait(where)}")
 
 
 def wait(future: Future[Any], timeout_s: float, what: str, *, since_s: float | None = None) -> Any:
-    """The future's result; OperationTimeoutError names what was being done, BlockingCallError that it cannot be done in a callback.
+    """Return the future's result. OperationTimeoutError names the operation; BlockingCallError tells that it cannot be waited for in a
+    callback.
 
-    ``since_s``: the monotonic time from which the timeout counts, by default now.
+    ``since_s`` is the monotonic time from which the timeout counts, by default now.
     """
     if not future.done():
         must_not_block(what)
@@ -48,12 +50,13 @@ def wait(future: Future[Any], timeout_s: float, what: str, *, since_s: float | N
 
 
 def given_up(error: BkError, begun: float) -> BkError:
-    """The last of many tries' error, which tells only of itself, with the time since ``begun`` on the monotonic clock."""
+    """Return the error of the last of many tries, with the time since ``begun`` on the monotonic clock added to it."""
     return type(error)(f"{error.args[0]}; tried again and again for {time.monotonic() - begun:.0f} s", **error.context)
 
 
 class LeftOpen:
-    """Ends a writer that is still open when the client is closed (WR-6): its queue fails, the metadata stays. Keeps no writer alive."""
+    """Ends a writer that is still open when the client is closed (WR-6): its queue fails, and the metadata stays. It keeps no
+    writer alive."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave = weakref.WeakMethod(leave)
@@ -65,7 +68,7 @@ class LeftOpen:
 
 
 class _Stalls:
-    """When a machine last got on. Noted on the reactor thread, looked at by the thread that waits."""
+    """The time at which a machine last made progress. The reactor thread notes it, and the waiting thread reads it."""
 
     def __init__(self, machine: Any) -> None:
         self._machine = machine
@@ -93,8 +96,8 @@ def run_machine(
 ) -> Any:
     """Drive a machine to its one completion and wait for it.
 
-    OperationTimeoutError after ``operation_timeout_s``. A machine that tells its ``progress`` may take any time in all (a recovery reads
-    a whole fragment), but not so long without any.
+    Raises OperationTimeoutError after ``operation_timeout_s``. A machine that tells its ``progress`` may take any time in all (a recovery
+    reads a whole fragment), but only so long without progress.
     """
     must_not_block(f"{what} ledger {ledger_id}")
     future: SafeFuture[Any] = SafeFuture()
@@ -102,7 +105,7 @@ def run_machine(
     driver.machine = machine
     if quorums is not None:
         driver.set_quorums(quorums)
-    future.add_done_callback(lambda _: session.reactor.post(driver.close))  # also if an interrupt keeps us from doing it
+    future.add_done_callback(lambda _: session.reactor.post(driver.close))  # this also serves when an interrupt keeps us from doing it
     driver.on_complete = lambda token, value: None if future.done() else future.set_result(value)
     driver.on_fail = lambda token, error: None if future.done() else future.set_exception(error)
     stalls = _Stalls(machine) if hasattr(machine, "progress") else None
@@ -120,7 +123,7 @@ def run_machine(
 
 
 def _wait_while_it_gets_on(future: Future[Any], stalls: _Stalls, timeout_s: float, what: str) -> Any:
-    """The future's result; OperationTimeoutError says where it stands still."""
+    """Return the future's result. OperationTimeoutError tells where the machine stands still."""
     while True:
         left = stalls.since_s + timeout_s - time.monotonic()
         try:

@@ -1,5 +1,5 @@
-"""Ledgers of logs whose list is gone (OWN-9), and what only a person can say: the cluster of a list (OWN-4), the log of a ledger that names
-none (OWN-11)."""
+"""Handles ledgers of logs whose list is gone (OWN-9), and what only a person can tell: the cluster of a list (OWN-4), the log of a ledger
+that names none (OWN-11)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Orphan:
 
 @checked(client=CLIENT)
 def find_orphans(client: Any) -> Iterator[Orphan]:
-    """All ledgers whose log's list is gone, ascending (OWN-9). Reads the metadata of every ledger of the cluster. NoClusterError."""
+    """Yield all ledgers whose log's list is gone, ascending (OWN-9). Reads the metadata of every ledger of the cluster. Raises
+    NoClusterError."""
     alive: dict[str, str] = {}
     for ledger_id in client.list_ledgers():
         found = _look(client, ledger_id, alive)
@@ -71,7 +72,8 @@ def delete_orphan(client: Any, orphan: Orphan, *, password: bytes = b"") -> bool
 
 
 def _look(client: Any, ledger_id: int, alive: dict[str, str]) -> Orphan | None:
-    """``alive``: ids of logs that were there a moment ago, by name. That one is not there is asked anew for each ledger."""
+    """Return the orphan, or None. ``alive`` has the ids of logs that were there a moment ago, by name; a missing log is looked for again
+    for each ledger."""
     try:
         custom = client.ledger_metadata(ledger_id).custom
     except (NoSuchLedgerError, MetadataFormatError):
@@ -79,7 +81,7 @@ def _look(client: Any, ledger_id: int, alive: dict[str, str]) -> Orphan | None:
     name, log_id, root = (custom.get(key, b"").decode(errors="replace") for key in (LOG_KEY, LOG_ID_KEY, LOG_ROOT_KEY))
     try:
         log_path(name)
-    except InvalidArgumentError:  # not a log's
+    except InvalidArgumentError:  # this is not the intent of a log
         return None
     if is_orphan(custom, client.store.log_root, Traces(log_id=alive.get(name))) and is_orphan(
         custom, client.store.log_root, _traces(client, name, ledger_id, alive)
@@ -89,7 +91,8 @@ def _look(client: Any, ledger_id: int, alive: dict[str, str]) -> Orphan | None:
 
 
 def _traces(client: Any, name: str, ledger_id: int, alive: dict[str, str]) -> Traces:
-    """The intent first: who lists a ledger forgets its intent after that, and who deletes a list leaves a tombstone before that."""
+    """Collect the traces, the intent first: a process that lists a ledger forgets its intent after that, and one that deletes a list leaves
+    a tombstone before that."""
     store = client.store
     intended = any(child.partition(".")[0] == str(ledger_id) for child in store.children(f"intents/{name}"))
     try:
@@ -155,7 +158,8 @@ def _unnamed(client: LogClient, name: str, listed: LedgerList) -> set[int]:
 
 
 def _listed_ledgers(listed: LedgerList, load: Load) -> set[int]:
-    """Not what a janitor has condemned: that may never have been listed. What an opened reference stood for is among the others."""
+    """Return the ledgers that the log lists, without those that a janitor has condemned, which may never have been listed. The children of
+    opened references are among the others."""
     found = {*listed.released, *(ref.ledger_id for ref in listed.opened)}
     left: list[Item] = [*listed.dropped, *listed.items]
     while left:
@@ -174,7 +178,8 @@ def _is_unnamed(client: LogClient, ledger_id: int) -> bool:
 
 
 def _check_numbers(client: LogClient, name: str, listed: LedgerList) -> None:
-    """OWN-14. Segments in the history have smaller numbers than the ledger that holds their chunk, so chunks are not read."""
+    """Check the numbers of ledgers (OWN-14). Segments in the history have smaller numbers than the ledger that holds their chunk, so chunks
+    are not read."""
     named = {*listed.condemned, *listed.released, *(one.ledger_id for one in (*listed.dropped, *listed.opened, *listed.items))}
     last = client.store.new_ledger_id()
     unborn = sorted(ledger_id for ledger_id in named if _is_unborn(client, ledger_id, last))
@@ -190,7 +195,8 @@ def _check_numbers(client: LogClient, name: str, listed: LedgerList) -> None:
 
 
 def _is_unborn(client: LogClient, ledger_id: int, last: int) -> bool:
-    """``last``: a number that this cluster has just given. A ledger with a greater one that is not there may still be made."""
+    """Return True if this cluster may still make the ledger. ``last`` is a number that it has just given; a missing ledger with a greater
+    one may come."""
     return ledger_id > last and not ledger_exists(client, ledger_id)
 
 
@@ -210,7 +216,7 @@ def _retie(client: LogClient, name: str, before: str, here: str) -> None:
                 if isinstance(value, dict) and value.get("cluster") == before:
                     data = json.dumps({**value, "cluster": here}, separators=(",", ":")).encode()
                     client.store.write(path, data, stored.version)
-            except (NoNodeError, VersionConflictError, ValueError):  # changed by one of this cluster meanwhile, or no such value
+            except (NoNodeError, VersionConflictError, ValueError):  # somebody in this cluster changed it meanwhile, or it is no such value
                 continue
 
 
@@ -232,7 +238,7 @@ def forget_log(client: LogClient, name: str, *, cluster: str) -> None:
             client.store.delete(f"{place}/{name}/{child}")
         try:
             client.store.delete(f"{place}/{name}")
-        except MetadataError:  # somebody else begins there already
+        except MetadataError:  # another process begins there already
             continue
 
 

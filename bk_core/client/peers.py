@@ -1,6 +1,6 @@
-"""The care of a session for its bookies as peers: it asks those that are suspect whether they are back, and looks up their addresses.
+"""A session's care for its bookies: it asks suspect ones if they are back, and looks up addresses.
 
-The decisions are those of ``bk_core/protocol/session``. Everything here happens on the reactor thread.
+``bk_core/protocol/session`` takes the decisions. Everything here happens on the reactor thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bk_core.protocol.wire.messages import ReadRequest, Status
 Then = Callable[[Address | None, str], None]
 MetadataCall = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
 
-# Any answer proves that a bookie serves; that it has no such entry is the cheapest one.
+# Any answer proves that a bookie serves, and "no such entry" is the cheapest one.
 _PROBE = ReadRequest(0, (1 << 63) - 1, 0)
 
 
@@ -35,7 +35,7 @@ class Peers(Protocol):
 
 
 class Suspects:
-    """Bookies whose connection broke, asked again after the quarantine's time (SES-3). ``members`` from any thread."""
+    """Bookies whose connection broke. They are asked again after the quarantine's time (SES-3). Any thread may read ``members``."""
 
     def __init__(self, session: Peers, after_ns: int, probe_timeout_ns: int) -> None:
         self._session = session
@@ -52,7 +52,7 @@ class Suspects:
             self._wait()
 
     def probe(self) -> None:
-        """Ask those whose time has come. Called by a timer and when the registry changed."""
+        """Ask those whose time has come. A timer calls this, and so does a change of the registry."""
         if self._closed:
             return
         view = self._session.bookies()
@@ -93,7 +93,7 @@ class Resolver:
         self._waiting: dict[BookieId, list[Then]] = {}
 
     def resolve(self, bookie: BookieId, then: Then) -> None:
-        """``then`` gets the address, or None and why, exactly once and never before this returns."""
+        """Call ``then`` with the address, or with None and the reason, exactly once and never before this returns."""
         found = self._book.look_up(bookie)
         self._waiting.setdefault(bookie, []).append(then)
         if found.ask:

@@ -1,5 +1,4 @@
-"""The facts that this process can tell about itself and about other processes of its host (protocol/log/vanished.py decides what that
-means)."""
+"""What this process can find out about itself and about other processes of its host; protocol/log/vanished.py draws the conclusions."""
 
 from __future__ import annotations
 
@@ -9,16 +8,16 @@ from pathlib import Path
 
 from bk_core.protocol.log.vanished import Place, Presence, Seen
 
-_FIRST_TIME_NAMESPACE = "time:[4026531834]"  # of every host
+_FIRST_TIME_NAMESPACE = "time:[4026531834]"  # that of every host
 
 
 def place_here() -> Place:
-    """This host, since it was booted, and this process namespace. Not known where there is no /proc, or that of another namespace."""
+    """Return this host, its boot, and this process namespace. They are not known without /proc, or with that of another namespace."""
     return Place(socket.gethostname(), _boot())
 
 
 def _boot() -> str:
-    """Not remembered: a child may live in another namespace than its parent."""
+    """Return the id of the boot. It is not remembered, because a child may live in another namespace than its parent."""
     try:
         if os.readlink("/proc/self") != str(os.getpid()):
             return ""
@@ -32,19 +31,19 @@ def _boot() -> str:
 def _time_namespace() -> str:
     try:
         return os.readlink("/proc/self/ns/time")
-    except OSError:  # a kernel without any
+    except OSError:  # a kernel without time namespaces
         return _FIRST_TIME_NAMESPACE
 
 
 def look_at(pid: int) -> Seen:
-    """By signal 0, which no mount option of /proc hides a process from; then its start."""
+    """Look at a process by signal 0, which no mount option of /proc can prevent, and then at its start."""
     if pid <= 0:
         return Seen(Presence.HIDDEN)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return Seen(Presence.ABSENT)
-    except (OSError, OverflowError):  # of somebody else, most likely: it is there
+    except (OSError, OverflowError):  # most likely it is there and belongs to another user
         pass
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -54,5 +53,5 @@ def look_at(pid: int) -> Seen:
 
 
 def start_of_this() -> int:
-    """When this process started, in clock ticks since boot; 0 if /proc does not tell."""
+    """Return the start of this process, in clock ticks since boot; 0 if /proc does not tell."""
     return look_at(os.getpid()).started if _boot() else 0

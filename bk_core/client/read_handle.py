@@ -36,14 +36,14 @@ log = logging.getLogger("bk_core.client")
 
 
 def _look(known: weakref.ref[ReadHandle]) -> None:
-    """From the watch, which keeps no handle alive."""
+    """Tell the handle of a change. The watch keeps no handle alive."""
     handle = known()
     if handle is not None:
         handle._look()
 
 
 class ReadHandle:
-    """A reader of one ledger. Never fences, never writes metadata (OP-5). ``open`` makes one that follows the ledger's metadata.
+    """A reader of one ledger. It never fences and never writes metadata (OP-5). ``open`` makes one that follows the ledger's metadata.
 
     A handle that nobody refers to any more stops following the ledger; if it did, there is a ResourceWarning.
     """
@@ -58,7 +58,8 @@ class ReadHandle:
         self._view = LedgerView(ledger_id, metadata, version, hold_back=self._options.hold_back_in_recovery)
         start = self._options.rotation
         if start is None:
-            start = (session.rotation + ledger_id) % metadata.ensemble_size  # opened again it meets the caches that it filled
+            # a ledger that is opened again is read from the caches that its first read filled
+            start = (session.rotation + ledger_id) % metadata.ensemble_size
         if not self._options.sticky:
             start = None
         distribution = Distribution(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
@@ -66,17 +67,18 @@ class ReadHandle:
         self._sizes = EntrySizes(metadata)  # used on the reactor thread
         self._batch = session.config.protocol == "v2"
         self._lock = threading.RLock()
-        self._streams: weakref.WeakSet[RunStream] = weakref.WeakSet()  # one that an interrupt keeps from starting just goes
+        self._streams: weakref.WeakSet[RunStream] = weakref.WeakSet()  # a stream that an interrupt keeps from starting just disappears
         self._watch: Watch | None = None
         self._closed = False
-        self._client = session.client  # it must not go before its handles
+        self._client = session.client  # the client must outlive its handles
         session.close_with(self)
 
     @classmethod
     def open(
         cls, session: Session, ledger_id: int, metadata: LedgerMetadata, version: int, options: ReadOptions | None = None
     ) -> ReadHandle:
-        """OP-2: a CLOSED ledger is ready as it is. OP-3: else subscribe to its metadata first, then learn the LAC from its bookies.
+        """Return a handle. A CLOSED ledger is ready as it is (OP-2). For another one, subscribe to its metadata first, then learn the LAC
+        from its bookies (OP-3).
 
         Raises what ``read_last_add_confirmed`` raises; nothing stays subscribed then.
         """
@@ -99,21 +101,21 @@ class ReadHandle:
 
     @property
     def is_closed(self) -> bool:
-        """True if the ledger is CLOSED, as far as this handle knows; not whether the handle is."""
+        """True if the ledger is CLOSED, as far as this handle knows. It does not tell if the handle is closed."""
         return self._view.is_closed
 
     @property
     def last_add_confirmed(self) -> int:
-        """The highest entry that may be read; CLOSED: the last entry of the ledger."""
+        """The highest entry that may be read; for a CLOSED ledger its last entry."""
         return self._view.last_add_confirmed
 
     @property
     def length(self) -> int:
-        """Payload bytes of a CLOSED ledger, as its metadata says (META-10); 0 before."""
+        """The payload bytes of a CLOSED ledger, by its metadata (META-10); 0 before."""
         return self._view.metadata.length
 
     def refresh(self) -> None:
-        """Read the metadata again (OP-6). NoSuchLedgerError if the ledger was deleted."""
+        """Read the metadata again (OP-6). Raises NoSuchLedgerError if the ledger was deleted."""
         self._session.check()
         try:
             self._adopt(*self._read_metadata())
@@ -128,7 +130,7 @@ class ReadHandle:
         return NoSuchLedgerError(f"ledger {self.ledger_id} was deleted", ledger=self.ledger_id)
 
     def _look(self) -> None:
-        """From the watch, any thread: the metadata changed."""
+        """Note that the metadata changed. The watch calls this from any thread."""
         if not self._closed:
             self._session.metadata_call(self._read_metadata, self._looked)
 
@@ -145,7 +147,7 @@ class ReadHandle:
 
     @holds_lock
     def _adopt(self, metadata: LedgerMetadata, version: int) -> None:
-        """OP-6. The machines at work learn it too (LC-7)."""
+        """Take newer metadata and pass it to the machines at work (OP-6, LC-7)."""
         with self._lock:
             if version <= self._view.version:
                 return
@@ -156,7 +158,7 @@ class ReadHandle:
 
     @holds_lock
     def _heard(self, lac: int) -> None:
-        """RD-9, LC-2."""
+        """Take a LAC that a bookie told (RD-9, LC-2)."""
         with self._lock:
             self._view.heard(lac)
 
@@ -164,21 +166,24 @@ class ReadHandle:
 
     @checked()
     def read(self, first: int, last: int) -> list[bytes]:
-        """Payloads of entries first..last. InvalidArgumentError beyond the LAC (RD-1); ReadError, NoSuchEntryError (RD-6)."""
+        """Return the payloads of entries first..last. Raises InvalidArgumentError beyond the LAC (RD-1); ReadError, NoSuchEntryError
+        (RD-6)."""
         return [payload for run in self.read_runs(first, last) for payload in run.payloads()]
 
     @checked()
     def read_unconfirmed(self, first: int, last: int) -> list[bytes]:
-        """RD-11: payloads of entries first..last whatever the LAC. They carry no promise: the ledger may be closed below them."""
+        """Return the payloads of entries first..last whatever the LAC. They are not promised to last: the ledger may be closed below them
+        (RD-11)."""
         self._view.check_range(first, last)
         return [payload for run in self._runs(first, last, unconfirmed=True) for payload in run.payloads()]
 
     @checked()
     def read_runs(self, first: int, last: int, *, unchecked_bound: bool = False) -> Iterator[EntryRun]:
-        """Entries first..last in order, in runs. InvalidArgumentError beyond the handle's LAC, before anything is sent (RD-1).
+        """Yield the entries first..last in order, in runs. Raises InvalidArgumentError beyond the handle's LAC, before anything is sent
+        (RD-1).
 
-        ``unchecked_bound`` leaves the LAC out of it: for entries known from elsewhere to be acknowledged, by a ledger list that names
-        them or a LAC that another handle learned. A CLOSED ledger has nothing beyond its last entry either way.
+        ``unchecked_bound`` ignores the LAC, for entries known to be acknowledged from elsewhere: from a ledger list that names them or a
+        LAC that another handle learned. A CLOSED ledger has nothing beyond its last entry either way.
         """
         if unchecked_bound:
             self._view.check_range(first, last)
@@ -222,11 +227,12 @@ class ReadHandle:
 
     @checked(first=ID, timeout_s=SECONDS)
     def tail(self, first: int = 0, *, timeout_s: float | None = None) -> Iterator[EntryRun]:
-        """Entries from ``first`` on as they are confirmed, in order, in runs, until the ledger is CLOSED and all were given (LC-8).
+        """Yield the entries from ``first`` on as they are confirmed, in order, in runs, until the ledger is CLOSED and all were given
+        (LC-8).
 
-        Waits for as long as it takes; with ``timeout_s`` it stops after so many seconds without an entry, which is not the end of the
-        ledger (ask ``is_closed``). InvalidArgumentError if the ledger is CLOSED and ``first`` is not even its next entry. Raises what
-        reading an entry raises (RD-6), NoSuchLedgerError when the ledger is deleted, ClientClosedError when the handle is closed meanwhile.
+        It waits as long as it takes. With ``timeout_s`` it stops after so many seconds without an entry, which is not the end of the ledger
+        (ask ``is_closed``). Raises InvalidArgumentError if the ledger is CLOSED and ``first`` is not even its next entry; the errors of
+        reading an entry (RD-6); NoSuchLedgerError when the ledger is deleted; ClientClosedError when the handle is closed meanwhile.
         """
         if self.is_closed and first > self.last_add_confirmed + 1:
             self._view.check_bound(first, first)
@@ -262,16 +268,16 @@ class ReadHandle:
     # --- the LAC -------------------------------------------------------------------------------------------------------
 
     def read_last_add_confirmed(self) -> int:
-        """Ask the bookies of the last fragment for the LAC (LC-1); for a CLOSED ledger its last entry (LC-4).
+        """Ask the bookies of the last fragment for the LAC (LC-1); for a CLOSED ledger return its last entry (LC-4).
 
-        UnauthorizedError, ReadTimeoutError, ReadError.
+        Raises UnauthorizedError, ReadTimeoutError and ReadError.
         """
         if not self.is_closed:
             self.refresh()
         return self._ask_lac()
 
     def try_read_last_add_confirmed(self) -> int:
-        """The first LAC that is higher than the handle's, or the handle's when no bookie knows a higher one (LC-3)."""
+        """Return the first LAC that is higher than the handle's, or the handle's when no bookie knows a higher one (LC-3)."""
         self._session.check()
         if not self.is_closed:
             machine = TryLacReader(self.ledger_id, self._view.metadata, None, self._view.last_add_confirmed, version=self._view.version)
@@ -279,7 +285,7 @@ class ReadHandle:
         return self._view.last_add_confirmed
 
     def _ask_lac(self) -> int:
-        """LC-1, once more when its bookies were replaced meanwhile (R29)."""
+        """Ask for the LAC (LC-1), and once more if its bookies were replaced meanwhile (R29)."""
         while not self.is_closed:
             machine = self._lac_reader()
             asked = machine.ensemble
@@ -299,7 +305,8 @@ class ReadHandle:
 
     @checked(entry_id=ID, timeout_s=SECONDS)
     def wait_for(self, entry_id: int, timeout_s: float) -> bool:
-        """Wait until ``entry_id`` may be read: True; False when the time is up or the ledger is CLOSED below it (LC-5, LC-7)."""
+        """Wait until ``entry_id`` may be read and return True. Return False when the time is up or the ledger is CLOSED below it (LC-5,
+        LC-7)."""
         if entry_id > self._view.last_add_confirmed and not self.is_closed:
             self._wait_until(entry_id, time.monotonic() + timeout_s)
         return entry_id <= self._view.last_add_confirmed
@@ -314,10 +321,11 @@ class ReadHandle:
         finally:
             self._end(stream)
 
-    # --- life ----------------------------------------------------------------------------------------------------------
+    # --- opening and closing --------------------------------------------------------------------------------------------
 
     def _stream(self, machine: StreamMachine) -> RunStream:
-        """Under the lock since the machine was made, so that it misses no change of the metadata. Whoever starts it ends it."""
+        """Return a stream. The lock is held since the machine was made, so that it misses no change of the metadata. The caller who starts
+        it ends it."""
         if self._closed:
             raise self._closed_error()
         stream = RunStream(self._session, self.ledger_id, machine, self._told, self._view.metadata)
@@ -349,9 +357,9 @@ class ReadHandle:
 
     @holds_lock
     def close(self) -> None:
-        """Stop following the ledger; whoever waits in ``tail`` or ``wait_for`` gets ClientClosedError. Idempotent.
+        """Stop following the ledger; calls that wait in ``tail`` or ``wait_for`` get ClientClosedError. Idempotent.
 
-        Does nothing in a forked child.
+        In a forked child it has no effect.
         """
         if not self._session.home.is_here:
             return
@@ -366,7 +374,7 @@ class ReadHandle:
         watch = getattr(self, "_watch", None)
         if watch is None or is_ending() or self._session.is_over or not self._session.home.is_here:
             return
-        self._session.reactor.post(watch.cancel)  # which takes locks that a finalizer may interrupt
+        self._session.reactor.post(watch.cancel)  # on the reactor, because it takes locks that a finalizer may interrupt
         warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Self:

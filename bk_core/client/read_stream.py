@@ -1,4 +1,4 @@
-"""The runs that a reading machine hands out, on their way from the reactor thread to the caller's."""
+"""Carries the runs that a reading machine hands out from the reactor thread to the caller's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bk_core.threads import Bell
 
 
 class StreamMachine(Protocol):
-    """RangeReader and Tail."""
+    """The common interface of RangeReader and Tail."""
 
     def start(self) -> list[Effect]: ...
     def consumed(self) -> list[Effect]: ...
@@ -27,8 +27,8 @@ class StreamMachine(Protocol):
 
 
 class RunStream:
-    """Runs of one machine, through a queue that the machine's own window bounds. ``told`` gets everything else that it completes, on the
-    reactor thread. ``start`` and ``close`` it, or use it with ``with``."""
+    """The runs of one machine, through a queue that the machine's own window bounds. ``told`` gets everything else that it completes, on
+    the reactor thread. ``start`` and ``close`` it, or use it with ``with``."""
 
     def __init__(
         self, session: Session, ledger_id: int, machine: StreamMachine, told: Callable[[Any, Any], None], metadata: LedgerMetadata
@@ -36,7 +36,7 @@ class RunStream:
         self._session = session
         self._machine = machine
         self._arrived: deque[tuple[str, Any]] = deque()
-        self._bell = Bell()  # a SimpleQueue waits for ever when a signal's handler outlasts the time that it was given
+        self._bell = Bell()  # a SimpleQueue waits for ever when a signal handler outlasts the wait's timeout
         self._told = told
         self._driver = Driver(session, ledger_id)
         self._driver.set_quorums(metadata)
@@ -45,14 +45,14 @@ class RunStream:
         self._driver.on_fail = self._failed
 
     def start(self) -> None:
-        """Begin: whoever has to close it has it now."""
+        """Begin. The code that has to close the stream has it by now."""
         self._session.reactor.post(lambda: self._driver.step(self._machine.start))
 
     def _completed(self, token: Any, value: Any) -> None:
         if token in ("run", "end"):
             self._put(token, value)
             if token == "end":
-                self.close()  # also if an interrupt keeps the one who reads from doing it
+                self.close()  # this also serves when an interrupt keeps the reader from doing it
         else:
             self._told(token, value)
 
@@ -61,11 +61,11 @@ class RunStream:
         self.close()
 
     def feed(self, event: Event) -> None:
-        """Any thread."""
+        """Put an event in, from any thread."""
         self._session.reactor.post(lambda: self._driver.feed(event))
 
     def stop(self, error: Exception) -> None:
-        """Any thread: whoever waits here gets ``error``, after the runs that are there already."""
+        """Stop, from any thread: a waiting caller gets ``error``, after the runs that are there already."""
         self._put("error", error)
 
     def _put(self, kind: str, value: Any) -> None:
@@ -73,8 +73,8 @@ class RunStream:
         self._bell.notify_all()
 
     def next(self, timeout_s: float | None) -> EntryRun | None:
-        """The next run, None at the end. Raises what the machine failed with, queue.Empty when the time is up, ForkedClientError in a child
-        that was forked since this began: nothing arrives there."""
+        """Return the next run, None at the end. Raises the machine's error, queue.Empty when the time is up, and ForkedClientError in a
+        child that was forked since this began, because nothing arrives there."""
         self._session.home.check()
         if not self._arrived:
             must_not_block("reading")

@@ -1,4 +1,4 @@
-"""A metadata store that opens its session when it is needed (SES-13): for processes that were told what they need, as there are many of."""
+"""A metadata store that opens its session when it is needed, for the many processes that were told all they need (SES-13)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Address = tuple[str, int]
 
 
 class LazyStore:
-    """All of MetadataStore, for a client that reads. ``opener`` makes the store itself; ``cluster`` is the identity that the cluster had
-    for whoever told this process about it, and ``root`` its place, for messages.
+    """The whole of MetadataStore, for a client that reads. ``opener`` makes the store itself; ``cluster`` is the identity that the cluster
+    had for the process that told this one about it, and ``root`` is its place, for messages.
 
-    Every call opens the session, and one that nobody has used for a while is ended; but ``resolve`` of a bookie whose address was told
-    (``know``), the first ``cluster_id``, and ``watch_bookies``, which calls back once there is a session, do without. Calls that need one
-    raise ClusterChangedError if the cluster is another one by then (OWN-2).
+    Every call opens the session, and a session that nobody has used for a while is ended. Three calls do without a session: ``resolve`` of
+    a bookie whose address was told (``know``), the first ``cluster_id``, and ``watch_bookies``, which calls back once there is a session.
+    Calls that need one raise ClusterChangedError if the cluster is another one by then (OWN-2).
     """
 
     def __init__(self, opener: Callable[[], MetadataStore], cluster: str, root: str) -> None:
@@ -41,7 +41,7 @@ class LazyStore:
         self._lock = threading.Condition(threading.RLock())
 
     def know(self, addresses: Mapping[BookieId, Address]) -> None:
-        """Addresses of bookies as the store told them to somebody else, lately."""
+        """Learn addresses of bookies that the store told to another process lately."""
         with self._lock:
             self._addresses |= addresses
 
@@ -49,12 +49,12 @@ class LazyStore:
 
     @property
     def has_session(self) -> bool:
-        """True as long as there is one."""
+        """True as long as there is a session."""
         return self._state.open
 
     @contextmanager
     def _used(self) -> Iterator[MetadataStore]:
-        """The store itself, which is kept meanwhile."""
+        """Yield the store itself, whose session is kept meanwhile."""
         with self._opening:
             with self._lock:
                 needed = self._state.began(time.monotonic_ns())
@@ -98,7 +98,7 @@ class LazyStore:
         threading.Thread(target=self._end_idle, name="bk-metadata-idle", daemon=True).start()
 
     def _end_idle(self) -> None:
-        """Waits until nobody has used the session for a while, and ends it."""
+        """Wait until nobody has used the session for a while, and end it."""
         mark_own()
         with self._lock:
             while (left := self._state.idle_in_ns(time.monotonic_ns())) and not self._closed:
@@ -119,10 +119,10 @@ class LazyStore:
         if store is not None:
             store.close()
 
-    # --- what needs none --------------------------------------------------------------------------------------------------
+    # --- calls without a session --------------------------------------------------------------------------------------------
 
     def cluster_id(self) -> str:
-        """The first time as it was told: it is for the connection, which asks nobody."""
+        """Return the identity that was told, the first time: that call is for the connection, which asks nobody."""
         vouched, self._vouched = self._vouched, False
         if vouched:
             return self._cluster
@@ -134,7 +134,8 @@ class LazyStore:
         return self._changed or (self._store is not None and self._store.cluster_has_changed)
 
     def resolve(self, bookie_id: BookieId) -> Address:
-        """As it was told, as long as there is no session. One is opened when all replicas of an entry failed; then the store is asked."""
+        """Return the address that was told, as long as there is no session. One is opened when all replicas of an entry failed; then the
+        store is asked."""
         with self._lock:
             known = None if self._state.open else self._addresses.get(bookie_id)
         if known is not None:
@@ -149,12 +150,12 @@ class LazyStore:
             self._on_bookies.append(callback)
             if self._store is not None:
                 self._store.watch_bookies(callback)
-        return _Forgotten(partial(self._on_bookies.remove, callback))  # what the session knows of it goes with the session
+        return _Forgotten(partial(self._on_bookies.remove, callback))  # the session's watch ends with the session
 
     def is_connected(self) -> bool:
         return self._store is not None and self._store.is_connected()
 
-    # --- what needs one ----------------------------------------------------------------------------------------------------
+    # --- calls that need a session ------------------------------------------------------------------------------------------
 
     @property
     def log_root(self) -> str:
@@ -175,14 +176,14 @@ class LazyStore:
         return self._watching(lambda store: store.watch_rack_map(callback))
 
     def _watching(self, begin: Callable[[MetadataStore], Watch]) -> Watch:
-        """The session is kept until the watch is cancelled."""
+        """Keep the session until the watch is cancelled."""
         with ExitStack() as using:
             watch = begin(using.enter_context(self._used()))
             using.callback(watch.cancel)
             return _Forgotten(using.pop_all().close)
 
     def __getattr__(self, name: str) -> Any:
-        """Every other call."""
+        """Pass every other call on to the store itself."""
         if name.startswith("_") or not callable(getattr(MetadataStore, name, None)):
             raise AttributeError(name)
 

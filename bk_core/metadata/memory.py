@@ -1,4 +1,4 @@
-"""A metadata store in this process's memory: for tests, simulations and examples. Nothing outlives the process."""
+"""A metadata store in this process's memory, for tests, simulations and examples. Nothing outlives the process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _WORLDS_LOCK = Lock()
 
 
 class MemoryStore:
-    """All that is opened under one name sees the same nodes. Callbacks run on the thread that made the change, after it."""
+    """A store in memory. Stores opened under one name see the same nodes. Callbacks run on the thread that made the change, after it."""
 
     __slots__ = ("_closed", "_cluster", "_mine", "_name", "_underreplication", "_world", "cluster_has_changed")
     log_root = "/logs"
@@ -232,7 +232,7 @@ class MemoryStore:
         return True
 
     def close(self) -> None:
-        """Ends this store's watches and registrations, as the end of a session does. The nodes stay."""
+        """End this store's watches and registrations, as the end of a session does. The nodes stay."""
         if self._closed:
             return
         self._closed = True

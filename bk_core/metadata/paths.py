@@ -1,4 +1,5 @@
-"""The paths of all nodes in a ZooKeeper-like tree: ledger ids as paths, LAYOUT, names of id generation (metadata.md 1.2, 1.3, 2). Pure."""
+"""The paths of all nodes in a ZooKeeper-like tree: ledger ids as paths, LAYOUT, names for generating ids (metadata.md 1.2, 1.3,
+2). Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ _TREES = {
 
 
 def trees(manager: str) -> tuple[Tree, ...]:
-    """Parts to walk, in order, so that ledger ids come out ascending."""
+    """The parts to walk, in order, so that ledger ids come out ascending."""
     return _TREES[manager]
 
 
@@ -72,7 +73,8 @@ def long_path(ledger_id: int) -> str:
 
 
 def ledger_path(manager: str, ledger_id: int) -> str:
-    """Path of the ledger's node below the ledgers root, with a leading slash. InvalidArgumentError for an id that has none."""
+    """Return the path of the ledger's node below the ledgers root, with a leading slash. Raises InvalidArgumentError for an id that has
+    none."""
     match manager:
         case "flat":
             return flat_path(ledger_id)
@@ -86,7 +88,8 @@ def ledger_path(manager: str, ledger_id: int) -> str:
 
 
 def ledger_id_of(path: str) -> int:
-    """Ledger id of a path below the root, any layout (metadata.md 2.2). InvalidArgumentError if it is none."""
+    """Return the ledger id of a path below the root, in any layout (metadata.md 2.2). Raises InvalidArgumentError if the path is none of a
+    ledger."""
     parts = path.removeprefix("/").split("/")
     for tree in (_FLAT_TREE, _LEGACY_TREE, _LONG_TREE):
         if len(parts) == len(tree.levels) and all(level.fullmatch(part) for level, part in zip(tree.levels, parts, strict=True)):
@@ -103,12 +106,12 @@ def _checked(ledger_id: int) -> int:
 
 
 def layout_bytes(manager: str) -> bytes:
-    """Content of LAYOUT, without a trailing line feed (metadata.md 1.3)."""
+    """Return the content of LAYOUT, without a trailing line feed (metadata.md 1.3)."""
     return f"2\n{_CLASS_PACKAGE}{_CLASS_NAMES[manager]}:{_MANAGER_VERSION}".encode()
 
 
 def manager_of_layout(data: bytes) -> str:
-    """Ledger manager that LAYOUT names; MetadataFormatError for one that is unknown or unreadable."""
+    """Return the ledger manager that LAYOUT names. Raises MetadataFormatError for one that is unknown or unreadable."""
     lines = data.decode("utf-8", "replace").split("\n")
     if len(lines) < 2 or not lines[0].isdecimal() or int(lines[0]) not in _LAYOUT_FORMATS:
         raise MetadataFormatError("LAYOUT does not start with the layout format 1 or 2")
@@ -117,7 +120,7 @@ def manager_of_layout(data: bytes) -> str:
         raise MetadataFormatError(f"LAYOUT names {lines[1]!r}, not a ledger manager of version {_MANAGER_VERSION}")
     if lines[0] == "1" and name in _SHORT_NAMES:
         return _SHORT_NAMES[name]
-    class_name = name.removeprefix("dlshade.").removeprefix(_CLASS_PACKAGE)  # the prefix of shaded jars means nothing
+    class_name = name.removeprefix("dlshade.").removeprefix(_CLASS_PACKAGE)  # the prefix of shaded jars has no meaning
     for manager, known in _CLASS_NAMES.items():
         if class_name == known:
             return manager
@@ -125,20 +128,20 @@ def manager_of_layout(data: bytes) -> str:
 
 
 def sequence_number(name: str) -> int | None:
-    """Counter at the end of a node name like ``ID-0000000007``; None if it is no short id (overflow, metadata.md 2.5)."""
+    """Return the counter at the end of a node name like ``ID-0000000007``, or None if it is no short id (overflow, metadata.md 2.5)."""
     match = re.fullmatch(r".*?ID-(-?[0-9]+)", name)
     number = int(match[1]) if match else -1
     return number if 0 <= number < SHORT_ID_END else None
 
 
 def high_order(names: list[str]) -> int | None:
-    """Largest number among nodes ``HOB-%010d``, the upper half of long ids; None if there are none."""
+    """Return the largest number among nodes ``HOB-%010d``, the upper half of long ids, or None if there are none."""
     numbers = [int(name[4:]) for name in names if re.fullmatch(r"HOB-[0-9]{10}", name)]
     return max(numbers, default=None)
 
 
 def check_root(path: str, what: str) -> str:
-    """An absolute path of at least one name without a trailing slash."""
+    """Return an absolute path of at least one name without a trailing slash."""
     if not path.startswith("/"):
         raise InvalidArgumentError(f"{what} {path!r} does not start with a slash")
     if not path.strip("/"):
@@ -150,7 +153,7 @@ def check_root(path: str, what: str) -> str:
 
 
 def check_relative(path: str, what: str = "path") -> str:
-    """Names joined by single slashes, none of them ``.`` or ``..``."""
+    """Return names joined by single slashes, none of them ``.`` or ``..``."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or any(ord(letter) < 0x20 or 0x7F <= ord(letter) <= 0x9F for letter in part) for part in parts):
         raise InvalidArgumentError(f"{what} {path!r} is not a list of names joined by single slashes")
@@ -158,17 +161,18 @@ def check_relative(path: str, what: str = "path") -> str:
 
 
 def default_log_root(root: str) -> str:
-    """Logs live beside, never under, the ledgers root: bookies' garbage collectors walk that one. Each cluster has its own (OWN-8)."""
+    """Return the default place of logs, beside and never under the ledgers root, because bookies' garbage collectors walk that one. Each
+    cluster has its own (OWN-8)."""
     return f"{root}-logs"
 
 
 def old_log_root(root: str) -> str:
-    """The default of earlier versions. Clusters whose roots lie side by side shared it."""
+    """Return the default of earlier versions, which clusters whose roots lie side by side shared."""
     return root.rpartition("/")[0] + "/bk-logs"
 
 
 def around(root: str) -> list[str]:
-    """OWN-13: ledgers roots of clusters to which a root at this place would belong, in their tree or in their logs."""
+    """Return the ledgers roots of clusters to which a root at this place would belong, in their tree or in their logs (OWN-13)."""
     parts = root.split("/")
     above = ["/".join(parts[:count]) for count in range(2, len(parts) + 1)]
     logs = default_log_root("")
@@ -176,7 +180,7 @@ def around(root: str) -> list[str]:
 
 
 def rack_map_path(root: str) -> str:
-    """Pulsar's node with the racks of the bookies: beside the ledgers root (metadata.md 1.5)."""
+    """Return Pulsar's node with the racks of the bookies, which lies beside the ledgers root (metadata.md 1.5)."""
     return root.rpartition("/")[0] + "/bookies"
 
 

@@ -16,9 +16,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def parse_rack_map(data: bytes) -> dict[str, str]:
-    """Name (bookie id, ``host:port`` or host) -> location as written, from ``{group: {name: {"rack": ..., "hostname": ...}}}``.
+    """Return name (bookie id, ``host:port`` or host) -> location as written, from ``{group: {name: {"rack": ..., "hostname": ...}}}``.
 
-    A name in several groups: the last one counts. A name whose ``rack`` is absent or null has no mapping. MetadataFormatError.
+    If a name is in several groups, the last one counts. A name whose ``rack`` is absent or null has no mapping. Raises MetadataFormatError.
     """
     try:
         groups = loads(data.decode() or "{}")
@@ -32,10 +32,11 @@ def parse_rack_map(data: bytes) -> dict[str, str]:
 
 
 class RackMap:
-    """``topology`` is the newest known; any thread. With ``fixed`` the store's own mapping is not looked at.
+    """The rack of each bookie. ``topology`` is the newest that is known; any thread may read it. With ``fixed`` the store's own mapping is
+    not read.
 
-    A mapping that cannot be read or understood is reported in the log and the last good one stays: a typing error in it must not move
-    ledgers. A bookie that cannot be resolved keeps its last known host.
+    A mapping that cannot be read or understood is reported in the log and the last good one stays, because a typing error in it must not
+    move ledgers. A bookie that cannot be resolved keeps its last known host.
     """
 
     def __init__(self, store: MetadataStore, fixed: Mapping[str, str] | None = None) -> None:
@@ -60,7 +61,7 @@ class RackMap:
         return self._topology
 
     def bookies_changed(self, bookies: Collection[BookieId]) -> None:
-        """Registered bookies now. Hosts of those that came are looked up, so that a mapping by host or address finds custom ids too."""
+        """Take the registered bookies. The hosts of new ones are looked up, so that a mapping by host or address finds custom ids too."""
         with self._lock:
             self._unresolved = (self._unresolved | (set(bookies) - self._bookies)) & set(bookies)
             self._bookies = frozenset(bookies)
@@ -77,7 +78,7 @@ class RackMap:
     def _refresh(self) -> None:
         with self._lock:
             if self._stale:
-                self._stale = False  # before the read: a change during it must count
+                self._stale = False  # this comes before the read, so that a change during it counts
                 self._read()
             if self._racks:
                 for bookie in sorted(self._unresolved):

@@ -34,7 +34,7 @@ class ServiceInfo:
 
 
 def bookie_service_info(host: str, port: int) -> ServiceInfo:
-    """The registration of a bookie without TLS and without an HTTP server."""
+    """Return the registration of a bookie without TLS and without an HTTP server."""
     return ServiceInfo((Endpoint("bookie", port, host, BOOKIE_PROTOCOL),))
 
 
@@ -57,7 +57,7 @@ def encode_service_info(info: ServiceInfo) -> bytes:
 
 
 def decode_service_info(data: bytes) -> ServiceInfo:
-    """MetadataFormatError if ``data`` is no BookieServiceInfo. Empty data is one without endpoints."""
+    """Return the BookieServiceInfo in ``data``; empty data is one without endpoints. Raises MetadataFormatError for anything else."""
     try:
         message = Message.FromString(data)
         endpoints = tuple(
@@ -78,7 +78,7 @@ def decode_service_info(data: bytes) -> ServiceInfo:
 
 
 def address_of(bookie_id: BookieId, registration: bytes | None) -> tuple[str, int]:
-    """Host and port from the registration, else from an id ``host:port``; BookieUnavailableError if neither tells.
+    """Return host and port from the registration, else from an id ``host:port``. Raises BookieUnavailableError if neither has them.
 
     A missing or unreadable registration falls back to the id, so that replicas of old ledgers stay readable (metadata.md 4.4).
     """

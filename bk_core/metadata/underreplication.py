@@ -43,7 +43,7 @@ class ReplicationLock(Protocol):
     """A held lock; it also goes with the session that made it."""
 
     def is_held(self) -> bool:
-        """True while this process has it: a lost session loses it."""
+        """True while this process holds the lock; a lost session loses it."""
 
     def release(self) -> None: ...
 
@@ -54,22 +54,22 @@ class UnderreplicationStore(Protocol):
     def mark_of(self, ledger_id: int) -> Mark | None: ...
 
     def marked_ledgers(self) -> Iterator[int]:
-        """Ids of marked ledgers, ascending."""
+        """Yield the ids of marked ledgers, ascending."""
 
     def mark(self, ledger_id: int, replicas: Iterable[BookieId], created_ms: int) -> None:
         """Ask replicators to repair a ledger. An existing mark gets the bookies it did not name."""
 
     def unmark(self, mark: Mark) -> bool:
-        """The ledger is repaired. False if somebody marked it again meanwhile; then the mark stays."""
+        """Remove the mark of a repaired ledger. Return False if somebody marked it again meanwhile; then the mark stays."""
 
     def lock(self, ledger_id: int, owner: str) -> ReplicationLock | None:
-        """None if somebody else holds it. ``owner`` is for people who look."""
+        """Return the lock, or None if somebody else holds it. ``owner`` is a name for people to read."""
 
     def lock_holder(self, ledger_id: int) -> str | None:
-        """The holder of the lock, as it calls itself; None if there is none."""
+        """Return the name that the lock's holder gave itself, or None if there is none."""
 
     def is_disabled(self) -> bool:
-        """True if the operator switched Apache's auto-recovery off."""
+        """Return True if the operator switched Apache's auto-recovery off."""
 
 
 # --- paths and text -----------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def leaf(ledger_id: int) -> str:
 
 
 def mark_path(ledger_id: int) -> str:
-    """Below the ledgers root, without a leading slash: directories in hexadecimal, the leaf in decimal."""
+    """Return the path below the ledgers root, without a leading slash: directories in hexadecimal, the leaf in decimal."""
     digits = f"{ledger_id & (1 << 64) - 1:016x}"
     return "/".join((LEDGERS, *(digits[at : at + 4] for at in range(0, 16, 4)), leaf(ledger_id)))
 
@@ -99,7 +99,7 @@ def is_level(name: str) -> bool:
 
 
 def encode_mark(replicas: Iterable[BookieId], created_ms: int | None) -> bytes:
-    """UnderreplicatedLedgerFormat in protobuf's text format."""
+    """Return an UnderreplicatedLedgerFormat in protobuf's text format."""
     lines = [f'replica: "{_escaped(bookie)}"\n' for bookie in replicas]
     if created_ms is not None:
         lines.append(f"ctime: {created_ms}\n")
@@ -107,7 +107,7 @@ def encode_mark(replicas: Iterable[BookieId], created_ms: int | None) -> bytes:
 
 
 def decode_mark(data: bytes, ledger_id: int, version: int) -> Mark:
-    """MetadataFormatError for what is not such a text."""
+    """Return the mark. Raises MetadataFormatError for text of another kind."""
     replicas: list[BookieId] = []
     created_ms: int | None = None
     for line in data.decode("utf-8", "replace").splitlines():
@@ -124,12 +124,12 @@ def decode_mark(data: bytes, ledger_id: int, version: int) -> Mark:
 
 
 def encode_lock(owner: str) -> bytes:
-    """LockDataFormat in protobuf's text format."""
+    """Return a LockDataFormat in protobuf's text format."""
     return f'bookieId: "{_escaped(owner)}"\n'.encode()
 
 
 def decode_lock(data: bytes) -> str:
-    """The holder's name; whatever else is there as it is, because it is only shown."""
+    """Return the holder's name, or any other text as it is, because it is only shown."""
     text = data.decode("utf-8", "replace").strip()
     match = _STRING.match(text)
     return _unescaped(match[2]) if match and match[1] == "bookieId" else text
@@ -151,7 +151,7 @@ def merged(known: Iterable[BookieId], more: Iterable[BookieId]) -> tuple[BookieI
 
 
 class MemoryUnderreplication:
-    """UnderreplicationStore in this process. Everything that shares one ``MemoryUnderreplicationState`` sees the same."""
+    """UnderreplicationStore in this process. Everything that shares one ``MemoryUnderreplicationState`` sees the same marks and locks."""
 
     def __init__(self, state: MemoryUnderreplicationState) -> None:
         self._state = state

@@ -49,14 +49,15 @@ from bk_core.threads import is_ending
 _LOG = logging.getLogger(__name__)
 
 _HOB_NODES_MAX = 3
-_STOP_FAILED_S = 1.0  # of one that never had a session: kazoo may wait for a server that says nothing, and ends by itself after that
+_STOP_FAILED_S = 1.0  # for a session that never began: kazoo may wait for a silent server, and ends by itself after that
 CLOCK_KEPT_S = 5.0
 
 
 class ZooKeeperStore:
-    """See bk_core/metadata/store.py. ``root`` and ``log_root`` lie below ``chroot``; ``manager`` None takes what LAYOUT says.
+    """MetadataStore (bk_core/metadata/store.py) in ZooKeeper. ``root`` and ``log_root`` lie below ``chroot``; with ``manager`` None LAYOUT
+    decides.
 
-    ``patient``: the first connection waits its whole time for servers that refuse it too (SES-11): they may be starting again.
+    With ``patient`` the first connection waits its whole time even for servers that refuse it, because they may be starting again (SES-11).
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class ZooKeeperStore:
     # ledgers -----------------------------------------------------------------------------------------------------
 
     def new_ledger_id(self) -> int:
-        """A lost answer only wastes a number, so this is repeated like a read (metadata.md 2.5). NoClusterError where the root is gone."""
+        """Return a new id. A lost answer only wastes a number, so this is repeated like a read (metadata.md 2.5). Raises NoClusterError if
+        the root is gone."""
         try:
             return self._next_id()
         except NoNodeError:
@@ -143,7 +145,7 @@ class ZooKeeperStore:
             self._prune(path)
 
     def list_ledgers(self) -> Iterator[int]:
-        """NoClusterError, and not an empty list, where the cluster is gone or goes meanwhile (OWN-2)."""
+        """Yield the ids. Raises NoClusterError instead of ending early if the cluster is gone or goes meanwhile (OWN-2)."""
         manager = self._manager()
         self._read("sync", self._root)
         self.check_cluster()
@@ -163,7 +165,7 @@ class ZooKeeperStore:
         return self._get(self._log(path))
 
     def read_here(self, path: str) -> tuple[Versioned, str]:
-        """ZooKeeper answers the requests of a session in their order, from a state that never goes back."""
+        """Read both in one round trip. ZooKeeper answers the requests of a session in their order, from a state that never goes back."""
         node = self._log(path)
         found, *told = self._read_together([("get", node), *self._cluster.questions()])
         if isinstance(found, Exception):
@@ -184,18 +186,18 @@ class ZooKeeperStore:
         return self._watch(self._log(path), callback)
 
     def clock_ms(self) -> int:
-        """The servers' clock, in milliseconds since 1970: one write to the node ``clock`` tells it, and this host counts on from there for
-        ``CLOCK_KEPT_S`` at most."""
+        """Return the servers' clock, in milliseconds since 1970. One write to the node ``clock`` tells it, and this host counts on from
+        there for ``CLOCK_KEPT_S`` at most."""
         known = self._clock
         passed_s = 0.0 if known is None else _since_boot_s() - known[0]
         if known is None or not 0 <= passed_s < CLOCK_KEPT_S:
             told_ms = self._stamp_clock()
-            known, passed_s = (_since_boot_s(), told_ms), 0.0  # after the answer: what is told is never ahead of the servers
+            known, passed_s = (_since_boot_s(), told_ms), 0.0  # after the answer, so that the clock told is never ahead of the servers
             self._clock = known
         return known[1] + int(passed_s * 1000)
 
     def _stamp_clock(self) -> int:
-        """Repeated like a read: it does no harm."""
+        """Write the node ``clock``. This is repeated like a read, because it does no harm."""
         path = self._log("clock")
         try:
             while True:
@@ -226,13 +228,13 @@ class ZooKeeperStore:
         return watch
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
-        """Cached until the registration changes or the connection is lost. Without a connection the last known address at once, and with
-        one that does not answer after ``KNOWN_ADDRESS_S`` (SES-5)."""
+        """Return a cached address until the registration changes or the connection is lost. Without a connection it is the last known
+        address at once, and with a connection that does not answer, after ``KNOWN_ADDRESS_S`` (SES-5)."""
         check_bookie_id(bookie_id)
         with self._lock:
             known = self._addresses.get(bookie_id)
             fresh = bookie_id not in self._stale
-            self._stale.discard(bookie_id)  # before the read: a change during it must count
+            self._stale.discard(bookie_id)  # this comes before the read, so that a change during it counts
         if known is not None and fresh:
             return known
         try:
@@ -254,7 +256,7 @@ class ZooKeeperStore:
         return address
 
     def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration:
-        """Waits up to one session timeout for the node of an earlier process to go; NodeExistsError if it stays (metadata.md 4.1).
+        """Wait up to one session timeout for the node of an earlier process to go; raise NodeExistsError if it stays (metadata.md 4.1).
 
         The payload of a node that belongs to this store's own session is left as it is.
         """
@@ -328,7 +330,7 @@ class ZooKeeperStore:
         return self._children(f"{self._root}/cookies")
 
     def initialize_cluster(self, *, new: bool = False) -> str:
-        """One transaction makes root, available, available/readonly and INSTANCEID, then LAYOUT follows (metadata.md 1.2)."""
+        """Make root, available, available/readonly and INSTANCEID in one transaction, then LAYOUT (metadata.md 1.2)."""
         if new:
             self._cluster.check_free()
         mine = str(uuid.uuid4())
@@ -337,7 +339,7 @@ class ZooKeeperStore:
             try:
                 self._create_cluster(mine)
             except (NodeExistsError, MetadataOutcomeUnknownError):
-                pass  # somebody was faster, or it was this call: INSTANCEID tells
+                pass  # somebody else was faster, or it was this call, which INSTANCEID tells
             except NoNodeError:
                 self._make_parents(self._root)
             if time.monotonic() > deadline:
@@ -355,7 +357,7 @@ class ZooKeeperStore:
         return self._link.connected
 
     def close(self) -> None:
-        """Ends the session, and with it the registrations. Repeating it does nothing, nor does it in a forked child."""
+        """End the session, and with it the registrations. Repeating this has no effect, nor has a call in a forked child."""
         if not self._link.home.is_here or is_ending():
             return
         self._close(STOP_S)
@@ -368,7 +370,7 @@ class ZooKeeperStore:
     # cluster ---------------------------------------------------------------------------------------------------------
 
     def _manager(self) -> str:
-        """Ledger manager of the cluster. LAYOUT is read until it exists; without it the default holds (metadata.md 1.3)."""
+        """Return the ledger manager of the cluster. LAYOUT is read until it exists; without it the default holds (metadata.md 1.3)."""
         if self._layout is None:
             try:
                 stored = paths.manager_of_layout(self._get(f"{self._root}/LAYOUT").data)
@@ -435,10 +437,11 @@ class ZooKeeperStore:
             try:
                 self._remove(f"{parent}/{name}", 0)
             except MetadataError:
-                return  # only tidiness is lost
+                return  # some nodes are left over, which does no harm
 
     def _sequence(self, directory: str) -> int | None:
-        """Counter of a new ephemeral sequential child of ``directory``, which is deleted again; None if the counter overflowed."""
+        """Return the counter of a new ephemeral sequential child of ``directory``, which is deleted again; None if the counter
+        overflowed."""
         while True:
             try:
                 made = self._read("create", f"{directory}/ID-", b"", ephemeral=True, sequence=True)
@@ -447,7 +450,8 @@ class ZooKeeperStore:
                 if directory == self._root:
                     raise
                 self._ensure(directory)
-        self._link.aside(lambda: self._link.client.delete_async(made))  # nobody waits for it: the node goes with the session at the latest
+        # nobody waits for this, because the node goes with the session at the latest
+        self._link.aside(lambda: self._link.client.delete_async(made))
         return paths.sequence_number(made.rpartition("/")[2])
 
     # paths -----------------------------------------------------------------------------------------------------------
@@ -487,7 +491,7 @@ class ZooKeeperStore:
         return self._read("exists", path) is not None
 
     def _created(self, path: str) -> int | None:
-        """The transaction that made a node; None if there is none."""
+        """Return the transaction that made a node; None if there is none."""
         stat = self._read("exists", path)
         return None if stat is None else int(stat.czxid)
 
@@ -498,7 +502,8 @@ class ZooKeeperStore:
             return []
 
     def _create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
-        """Leaf first; its parents only when they are missing, again and again because another process may prune them (metadata.md 2.4)."""
+        """Create the leaf first, and its parents only when they are missing, again and again because another process may prune them
+        (metadata.md 2.4)."""
         data = paths.check_value(data, path)
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -519,10 +524,10 @@ class ZooKeeperStore:
             try:
                 self._ensure(parent)
             except NoNodeError:
-                return  # pruned meanwhile: the caller's loop starts over
+                return  # they were pruned meanwhile, so the caller's loop starts over
 
     def _ensure(self, path: str) -> None:
-        """An empty persistent node at ``path``; repeated like a read because making it twice is harmless."""
+        """Make an empty persistent node at ``path``. This is repeated like a read, because making it twice is harmless."""
         try:
             self._read("create", path, b"")
         except NodeExistsError:
@@ -535,7 +540,7 @@ class ZooKeeperStore:
             pass
 
     def _prune(self, path: str) -> None:
-        """Deletes empty parents below the root; stops silently at the first that is not (metadata.md 2.4)."""
+        """Delete empty parents below the root; stop silently at the first that is not empty (metadata.md 2.4)."""
         parent = path.rpartition("/")[0]
         while len(parent) > len(self._root):
             try:
@@ -545,11 +550,11 @@ class ZooKeeperStore:
             parent = parent.rpartition("/")[0]
 
     def _write(self, operation: str, path: str, *arguments: Any) -> Any:
-        """Sent once; a lost answer is MetadataOutcomeUnknownError."""
+        """Send a write once; a lost answer is MetadataOutcomeUnknownError."""
         return self._link.call(lambda: getattr(self._link.client, f"{operation}_async")(path, *arguments), self._timeout_s, path)
 
     def _read(self, operation: str, path: str, *arguments: Any, timeout_s: float | None = None, **options: Any) -> Any:
-        """Repeated after a lost answer until the deadline, then MetadataUnavailableError."""
+        """Send a read, and repeat it after a lost answer until the deadline, then raise MetadataUnavailableError."""
         timeout_s = timeout_s or self._timeout_s
         deadline = time.monotonic() + timeout_s
         send = getattr(self._link.client, f"{operation}_async")
@@ -563,7 +568,8 @@ class ZooKeeperStore:
                 time.sleep(PAUSE_S)
 
     def _read_together(self, asked: Sequence[tuple[str, str]]) -> list[Any]:
-        """Reads (operation, path) that go out together; answers in their order, or the MetadataError of one in its place. As ``_read``."""
+        """Send the reads (operation, path) together. Return the answers in their order, with a MetadataError in place of the answer of one
+        that failed. Repeats as ``_read`` does."""
         deadline = time.monotonic() + self._timeout_s
         client = self._link.client
         sends = [(partial(getattr(client, f"{operation}_async"), path), path) for operation, path in asked]
@@ -640,5 +646,6 @@ def _versioned(answer: Any) -> Versioned:
 
 
 def _since_boot_s() -> float:
-    """Goes on while the machine sleeps, unlike Linux's monotonic clock; other systems have only that one."""
+    """Return the seconds since boot, which go on while the machine sleeps. Linux's monotonic clock does not; other systems have only that
+    one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

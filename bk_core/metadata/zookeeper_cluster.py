@@ -27,7 +27,7 @@ from bk_core.protocol.log.stored_json import loads
 if TYPE_CHECKING:
     from bk_core.metadata.store import Version
 
-_LOOKED_AT_MAX = 200  # nodes, in the search for a cluster that may have been meant
+_LOOKED_AT_MAX = 200  # nodes, in the search for another cluster that the user may have meant
 _TOLD_MAX = 5
 
 
@@ -46,7 +46,7 @@ class Nodes(Protocol):
 
 
 class ClusterAtRoot:
-    """``cluster_id`` and ``check`` as MetadataStore says."""
+    """The identity of a cluster: ``cluster_id`` and ``check`` are those of MetadataStore."""
 
     def __init__(self, nodes: Nodes, hosts: str) -> None:
         self._nodes = nodes
@@ -60,13 +60,14 @@ class ClusterAtRoot:
         return self._checked(self._identity(self._root))
 
     def questions(self) -> list[tuple[str, str]]:
-        """The requests that tell which cluster this is, as (operation, path), for one round trip unless an old cluster is new to us."""
+        """Return the requests that tell which cluster this is, as (operation, path). One round trip is enough unless it is an old cluster
+        that we do not know."""
         by_root = self._first is not None and self._first.startswith(BY_ROOT)
         more = [("exists", f"{self._root}/LAYOUT"), ("exists", self._root)] if by_root else []
         return [("get", f"{self._root}/INSTANCEID"), *more]
 
     def cluster_id_of(self, answers: Sequence[Any]) -> str:
-        """``cluster_id`` by the answers to ``questions``, each a value or an error."""
+        """Return ``cluster_id`` by the answers to ``questions``, each a value or an error."""
         for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, NoNodeError):
                 raise answer
@@ -87,8 +88,9 @@ class ClusterAtRoot:
         return found
 
     def check_unchanged(self) -> None:
-        """OWN-10: before a ledger is made, changed or deleted. Ids and versions begin anew in another cluster, so those that this client
-        knows from before may be somebody else's there. One read; none before this client first asked which cluster this is."""
+        """Check, before a ledger is made, changed or deleted, that the cluster is the same (OWN-10). Ids and versions begin anew in another
+        cluster, so those that this client knows from before may be somebody else's there. This costs one read, and none before this client
+        first asked which cluster this is."""
         if self._first is not None:
             self.cluster_id()
 
@@ -100,7 +102,7 @@ class ClusterAtRoot:
             raise NoClusterError(f"the cluster at {self._root} has lost its LAYOUT; restore the metadata store before anything else")
 
     def check_free(self) -> None:
-        """OWN-13: before a new cluster is made here. ClusterExistsError."""
+        """Raise ClusterExistsError if a new cluster cannot be made here (OWN-13)."""
         if self._nodes._exists(self._root):
             found = self._identity(self._root)
             what = "it is no cluster, but not empty ground either" if found is None else f"it is the cluster {found}"
@@ -115,7 +117,8 @@ class ClusterAtRoot:
         return next((root for root in clusters_near(self._nodes, self._root) if self._identity(root) == cluster_id), None)
 
     def _identity(self, root: str) -> str | None:
-        """INSTANCEID; where there is none but a LAYOUT, when the root was made: old clusters never got an INSTANCEID."""
+        """Return INSTANCEID or, where there is a LAYOUT without one, the transaction that made the root, because old clusters never got an
+        INSTANCEID."""
         try:
             stored = _text(self._nodes._get(f"{root}/INSTANCEID").data)
         except NoNodeError:
@@ -142,7 +145,8 @@ def _text(data: bytes | None) -> str:
 
 
 def clusters_near(nodes: Nodes, root: str) -> Iterator[str]:
-    """Roots of clusters below ``root``, beside and above it, and two levels below those. Never ``root``. Looks at 200 nodes at most."""
+    """Yield the roots of clusters below ``root``, beside and above it, and two levels below those, but never ``root``. Looks at 200 nodes
+    at most."""
     left = _LOOKED_AT_MAX
     above = [root[: i or 1] for i in range(len(root) - 1, -1, -1) if root[i] == "/"]
     wanted, seen = [(root, 1), *((path, 2) for path in above)], {root}
@@ -161,11 +165,11 @@ def clusters_near(nodes: Nodes, root: str) -> Iterator[str]:
 
 
 class LogRoot:
-    """The place of a cluster's logs (OWN-8): the one that its own node, ``<ledgers root>-logs``, tells, that node, or the old place
-    ``bk-logs``.
+    """The place of a cluster's logs (OWN-8). Its own node, ``<ledgers root>-logs``, tells if that node or the old place ``bk-logs`` is
+    used.
 
-    The node is made once, by whoever writes about logs first; that is the whole decision. Before it is made, readers look where a
-    writer would write.
+    The first process that writes about logs makes the node once; that is the whole decision. Before it is made, readers look where a writer
+    would write.
     """
 
     def __init__(self, nodes: Nodes, chosen: str | None, own: str, old: str) -> None:
@@ -185,7 +189,7 @@ class LogRoot:
     def _find(self, writing: bool) -> str:
         said = self._said()
         if said is None:
-            if not (self._old_was_used and not writing):  # who only reads looks at the old logs once, not at every read
+            if not (self._old_was_used and not writing):  # a reader looks at the old logs once, not at every read
                 self._old_was_used = self._old_is_used()
             found = self._old if self._old_was_used else self._own
             if not writing:
@@ -193,7 +197,7 @@ class LogRoot:
             try:
                 self._nodes._create_with_parents(self._own, b"" if found == self._own else json.dumps({"logRoot": found}).encode())
                 said = found
-            except NodeExistsError:  # somebody was faster, or it was this call's first try
+            except NodeExistsError:  # somebody else was faster, or it was this call's first try
                 said = self._said() or self._own
         self._decided = said
         return said
@@ -208,13 +212,14 @@ class LogRoot:
             raise MetadataFormatError(f"{self._own} does not tell where the logs of {self._nodes._root} lie: {error}") from None
 
     def _old_is_used(self) -> bool:
-        """True if an older program has kept logs of this very cluster at the old place, which clusters shared."""
+        """Return True if an older program has kept logs of this very cluster at the old place, which clusters shared."""
         names = self._nodes._children(f"{self._old}/logs")
         here = self._nodes.cluster_id() if names else ""
         return any(self._claim(name, here) is not Claim.FOREIGN for name in names)
 
     def others(self) -> tuple[str, ...] | None:
-        """None unless the root was chosen by hand and does not exist; then the roots of logs beside it and beside the ledgers root."""
+        """Return None unless the root was chosen by hand and does not exist; then return the roots of logs beside it and beside the ledgers
+        root."""
         if self._chosen is None or self._nodes._exists(self._chosen):
             return None
         above = sorted({root.rpartition("/")[0] or "/" for root in (self._chosen, self._own)})
@@ -222,7 +227,8 @@ class LogRoot:
         return tuple(root for root in beside[:_LOOKED_AT_MAX] if self._nodes._exists(f"{root}/logs"))
 
     def elsewhere(self, name: str) -> str | None:
-        """The old place, if there is a log of this name that may be this cluster's though the cluster does not keep its logs there."""
+        """Return the old place if there is a log of this name that may be this cluster's although the cluster does not keep its
+        logs there."""
         with self._lock:
             if self._decided != self._own or not self._nodes._exists(f"{self._old}/logs/{name}"):
                 return None

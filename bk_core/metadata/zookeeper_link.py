@@ -1,4 +1,4 @@
-"""The way to ZooKeeper: kazoo's client on threads of ours, the states of its session, and its errors as this project's."""
+"""The connection to ZooKeeper: kazoo's client on threads of ours, the states of its session, and its errors as this project's."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ _LOST = (
 )
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0, "max_jitter": 0.2}
 STOP_S = 15.0
-_FIRST_LOOK_S = 0.3  # a server that is there gives a session in a fraction of it
+_FIRST_LOOK_S = 0.3  # an existing server gives a session in a fraction of this
 _LOOK_S = 1.5
-KNOWN_ADDRESS_S = 1.0  # so long the store is waited for about a bookie whose address was known
+KNOWN_ADDRESS_S = 1.0  # the wait for the store about a bookie whose address was known
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, which are threads of ours, and end with the process, after everything that the program has given to ``atexit``.
+    """kazoo's threads. They are threads of ours, and end with the process after everything that the program has given to ``atexit``.
 
-    kazoo itself waits for the answer to a request for a session as long as the session may last; here it waits as SES-12 says.
+    kazoo itself waits for the answer to a request for a session as long as the session may last; this handler waits as SES-12 says.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._welcome = Welcome()
-        self._new: Any = None  # the connection on which nothing has come yet
+        self._new: Any = None  # the connection on which no answer has come yet
 
     def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def run() -> None:
@@ -88,8 +88,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 class Link:
     """The kazoo client with deadlines and with this project's errors.
 
-    A thread of its own speaks to kazoo. Whoever calls waits where an interrupt does no harm: struck in the middle of one of its functions,
-    kazoo would send every later request one request late, or keep a lock that its own thread needs.
+    A thread of its own speaks to kazoo, and callers wait where an interrupt does no harm. An interrupt in the middle of one of kazoo's
+    functions would make it send every later request one request late, or keep a lock that its own thread needs.
     """
 
     def __init__(self, hosts: str, session_timeout_s: float, on_connection: Callable[[bool], None]) -> None:
@@ -108,7 +108,7 @@ class Link:
         self.client.add_listener(self._on_state)
 
     def start(self, timeout_s: float, patient: bool) -> None:
-        """The first connection. SES-11: without ``patient`` it is given up at once where waiting does not help."""
+        """Connect for the first time. Without ``patient`` it is given up at once where waiting does not help (SES-11)."""
         begun = time.monotonic()
         self._speaker.call(self.client.start_async).result(timeout_s)
         found: list[Found] = []
@@ -119,15 +119,15 @@ class Link:
         self._await_connection(max(0.0, begun + timeout_s - time.monotonic()), begun, found)
 
     def call(self, send: Callable[[], Any], timeout_s: float, path: str = "") -> Any:
-        """Result of the asynchronous kazoo call that ``send`` makes."""
+        """Return the result of the asynchronous kazoo call that ``send`` makes."""
         (answer,) = self.call_all([(send, path)], timeout_s)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def call_all(self, asked: Sequence[tuple[Callable[[], Any], str]], timeout_s: float) -> list[Any]:
-        """Results of asynchronous kazoo calls, each about a path, that go out together and in this order: one round trip. In place of a
-        result there is the error of its call. ClientClosedError; MetadataUnavailableError without a connection."""
+        """Return the results of asynchronous kazoo calls, each about a path, that are sent together and in this order, in one round trip. A
+        call that failed has its error in place of a result. Raises ClientClosedError, and MetadataUnavailableError without a connection."""
         self.home.check("metadata store")
         deadline = time.monotonic() + timeout_s
         self._await_connection(timeout_s)
@@ -148,12 +148,12 @@ class Link:
             return told
 
     def aside(self, send: Callable[[], Any]) -> None:
-        """Send what nobody waits for."""
+        """Send a request of which nobody awaits the outcome."""
         self._speaker.submit(lambda: _ask(send, SafeFuture()))
 
     def close(self, wait_s: float) -> None:
-        """May be called again. Waits for kazoo to say good-bye, and for the thread that speaks to it to end, ``wait_s`` seconds at most;
-        on that very thread for nothing."""
+        """Close the client; this may be called again. Waits ``wait_s`` seconds at most for kazoo to say good-bye, and for the thread that
+        speaks to it to end. On that very thread it does not wait."""
         deadline = time.monotonic() + wait_s
         with self._condition:
             self._closed = True
@@ -169,12 +169,12 @@ class Link:
         try:
             self.client.stop()
             self.client.close()
-        except Exception as error:  # kazoo's own shutdown races; the session then ends by its timeout
+        except Exception as error:  # kazoo's own shutdown has races, and the session then ends by its timeout
             _LOG.warning("ZooKeeper client did not stop cleanly: %s", type(error).__name__)
 
     def _await_connection(self, timeout_s: float, begun: float | None = None, found: Sequence[Found] = ()) -> None:
-        """``begun``: since when the caller waits, if longer. Of a long wait the end is a look at what is the matter (SES-11); ``found`` is
-        what an earlier one has found."""
+        """Wait for a connection. ``begun`` is the time since which the caller waits, if longer. A long wait ends with a look at the causes
+        (SES-11); ``found`` is the result of an earlier look."""
         begun = time.monotonic() if begun is None else begun
         deadline = time.monotonic() + timeout_s
         look_s = min(_LOOK_S, timeout_s / 2) if timeout_s > KNOWN_ADDRESS_S else 0.0
@@ -185,7 +185,7 @@ class Link:
             raise MetadataUnavailableError(told(self._hosts, time.monotonic() - begun, found))
 
     def _wait_connected(self, timeout_s: float) -> bool:
-        """ClientClosedError if the store is closed meanwhile."""
+        """Return True if there is a connection in time. Raises ClientClosedError if the store is closed meanwhile."""
         with self._condition:
             self._condition.wait_for(lambda: self.connected or self._closed, max(0.0, timeout_s))
             if self._closed:
@@ -203,7 +203,7 @@ class Link:
 
 
 def _ask(send: Callable[[], Any], answer: SafeFuture[Any]) -> None:
-    """On the thread that speaks to kazoo; the answer comes on one of kazoo's."""
+    """Make the call on the thread that speaks to kazoo; the answer comes on one of kazoo's."""
 
     def settle(asked: Any) -> None:
         if asked.successful():

@@ -1,4 +1,4 @@
-"""The log records of the ZooKeeper client itself: none by default, because the store says what they mean (SES-8).
+"""The log records of the ZooKeeper client itself. By default there are none, because the store reports the same events (SES-8).
 
 While there is no server kazoo warns at every attempt, about once a second for as long as the process lives.
 """
@@ -23,5 +23,5 @@ _FILTER = _OnlyForDebugging()
 def quiet_logger() -> logging.Logger:
     """The logger of this package's own ZooKeeper clients; kazoo's ``kazoo.client`` stays as the program set it."""
     logger = logging.getLogger(NAME)
-    logger.addFilter(_FILTER)  # once: a filter that is there is not added again
+    logger.addFilter(_FILTER)  # a filter that is there already is not added again
     return logger

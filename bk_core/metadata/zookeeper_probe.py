@@ -1,4 +1,4 @@
-"""A look at the addresses of a ZooKeeper that gives no session: what is the matter with each (SES-11)."""
+"""Looks at the addresses of a ZooKeeper that gives no session, to find the problem of each (SES-11)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANSWER_MAX = 64
 
 
 def split_hosts(hosts: str) -> list[tuple[str, int]]:
-    """Host and port of each; InvalidArgumentError for what cannot be one."""
+    """Return host and port of each. Raises InvalidArgumentError for text that cannot be one."""
     return [_split(one) for one in hosts.split(",") if one]
 
 
@@ -34,7 +34,8 @@ def _split(text: str) -> tuple[str, int]:
 
 
 def look(hosts: str, timeout_s: float) -> list[Found]:
-    """All addresses at a time, each on a thread of its own: a name server that hangs keeps nobody. One of no answer in time is SILENT."""
+    """Look at all addresses at the same time, each on a thread of its own, so that a name server that hangs delays no other. One without an
+    answer in time is SILENT."""
     addresses = split_hosts(hosts)
     found: dict[int, Found] = {}
     arrived = threading.Condition()
@@ -49,7 +50,7 @@ def look(hosts: str, timeout_s: float) -> list[Found]:
     for index, (host, port) in enumerate(addresses):
         try:
             threading.Thread(target=probe, args=(index, host, port), name=f"bk-zookeeper-look-{host}", daemon=True).start()
-        except RuntimeError as error:  # no more threads
+        except RuntimeError as error:  # no more threads can be started
             found[index] = Found(_name(host, port), Reach.UNREACHABLE, str(error))
     with arrived:
         arrived.wait_for(lambda: len(found) == len(addresses), timeout_s)
@@ -67,7 +68,7 @@ def _probe(host: str, port: int, timeout_s: float) -> Found:
     except (OSError, UnicodeError) as error:
         return Found(name, Reach.UNKNOWN_HOST, getattr(error, "strerror", None) or str(error))
     results = [_talk(name, family, target, deadline) for family, _, _, _, target in targets]
-    refused = [one for one in results if one.reach is Reach.REFUSED]  # of a host with several addresses one may say more
+    refused = [one for one in results if one.reach is Reach.REFUSED]  # if a host has several addresses, one may tell more than another
     return next((one for one in results if one not in refused), results[0])
 
 
@@ -97,7 +98,7 @@ def _ask(connection: socket.socket, deadline: float) -> Reach:
 
 
 def _received(connection: socket.socket, until: float) -> bytes | None:
-    """None if nothing came in time; b"" if the connection ended."""
+    """Return the bytes received, None if nothing came in time, b"" if the connection ended."""
     connection.settimeout(max(0.05, until - time.monotonic()))
     try:
         return connection.recv(_ANSWER_MAX)

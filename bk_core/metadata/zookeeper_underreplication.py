@@ -48,7 +48,7 @@ class ZooKeeperUnderreplication:
         yield from sorted(ledger_id for name in names if (ledger_id := nodes.ledger_of_leaf(name)) is not None)
 
     def mark(self, ledger_id: int, replicas: Iterable[BookieId], created_ms: int) -> None:
-        """Created, or merged into what is there at the version read (metadata.md 1.4)."""
+        """Create the mark, or merge it into the existing one at the version read (metadata.md 1.4)."""
         wanted = tuple(replicas)
         path = f"{self._root}/{nodes.mark_path(ledger_id)}"
         for _ in range(_TRIES_MAX):
@@ -68,7 +68,7 @@ class ZooKeeperUnderreplication:
         raise MetadataError(f"the mark of ledger {ledger_id} changes faster than it can be written")
 
     def unmark(self, mark: Mark) -> bool:
-        """Deletes the leaf at the version it had when it was read, then its empty directories, at most four."""
+        """Delete the leaf at the version it had when it was read, then its empty directories, at most four."""
         path = f"{self._root}/{nodes.mark_path(mark.ledger_id)}"
         try:
             self._store._remove(path, mark.version)
@@ -79,7 +79,7 @@ class ZooKeeperUnderreplication:
             try:
                 self._store._write("delete", path, _ANY_VERSION)
             except MetadataError:
-                break  # not empty, or somebody else was faster
+                break  # it is not empty, or another process was faster
         return True
 
     # locks -----------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class ZooKeeperUnderreplication:
         return _Lock(self, ledger_id) if taken else None
 
     def _create_lock(self, path: str, data: bytes) -> bool:
-        """An ephemeral node. One of this session's own that nobody holds is left from an answer that was lost."""
+        """Create an ephemeral node and return True. A node of this session that nobody holds is left from an answer that was lost."""
         for _ in range(_TRIES_MAX):
             try:
                 self._store._write("create", path, data, None, True)
@@ -108,7 +108,7 @@ class ZooKeeperUnderreplication:
             except NodeExistsError:
                 return self._is_mine(path)
             except MetadataOutcomeUnknownError:
-                continue  # created or not, the next attempt finds out
+                continue  # created or not, which the next attempt finds out
         raise MetadataError(f"the lock {path} could not be made")
 
     def lock_holder(self, ledger_id: int) -> str | None:
@@ -123,7 +123,7 @@ class ZooKeeperUnderreplication:
         return held and self._is_mine(f"{self._root}/{nodes.lock_path(ledger_id)}")
 
     def release(self, ledger_id: int) -> None:
-        """Deletes the node if it is still this session's. What fails here goes with the session."""
+        """Delete the node if it is still this session's. If that fails, the node goes with the session."""
         with self._guard:
             if ledger_id not in self._held:
                 return

@@ -1,7 +1,7 @@
-"""Watches of a ZooKeeperStore and registrations of bookies, and the one thread that looks after them, the keeper.
+"""Watches of a ZooKeeperStore and registrations of bookies, and the keeper, the one thread that looks after them.
 
-Everything that may have changed is put on its queue: by a watch that fired, and by each new connection, because watches do not outlive
-one. It then looks at the server and compares.
+Everything that may have changed is put on its queue, by a watch that fired and by each new connection, because watches do not outlive one.
+The keeper then looks at the server and compares.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Charge(Protocol):
     """Something that the keeper looks after."""
 
     def look(self) -> None:
-        """Compare with the server and act. A MetadataError means: look again soon."""
+        """Compare with the server and act. After a MetadataError the keeper looks again soon."""
 
 
 class Keeper:
@@ -54,7 +54,7 @@ class Keeper:
     def __init__(self) -> None:
         self.home = Home()
         self._queue: SimpleQueue[Charge | None] = SimpleQueue()
-        self._charges: dict[int, Charge] = {}  # by their identity: there may be thousands
+        self._charges: dict[int, Charge] = {}  # by their identity, because there may be thousands
         self._lock = RLock()
         self._closed = False
         self._thread: Thread | None = None
@@ -102,7 +102,7 @@ class Keeper:
             if charge is None:
                 return
             with self._lock:
-                known = id(charge) in self._charges  # which keeps it, so that nobody else has this identity
+                known = id(charge) in self._charges  # ``_charges`` keeps the charge, so that no other object gets its identity
             if known and not self._looked(charge) and charge not in again:
                 again.append(charge)
 
@@ -120,10 +120,10 @@ class Keeper:
 
 
 class Arms:
-    """The callbacks that the ZooKeeper client is given: one function per node, however often that is watched.
+    """The callbacks that the ZooKeeper client gets: one function per node, however often that is watched.
 
-    kazoo keeps a function until the node changes or the connection is lost, because a watch cannot be taken back alone. So what it keeps
-    must not keep a cancelled watch alive, and with it all that its callback knows.
+    kazoo keeps a function until the node changes or the connection is lost, because a single watch cannot be taken back. So the function
+    must not keep a cancelled watch alive, and with it everything that its callback refers to.
     """
 
     def __init__(self, keeper: Keeper) -> None:
@@ -132,7 +132,7 @@ class Arms:
         self._of_path: dict[str, tuple[Arm, list[Charge]]] = {}
 
     def enter(self, path: str, charge: Charge) -> Arm:
-        """The function of this node, which has the keeper look at ``charge`` until ``leave``."""
+        """Return the function of this node, which has the keeper look at ``charge`` until ``leave``."""
         with self._lock:
             if path not in self._of_path:
                 self._of_path[path] = (partial(self._fired, path), [])
@@ -148,14 +148,14 @@ class Arms:
     def _fired(self, path: str, _event: Any) -> None:
         with self._lock:
             charges = list(self._of_path[path][1]) if path in self._of_path else []
-            if not charges:  # kazoo has forgotten this function, and nobody arms it again
+            if not charges:  # kazoo has forgotten this function, and will not call it again
                 self._of_path.pop(path, None)
         for charge in charges:
             self._keeper.look_at(charge)
 
 
 class _KeptWatch(ABC):
-    """One that the keeper looks at when an event came, until it is cancelled."""
+    """A watch that the keeper looks at when an event came, until it is cancelled."""
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
@@ -175,7 +175,7 @@ class _KeptWatch(ABC):
 
 
 class NodeWatch(_KeptWatch):
-    """Calls back when the node's last change is another one than at the last look."""
+    """Calls back when the node's last change differs from that at the last look."""
 
     def __init__(self, keeper: Keeper, arms: Arms, path: str, stamp_of: Callable[[str, Arm], Stamp], callback: Callable[[], None]) -> None:
         super().__init__(keeper)
@@ -188,7 +188,7 @@ class NodeWatch(_KeptWatch):
     def start(self) -> None:
         self._seen = self._stamp_of(self._path, self._arm)
         self._ready.set()
-        self._keeper.look_at(self)  # a connection lost meanwhile has already been told to the keeper, which then saw no stamp
+        self._keeper.look_at(self)  # the keeper may have heard of a lost connection before, and then saw no stamp
 
     def look(self) -> None:
         if self._cancelled or not self._ready.is_set():
@@ -203,11 +203,11 @@ class NodeWatch(_KeptWatch):
         super().cancel()
         if self._keeper.home.is_here:
             self._arms.leave(self._path, self)
-        self._callback = None  # the keeper may hold this for a while, and must not hold who watched
+        self._callback = None  # the keeper may hold this object for a while, and must not hold the watcher
 
 
 class BookiesWatch(_KeptWatch):
-    """Calls back at once, then whenever the registered bookies are others than at the last call."""
+    """Calls back at once, then whenever the registered bookies differ from those at the last call."""
 
     def __init__(
         self, keeper: Keeper, probe: Callable[[Callable[[Any], None] | None], BookieView], callback: Callable[[BookieView], None]
@@ -239,7 +239,7 @@ class BookiesWatch(_KeptWatch):
 
 
 class NodeRegistration:
-    """Ephemeral node of one bookie. The keeper makes it again whenever it is gone while this object is open."""
+    """The ephemeral node of one bookie. The keeper makes it again whenever it is gone while this object is open."""
 
     def __init__(self, store: ZooKeeperStore, bookie_id: BookieId, payload: bytes, readonly: bool) -> None:
         self.bookie_id = bookie_id
@@ -267,7 +267,7 @@ class NodeRegistration:
         self._store._keeper.look_at(self)
 
     def set_readonly(self, readonly: bool) -> None:
-        """The new node first, then the old one goes (metadata.md 4.1). What fails here is finished by the keeper."""
+        """Make the new node, then delete the old one (metadata.md 4.1). If that fails, the keeper finishes it."""
         with self._lock:
             self._readonly = readonly
             try:
@@ -276,7 +276,7 @@ class NodeRegistration:
                 self._store._keeper.look_at(self)
 
     def close(self) -> None:
-        """Removes the node. Raises MetadataUnavailableError or MetadataOutcomeUnknownError; it then goes with the session."""
+        """Remove the node. Raises MetadataUnavailableError or MetadataOutcomeUnknownError; the node then goes with the session."""
         with self._lock:
             if self._closed:
                 return
@@ -291,12 +291,12 @@ class NodeRegistration:
                 self._apply()
 
     def _apply(self) -> None:
-        """Exactly one node, owned by this session. NodeExistsError while another session's is in the way."""
+        """Keep exactly one node, owned by this session. Raises NodeExistsError while another session's is in the way."""
         path = self._store._registration_path(self.bookie_id, self._readonly)
         owner = self._owner(path)
         if owner is None:
             self._create(path)
-            owner = self._owner(path)  # sets the watch that notices its loss
+            owner = self._owner(path)  # this sets the watch that notices the loss of the node
         if owner != self._store._session_id():
             raise NodeExistsError(f"bookie {self.bookie_id} is registered by another process", bookie=self.bookie_id)
         self._withdraw(not self._readonly)
@@ -306,7 +306,7 @@ class NodeRegistration:
         try:
             self._store._link.call(lambda: client.create_async(path, self._payload, ephemeral=True), self._store._timeout_s, path)
         except NodeExistsError:
-            pass  # whose it is, the caller looks at
+            pass  # the caller looks at its owner
         except NoNodeError:
             available = f"{self._store._root}/available"
             if not self._readonly or not self._store._exists(available):
