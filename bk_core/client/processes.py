@@ -1,4 +1,4 @@
-"""What this process can find out about itself and about other processes of its host; protocol/log/vanished.py draws the conclusions."""
+"""Facts about this process and about other processes of its host; protocol/log/vanished.py draws the conclusions."""
 
 from __future__ import annotations
 

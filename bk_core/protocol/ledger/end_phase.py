@@ -15,8 +15,8 @@ from bk_core.protocol.wire.messages import ReadResponse, Status
 
 
 class EndPhase:
-    """The last questions of a recovery before it closes the ledger. ``end`` is the first missing entry. ``length`` is None until it is known
-    (RC-16). Without a ``barrier_lac`` there is no barrier (RC-11a)."""
+    """The last questions of a recovery before it closes the ledger. ``end`` is the first missing entry. ``length`` is None until it is
+    known (RC-16). Without a ``barrier_lac`` there is no barrier (RC-11a)."""
 
     def __init__(
         self,
