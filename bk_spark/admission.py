@@ -1,8 +1,8 @@
-"""The part of what waits that a micro-batch takes: rows, bytes, least rows and delay together. Pure.
+"""Decides how much of the waiting rows a micro-batch takes: rows, bytes, least rows and delay hold together. Pure.
 
 Spark knows no composite limit (spark-connectors.md 5.7), so the conjunction is made here. Several logs share a limit as Kafka's topics do,
-in proportion to what waits in each, but exactly: shares add up to the limit, and no log that waits is starved, because each gets a row
-while there are enough, and else they take turns.
+in proportion to what waits in each, but exactly: shares add up to the limit, and no log is starved, because each gets a row while there are
+enough, and otherwise they take turns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Backlog:
     end: Position
 
     def waiting(self) -> tuple[int, int]:
-        """(rows, bytes), never negative."""
+        """Return (rows, bytes), which are never negative."""
         return self.between(self.start, self.end)
 
     def between(self, first: Position, after: Position) -> tuple[int, int]:
@@ -40,7 +40,7 @@ class Backlog:
         return max(0, rows - rows_before), max(0, size - size_before)
 
     def reach(self, start: Position, rows: int | None, size: int | None) -> Position:
-        """The farthest position with at most ``rows`` rows and ``size`` bytes behind ``start``; ``start`` if nothing fits."""
+        """Return the farthest position with at most ``rows`` rows and ``size`` bytes behind ``start``; ``start`` if nothing fits."""
         if start >= self.end or rows == 0:
             return start
         left = self.between(start, self.end)
@@ -51,7 +51,7 @@ class Backlog:
         return there if _fits(taken[0], rows) and _fits(taken[1], size) else start
 
     def step(self, start: Position, rows: int | None, size: int | None) -> Position:
-        """The same, but at least one row: one that is larger than the limit must not stop a stream for ever."""
+        """Return the same, but at least one row, because a row that is larger than the limit must not stop a stream for ever."""
         return min(self.end, self.view.position_at_rows(start, rows, size))
 
 
@@ -60,10 +60,10 @@ def _fits(amount: int, limit: int | None) -> bool:
 
 
 def admit(backlogs: Sequence[Backlog], rows: int | None, size: int | None, turn: int) -> list[Position]:
-    """The end of each log's part of the next batch. ``turn`` counts triggers: who comes first changes with it.
+    """Return the end of each log's part of the next batch. ``turn`` counts triggers, and changes which log comes first.
 
     Rows are exact: if ``rows`` wait and the bytes allow it, just so many are taken. Bytes are never more than ``size``, except when a
-    single row is larger. What one log leaves of its share, because it has no more or its next row does not fit, the others get.
+    single row is larger. If a log leaves some of its share, because it has no more or its next row does not fit, the others get it.
     """
     if rows is None and size is None:
         return [backlog.end for backlog in backlogs]
@@ -108,7 +108,7 @@ def share(total: int, waiting: Sequence[int], turn: int) -> list[int]:
 
 
 def _order(indices: Sequence[int], turn: int) -> list[int]:
-    """Rotated, so that each comes first in its turn."""
+    """Return the indices rotated, so that each comes first in its turn."""
     start = turn % len(indices) if indices else 0
     return [*indices[start:], *indices[:start]]
 
@@ -123,11 +123,11 @@ class Delay:
     last_batch_ms: int | None = None
 
     def holds(self, rows: int, at_ms: int) -> bool:
-        """True if a batch with ``rows`` waiting rows must wait at ``at_ms`` (a monotonic clock)."""
+        """Return True if a batch with ``rows`` waiting rows must wait at ``at_ms`` (a monotonic clock)."""
         if self.min_rows is None or self.last_batch_ms is None or rows >= self.min_rows:
             return False
         return at_ms - self.last_batch_ms < self.max_delay_ms
 
     def went(self, at_ms: int) -> None:
-        """A batch was let through."""
+        """Note that a batch was let through."""
         self.last_batch_ms = at_ms

@@ -1,4 +1,4 @@
-"""The place of a batch in its log: behind the one before it, to be left out as a replay, or behind something that is lost."""
+"""Decides where a batch belongs in its log: behind the one before it, nowhere because it is a replay, or behind something that is lost."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _log = logging.getLogger("bk_spark.commit")
 class Batch:
     """The batch that is committed.
 
-    ``owner``: the query or one-shot write whose ledgers they are. ``mark`` (id, batch id) makes it exactly once; None appends even if Spark
-    repeats it (exactlyOnce=false). ``number``: of a stream's batch, None for other writes.
+    ``owner`` is the query or one-shot write that owns its ledgers. ``mark`` (id, batch id) makes it exactly once; with None it is appended
+    even if Spark repeats it (exactlyOnce=false). ``number`` is that of a stream's batch, None for other writes.
     """
 
     owner: str
@@ -28,10 +28,10 @@ class Batch:
 
 
 class BatchOrder:
-    """One batch and one log. ``rows`` and ``size``: of what was written for it, in payload bytes.
+    """One batch and one log. ``rows`` and ``size`` count what was written for it, the size in payload bytes.
 
-    ``follows``: a log that a stream names gets each of its batches, so one behind the first finds the mark of the one before. Logs that
-    rows are routed to may be new at any batch, and a batch that replaces all of a log misses none.
+    ``follows`` is True for a log that a stream names: it gets each batch, so one behind the first finds the mark of the one before. Logs
+    that rows are routed to may be new at any batch, and a batch that replaces all of a log misses none.
     """
 
     def __init__(self, options: Options, log: str, batch: Batch, rows: int, size: int) -> None:
@@ -44,7 +44,8 @@ class BatchOrder:
         self._warned = False
 
     def replayed(self, listed: LedgerList) -> Standing:
-        """Of a batch that the log has. LogReplayError for rows other than those, if the option asks for it (BAT-2)."""
+        """Return the standing of a batch that the log has. Raises LogReplayError for rows other than those, if the option asks for it
+        (BAT-2)."""
         standing = self._standing(listed)
         if standing is not Standing.SAME and self._options.fail_on_different_replay:
             message = f"{self.told_of_replay(listed)}; failOnDifferentReplay=false warns, and goes on without them"
@@ -52,14 +53,15 @@ class BatchOrder:
         return standing
 
     def _standing(self, listed: LedgerList) -> Standing:
-        """Writes that are not a stream's have no number that follows on another, and write no rows if they are done when planned."""
+        """Return the standing of the batch. Writes that are not a stream's have no consecutive numbers, and write no rows if they are done
+        when planned."""
         if self._batch.mark is None or self._batch.number is None:
             return Standing.SAME
         query_id, batch_id = self._batch.mark
         return standing_of(listed.committed.get(query_id), batch_id, self._rows, self._size)
 
     def told_of_replay(self, listed: LedgerList) -> str:
-        """In words, with both counts."""
+        """Return a message with both counts."""
         assert self._batch.mark is not None
         query_id, batch_id = self._batch.mark
         mark = listed.committed[query_id]

@@ -33,8 +33,8 @@ _URI, _LOG = "`bookkeeper.metadataServiceUri` = 'zk://host:2181/ledgers'", "log 
 
 
 def of_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """The options of a CREATE TABLE, or None if ``given`` is from elsewhere. Spark adds the table's properties there, and a copy of each
-    option that begins with ``option.``."""
+    """Return the options of a CREATE TABLE, or None if ``given`` is from elsewhere. Spark adds the table's properties there, and a copy of
+    each option that begins with ``option.``."""
     lowered = {key.lower(): value for key, value in given.items()}
     if _PROVIDER not in lowered:
         return None
@@ -42,7 +42,7 @@ def of_table(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def remember(schema: StructType, given: Mapping[str, str]) -> StructType:
-    """The schema with all options but the secret ones in the metadata of its first column."""
+    """Return the schema with all options but the secret ones in the metadata of its first column."""
     kept = {key: value for key, value in given.items() if not _is_secret(key)}
     first, *rest = schema.fields
     noted: dict[str, Any] = {**(first.metadata or {}), KEY: json.dumps(kept, sort_keys=True)}
@@ -50,7 +50,7 @@ def remember(schema: StructType, given: Mapping[str, str]) -> StructType:
 
 
 def forget(schema: StructType) -> StructType:
-    """The schema without remembered options, for what is stored with a log."""
+    """Return the schema without remembered options, for what is stored with a log."""
     return StructType(
         [
             StructField(f.name, f.dataType, f.nullable, {key: value for key, value in (f.metadata or {}).items() if key != KEY})
@@ -60,10 +60,10 @@ def forget(schema: StructType) -> StructType:
 
 
 def for_reading(given: Mapping[str, str], schema: StructType, takes: Callable[[str], bool] = lambda _: True) -> dict[str, str]:
-    """The options of a read: those of the statement, over those of the table unless the statement names another source. Of the table's,
-    which serve batches and streams, only fields that this read ``takes``.
+    """Return the options of a read: those of the statement, over those of the table unless the statement names another source. The table's
+    options serve batches and streams, so only the fields that this read ``takes`` are used.
 
-    InvalidArgumentError, with the line to write, if there are none at all.
+    Raises InvalidArgumentError, with the line to write, if there are none at all.
     """
     fields = {_field(key) for key in given}
     if fields & _SOURCES:
@@ -80,7 +80,7 @@ def for_reading(given: Mapping[str, str], schema: StructType, takes: Callable[[s
 
 
 def for_writing(given: Mapping[str, str]) -> dict[str, str]:
-    """InvalidArgumentError, with the line to write, if there are no options: the table's do not reach a write."""
+    """Raise InvalidArgumentError, with the line to write, if there are no options, because the table's do not reach a write."""
     if not given:
         raise InvalidArgumentError(
             "Spark does not tell a write which options the table was made with. For CREATE TABLE ... AS SELECT write the rows first: "
@@ -101,7 +101,7 @@ def _remembered(schema: StructType) -> dict[str, str]:
 
 
 def _field(key: str) -> str:
-    """The name of an option, whatever its alias; unknown ones stand for themselves."""
+    """Return the field of an option, whatever its alias; unknown names stand for themselves."""
     option = _SPELLED.get(key.lower())
     return key.lower() if option is None else option.field
 

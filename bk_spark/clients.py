@@ -1,4 +1,5 @@
-"""One client per process and cluster, and one more for read tasks. Keyed by process id, because Spark forks its workers from a daemon."""
+"""Keeps one client per process and cluster, and one more for read tasks. They are keyed by process id, because Spark forks its workers from
+a daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from bk_core.metadata.store import MetadataStore
     from bk_spark.known import Known
 
-# Of a process with one task: many of them write to the same bookies, which queue 10,000 adds a thread (wire-protocol.md 8.2).
+# For a process with one task: many such processes write to the same bookies, which queue 10,000 adds a thread (wire-protocol.md 8.2).
 LIMITS = Limits(unretired_entries_max=2000)
 
 _clients: dict[tuple[int, str, str], BookKeeper] = {}
@@ -24,11 +25,11 @@ _lock = threading.Lock()
 
 
 def client_for(uri: str, protocol: str = "v2") -> BookKeeper:
-    """The process's client. Not closed at the end: Spark kills workers without a goodbye, and a client needs none.
+    """Return the process's client. It is not closed at the end, because Spark kills workers without a goodbye, and a client needs none.
 
-    One that has met another cluster at its root is closed at the next call and a new one made (OWN-2): the batch that met it has failed
-    with ClusterChangedError, and the process need not be started again.
-    A client inherited through a fork has no threads of its own in the child, so it is left alone and a new one made.
+    A client that has met another cluster at its root is closed at the next call and a new one made (OWN-2): the batch that met it has
+    failed with ClusterChangedError, and the process need not be started again. A client inherited through a fork has no threads of its own
+    in the child, so it is left alone and a new one made.
     """
     from bk_core.client import connect
 
@@ -42,9 +43,8 @@ def client_for(uri: str, protocol: str = "v2") -> BookKeeper:
 
 
 def reading_client(uri: str, protocol: str, known: Known) -> BookKeeper:
-    """The process's client for reading what the driver has told about (SES-13): it has no session with the metadata store until something
-    fails, because a host has many such processes. It is one of its own, because a writer must not go by such addresses.
-    """
+    """Return the process's client for reading what the driver has told about (SES-13). It has no session with the metadata store until
+    something fails, because a host has many such processes. It is a client of its own, because a writer must not use such addresses."""
     from bk_core.client import connect
     from bk_core.metadata import open_store
     from bk_core.metadata.lazy import LazyStore
@@ -71,12 +71,12 @@ def _close_outlived(key: tuple[int, str, str]) -> None:
         if client is None or not client.store.cluster_has_changed:
             return
         del _clients[key]
-    client.close()  # it may wait for threads of its own, so others are not kept out meanwhile
+    client.close()  # it may wait for threads of its own, so this is done without the lock
 
 
 def _new_lock() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
+    _lock = threading.Lock()  # another thread of the parent may have held the lock
 
 
 os.register_at_fork(after_in_child=_new_lock)

@@ -1,10 +1,10 @@
-"""The columns that reading gives, and record batches of them.
+"""Defines the columns that reading gives, and makes record batches of them.
 
 A log of ``arrow`` entries gives its own columns; ``includeMetadata`` puts ``_log, _ledgerId, _entryId, _offset, _timestamp`` behind them.
 Entries of ``raw`` logs and of single ledgers give ``log, ledgerId, entryId, offset, timestamp, key, value, length`` (spark-connectors.md
-2.4), and ``value`` alone without metadata. ``offset`` is the number of the row since the log was created, dense; ``timestamp`` the time at
-which its segment was committed. Both are null where nobody knows them: in a ledger that is read without its log, and, for the timestamp,
-in a segment that is still written to. BookKeeper's entries have neither keys nor headers, so ``key`` and ``headers`` are null.
+2.4), and ``value`` alone without metadata. ``offset`` is the number of the row since the log was created, dense; ``timestamp`` is the time
+at which its segment was committed. Both are null where they are not known: in a ledger that is read without its log, and, for the
+timestamp, in a segment that is still written to. BookKeeper's entries have neither keys nor headers, so ``key`` and ``headers`` are null.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def raw_schema(include_metadata: bool, include_headers: bool) -> StructType:
 
 
 def arrow_columns(own: StructType, include_metadata: bool) -> StructType:
-    """LogSchemaError if the log has a column of its own that is called like one of the metadata columns, whatever the case."""
+    """Return the columns of an Arrow log. Raises LogSchemaError if a column has the name of one of the metadata columns, in any case."""
     if not include_metadata:
         return own
     reserved = {name.lower() for name in METADATA_NAMES}
@@ -61,9 +61,10 @@ def arrow_columns(own: StructType, include_metadata: bool) -> StructType:
 
 
 def chosen(schema: StructType, columns: Sequence[str] | None) -> StructType:
-    """The columns that option ``columns`` names, in its order, spelled as they are there. InvalidArgumentError for one that is not there.
+    """Return the columns that option ``columns`` names, in its order, spelled as they are there. Raises InvalidArgumentError for one that
+    is not there.
 
-    A name in another case means the only column that it fits: no Python source is told ``spark.sql.caseSensitive``.
+    A name in another case means the only column that it fits, because a Python source is not told ``spark.sql.caseSensitive``.
     """
     if columns is None:
         return schema
@@ -77,7 +78,7 @@ def chosen(schema: StructType, columns: Sequence[str] | None) -> StructType:
 
 
 def named(names: Sequence[str], name: str) -> str | None:
-    """The one of ``names`` that is meant: of the same spelling, or else the only one that differs in case alone."""
+    """Return the one of ``names`` that is meant: of the same spelling, or else the only one that differs in case alone."""
     near = [one for one in names if one.casefold() == name.casefold()]
     return name if name in names else near[0] if len(near) == 1 else None
 
@@ -86,7 +87,7 @@ def named(names: Sequence[str], name: str) -> str | None:
 
 
 def raw_column_batches(schema: pa.Schema, r: EntryRange, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
-    """One batch per run, of the columns of ``schema``, which are among the raw ones. Values are not copied."""
+    """Yield one batch per run, of the columns of ``schema``, which are among the raw ones. Values are not copied."""
     for run in runs:
         made = _RawRun(r, run)
         yield pa.RecordBatch.from_arrays([made.column(field) for field in schema], schema=schema)
@@ -117,7 +118,7 @@ class _RawRun:
 
 
 def _repeated(r: EntryRange, field: pa.Field, count: int) -> pa.Array:
-    """A column that is the same for a whole range."""
+    """Return a column that is the same for a whole range."""
     match field.name.removeprefix("_"):
         case "log":
             value: Any = r.log
@@ -131,8 +132,8 @@ def _repeated(r: EntryRange, field: pa.Field, count: int) -> pa.Array:
 
 
 def _counted(first: int, count: int) -> pa.Array:
-    """first, first + 1, ..., without a Python object for each."""
-    import pyarrow.compute as pc  # a read of values alone does without
+    """Return first, first + 1, ..., without a Python object for each."""
+    import pyarrow.compute as pc  # a read of values alone does not need it
 
     return pc.add(_numbers(max(12, count.bit_length())).slice(0, count), pa.scalar(first, pa.int64()))
 
@@ -145,9 +146,9 @@ def _numbers(bits: int) -> pa.Array:
 def arrow_column_batches(
     schema: pa.Schema, stored: pa.Schema | None, with_metadata: bool, r: EntryRange, runs: Iterable[Run], entry_bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of ``schema``: the log's columns, decoded with ``stored``, and with ``with_metadata`` those of METADATA_NAMES.
+    """Yield batches of ``schema``: the log's columns, decoded with ``stored``, and with ``with_metadata`` those of METADATA_NAMES.
 
-    ``entry_bytes_max``: bytes that the columns of one entry may have. LogEntryError for an entry that is not sound.
+    ``entry_bytes_max`` is the most bytes that the columns of one entry may have. Raises LogEntryError for an entry that is not valid.
     """
     decoded = partial(arrow_batches, stored=stored, entry_bytes_max=entry_bytes_max)
     if not with_metadata:
@@ -160,7 +161,7 @@ def arrow_column_batches(
     if r.rows_per_entry:
         yield from _with_metadata(schema, r, decoded(own, runs, r.skip_rows, r.last_rows, origin=r))
         return
-    for run in runs:  # written before lists knew the rows per entry: one entry at a time tells
+    for run in runs:  # these were written before lists stored the rows per entry, so each entry is read to count them
         for i in range(run.count):
             one = cut_run(run, i, i + 1)
             alone = EntryRange(r.ledger_id, one.first_entry_id, one.first_entry_id, 0, log=r.log, committed_at_ms=r.committed_at_ms)
@@ -186,7 +187,8 @@ def _with_metadata(schema: pa.Schema, r: EntryRange, batches: Iterable[pa.Record
 
 
 def _entry_ids(r: EntryRange, done: int, count: int) -> pa.Array:
-    """Of ``count`` rows after the first ``done`` of the range: all entries but the last hold ``rows_per_entry`` rows."""
+    """Return the entry ids of ``count`` rows after the first ``done`` of the range: all entries but the last hold
+    ``rows_per_entry`` rows."""
     per_entry = r.rows_per_entry or count + r.skip_rows + 1
     row, end = r.skip_rows + done, r.skip_rows + done + count
     parts: list[pa.Array] = []
@@ -199,7 +201,7 @@ def _entry_ids(r: EntryRange, done: int, count: int) -> pa.Array:
 
 
 def joined(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches, where they are small."""
+    """Yield the same rows in fewer batches, where they are small."""
     small: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -237,21 +239,21 @@ class PartOfRun:
 
 
 def cut_run(run: Run, start: int, end: int) -> PartOfRun:
-    """Entries number ``start .. end - 1`` of the run."""
+    """Return the entries number ``start .. end - 1`` of the run."""
     base = run.offsets[start]
     offsets = array("q", (run.offsets[i] - base for i in range(start, end + 1)))
     return PartOfRun(run.first_entry_id + start, end - start, memoryview(run.values)[base : run.offsets[end]], memoryview(offsets))
 
 
 class RunSplitter:
-    """Gives the runs of one long read out to the ranges that it spans."""
+    """Hands the runs of one long read out to the ranges that it spans."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs = iter(runs)
         self._held: Run | None = None
 
     def through(self, last: int) -> Iterator[Run]:
-        """Runs up to entry ``last``; what a run has beyond it is kept for the next call."""
+        """Yield the runs up to entry ``last``; the rest of a run is kept for the next call."""
         while True:
             run = self._held if self._held is not None else next(self._runs, None)
             self._held = None

@@ -1,6 +1,6 @@
-"""The end of a write: one compare-and-set per log publishes all segments of a batch and its mark, or nothing. And what an abort may do.
+"""The end of a write: one compare-and-set per log publishes all segments of a batch and its mark, or nothing. An abort cleans up.
 
-The ledger list is the only judge of a batch. Spark commits a batch again after a crash, and aborts batches whose commit succeeded but whose
+The ledger list alone decides about a batch. Spark commits a batch again after a crash, and aborts batches whose commit succeeded but whose
 answer was lost (spark-connectors.md 5.9), so both look there first.
 """
 
@@ -36,9 +36,9 @@ ONE_SHOT_AGE_MS = 10 * 60_000
 
 
 def commit(options: Options, messages: Sequence[CommitMessage], batch: Batch) -> None:
-    """Publish log by log, in the order of their names. Every log is exactly once by itself; nothing is atomic across logs.
+    """Publish log by log, in the order of their names. Each log is exactly once by itself; nothing is atomic across logs.
 
-    With several logs all of them are judged before the first is changed, so what can be foreseen fails with nothing published.
+    With several logs all of them are judged before the first is changed, so that foreseeable failures publish nothing.
     """
     client = client_for(options.uri, options.protocol)
     commits = [_LogCommit(client, options, log, parts, batch) for log, parts in parts_by_log(messages).items()]
@@ -118,7 +118,7 @@ class _LogCommit:
             _log.info("BK-SINK-COMMIT published %d rows", facts["rows"], extra={"context": facts})
 
     def _check_still_there(self) -> None:
-        """Before a log is made: it may have been there for the batches before this one."""
+        """Check, before a log is made, that it is not missing: it may have been there for the batches before this one."""
         if self._order.follows:
             try:
                 update_ledger_list(self._client, self.log, lambda current: current)
@@ -126,19 +126,19 @@ class _LogCommit:
                 self._order.check_follows(None)
 
     def tidy_up(self) -> None:
-        """Never fails the commit: what is left undone is found by the next janitor."""
+        """Clean up without failing the commit; the next janitor finds what is left undone."""
         try:
             assert self._listed is not None
             listed = {segment.ledger_id for segment in self._listed.segments}
             for ledger_id in {i for part in self._parts for i in part.closed} & listed:
-                forget_intent(self._client, self.log, ledger_id)  # closed and listed: nobody needs to look after it
-            condemned = [i for i in self._freed if i in self._listed.condemned]  # by the change that came through, not one that lost
+                forget_intent(self._client, self.log, ledger_id)  # it is closed and listed, so nobody needs to look after it
+            condemned = [i for i in self._freed if i in self._listed.condemned]  # by the change that was applied, not by one that lost
             delete_condemned(self._client, self.log, condemned, self._options.password, self._listed.adopted)
             sweep(self._client, self._options, self.log, self._batch.owner)
         except BkError as error:
             _log.warning("BK-SINK-TIDY left for the next janitor: %s", error, extra={"context": {"log": self.log}})
 
-    # --- the change, run again on every newer list ---------------------------------------------------------------------
+    # --- the change, which is run again on every newer list -------------------------------------------------------------
 
     def _change(self, listed: LedgerList) -> LedgerList:
         self._replayed = self._order.replayed(listed) if self._is_done(listed) else None
@@ -176,7 +176,7 @@ class _LogCommit:
             )
 
     def _closed_live(self, listed: LedgerList) -> LedgerList:
-        """``takeOver``: fence and recover the ledgers of an exclusive writer, and list what they hold (LOG-1 (2))."""
+        """Fence and recover the ledgers of an exclusive writer, and list what they hold (``takeOver``, LOG-1 (2))."""
         password = self._options.password
         for segment in listed.live_segments:
             try:
@@ -188,7 +188,7 @@ class _LogCommit:
         return listed
 
     def _emptied(self, listed: LedgerList) -> LedgerList:
-        """Trim everything. A ledger with an intent may still be written to, perhaps by another query: it is left to the janitor."""
+        """Trim everything. A ledger with an intent may still be written to, perhaps by another query, so it is left to the janitor."""
         watched = {*intents_of(self._client, self.log), *(r.ledger_id for r in self._ranges)}
         load = history_of(self._client, self.log, listed.log_id)
         changed, self._freed = listed.trim(listed.next_seq, load, watched)
@@ -199,10 +199,11 @@ class _LogCommit:
         return listed.append_segments(part.ranges, self._at_ms, schema=part.schema or None)
 
     def _with_schema(self, listed: LedgerList, schema: str, base: str) -> LedgerList:
-        """The schema that the rows were written with, made the log's if it is new. The plan checked it against ``base``, the log's then.
+        """Make the schema that the rows were written with the log's, if it is new. The plan checked it against ``base``, the log's schema
+        at that time.
 
-        LogSchemaError if the log has been given columns since that the rows would add to without ``mergeSchema``, or if its columns were
-        replaced (LOG-19): what was dropped must not come back with them.
+        Raises LogSchemaError if the log has been given columns since that the rows would add to without ``mergeSchema``, or if its columns
+        were replaced (LOG-19), because dropped columns must not come back with these rows.
         """
         current = listed.properties.schema
         if not schema or schema == current:
@@ -222,19 +223,20 @@ class _LogCommit:
 
 
 def _without_old_one_shots(listed: LedgerList, at_ms: int) -> LedgerList:
-    """A one-shot mark serves its own commit and abort, minutes at most; a ``df.write`` per second would fill the list with them."""
+    """Drop old one-shot marks. Such a mark serves its own commit and abort, minutes at most; a ``df.write`` per second would fill the list
+    with them."""
     shots = sorted((m.at_ms, q) for q, m in listed.committed.items() if q.startswith(ONE_SHOT))
     old = {q for ms, q in shots[: max(0, len(shots) - ONE_SHOTS_KEPT)] if at_ms - ms > ONE_SHOT_AGE_MS}
     return replace(listed, committed={q: m for q, m in listed.committed.items() if q not in old}) if old else listed
 
 
 def abort(options: Options, messages: Sequence[CommitMessage], batch: Batch) -> None:
-    """Clean up behind a batch that failed, if it did: a batch that is committed is not touched.
+    """Clean up after a batch that failed. A batch that is committed is not touched.
 
     The workers of a stream go on with their ledgers, so those are left to the janitor. Tasks of a failed one-shot write may still be
-    running, and Spark tells no name of theirs, so it goes by intents. The order makes it safe: a ledger is claimed (nobody else goes on
-    with it), condemned in the list (no commit, however late, can name it), and only then fenced (a zombie fails), deleted, and forgotten.
-    What a zombie creates after that is left to the janitor.
+    running, and Spark does not tell which, so this goes by intents. The order makes it safe: a ledger is claimed (nobody else goes on with
+    it), condemned in the list (no commit, however late, can name it), and only then fenced (a zombie fails), deleted, and forgotten. What a
+    zombie creates after that is left to the janitor.
     """
     client = client_for(options.uri, options.protocol)
     logs = {part.log for message in messages for part in message.parts} | ({options.log} if options.log is not None else set())
@@ -265,12 +267,12 @@ def _delete_ledgers_of(client: Any, options: Options, log: str, batch: Batch) ->
 
     def condemn(current: LedgerList) -> LedgerList:
         if batch.mark is not None and current.is_committed(*batch.mark):
-            return current  # the commit came through after all
+            return current  # the commit succeeded after all
         return current.condemn(claimed, history_of(client, log, current.log_id))
 
     try:
         condemned = set(update_ledger_list(client, log, condemn).condemned)
-    except NoSuchLogError:  # it was to be created by the commit, so nothing lists anything
+    except NoSuchLogError:  # the commit was to create it, so nothing lists anything
         condemned = set(claimed)
     doomed = [ledger_id for ledger_id in claimed if ledger_id in condemned]
     delete_condemned(client, log, doomed, options.password)

@@ -1,7 +1,7 @@
-"""Data ledgers: what write tasks append to. Each worker process keeps them open across tasks, batches and queries.
+"""Data ledgers, to which write tasks append. Each worker process keeps them open across tasks, batches and queries.
 
-Nobody sees an entry of one until a commit lists its range. Workers die without warning after 60 s of idleness (spark-connectors.md 5.3), so
-an abandoned data ledger is a normal end: committed ranges stay readable, and the janitor closes or deletes the ledger by its intent.
+No reader sees an entry of one until a commit lists its range. Workers die without warning after 60 s of idleness (spark-connectors.md 5.3),
+so an abandoned data ledger is a normal end: committed ranges stay readable, and the janitor closes or deletes the ledger by its intent.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class DataLedger:
 
 
 _kept: OrderedDict[Key, DataLedger] = OrderedDict()
-"""Least recently used first. One ledger per cluster, log and kind."""
+"""The open ledgers, least recently used first; one per cluster, log and kind."""
 
 
 def _forget_the_parents() -> None:
-    """A forked child has none of the threads that drive these handles."""
+    """Forget all handles in a forked child, which has none of the threads that drive them."""
     _kept.clear()
 
 
@@ -66,7 +66,7 @@ class _Appended:
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A run that is sent; its future tells the last entry id once the whole run is acknowledged."""
+    """A run that is sent; its future has the last entry id once the whole run is acknowledged."""
 
     future: Future[int]
     log: str
@@ -78,10 +78,10 @@ class _InFlight:
 
 
 class TaskLedgers:
-    """The appends of one task, to any number of logs; ``owner`` is whose ledgers it opens.
+    """The appends of one task, to any number of logs; ``owner`` owns the ledgers that it opens.
 
-    ``finish`` waits for every acknowledgement and tells the ranges. After an error call ``discard``: nothing of the task was told to
-    anybody, so ledgers that it opened are deleted at once.
+    ``finish`` waits for every acknowledgement and returns the ranges. After an error call ``discard``: nobody was told of anything of the
+    task, so ledgers that it opened are deleted at once.
     """
 
     def __init__(self, options: Options, owner: str) -> None:
@@ -97,7 +97,7 @@ class TaskLedgers:
 
     @property
     def _client(self) -> Any:
-        """Asked for when it is needed: a task without rows connects to nobody."""
+        """The client, which is made when it is needed: a task without rows connects to nothing."""
         return client_for(self._options.uri, self._options.protocol)
 
     @property
@@ -123,14 +123,15 @@ class TaskLedgers:
                 self._settle_oldest()
 
     def finish(self, *, keep: bool = True) -> dict[str, tuple[tuple[SegmentRange, ...], tuple[int, ...]]]:
-        """Log to (ranges in the order of its rows, ledgers that were closed). Without ``keep`` no ledger stays open for later tasks."""
+        """Return log -> (ranges in the order of its rows, ledgers that were closed). Without ``keep`` no ledger stays open for
+        later tasks."""
         self._settle_all()
         for ledger in [kept for kept in _kept.values() if kept.ledger_id in self._checked and not keep]:
             self._retire(ledger)
         return {log: (tuple(done.ranges), tuple(done.closed)) for log, done in self._logs.items()}
 
     def discard(self) -> None:
-        """Never raises: what cannot be cleaned up here is the janitor's."""
+        """Delete the ledgers that the task opened. Never raises: the janitor cleans up the rest."""
         while self._in_flight:
             with suppress(Exception):
                 self._settle_oldest()
@@ -172,7 +173,7 @@ class TaskLedgers:
         if key not in self._begun:
             self._begun.add(key)
             for other in [kept for kept in _kept.values() if kept.key[:3] == key[:3] and kept.key[3] != log_id]:
-                self._retire(other)  # of the same name, but from before the log was created, or deleted and created again
+                self._retire(other)  # it has the same name, but is from before the log was created, or deleted and created again
         ledger = _kept.get(key)
         if ledger is not None and self._is_worn(ledger):
             self._retire(ledger)
@@ -198,7 +199,7 @@ class TaskLedgers:
         return None if most is None else max(0, most - ledger.entries)
 
     def _open(self, key: Key, log: str, p: LogProperties) -> DataLedger:
-        """The intent is stored before the ledger exists, so a janitor finds whatever a killed worker leaves behind."""
+        """Open a ledger. The intent is stored before the ledger exists, so that a janitor finds whatever a killed worker leaves behind."""
         while len(_kept) >= self._options.max_open_ledgers:
             self._retire(next(iter(_kept.values())))
         while True:
@@ -215,7 +216,7 @@ class TaskLedgers:
         return ledger
 
     def _retire(self, ledger: DataLedger, *, forced: bool = False) -> None:
-        """Close it for good. Everything sent to it is acknowledged before, and settled later in its turn."""
+        """Close a ledger for good. Everything sent to it is acknowledged before, and settled later in its turn."""
         _drop(ledger)
         if _close(ledger, forced=forced):
             self._of(ledger.log).closed.append(ledger.ledger_id)
@@ -227,7 +228,8 @@ def _drop(ledger: DataLedger) -> None:
 
 
 def _close(ledger: DataLedger, *, forced: bool = False) -> bool:
-    """True if it is closed now. Failing costs nothing: unacknowledged runs tell so themselves, and the janitor closes what stays open."""
+    """Return True if the ledger is closed now. A failure does no harm: unacknowledged runs report it themselves, and the janitor closes the
+    ledger."""
     try:
         ledger.handle.close(forced=forced)
     except BkError:
@@ -239,7 +241,7 @@ def _close(ledger: DataLedger, *, forced: bool = False) -> bool:
 
 
 def _cut(run: PackedRun, room: int | None) -> tuple[PackedRun, PackedRun | None]:
-    """The first ``room`` entries (None: all) and the rest. Every entry but the last of the run is full, so rows are known."""
+    """Return the first ``room`` entries (None: all) and the rest. Every entry but the last of the run is full, so rows are known."""
     if room is None or run.count <= room:
         return run, None
     edge = run.offsets[room]
@@ -250,7 +252,7 @@ def _cut(run: PackedRun, room: int | None) -> tuple[PackedRun, PackedRun | None]
 
 
 def _note(ranges: list[SegmentRange], sent: _InFlight, last: int) -> None:
-    """Join what follows on without a gap, as long as every entry but the last holds the same number of rows."""
+    """Note a range; it is joined to the one before if there is no gap and every entry but the last holds the same number of rows."""
     first = last - sent.count + 1
     before = ranges[-1] if ranges else None
     if before is not None and _follows_on(before, sent, first):
@@ -269,5 +271,5 @@ def _follows_on(before: SegmentRange, sent: _InFlight, first: int) -> bool:
 
 
 def kept_ledgers() -> Iterator[DataLedger]:
-    """The ledgers that this process holds open now, for tests and diagnosis."""
+    """Yield the ledgers that this process holds open now, for tests and diagnosis."""
     return iter(tuple(_kept.values()))

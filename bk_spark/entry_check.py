@@ -1,9 +1,9 @@
-"""The check of an entry's own description before Arrow sees it: every buffer lies in the entry and is as large as its column needs.
+"""Checks an entry's own description before Arrow sees it: every buffer lies in the entry and is as large as its column needs.
 
 An entry is one encapsulated IPC message: a mark, the length of the metadata, the metadata (a flatbuffer ``Message`` with a
-``RecordBatch``), and the body with the buffers of all columns. A digest tells that an entry is the one that was written, not that its
-writer was right or meant well. Arrow believes much of the metadata, and code that takes record batches believes their buffers, so nothing
-may be left to believe: the structure is checked here, the values (offsets, UTF-8, decimals, ...) by ``entry_values`` once they are decoded.
+``RecordBatch``), and the body with the buffers of all columns. A digest proves that an entry is the one that was written, but not that its
+writer was right or meant well. Arrow trusts much of the metadata, and code that takes record batches trusts their buffers, so everything is
+checked: the structure here, the values (offsets, UTF-8, decimals, ...) by ``entry_values`` once they are decoded.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _V5 = 4  # Arrow reads V4's compression from another place, which nothing here l
 _RECORD_BATCH = 3
 _CODECS = (0, 1)  # LZ4_FRAME, ZSTD
 _AS_IT_IS = -1  # a buffer that compression would have made larger
-_ROOT, _FREE = -1, -2  # whose length a column has: the batch's; or its own, because offsets point into it
+_ROOT, _FREE = -1, -2  # the length of a column: the batch's; or its own, because offsets point into it
 _VALIDITY, _OFFSETS = -1, -2  # instead of the bits that each value takes
 
 
 class BadEntryError(ValueError):
-    """An entry is no record batch of the schema; the text says why, and begins where "it" is the entry."""
+    """An entry is no record batch of the schema. The text gives the reason, and begins where "it" is the entry."""
 
 
 class EntryTooBigError(BadEntryError):
@@ -46,7 +46,8 @@ class EntryShape:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The places at which metadata of one form keep what differs from entry to entry. ``fixed``: all the rest, as (begin, end, bytes)."""
+    """The places at which metadata of one form keep the values that differ from entry to entry. ``fixed`` is all the rest, as (begin, end,
+    bytes)."""
 
     size: int
     rows_at: int | None
@@ -61,7 +62,7 @@ class _Layout:
 
 
 class EntryCheck:
-    """Checks entries of one schema, one after the other. ``bytes_max``: of all buffers of an entry once they are decompressed."""
+    """Checks entries of one schema, one after the other. ``bytes_max`` bounds all buffers of an entry once they are decompressed."""
 
     def __init__(self, schema: pa.Schema, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -77,7 +78,7 @@ class EntryCheck:
         self._last: tuple[int, bytes, EntryShape] | None = None
 
     def shape(self, values: BytesLike, begin: int, end: int) -> EntryShape:
-        """Of the entry that is ``values[begin:end]``. BadEntryError; EntryTooBigError."""
+        """Return the shape of the entry ``values[begin:end]``. Raises BadEntryError and EntryTooBigError."""
         if end - begin < _PREFIX.size:
             raise BadEntryError(f"it has {end - begin} bytes")
         mark, length = _PREFIX.unpack_from(values, begin)
@@ -142,7 +143,7 @@ class EntryCheck:
         return self._layout
 
     def _parsed(self, metadata: bytes) -> _Layout:
-        """ValueError for what is no record batch with as many columns and buffers as the schema has."""
+        """Parse the metadata. Raises ValueError for what is no record batch with as many columns and buffers as the schema has."""
         buffer = FlatBuffer(metadata)
         message = buffer.root()
         if message.number(1, "B", 0) != _RECORD_BATCH:
@@ -180,7 +181,7 @@ class EntryCheck:
     # --- buffers ------------------------------------------------------------------------------------------------------------
 
     def _sizes(self, buffers: tuple[int, ...], body_length: int) -> list[tuple[int, int]]:
-        """(begin in the body, size) of each. No byte belongs to two of them."""
+        """Return (begin in the body, size) of each buffer. No byte belongs to two of them."""
         end = 0
         found = list(zip(buffers[::2], buffers[1::2], strict=True))
         for number, (begin, size) in enumerate(found):
@@ -192,7 +193,7 @@ class EntryCheck:
         return found
 
     def _declared(self, values: BytesLike, body: int, sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The same with the sizes that the buffers say they have once they are decompressed."""
+        """Return the same with the sizes that the buffers declare for their decompressed contents."""
         found: list[tuple[int, int]] = []
         for number, (begin, size) in enumerate(sizes):
             if size:
@@ -220,7 +221,7 @@ class EntryCheck:
 
 
 def _number(data: bytes, at: int | None) -> int:
-    """A flatbuffer leaves a field out that is 0, as the length of a body without bytes."""
+    """Return a number. A flatbuffer leaves a field out that is 0, such as the length of a body without bytes."""
     return 0 if at is None else int(_I64.unpack_from(data, at)[0])
 
 
@@ -238,7 +239,7 @@ def _is_compressed(batch: Table) -> bool:
 
 
 def _others(data: bytes, places: list[tuple[int, int]]) -> Iterator[tuple[int, int, bytes]]:
-    """The bytes that are not in ``places`` (begin, size). ValueError if two of these share a byte."""
+    """Yield the bytes that are not in ``places`` (begin, size). Raises ValueError if two of these share a byte."""
     done = 0
     for begin, size in sorted(places):
         if begin < done and size:

@@ -1,8 +1,8 @@
-"""The values of a decoded record batch, all of them, checked before anybody touches one. By Arrow's own kernels, column by column.
+"""Checks all values of a decoded record batch before any is used, by Arrow's own kernels, column by column.
 
-``validate(full=True)`` reads every offset, text, decimal and null once. What it does not look at is checked here: fields that a schema says
-are never null (the keys of a map, the parts of a variant), which Spark reads without asking; and -2^127, the one decimal whose magnitude
-Arrow cannot compute, and which it therefore takes for one of any precision.
+``validate(full=True)`` reads every offset, text, decimal and null once. What it omits is checked here: fields that a schema declares as
+never null (the keys of a map, the parts of a variant), which Spark reads without asking; and -2^127, the one decimal whose magnitude Arrow
+cannot compute, and which it therefore accepts as one of any precision.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _LEAST_DECIMAL = (-(2**127)).to_bytes(16, "little", signed=True)
 
 
 class ValueCheck:
-    """For batches of some or all columns of ``schema``."""
+    """Checks batches of some or all columns of ``schema``."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._demanding = {field.name: field for field in schema if _demands(field)}
         self._with_decimals = [field.name for field in schema if _has_decimals(field)]
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """pyarrow.ArrowInvalid or BadEntryError unless each value of each column is one of its type."""
+        """Raise pyarrow.ArrowInvalid or BadEntryError unless each value of each column is one of its type."""
         batch.validate(full=True)
         for name, field in self._demanding.items():
             at = batch.schema.get_field_index(name)
@@ -35,7 +35,7 @@ class ValueCheck:
 
 
 def _demands(field: pa.Field) -> bool:
-    """True if anything in the field is never null."""
+    """Return True if anything in the field is never null."""
     return not field.nullable or any(map(_demands, _children(field.type)))
 
 
@@ -52,7 +52,8 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _check_required(path: str, field: pa.Field, column: pa.Array, there: pa.Array | None) -> None:
-    """``there``: rows in which the struct around the field is not null itself; None is all."""
+    """Check the fields that are never null. ``there`` has the rows in which the struct around the field is not null itself;
+    None means all."""
     if not field.nullable and column.null_count and _any(_both(column.is_null(), there)):
         raise BadEntryError(f"column {path} has a null, and never has one")
     within = _both(column.is_valid(), there) if pa.types.is_struct(field.type) else None
@@ -75,7 +76,7 @@ def _check_decimals(path: str, column: pa.Array) -> None:
 
 
 def _parts(column: pa.Array) -> list[pa.Array]:
-    """The arrays of ``_children``."""
+    """Return the arrays of ``_children``."""
     if pa.types.is_struct(column.type):
         return [column.field(i) for i in range(column.type.num_fields)]
     return [column.keys, column.items] if pa.types.is_map(column.type) else [column.values] if pa.types.is_list(column.type) else []

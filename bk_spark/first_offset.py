@@ -1,8 +1,9 @@
-"""Durable first offsets: what ``initialOffset`` said once, it says for ever (spark-connectors.md 5.6).
+"""Durable first offsets: the first value of ``initialOffset`` stays the same for ever (spark-connectors.md 5.6).
 
 Spark does not store the first offset of a Python source, and asks again until batch 0 is committed. With ``readerName`` it is kept in the
-metadata store, one node for each log of the source, ``readers/<log>/<readerName>``, each holding the offset of the whole source, so that
-it is found again though a log of a pattern was deleted. Whoever creates the node of the first log decides; everybody else takes that.
+metadata store, in one node for each log of the source, ``readers/<log>/<readerName>``. Each node holds the offset of the whole source, so
+that it is found again even if a log of a pattern was deleted. The process that creates the node of the first log decides, and all others
+use its value.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def reader_path(log: str, reader: str) -> str:
-    """InvalidArgumentError for a name that cannot be one path element in every store."""
+    """Return the path of the node. Raises InvalidArgumentError for a name that cannot be one path element in every store."""
     if not reader.replace("-", "").replace("_", "").replace(".", "").isalnum() or not reader.isascii() or reader[0] == ".":
         raise InvalidArgumentError(f"readerName {reader!r}: use letters, digits, '.', '_', '-', not starting with '.'")
     return f"readers/{log}/{reader}"
@@ -29,7 +30,7 @@ def reader_path(log: str, reader: str) -> str:
 def durable(
     store: MetadataStore, reader: str, names: Collection[str], make: Callable[[], Mapping[str, LogOffset]]
 ) -> tuple[dict[str, LogOffset], bool]:
-    """The first offset of the reader, and whether it was there already; ``make`` is asked only if it was not."""
+    """Return the first offset of the reader, and True if it was there already; ``make`` is called only if it was not."""
     paths = [reader_path(name, reader) for name in sorted(names)]
     for path in paths:
         found = _read(store, path)
@@ -44,7 +45,7 @@ def durable(
 
 
 def _create(store: MetadataStore, path: str, data: bytes) -> tuple[dict[str, LogOffset], bool]:
-    """The value that the node holds then, and True if somebody else wrote it. A lost answer of our own write looks like success
+    """Return the value that the node holds then, and True if another process wrote it. A lost answer of our own write looks like success
     (META-12)."""
     try:
         store.create(path, data)
@@ -66,7 +67,8 @@ def _encode(store: MetadataStore, offsets: Mapping[str, LogOffset]) -> bytes:
 
 
 def _decode(store: MetadataStore, path: str, data: bytes) -> dict[str, LogOffset]:
-    """One without a cluster is of an earlier program; the log ids in it tell whose it is. WrongClusterError (OWN-3)."""
+    """Decode a node. One without a cluster is from an earlier program, and the log ids in it tell the cluster. Raises WrongClusterError
+    (OWN-3)."""
     try:
         value = loads(data)
         if not isinstance(value.get("cluster"), str):

@@ -12,7 +12,7 @@ _NUMBERS = {kind: struct.Struct(f"<{kind}") for kind in "bBhHiIq"}
 
 
 class FlatBuffer:
-    """``data``, and every (begin, end) that was looked at."""
+    """A buffer: ``data``, and every (begin, end) that was read."""
 
     __slots__ = ("data", "looked_at")
 
@@ -24,7 +24,7 @@ class FlatBuffer:
         return Table(self, self.number("I", 0))
 
     def number(self, kind: str, at: int) -> int:
-        """``kind``: a letter of the struct module."""
+        """Return a number. ``kind`` is a letter of the struct module."""
         form = _NUMBERS[kind]
         self.require(at, form.size)
         self.looked_at.append((at, at + form.size))
@@ -51,7 +51,7 @@ class Table:
         buffer.require(at, self._size)
 
     def place(self, slot: int, size: int) -> int | None:
-        """The position of the ``size`` bytes of a field; None if the table does not have it."""
+        """Return the position of the ``size`` bytes of a field; None if the table does not have it."""
         entry = 4 + 2 * slot
         distance = self._buffer.number("H", self._vtable + entry) if entry < self._fields else 0
         if not distance:
@@ -69,7 +69,8 @@ class Table:
         return None if at is None else Table(self._buffer, at)
 
     def items(self, slot: int, size: int) -> tuple[int, int]:
-        """The position of a vector's first item, and the number of items; ``size`` of one in bytes. A vector that is not there has none."""
+        """Return the position of a vector's first item, and the number of items; ``size`` is that of one in bytes. A missing vector has
+        none."""
         at = self._referred(slot)
         if at is None:
             return 0, 0
@@ -82,7 +83,7 @@ class Table:
         return [Table(self._buffer, at + self._buffer.number("I", at)) for at in range(begin, begin + 4 * count, 4)]
 
     def text(self, slot: int) -> str:
-        """A ValueError is also one that is not UTF-8."""
+        """Return the text of a field. Text that is not UTF-8 is a ValueError too."""
         begin, count = self.items(slot, 1)
         return self._buffer.data[begin : begin + count].decode()
 

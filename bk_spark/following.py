@@ -34,16 +34,17 @@ from bk_spark.options import Options
 
 T = TypeVar("T")
 RETRY_S = 60.0
-RELIST_S = 10.0  # a list this old is read again though no watch has fired, in case one was lost; beside the triggers
-_RELIST_PACE_S = 0.02  # of many lists so seldom that this lies between two of them on average
-_READERS = 8  # of many lists so many are read at a time
-DISCOVER_S = 1.0  # how often logPattern is matched against the logs there are
+RELIST_S = 10.0  # a list this old is read again, beside the triggers, in case a watch was lost
+_RELIST_PACE_S = 0.02  # the average time between two reads of this kind, if there are many lists
+_READERS = 8  # the number of lists that are read at a time
+DISCOVER_S = 1.0  # the time between two matches of logPattern with the existing logs
 _POLL_S = 30.0
 _log = logging.getLogger("bk_spark.stream")
 
 
 def retried(call: Callable[[], T], timeout_s: float = RETRY_S) -> T:
-    """Repeat what only reads while it fails in a way that may pass: nobody else repeats a call of the driver (spark-connectors.md 5.13)."""
+    """Repeat a call that only reads while it fails in a way that may pass, because nobody else repeats a call of the driver
+    (spark-connectors.md 5.13)."""
     deadline = time.monotonic() + timeout_s
     pause = 0.05
     while True:
@@ -79,7 +80,7 @@ class Snapshot:
         return self.spelled(self.view.first_position)
 
     def spelled(self, position: Position) -> Position:
-        """The one spelling of a position, never behind ``end``: the end of a live segment so far is not the start of the next."""
+        """Return the one spelling of a position, never behind ``end``: the end of a live segment so far is not the start of the next."""
         return min(self.view.normal(position), self.end)
 
     def offset_at(self, position: Position) -> LogOffset:
@@ -89,7 +90,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class LiveEnd:
-    """The state of a ledger that a list calls live: its last acknowledged entry (-1: none) and whether it is CLOSED there."""
+    """The state of a ledger that a list calls live: its last acknowledged entry (-1: none), and True if it is CLOSED there."""
 
     last: int
     closed: bool
@@ -115,10 +116,11 @@ class LiveTail:
                 self._stopped.wait(1.0)
 
     def look(self, fresh: bool = False) -> LiveEnd:
-        """The state that the long poll has brought; ``fresh`` asks the bookies first."""
+        """Return the state that the long poll has brought; ``fresh`` asks the bookies first."""
         if fresh:
             retried(self._handle.read_last_add_confirmed)
-        closed = bool(self._handle.is_closed)  # before the LAC: a ledger that closes in between is seen as open once more
+        # this comes before the LAC, so that a ledger that closes in between is seen as open once more
+        closed = bool(self._handle.is_closed)
         return LiveEnd(self._handle.last_add_confirmed, closed)
 
     def close(self) -> None:
@@ -147,26 +149,26 @@ class FollowedLog:
         self._watch = client.store.watch(log_path(name), self._changed)
 
     def _changed(self) -> None:
-        """From the watch, any thread: must not wait."""
+        """Note a change. The watch calls this from any thread, so it must not wait."""
         self._stale.set()
         self._wake(self)
 
     def relist(self, age_s: float) -> None:
-        """Has the list read again beside the trigger if it is older than that. The trigger goes by what the watch has told."""
+        """Have the list read again beside the trigger if it is older than that. The trigger uses what the watch has told."""
         if not self._old and time.monotonic() - self._read_at > age_s:
             self._old = True
             self._wake(self)
 
     @property
     def is_due(self) -> bool:
-        """True if ``refresh`` has to read."""
+        """Return True if ``refresh`` has to read."""
         return self._view is None or self._stale.is_set()
 
     def refresh(self, fresh: bool = False) -> LogView:
-        """The list as of the last change that is known of. NoSuchLogError if the log is gone."""
+        """Return the list as of the last known change. Raises NoSuchLogError if the log is gone."""
         with self._lock:
             if fresh or self.is_due:
-                self._stale.clear()  # before it is read, so that no change falls between
+                self._stale.clear()  # this comes before the read, so that no change is missed
                 try:
                     self._view = retried(lambda: read_log(self._client, self.name))
                 except BaseException:
@@ -178,25 +180,26 @@ class FollowedLog:
             return self._view
 
     def refresh_if_due(self) -> None:
-        """Beside the trigger: the list that has changed, or is old."""
+        """Read the list beside the trigger if it has changed or is old."""
         if self._stale.is_set() or self._old:
             self.refresh(fresh=True)
 
     def snapshot(self, lengths: EntryLengths, fresh: bool = False, reached: Position | None = None, listed: bool = False) -> Snapshot:
-        """``reached``: a position that an offset named, so everything before it is known to be acknowledged, whatever LAC is known here.
-        ``listed``: the list was read for this trigger already."""
+        """Return a snapshot. ``reached`` is a position that an offset named, so everything before it is known to be acknowledged, whatever
+        LAC is known here. ``listed`` means that the list was read for this trigger already."""
         with self._lock:
             view = self.refresh(fresh and not listed)
             try:
                 return self._with_live(view, lengths, fresh, reached)
-            except NoSuchLedgerError as error:  # the log may have been trimmed or deleted a moment ago, which has words of its own
+            except NoSuchLedgerError as error:  # the log may have been trimmed or deleted a moment ago, which has its own message
                 again = self.refresh(fresh=True)
                 if again.log_id == view.log_id and again.live_segments == view.live_segments:
                     raise lost_live(self.name, int(error.context["ledger"])) from None
                 return self._with_live(again, lengths, fresh, reached)
 
     def _with_live(self, view: LogView, lengths: EntryLengths, fresh: bool, reached: Position | None) -> Snapshot:
-        """Of an unchanged list without live segments it is the same snapshot, which need not be counted through again."""
+        """Return the snapshot with live segments. For an unchanged list without any it is the same snapshot, which need not be counted
+        through again."""
         if self._quiet is not None and self._quiet[0] is view:
             return self._quiet[1]
         listed, end = view.listed, view.end_position
@@ -234,13 +237,15 @@ class FollowedLog:
         return tail.look(fresh)
 
     def _recover(self, ledger_id: int) -> Any:
-        """Its reader. ForeignLedgerError for a ledger that is not of this log, before it is fenced (OWN-6)."""
+        """Recover a ledger and return its reader. Raises ForeignLedgerError for a ledger that is not of this log, before it is fenced
+        (OWN-6)."""
         assert self._view is not None
         listed = self._view.listed
         return recover_own(self._client, self.name, listed.log_id, ledger_id, self._options.password, listed.adopted)
 
     def _closed_end(self, ledger_id: int, fresh: bool) -> LiveEnd | None:
-        """A ledger that is CLOSED though the list calls it live: its writer died, and somebody recovered it. Seldom, so seldom asked."""
+        """Return the end of a ledger that is CLOSED although the list calls it live, because its writer died and somebody recovered it.
+        This is rare, so it is seldom asked."""
         asked_at, known = self._skipped.get(ledger_id, (None, None))
         if known is None and (fresh or asked_at is None or time.monotonic() - asked_at > RELIST_S):
             metadata = retried(lambda: self._client.ledger_metadata(ledger_id))
@@ -249,10 +254,11 @@ class FollowedLog:
         return known
 
     def _at_least(self, known: LiveEnd | None, segment: Segment, reached: Position) -> LiveEnd | None:
-        """An offset inside a live segment, or behind it, was made when more of it was known than now."""
+        """Return at least the end that an offset inside a live segment, or behind it, proves: more was known when the offset was made than
+        now."""
         if (known is not None and known.closed) or segment.seq > reached.seq:
             return known
-        if segment.seq < reached.seq:  # passed, so its ledger is CLOSED, though the list does not say so yet
+        if segment.seq < reached.seq:  # it was passed, so its ledger is CLOSED, though the list does not say so yet
             return self._closed_end(segment.ledger_id, True) or known
         return LiveEnd(max(known.last if known is not None else -1, reached.entry - 1), False)
 
@@ -285,7 +291,7 @@ class SourceLogs:
         threading.Thread(target=self._refresh, name="bk-lists", daemon=True).start()
 
     def _refresh(self) -> None:
-        """Reads changed lists beside the thread that Spark waits for. What fails here fails again there, where it is reported."""
+        """Read changed lists beside the thread that Spark waits for. A failure here is repeated there, where it is reported."""
         while True:
             self._wake.wait()
             self._wake.clear()
@@ -299,7 +305,7 @@ class SourceLogs:
                     _log.debug("log %s: %s", log.name, error)
 
     def _look_at(self, log: FollowedLog) -> None:
-        """Any thread."""
+        """Have a log looked at, from any thread."""
         self._due.append(log)
         self._wake.set()
 
@@ -314,7 +320,7 @@ class SourceLogs:
         return self._names
 
     def snapshots(self, fresh: bool = False, reached: Mapping[str, Position] | None = None) -> dict[str, Snapshot]:
-        """Of the logs that exist, sorted by name. ``fresh``: as they are now, not as the watches have told."""
+        """Return snapshots of the logs that exist, sorted by name. With ``fresh`` they are read now, whatever the watches have told."""
         found: dict[str, Snapshot] = {}
         names = sorted(self.names(fresh))
         age_s = max(RELIST_S, _RELIST_PACE_S * len(names))
@@ -329,7 +335,7 @@ class SourceLogs:
         return found
 
     def _listed(self, names: Sequence[str], fresh: bool) -> frozenset[str]:
-        """Reads the lists of several logs that are to be read at the same time, and names those that are there."""
+        """Read the lists of several logs that are due at the same time, and return the names of those that exist."""
         due = [name for name in names if fresh or name not in self._followed or self._followed[name].is_due]
         if len(due) < 2:
             return frozenset()
@@ -348,7 +354,7 @@ class SourceLogs:
         return True
 
     def once(self, name: str) -> dict[str, Snapshot]:
-        """One log, whether or not it is of the source; {} if there is none."""
+        """Return the snapshot of one log, of the source or not; {} if it does not exist."""
         try:
             return {name: self._of(name).snapshot(self._lengths, True)}
         except NoSuchLogError:

@@ -32,7 +32,8 @@ OFFSETS_SHAPE = 'earliest, latest or JSON like {"seq":3,"entry":0}, {"ledgerId":
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in one log: ``word``, or ``seq`` with entry and row, or ``ledger_id`` with entry. ``log_id``: whose place it is, if known."""
+    """A place in one log: ``word``, or ``seq`` with entry and row, or ``ledger_id`` with entry. ``log_id`` is the id of its
+    log, if known."""
 
     word: str | None = None
     seq: int | None = None
@@ -54,7 +55,7 @@ class Offsets:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: ``134217728``, ``128m``, ``1g``."""
+    """Parse bytes: ``134217728``, ``128m``, ``1g``."""
     digits = text.strip().lower().rstrip("bkmg")
     unit = text.strip().lower()[len(digits) :]
     if not _is_number(digits) or unit not in _SIZES or int(digits) == 0:
@@ -68,7 +69,7 @@ headers and the longest digest."""
 
 
 def parse_entry_size(text: str) -> int:
-    """Bytes of an entry that bookies take."""
+    """Parse the bytes of an entry that bookies take."""
     size = parse_size(text)
     if size > ENTRY_BYTES_MAX:
         raise ValueError(f"expected at most {ENTRY_BYTES_MAX} bytes, like 256k or 4m: bookies take no larger entry")
@@ -76,7 +77,7 @@ def parse_entry_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds: ``15m``, ``30s``, ``500ms``, ``2h``, ``7d``; a bare number is milliseconds, as with Spark."""
+    """Parse milliseconds: ``15m``, ``30s``, ``500ms``, ``2h``, ``7d``; a bare number is milliseconds, as with Spark."""
     match = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _TIMES_MS:
         raise ValueError("expected a time like 500ms, 30s, 15m, 2h or 7d")
@@ -88,7 +89,7 @@ AGE_MAX_MS = 3 * 3_600_000
 
 
 def parse_age(text: str) -> int:
-    """Milliseconds: a duration of at most three hours, and not nothing."""
+    """Parse milliseconds: a duration above zero and of at most three hours."""
     age = parse_duration(text)
     if not 0 < age <= AGE_MAX_MS:
         raise ValueError("expected a time of at most 3h, like 10m")
@@ -114,7 +115,7 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_metadata(text: str) -> bool | str:
-    """True, False or KAFKA."""
+    """Parse True, False or KAFKA."""
     if text.strip().lower() == KAFKA:
         return KAFKA
     try:
@@ -124,7 +125,7 @@ def parse_metadata(text: str) -> bool | str:
 
 
 def parse_ledgers(text: str) -> tuple[tuple[int, int], ...]:
-    """``7,9-12`` to ((7, 7), (9, 12)): inclusive ranges of ledger ids."""
+    """Parse ``7,9-12`` to ((7, 7), (9, 12)): inclusive ranges of ledger ids."""
     ranges: list[tuple[int, int]] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part.strip(), re.ASCII)
@@ -144,7 +145,7 @@ _OF_PATTERNS = re.compile(r"[*?+|^$,()\[\]{}\\]")
 
 
 def parse_log(text: str) -> str:
-    """One name: what else it may be made of, the log itself is asked. Signs of a pattern or a list are told here."""
+    """Parse one name. Signs of a pattern or a list are refused here; the log itself checks the rest."""
     name = parse_text(text)
     if _OF_PATTERNS.search(name):
         raise ValueError("expected the name of one log; for several logs: logPattern with a regular expression, or logs like flights,ships")
@@ -152,7 +153,7 @@ def parse_log(text: str) -> str:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """``flights, ships``: names separated by commas, sorted, each once."""
+    """Parse ``flights, ships``: names separated by commas, sorted, each once."""
     names = [name.strip() for name in text.split(",")]
     if any(_OF_PATTERNS.search(name) for name in names):
         raise ValueError("expected names like flights,ships; for all logs whose name matches a regular expression: logPattern")
@@ -162,7 +163,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
-    """``id,_offset``: names of columns in the order they are wanted, each once."""
+    """Parse ``id,_offset``: names of columns in the order they are wanted, each once."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) < len(names):
         raise ValueError("expected different names of columns like id,_offset")
@@ -170,7 +171,7 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 
 def parse_pattern(text: str) -> str:
-    """A regular expression that must match a whole name."""
+    """Parse a regular expression that must match a whole name."""
     try:
         re.compile(parse_text(text))
     except (re.error, RecursionError, OverflowError) as error:
@@ -179,7 +180,7 @@ def parse_pattern(text: str) -> str:
 
 
 def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Names that the whole of ``pattern`` matches, sorted."""
+    """Return the names that the whole of ``pattern`` matches, sorted."""
     wanted = re.compile(pattern)
     return tuple(sorted(name for name in names if wanted.fullmatch(name)))
 
@@ -217,12 +218,12 @@ def parse_offsets(text: str) -> Offsets:
 
 
 def _is_by_partition(place: Mapping[str, Any]) -> bool:
-    """True for what Kafka's source takes for a topic: a number for each partition."""
+    """Return True for what Kafka's source takes for a topic: a number for each partition."""
     return bool(place) and all(_is_number(key) for key in place)
 
 
 def _is_place(value: Any) -> bool:
-    """True if the value of a key is a place of its own: then the key is a log's name."""
+    """Return True if the value of a key is a place of its own; then the key is the log's name."""
     return isinstance(value, dict) or value in (EARLIEST, LATEST) or (_is_int(value) and value < 0)
 
 
@@ -254,7 +255,7 @@ def _natural(value: Mapping[str, Any], key: str) -> int:
 
 
 class Moment(int):
-    """Milliseconds since 1970, and the ``text`` that they were given as, for messages."""
+    """Milliseconds since 1970, and the ``text`` in which they were given, for messages."""
 
     text: str
 
@@ -268,7 +269,7 @@ class Moment(int):
 
 
 def parse_when(text: str) -> Moment:
-    """Milliseconds since 1970: digits as they are, or ISO 8601 (``2026-11-20T12:00:00Z``); without a zone it is UTC."""
+    """Parse milliseconds since 1970: digits as they are, or ISO 8601 (``2026-11-20T12:00:00Z``); without a zone it is UTC."""
     plain = text.strip()
     if _is_number(plain):
         return Moment(plain, int(plain))
@@ -280,7 +281,7 @@ def parse_when(text: str) -> Moment:
 
 
 def parse_times(text: str) -> tuple[tuple[str, int], ...]:
-    """``{"flights": 1763640000000, "ships": "2026-11-20T12:00:00Z"}``: a time for each log, sorted by name."""
+    """Parse ``{"flights": 1763640000000, "ships": "2026-11-20T12:00:00Z"}``: a time for each log, sorted by name."""
     shape = 'JSON like {"flights":1763640000000,"ships":"2026-11-20T12:00:00Z"}'
     value = _json_object(text, shape)
     if any(isinstance(when, dict) and _is_by_partition(when) for when in value.values()):

@@ -19,19 +19,19 @@ from bk_core.errors import BkError, MetadataFormatError, NoNodeError, VersionCon
 from bk_core.protocol.log.stored_json import loads
 
 SHARED = "*"
-"""Owner of a ledger that several queries write to."""
+"""The owner of a ledger that several queries write to."""
 
 
 def still_usable(client: Any, log: str, ledger_id: int, owner: str) -> bool:
-    """True if ``owner`` may go on with a ledger that this process has open; from then on it is shared if somebody else began it.
+    """Return True if ``owner`` may go on with a ledger that this process has open; if another owner began it, it is shared from then on.
 
-    False if a janitor, a deletion of the log or the end of a failed write claimed it.
+    The result is False if a janitor, a deletion of the log or the end of a failed write claimed it.
     """
     return _change(client, log, ledger_id, lambda value: None if value["query"] in (owner, SHARED) else {**value, "query": SHARED})
 
 
 def claim(client: Any, log: str, ledger_id: int, owner: str) -> bool:
-    """Take a ledger away from whoever writes it, if nobody but ``owner`` ever did; any janitor may then delete it at once."""
+    """Take a ledger away from its writer, if it never had another owner than ``owner``; any janitor may then delete it at once."""
 
     def mine(value: dict[str, Any]) -> dict[str, Any] | None:
         if value["query"] != owner:
@@ -45,7 +45,7 @@ def claim(client: Any, log: str, ledger_id: int, owner: str) -> bool:
 
 
 def withdraw(client: Any, log: str, handle: Any) -> None:
-    """Delete a ledger that no message and no commit will ever name. Never raises: what fails is the janitor's, at its next round."""
+    """Delete a ledger that no message and no commit will ever name. Never raises: at a failure the janitor does it in its next round."""
     ledger_id = int(handle.ledger_id)
     try:
         handle.close(forced=True)
@@ -63,7 +63,8 @@ class _NotOursError(Exception):
 def _change(
     client: Any, log: str, ledger_id: int, change: Callable[[dict[str, Any]], dict[str, Any] | None], *, claimed: bool = False
 ) -> bool:
-    """One compare-and-set. False if the intent is gone, is claimed (unless that is ``claimed``), or somebody else was faster."""
+    """Make one compare-and-set. Return False if the intent is gone, is claimed (unless that is ``claimed``), or another process
+    was faster."""
     path = intent_path(log, ledger_id)
     try:
         stored = _definite(lambda: client.store.read(path))

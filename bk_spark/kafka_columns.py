@@ -26,20 +26,21 @@ KAFKA_FIELDS = (
     StructField("timestampType", IntegerType()),
 )
 AS_RAW = {"topic": "log", "offset": "offset", "timestamp": "timestamp"}
-"""By Kafka's name: the column of raw entries, with ``_`` before it the one of Arrow entries."""
+"""By Kafka's name the column of raw entries; that of Arrow entries has ``_`` before it."""
 _ZERO = frozenset({"partition", "timestampType"})
 _OWN = ("key", "value", "headers")
 
 
 def kafka_schema(own: StructType | None, include_headers: bool, log: str = "") -> StructType:
-    """``own``: the columns of the logs, those of ``log``; None for raw entries. LogSchemaError if they are not those of records."""
+    """Return the schema. ``own`` has the columns of the logs, those of ``log``; None for raw entries. Raises LogSchemaError if they are not
+    those of records."""
     if own is not None:
         _check_records(own, log)
     return StructType([*KAFKA_FIELDS, HEADERS] if include_headers else list(KAFKA_FIELDS))
 
 
 def _check_records(own: StructType, log: str) -> None:
-    """Names are found in any case where that leaves no doubt, as writes and option ``columns`` find them."""
+    """Check the columns. Names are found in any case where that leaves no doubt, as writes and option ``columns`` find them."""
     advice = "includeMetadata=kafka needs a column 'value', beside it at most 'key' and 'headers'; includeMetadata=true takes any columns"
     meant = {name: spelled for name in _OWN if (spelled := named(own.names, name)) is not None}
     if "value" not in meant or (others := [name for name in own.names if name not in meant.values()]):
@@ -55,8 +56,8 @@ def _check_records(own: StructType, log: str) -> None:
 
 
 def plain_schema(schema: pa.Schema, raw: bool, stored: Iterable[pa.Schema]) -> pa.Schema:
-    """The columns to decode for rows of ``schema``, as ``columns`` names them. ``stored``: the schemas of the entries, which know the types
-    of keys and values."""
+    """Return the columns to decode for rows of ``schema``, as ``columns`` names them. ``stored`` has the schemas of the entries, which have
+    the types of keys and values."""
     metadata = {field.name: field for field in arrow_schema(StructType(list(RAW_FIELDS if raw else METADATA_FIELDS)))}
     kinds = {} if raw else {field.name: field for one in stored for field in one}
     prefix = "" if raw else "_"
@@ -69,7 +70,7 @@ def plain_schema(schema: pa.Schema, raw: bool, stored: Iterable[pa.Schema]) -> p
 
 
 def kafka_batches(schema: pa.Schema, raw: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches`` of ``plain_schema`` with the columns of ``schema``. No value is copied."""
+    """Yield ``batches`` of ``plain_schema`` with the columns of ``schema``. No value is copied."""
     prefix = "" if raw else "_"
     for batch in batches:
         columns = []

@@ -1,7 +1,7 @@
-"""Knowledge of the cluster that the driver gives to a read task, so that it need not ask the metadata store (SES-13).
+"""Facts about the cluster that the driver gives to a read task, so that it need not ask the metadata store (SES-13).
 
-A task may trust it. What lies in acknowledged entries of a ledger never changes. Where they lie may change (a bookie is replaced), and a
-ledger may go; then no replica that was told of has the entry, and the task asks the store (RD-7).
+A task may trust them. The contents of acknowledged entries never change. Their places may change (a bookie is replaced), and a ledger may
+go; then no known replica has the entry, and the task asks the store (RD-7).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _READERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Identity of the cluster, metadata of ledgers as it is stored (with their passwords, so it is not shown), addresses of bookies."""
+    """The identity of the cluster, the metadata of ledgers as it is stored (with their passwords, so it is not shown), and addresses of
+    bookies."""
 
     cluster: str
     ledgers: Mapping[int, Versioned] = field(repr=False)
@@ -33,14 +34,14 @@ class Known:
 
 
 class Learned:
-    """The driver's knowledge of ledgers. Of a stream it is kept for ``KEPT_S``: it reads the same ones again and again."""
+    """The driver's knowledge of ledgers. A stream keeps it for ``KEPT_S``, because it reads the same ledgers again and again."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, tuple[float, Versioned]] = OrderedDict()
 
     def known(self, client: Any, ledger_ids: Iterable[int]) -> Known:
-        """Ledgers that do not exist are left out, and bookies of which no address is known. The identity is read last: whatever was read
-        before is of this cluster (OWN-3)."""
+        """Return the knowledge, without ledgers that do not exist and bookies whose address is not known. The identity is read last:
+        whatever was read before is of this cluster (OWN-3)."""
         ledgers = self._ledgers(client, list(dict.fromkeys(ledger_ids)))
         bookies = {bookie for stored in ledgers.values() for bookie in facts_of(stored).bookies}
         addresses: dict[str, tuple[str, int]] = {}
@@ -66,7 +67,7 @@ class Learned:
 
 
 def _read_all(client: Any, ledger_ids: Collection[int]) -> list[Versioned | None]:
-    """Several at a time; None for one that does not exist."""
+    """Read several at a time; None stands for one that does not exist."""
     reads: list[Callable[[], Versioned | None]] = [partial(_read, client, ledger_id) for ledger_id in ledger_ids]
     if len(reads) < 2:
         return [read() for read in reads]
@@ -87,7 +88,7 @@ def _read(client: Any, ledger_id: int) -> Versioned | None:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """Facts that planning needs of a ledger. ``password``: None if none is stored, so that any may be the right one (META-15)."""
+    """The facts about a ledger that planning needs. ``password`` is None if none is stored, so that any may be the right one (META-15)."""
 
     bookies: frozenset[str]
     fragment_starts: tuple[int, ...]
@@ -95,7 +96,7 @@ class LedgerFacts:
 
 
 def facts_of(stored: Versioned) -> LedgerFacts:
-    """MetadataFormatError."""
+    """Return the facts. Raises MetadataFormatError."""
     return _facts_of(stored.data)
 
 
@@ -108,7 +109,7 @@ def _facts_of(data: bytes) -> LedgerFacts:
 
 
 def part_of(known: Known, ledger_ids: Collection[int]) -> Known:
-    """As much of it as a task needs that reads these ledgers."""
+    """Return the part that a task needs which reads these ledgers."""
     ledgers = {ledger_id: known.ledgers[ledger_id] for ledger_id in ledger_ids if ledger_id in known.ledgers}
     bookies = {bookie for stored in ledgers.values() for bookie in facts_of(stored).bookies}
     return replace(known, ledgers=ledgers, addresses={bookie: known.addresses[bookie] for bookie in bookies & known.addresses.keys()})

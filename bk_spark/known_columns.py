@@ -1,7 +1,8 @@
-"""The columns of logs beside those of a DataFrame that reads them: what may be read, and before which row a stream has to end. Pure.
+"""Compares the columns of logs with those of a DataFrame that reads them: decides what may be read, and before which row a stream has to
+end. Pure.
 
-The columns of a DataFrame are fixed when it is made; logs get new ones at any time, and new logs come with columns of their own. What
-does not fit is found by segment, in the ledger list, before an entry of it is read.
+The columns of a DataFrame are fixed when it is made; logs get new ones at any time, and new logs come with columns of their own. Columns
+that do not fit are found by segment, in the ledger list, before an entry of it is read.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from bk_spark.planning import EntryRange
 from bk_spark.schemas import arrow_schema, arrow_schema_of_text, spark_type
 
 Field = tuple[str, pa.DataType]
-"""Name and Arrow type."""
+"""A name and an Arrow type."""
 
 
 class KnownColumns:
-    """``given``: the DataFrame's columns. ``own``: those of its logs, together, when the reader was made.
+    """The columns of a DataFrame. ``given`` are its own; ``own`` are those of its logs, together, when the reader was made.
 
     ``all_asked``: the DataFrame was made to have all columns, so that new ones must not be left out in silence. ``refuse_new``: the option
     ``failOnNewColumns``.
@@ -37,21 +38,21 @@ class KnownColumns:
         self._new: dict[str, tuple[str, ...]] = {}
 
     def check(self, log: str, schema: str) -> None:
-        """LogSchemaError if rows of ``log`` that were written with this stored schema must not be read."""
+        """Raise LogSchemaError if rows of ``log`` that were written with this stored schema must not be read."""
         reason = self._reason(schema)
         if reason:
             raise LogSchemaError(f"log {log!r} {reason}", log=log)
 
     def check_ranges(self, views: Mapping[str, LogView], ranges: Iterable[EntryRange]) -> None:
-        """The same of rows that are about to be read; ``views`` by log."""
+        """Check the rows that are about to be read; ``views`` are by log."""
         for log, schema_id in sorted({(r.log, r.schema_id) for r in ranges if r.log is not None}):
             schemas = views[log].listed.schemas
             if schema_id < len(schemas):
                 self.check(log, schemas[schema_id])
 
     def until(self, log: str, view: LogView, start: Position, end: Position) -> Position:
-        """The end of the part of ``start <= p < end`` that may be read: up to the first row that must not be. LogSchemaError if ``start``
-        is there already."""
+        """Return the end of the part of ``start <= p < end`` that may be read, which is the first row that must not be. Raises
+        LogSchemaError if that is ``start``."""
         if start >= end or not any(self._reason(schema) for schema in view.listed.schemas):
             return end
         for position, schema in _written_with(view, start, end):
@@ -62,13 +63,13 @@ class KnownColumns:
         return end
 
     def left_out(self, schemas: Sequence[str]) -> tuple[str, ...]:
-        """New columns of a log with these schemas that the stream goes on without."""
+        """Return the new columns of a log with these schemas that the stream leaves out."""
         if not self._all_asked or self._refuse_new:
             return ()
         return tuple(dict.fromkeys(name for schema in schemas for name in self._new_ones(schema)))
 
     def _reason(self, schema: str) -> str:
-        """Why rows of that schema must not be read; "" if they may."""
+        """Return the reason why rows of that schema must not be read; "" if they may."""
         if schema not in self._reasons:
             self._reasons[schema] = self._judged(schema) if schema else ""
         return self._reasons[schema]
@@ -107,7 +108,7 @@ class KnownColumns:
 
 
 def _written_with(view: LogView, start: Position, end: Position) -> Iterator[tuple[Position, str]]:
-    """The first position of each segment that has entries between ``start`` and ``end``, with its schema."""
+    """Yield the first position of each segment that has entries between ``start`` and ``end``, with its schema."""
     schemas = view.listed.schemas
     for segment in view.segments(start.seq, end.seq):
         first = Position(segment.seq, segment.first_entry)

@@ -1,5 +1,4 @@
-"""The ledgers of a read, judged when it is planned: are they there, and does the password fit? No task has begun then. Pure, but for a
-warning."""
+"""Checks the ledgers of a read when it is planned, before any task begins: they exist, and the password fits. Pure, but for a warning."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ REST = "failOnDataLoss=false reads the rest"
 
 
 def check_password(known: Known, options: Options, ranges: Iterable[EntryRange]) -> None:
-    """WrongPasswordError unless ``password`` is that of every ledger of ``ranges`` whose metadata stores one (OP-1)."""
+    """Raise WrongPasswordError unless ``password`` is that of every ledger of ``ranges`` whose metadata stores one (OP-1)."""
     for ledger_id, log in {r.ledger_id: r.log for r in ranges}.items():
         stored = known.ledgers.get(ledger_id)
         wanted = None if stored is None else facts_of(stored).password
@@ -26,7 +25,7 @@ def check_password(known: Known, options: Options, ranges: Iterable[EntryRange])
 
 
 def _wrong_password(ledger_id: int, log: str | None, has_one: bool, given: bool) -> str:
-    """The passwords themselves are not told to what makes the message."""
+    """Return the message. The passwords themselves are not passed in here."""
     which = f"ledger {ledger_id}" if log is None else f"log {log!r}"
     if has_one and given:
         which = which if log is None else f"{which} (ledger {ledger_id})"
@@ -39,7 +38,8 @@ def _wrong_password(ledger_id: int, log: str | None, has_one: bool, given: bool)
 
 
 def still_there(known: Known, options: Options, ranges: Sequence[EntryRange]) -> list[EntryRange]:
-    """The ranges whose ledger exists. LogDataLossError if one does not, or with ``failOnDataLoss=false`` a warning for each (LOG-13)."""
+    """Return the ranges whose ledger exists. Raises LogDataLossError if one does not, or with ``failOnDataLoss=false`` warns of each
+    (LOG-13)."""
     gone = dict.fromkeys(r.ledger_id for r in ranges if r.ledger_id not in known.ledgers)
     for ledger_id in gone:
         error = _lost([r for r in ranges if r.ledger_id == ledger_id])
@@ -50,7 +50,7 @@ def still_there(known: Known, options: Options, ranges: Sequence[EntryRange]) ->
 
 
 def _lost(ranges: Sequence[EntryRange]) -> LogDataLossError:
-    """All ``ranges`` are of one ledger."""
+    """Return the error for ``ranges``, which are all of one ledger."""
     ledger_id, log = ranges[0].ledger_id, ranges[0].log
     first, last = min(r.first for r in ranges), max(r.last for r in ranges)
     if log is None:
@@ -61,7 +61,7 @@ def _lost(ranges: Sequence[EntryRange]) -> LogDataLossError:
 
 
 def lost_live(log: str, ledger_id: int) -> LogDataLossError:
-    """Of a live segment, whose end nobody knows."""
+    """Return the error for a live segment, whose end nobody knows."""
     message = f"log {log!r} lists a live ledger that does not exist, {ledger_id}: its entries are lost. {_ways_out(log)}"
     return LogDataLossError(message, log=log, ledger=ledger_id)
 

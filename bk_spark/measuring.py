@@ -1,8 +1,9 @@
-"""Payload bytes at any position of a log, exactly: every entry carries the length of its ledger up to and with itself (META-10).
+"""Finds the exact payload bytes at any position of a log, because every entry carries the length of its ledger up to and with itself
+(META-10).
 
-The list knows bytes at the ends of segments and shares them out evenly in between (protocol/log/view.py). Here what lies in between is
-looked up, one entry at a time: a limit of bytes is met in O(log n) single reads of entries, and those are remembered. When no replica of
-an entry answers, the even share stands in for it. Inside an entry bytes are shared out evenly over its rows: that is what a row costs.
+The list knows bytes at the ends of segments and shares them out evenly in between (protocol/log/view.py). Here the bytes in between are
+looked up, one entry at a time: a limit of bytes is met in O(log n) single reads of entries, and those are remembered. When no replica of an
+entry answers, the even share stands in for it. Inside an entry bytes are shared out evenly over its rows, as the cost of a row.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _COUNTED = 16
 
 class Lengths(Protocol):
     def up_to(self, ledger_id: int, entry: int) -> int | None:
-        """Payload bytes of entries 0..entry of a ledger (entry -1: 0); None if that cannot be learned now."""
+        """Return the payload bytes of entries 0..entry of a ledger (entry -1: 0); None if that cannot be learned now."""
 
 
 class EntryLengths:
-    """Asks bookies for headers of single entries. For one thread at a time."""
+    """Asks bookies for headers of single entries. It is for one thread at a time."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -53,7 +54,8 @@ class EntryLengths:
             metadata = self._closed.get(ledger_id) or self._client.ledger_metadata(ledger_id)
             if metadata.state is LedgerState.CLOSED:
                 self._closed = {ledger_id: metadata}  # neighbours are asked for next
-            # Of the bookie that the first task from here on asks (partitions.py): what is read ahead is read for that.
+            # This asks the bookie that the first task from here on asks (partitions.py), so that the entries which it reads ahead serve
+            # that task.
             header = intact_header(self._client, ledger_id, metadata, entry, rotation=ledger_id)
             return None if header is None else header.length
         except BkError:
@@ -69,7 +71,8 @@ class Measured:
     _counted: dict[Position, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
 
     def counts_before(self, position: Position) -> tuple[int, int]:
-        """Cumulative (rows, bytes) before ``position`` since the log was created. A trigger asks about the same few positions often."""
+        """Return the cumulative (rows, bytes) before ``position`` since the log was created. A trigger asks about the same few positions
+        often."""
         found = self._counted.get(position)
         if found is None:
             found, exact = self._counts_before(position)
@@ -80,7 +83,7 @@ class Measured:
         return found
 
     def _counts_before(self, position: Position) -> tuple[tuple[int, int], bool]:
-        """And whether they are exact; else they are to be asked for again."""
+        """Return the counts, and True if they are exact; others are to be asked for again."""
         here = self.view.normal(position)
         rows, size = self.view.counts_before(here)
         if here.seq >= self.view.next_seq:
@@ -94,7 +97,7 @@ class Measured:
         return (rows, size - segment.counts_before(here.entry, here.row)[1] + inside), True
 
     def _inside(self, segment: Segment, entry: int, row: int = 0) -> int | None:
-        """Payload bytes of a segment before ``row`` of ``entry``, never more than the list says it has."""
+        """Return the payload bytes of a segment before ``row`` of ``entry``, never more than the list says it has."""
         base = self.lengths.up_to(segment.ledger_id, segment.first_entry - 1)
         here = self.lengths.up_to(segment.ledger_id, entry - 1)
         rows = segment.rows_in(entry) if row else None
@@ -104,7 +107,7 @@ class Measured:
         return min(segment.bytes, max(0, here - base) + ((after - here) * row // rows if rows else 0))
 
     def position_at_rows(self, start: Position, rows: int | None, size: int | None) -> Position:
-        """The farthest position with at most ``rows`` rows and ``size`` bytes between it and ``start``.
+        """Return the farthest position with at most ``rows`` rows and ``size`` bytes between it and ``start``.
 
         Rows may end inside an entry; bytes end between entries. At least one row is admitted, and of bytes at least one entry.
         """
@@ -123,7 +126,7 @@ class Measured:
         return min(by_rows, cut)
 
     def _cut(self, segment: Segment, limit: int, guess: Position) -> Position:
-        """The last entry of a segment before which the log has at most ``limit`` bytes: by interpolation, halving in turns."""
+        """Return the last entry of a segment before which the log has at most ``limit`` bytes: by interpolation, halving in turns."""
         target = limit - self.view.counts_before(Position(segment.seq))[1]
         low, high = segment.first_entry, segment.first_entry + segment.entries
         size_low, size_high = 0, max(1, segment.bytes)

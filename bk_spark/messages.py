@@ -13,7 +13,7 @@ from bk_core.protocol.log.ledger_list import SegmentRange
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """The ranges that one task wrote to one log. ``log_id`` is "" if the log did not exist when the write was planned, and ``base`` the
+    """The ranges that one task wrote to one log. ``log_id`` is "" if the log did not exist when the write was planned, and ``base`` is the
     schema that it had then; ``closed`` ledgers are done."""
 
     log: str
@@ -34,7 +34,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class CommitMessage(WriterCommitMessage):
-    """Every task sends one, with rows or without: only tasks know the query id (spark-connectors.md 5.3)."""
+    """The message of a task. Every task sends one, with rows or without, because only tasks know the query id (spark-connectors.md 5.3)."""
 
     query_id: str
     partition: int
@@ -51,12 +51,12 @@ class CommitMessage(WriterCommitMessage):
 
 
 def ours(messages: Iterable[Any]) -> list[CommitMessage]:
-    """In the order of their partitions, which is the order of the rows in the log. Failed tasks left None."""
+    """Return our messages in the order of their partitions, which is the order of the rows in the log. Failed tasks left None."""
     return sorted((m for m in messages if isinstance(m, CommitMessage)), key=lambda m: (m.partition, m.attempt))
 
 
 def parts_by_log(messages: Iterable[CommitMessage]) -> dict[str, list[LogPart]]:
-    """Logs by name, the parts of each in the order of ``messages``."""
+    """Return the logs by name, with the parts of each in the order of ``messages``."""
     parts: dict[str, list[LogPart]] = {}
     for message in messages:
         for part in message.parts:

@@ -1,7 +1,7 @@
-"""The packages that bk_spark stands on, and the one message that says which is missing or too old. pyproject.toml has the same bounds.
+"""Checks the packages that bk_spark needs, with one message for a missing or old one. pyproject.toml has the same bounds.
 
-Every way into bk_spark passes here: a session that registers or discovers the source, a planner, a task on an executor. Nothing heavy is
-imported for the question; pyarrow's version is asked by those who import it.
+Every way into bk_spark passes here: a session that registers or discovers the source, a planner, a task on an executor. The check imports
+nothing heavy; modules that import pyarrow check its version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MODULES = {"pyspark": "pyspark", "pyarrow": "pyarrow", "kazoo": "kazoo", "protob
 
 
 def check() -> None:
-    """MissingPackageError if a package that reading or writing needs is not there, or pyspark is too old."""
+    """Raise MissingPackageError if a package that reading or writing needs is not there, or pyspark is too old."""
     for package, module in MODULES.items():
         if not _is_there(module):
             raise _missing(package, "there is none")
@@ -28,7 +28,7 @@ def check() -> None:
 
 
 def check_version(package: str, found: str) -> None:
-    """MissingPackageError if ``found`` is below the bound. What follows the minor number does not count."""
+    """Raise MissingPackageError if ``found`` is below the bound. Only the major and the minor number count."""
     numbers = re.match(r"(\d+)(?:\.(\d+))?", found)
     if numbers is not None and (int(numbers[1]), int(numbers[2] or 0)) < BOUNDS[package]:
         raise _missing(package, f"this is {found}")

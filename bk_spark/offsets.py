@@ -35,12 +35,12 @@ class LogOffset:
 
 
 def to_json(offsets: Mapping[str, LogOffset]) -> dict[str, Any]:
-    """The offset of a source, sorted by log name."""
+    """Return the offset of a source, sorted by log name."""
     return {name: offset.json() for name, offset in sorted(offsets.items())}
 
 
 def from_json(value: Mapping[str, Any]) -> dict[str, LogOffset]:
-    """InvalidArgumentError for what is no offset of this source."""
+    """Parse an offset. Raises InvalidArgumentError for what is no offset of this source."""
     try:
         return {name: _log_offset(offset) for name, offset in value.items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -51,7 +51,8 @@ def from_json(value: Mapping[str, Any]) -> dict[str, LogOffset]:
 
 
 def _log_offset(value: Mapping[str, Any]) -> LogOffset:
-    """ValueError for anything but a text and natural numbers: somebody may have edited a checkpoint."""
+    """Parse one log's offset. Raises ValueError for anything but a text and natural numbers, because somebody may have edited a
+    checkpoint."""
     log_id, *numbers = (value[key] for key in KEYS)
     if not isinstance(log_id, str) or not all(type(number) is int and 0 <= number <= _NUMBER_MAX for number in numbers):
         raise ValueError("it has another form")
@@ -60,7 +61,7 @@ def _log_offset(value: Mapping[str, Any]) -> LogOffset:
 
 
 def check_there(log: str, view: LogView, offset: LogOffset) -> None:
-    """LogDataLossError, saying what is lost, if the log was recreated or trimmed behind ``offset``."""
+    """Raise LogDataLossError, with what is lost, if the log was recreated or trimmed behind ``offset``."""
     way_out = "failOnDataLoss=false goes on at the first entry that is there"
     if offset.log_id != view.log_id:
         message = (

@@ -1,4 +1,4 @@
-"""Help about options: what a wrong name should have been, and the table of README.md.
+"""Help about options: suggestions for a wrong name, and the table of README.md.
 
 ``python -m bk_spark.option_help`` writes the table into README.md.
 """
@@ -29,7 +29,7 @@ _HEAD = "| Option | Default | Aliases | Meaning |"
 
 
 def unknown(key: str, options: Sequence[Option]) -> str:
-    """The text of the error for an option that is not in the table."""
+    """Return the text of the error for an option that is not in the table."""
     elsewhere = {name.lower(): ours for name, ours in ELSEWHERE.items()}.get(key.lower())
     if elsewhere is not None:
         return f"option {key!r} is not known here; what it does elsewhere is done by {elsewhere}"
@@ -40,7 +40,7 @@ def unknown(key: str, options: Sequence[Option]) -> str:
 
 
 def out_of_place(idle: Mapping[str, str], what: str) -> str:
-    """The text of the error for options (fields by name) that do nothing in ``what``."""
+    """Return the text of the error for options (fields by name) that have no effect in ``what``."""
     homes: dict[str, list[str]] = {}
     for name, field in sorted(idle.items()):
         homes.setdefault(_home(field), []).append(name)
@@ -51,7 +51,7 @@ def out_of_place(idle: Mapping[str, str], what: str) -> str:
 
 
 def _home(field: str) -> str:
-    """Reads and writes to which an option means something, by its field."""
+    """Return the reads and writes in which an option has an effect, by its field."""
     from bk_spark.reader import BATCH_OPTIONS, TABLES  # for the message alone: these import much, and one another
     from bk_spark.sink import SINK_OPTIONS, STREAM_SINK_OPTIONS
     from bk_spark.stream_reader import STREAMED
@@ -79,7 +79,7 @@ def options_table(options: Sequence[Option]) -> str:
 
 
 def with_table(readme: str, options: Sequence[Option]) -> str:
-    """The text with the table it has replaced by the one of ``options``."""
+    """Return the text with its table replaced by the one of ``options``."""
     before, _, rest = readme.partition(_HEAD)
     lines = rest.splitlines(keepends=True)[1:]
     after = next((i for i, line in enumerate(lines) if not line.startswith("|")), len(lines))

@@ -439,18 +439,18 @@ class Options:
         return self.log is not None or self.logs is not None or self.log_pattern is not None
 
     def log_name(self) -> str:
-        """The one log, where there must be just one: to write to."""
+        """The one log, where there must be just one to write to."""
         if self.log is None:
             raise InvalidArgumentError('name the log: .option("log", "name"), or WITH (log = \'name\') on a table')
         return self.log
 
     def log_names(self) -> tuple[str, ...]:
-        """``log`` or ``logs``, sorted; a pattern is for ``starting.source_logs``."""
+        """The names in ``log`` or ``logs``, sorted; ``starting.source_logs`` resolves a pattern."""
         return (self.log_name(),) if self.logs is None else self.logs
 
 
 def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Options:
-    """InvalidArgumentError for an unknown option, a bad value, an option given under two names, or a missing one."""
+    """Parse options. Raises InvalidArgumentError for an unknown option, a bad value, an option given under two names, or a missing one."""
     spelled = {spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.aliases)}
     values: dict[str, Any] = {}
     for key, text in given.items():
@@ -474,8 +474,8 @@ def parse_options(given: Mapping[str, str], environment: Mapping[str, str] | Non
 
 
 def refuse_others(options: Options, takes: frozenset[str], what: str) -> None:
-    """InvalidArgumentError for an option that would be read and then do nothing. ``takes``: fields; ``what`` the options are for. It
-    says where they belong."""
+    """Raise InvalidArgumentError for an option that would be read and have no effect; the message says where it belongs. ``takes`` are
+    fields; ``what`` is what the options are for."""
     idle = {option.name: option.field for option in OPTIONS if option.field in options.given - takes}
     if idle:
         raise InvalidArgumentError(out_of_place(idle, what))
@@ -490,7 +490,7 @@ def _parse(option: Option, text: str) -> Any:
 
 
 def _check_together(values: Mapping[str, Any]) -> None:
-    """InvalidArgumentError for options that contradict one another, or that do nothing without another."""
+    """Raise InvalidArgumentError for options that contradict one another, or that have no effect without another."""
     named = [option.name for option in OPTIONS if option.field in ("log", "logs", "log_pattern", "ledgers") and values.get(option.field)]
     if len(named) > 1:
         raise InvalidArgumentError(f"options {' and '.join(named)} exclude each other")

@@ -22,7 +22,8 @@ from bk_spark.needs import check_version
 check_version("pyarrow", pa.__version__)
 
 BYTES_PER_ENTRY_MAX = 256 << 20
-"""Default of ``maxBytesPerEntry``: what the columns of an entry may have once they are decompressed. Fifty times the largest entry."""
+"""The default of ``maxBytesPerEntry``, the bytes that the columns of an entry may have once they are decompressed. It is fifty times the
+largest entry."""
 RUN_BYTES = 4 << 20
 """Payload of one append: large enough that its cost does not count, small enough for steady acknowledgements."""
 _GROWTH_BYTES_MAX = 3 << 20  # an entry never grows beyond this with the rows it was laid out for
@@ -83,14 +84,14 @@ def pack_arrow(
 
 
 class Packer:
-    """Rows of one task and log. An entry is written into its run's memory as soon as it is cut, so that the batches it came from can go."""
+    """The rows of one task and log. An entry is written into its run's memory as soon as it is cut, so that its batches can be released."""
 
     def __init__(
         self, schema: pa.Schema, entry_size: int, compression: str, run_bytes: int, entry_bytes_max: int = BYTES_PER_ENTRY_MAX
     ) -> None:
         self._schema = schema
         self._compressed = compression != "none"
-        # Spark gives a task one core: to wake Arrow's threads for each column costs more than they bring.
+        # Spark gives a task one core, and waking Arrow's threads for each column would cost more than they save.
         self._options = pa.ipc.IpcWriteOptions(compression=compression if self._compressed else None, use_threads=False)
         self._empty = pa.RecordBatch.from_pylist([], schema=schema)
         self._head_bytes = self._head_size()
@@ -116,14 +117,14 @@ class Packer:
             yield from self._cut(self._rows_per_entry or 1, final=False)
 
     def rest(self) -> Iterator[PackedRun]:
-        """Everything that is left: the last entry of the last run may be short."""
+        """Cut everything that is left; the last entry of the last run may be short."""
         while self._pending_rows:
             self._layout(final=True)
             yield from self._cut(min(self._rows_per_entry or 1, self._pending_rows), final=True)
         yield from self._flush()
 
     def _layout(self, final: bool) -> bool:
-        """Choose the rows per entry, once there is data enough to choose from."""
+        """Choose the rows per entry, once there is enough data to choose from."""
         if self._rows_per_entry is not None:
             return True
         size = sum(batch.nbytes for batch in self._pending)
@@ -135,28 +136,28 @@ class Packer:
     def _cut(self, rows: int, *, final: bool) -> Iterator[PackedRun]:
         entry = self._take(rows)
         size = entry.nbytes
-        if rows > 1 and size > self._entry_bytes_max:  # rows have grown: they go into a range of their own, with fewer per entry
+        if rows > 1 and size > self._entry_bytes_max:  # rows have grown, so they go into a range of their own, with fewer per entry
             yield from self._put_back(entry, max(1, rows * self._entry_size // size))
             return
-        if not (yield from self._write(entry, final=final)):  # what Arrow adds to the columns is too much
+        if not (yield from self._write(entry, final=final)):  # Arrow's addition to the columns makes it too large
             yield from self._put_back(entry, rows // 2)
             return
         self._small = self._small + 1 if size * _GROWTH < self._entry_size else 0
-        if self._small >= _SMALL_ENTRIES:  # rows have shrunk, for good as it seems
+        if self._small >= _SMALL_ENTRIES:  # rows have shrunk, apparently for good
             yield from self._flush()
             self._rows_per_entry = None
         elif self._run is not None and self._run.size >= self._run_bytes:
             yield from self._flush()
 
     def _put_back(self, entry: pa.RecordBatch, rows_per_entry: int) -> Iterator[PackedRun]:
-        """The rows are cut again, into a range of their own with fewer per entry."""
+        """Put the rows back, to be cut again into a range of their own with fewer per entry."""
         self._pending.appendleft(entry)
         self._pending_rows += entry.num_rows
         yield from self._flush()
         self._rows_per_entry = rows_per_entry
 
     def _take(self, rows: int) -> pa.RecordBatch:
-        """The next ``rows`` rows. A copy only where they come from several batches."""
+        """Return the next ``rows`` rows. They are copied only if they come from several batches."""
         self._pending_rows -= rows
         parts: list[pa.RecordBatch] = []
         while rows:
@@ -169,7 +170,8 @@ class Packer:
         return parts[0] if len(parts) == 1 else _joined(parts, self._schema)
 
     def _write(self, entry: pa.RecordBatch, *, final: bool) -> Generator[PackedRun, None, bool]:
-        """False if no bookie takes that many rows as one entry. EntryTooLargeError for a single row, which nothing can divide."""
+        """Write an entry. Return False if no bookie takes that many rows as one entry. Raises EntryTooLargeError for a single row, which
+        nothing can divide."""
         if entry.nbytes > self._decompressed_max:
             raise too_wide(self._packed_rows, entry.nbytes, self._decompressed_max)
         needed = 0 if self._compressed else pa.ipc.get_record_batch_size(entry)
@@ -199,9 +201,9 @@ class Packer:
                 yield run.packed(self._rows_per_entry or 1)
 
     def _begun(self, sink: Any) -> Any:
-        """A stream whose schema is out: it goes with the first batch, and both are cut off."""
+        """Return a stream whose schema is written: it is written with the first batch, and both are cut off."""
         writer = pa.ipc.new_stream(sink, self._schema, options=self._options)
-        writer.write_batch(self._empty)  # not a slice of no rows: Arrow writes all the offsets behind that
+        writer.write_batch(self._empty)  # not an empty slice, because Arrow writes all the offsets behind that
         return writer
 
     def _head_size(self) -> int:
@@ -210,8 +212,8 @@ class Packer:
         return int(sink.size())
 
     def _sink(self, entry: pa.RecordBatch, needed: int, final: bool) -> tuple[pa.Buffer | None, Any]:
-        """The buffer that a run beginning with ``entry`` is written to: memory of its final size, which is used again for a later run.
-        Arrow's allocator gives megabytes back. Only what compressed entries take is not known before."""
+        """Return the buffer for a run that begins with ``entry``. It is memory of its final size, which is used again for a later run,
+        because Arrow's allocator gives megabytes back. Only the size of compressed entries is not known before."""
         if self._compressed:
             return None, pa.BufferOutputStream()
         size = self._run_bytes + self._entry_size + _ROOM_BYTES
@@ -222,7 +224,7 @@ class Packer:
 
 
 class _OpenRun:
-    """Entries written so far. ``size``: bytes of their columns, which compression makes fewer."""
+    """The entries written so far. ``size`` is the bytes of their columns before compression."""
 
     __slots__ = ("_offsets", "_room", "_rows", "_sink", "_start", "_writer", "size")
 
@@ -236,7 +238,7 @@ class _OpenRun:
         return self._room is None or self._start + self._offsets[-1] + size <= self._room.size
 
     def write(self, entry: pa.RecordBatch) -> int:
-        """The bytes of the entry."""
+        """Write an entry and return its bytes."""
         self._writer.write_batch(entry)
         self._offsets.append(self._sink.tell() - self._start)
         self._rows += entry.num_rows
@@ -244,7 +246,7 @@ class _OpenRun:
         return self._offsets[-1] - self._offsets[-2]
 
     def drop_last(self, entry: pa.RecordBatch) -> None:
-        """The opposite of ``write``. Its bytes stay behind the run's, so the run is to be given away next."""
+        """Undo ``write``. The bytes stay behind the run's, so the run must be given away next."""
         self._offsets.pop()
         self._rows -= entry.num_rows
         self.size -= entry.nbytes
@@ -264,7 +266,7 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def wide_row(row: int, entry: pa.RecordBatch, size: int, compressed: bool) -> EntryTooLargeError:
-    """The one row of ``entry`` makes an entry of ``size`` bytes, which no bookie takes."""
+    """Return the error for the one row of ``entry``, which makes an entry of ``size`` bytes that no bookie takes."""
     largest = max(range(entry.num_columns), key=lambda i: entry.column(i).nbytes)
     where = f"{entry.column(largest).nbytes} of them in column {entry.schema.names[largest]!r}"
     what = "divide it into several rows" if compressed else 'write with .option("compression", "zstd"), divide it into several rows'
@@ -285,9 +287,10 @@ def too_wide(row: int, size: int, limit: int) -> EntryTooLargeError:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """``batch`` with the log's columns: found by name, cast to the stored types, null where the batch has none.
+    """Return ``batch`` with the log's columns: found by name, cast to the stored types, null where the batch has none.
 
-    Spark sends session time zones, non-nullable fields and, if asked to, large types. LogSchemaError for a column that is not the log's.
+    Spark sends session time zones, non-nullable fields and, if asked to, large types. Raises LogSchemaError for a column that is not the
+    log's.
     """
     if batch.schema.equals(schema):
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
@@ -311,7 +314,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Like ``cast``, but also where only the nullability of nested fields differs, which Arrow's cast refuses for structs and maps."""
+    """Cast a column, even where only the nullability of nested fields differs, which Arrow's cast refuses for structs and maps."""
     given = column.type
     if given == wanted:
         return column
@@ -330,7 +333,7 @@ def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _rebuilt(column: pa.Array, wanted: pa.DataType, values: pa.Array) -> pa.Array:
-    """The lists of ``column`` over other ``values``: validity and offsets stay."""
+    """Return the lists of ``column`` over other ``values``; validity and offsets stay."""
     validity, offsets = column.buffers()[:2]
     return pa.Array.from_buffers(wanted, len(column), [validity, offsets], column.null_count, column.offset, [values])
 
@@ -339,10 +342,10 @@ def _rebuilt(column: pa.Array, wanted: pa.DataType, values: pa.Array) -> pa.Arra
 
 
 def pack_raw(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> Iterator[PackedRun]:
-    """Each ``value`` (binary or string) is one entry, in runs of about ``run_bytes``.
+    """Yield each ``value`` (binary or string) as one entry, in runs of about ``run_bytes``.
 
     Raises InvalidArgumentError for a missing or foreign column, NullValueError and EntryTooLargeError with the number of the row in its
-    task: nothing of the task becomes visible then.
+    task; nothing of the task becomes visible then.
     """
     row = 0
     for batch in batches:
@@ -352,7 +355,7 @@ def pack_raw(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> I
 
 
 def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedRun]:
-    """Works on all offsets at once, with Arrow's functions: pyspark needs no numpy, so none may be here."""
+    """Work on all offsets at once, with Arrow's functions, because pyspark needs no numpy and so none may be used here."""
     import pyarrow.compute as pc
 
     first, count = column.offset, len(column)

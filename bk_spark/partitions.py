@@ -35,12 +35,12 @@ OPENERS = 4  # ledgers that a task opens ahead
 OPEN_ASKED_MAX = 8  # open ledgers that a warning counts the entries of
 _log = logging.getLogger("bk_spark.read")
 Schemas = Mapping[tuple[str | None, int], str]
-"""By log and schema id: with which schema (as the ledger list keeps it) entries were written."""
+"""By log and schema id: the schema (as the ledger list keeps it) with which entries were written."""
 
 
 class BookKeeperPartition(InputPartition):
-    """Ranges of entries that one task reads, in order. ``rotation``: which replica it asks first, so that tasks spread over bookies.
-    ``known``: what spares the task a session with the metadata store."""
+    """Ranges of entries that one task reads, in order. ``rotation`` chooses the replica that it asks first, so that tasks spread over
+    bookies. ``known`` spares the task a session with the metadata store."""
 
     def __init__(self, ranges: Sequence[EntryRange], schemas: Schemas | None = None, rotation: int = 0, known: Known | None = None) -> None:
         super().__init__(None)
@@ -56,9 +56,9 @@ class BookKeeperPartition(InputPartition):
 def partitions_of(
     client: Any, options: Options, views: Mapping[str, LogView], ranges: Sequence[EntryRange], learned: Learned | None = None
 ) -> list[BookKeeperPartition]:
-    """Tasks for ``ranges``, as ``maxBytesPerPartition``, ``maxRecordsPerPartition`` and ``minPartitions`` say. ``views``: by log name.
-    ``learned``: what a stream has learned for batches before. WrongPasswordError; LogDataLossError for a ledger that does not exist, or
-    with ``failOnDataLoss=false`` a warning and what is left."""
+    """Return tasks for ``ranges``, by ``maxBytesPerPartition``, ``maxRecordsPerPartition`` and ``minPartitions``. ``views`` are by log
+    name. ``learned`` is a stream's knowledge from batches before. Raises WrongPasswordError; and LogDataLossError for a ledger that does
+    not exist, which ``failOnDataLoss=false`` turns into a warning and tasks for the rest."""
     if not ranges:
         return []
     known = (learned or Learned()).known(client, [r.ledger_id for r in ranges])
@@ -66,7 +66,7 @@ def partitions_of(
     ranges = still_there(known, options, ranges)
     boundaries = fragment_boundaries(known)
     tasks = plan(ranges, options.max_bytes_per_partition, options.min_partitions, boundaries, options.max_records_per_partition)
-    start = tasks[0][0].ledger_id if tasks else 0  # where this stream's planner has asked for the first entry (measuring.py)
+    start = tasks[0][0].ledger_id if tasks else 0  # the ledger where this stream's planner has asked for the first entry (measuring.py)
     return [
         BookKeeperPartition(task, _schemas(task, views), start + index, part_of(known, {r.ledger_id for r in task}))
         for index, task in enumerate(tasks)
@@ -87,7 +87,7 @@ def _schemas(task: Sequence[EntryRange], views: Mapping[str, LogView]) -> dict[t
 
 
 def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Record batches of ``schema``. Spark turns an empty plan into one partition of None: it has no rows."""
+    """Yield record batches of ``schema``. Spark turns an empty plan into one partition of None, which has no rows."""
     if not isinstance(partition, BookKeeperPartition):
         return
     spare_collections()
@@ -107,12 +107,12 @@ def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: In
 
 
 def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[EntryRange, Iterator[Run]]]:
-    """Each range with its entries. Ranges that touch are read as one, through one handle. A range's runs must be used up before the next
-    one is asked for."""
+    """Yield each range with its entries. Ranges that touch are read as one, through one handle. A range's runs must be used up before the
+    next one is asked for."""
     known = partition.known
     client = client_for(options.uri, options.protocol) if known is None else reading_client(options.uri, options.protocol, known)
-    # Tasks spread over the bookies by rotation. One task stays with one: entries are large here, and a bookie that misses its cache reads
-    # a hundred of them ahead, for nothing where their next reader goes elsewhere.
+    # Tasks spread over the bookies by rotation. One task stays with one bookie: entries are large here, and a bookie that misses its cache
+    # reads a hundred of them ahead, in vain if their next reader asks another bookie.
     reads = replace(client.config.reads, rotation=partition.rotation, spread=False)
     for stretch, handle in _opened(client, options, reads, list(_touching(partition.ranges)), {} if known is None else known.ledgers):
         first, last = stretch[0], stretch[-1]
@@ -129,7 +129,7 @@ Stretch = list[EntryRange]
 
 
 def _there(client: Any, options: Options, stretch: Stretch, ledger: Any, runs: Iterator[Run]) -> Iterator[Run]:
-    """The runs; of a ledger that is found to be gone on the way an error, or no more of them, as ``failOnDataLoss`` says.
+    """Yield the runs. If the ledger is found to be gone on the way, ``failOnDataLoss`` decides between an error and an early end. Raises
     LogDataLossError if it was closed before their end since the driver looked; ClusterChangedError (OWN-2)."""
     try:
         yield from runs
@@ -146,14 +146,15 @@ def _there(client: Any, options: Options, stretch: Stretch, ledger: Any, runs: I
 def _opened(
     client: Any, options: Options, reads: Any, stretches: Sequence[Stretch], known: Mapping[int, Versioned]
 ) -> Iterator[tuple[Stretch, Any]]:
-    """Each stretch with its handle, in order. The next few are opened meanwhile, unless all are ``known``: opening waits for the metadata
-    store, which is most of the time that small ledgers take. A ledger that is gone is an error in its turn."""
+    """Yield each stretch with its handle, in order. The next few are opened meanwhile, unless all are ``known``: opening waits for the
+    metadata store, which is most of the time that small ledgers take. A ledger that is gone is an error in its turn."""
 
     def opened(stretch: Stretch) -> Any:
         ledger_id, acknowledged = stretch[0].ledger_id, stretch[0].acknowledged
         if acknowledged and ledger_id in known:
             return client.open_known(ledger_id, known[ledger_id], password=options.password, options=reads)
-        return client.open_ledger(ledger_id, password=options.password, options=reads, lac=not acknowledged)  # else nobody needs it
+        # otherwise the LAC is not needed
+        return client.open_ledger(ledger_id, password=options.password, options=reads, lac=not acknowledged)
 
     waits = any(not stretch[0].acknowledged or stretch[0].ledger_id not in known for stretch in stretches)
     pool = WorkerPool("bk-open", OPENERS) if len(stretches) > 1 and waits else None
@@ -197,7 +198,7 @@ def _touching(ranges: Sequence[EntryRange]) -> Iterator[Stretch]:
 
 
 def _check_end(ledger: Any, stretch: Stretch) -> None:
-    """LogDataLossError for a ledger that is known to be CLOSED before the end of what is to be read."""
+    """Raise LogDataLossError for a ledger that is known to be CLOSED before the end of what is to be read."""
     first, last, end = stretch[0].first, stretch[-1].last, ledger.last_add_confirmed
     if ledger.is_closed and end < last:
         message = f"entries {max(first, end + 1)}..{last} of ledger {ledger.ledger_id} are lost: the ledger was closed at entry {end}"
@@ -205,7 +206,7 @@ def _check_end(ledger: Any, stretch: Stretch) -> None:
 
 
 def _deleted(stretch: Sequence[EntryRange]) -> LogDataLossError:
-    """RD-6, LOG-13: trimmed between planning and reading."""
+    """Return the error for a ledger that was trimmed between planning and reading (RD-6, LOG-13)."""
     first, last, name = stretch[0], stretch[-1], stretch[0].log
     whose = "" if name is None else f" of log {name!r}"
     message = f"entries {first.first}..{last.last} of ledger {first.ledger_id}{whose} are lost: the ledger does not exist (any more)"
@@ -217,7 +218,7 @@ def _deleted(stretch: Sequence[EntryRange]) -> LogDataLossError:
 
 
 def fragment_boundaries(known: Known) -> Boundaries:
-    """First entries of a ledger's fragments; none for a ledger that is gone."""
+    """Return the first entries of a ledger's fragments; none for a ledger that is gone."""
 
     def boundaries(ledger_id: int) -> Sequence[int]:
         stored = known.ledgers.get(ledger_id)
@@ -227,8 +228,8 @@ def fragment_boundaries(known: Known) -> Boundaries:
 
 
 def ledger_end(client: Any, options: Options, ledger_id: int) -> tuple[int, int, bool] | None:
-    """(last entry, payload bytes, whether it is CLOSED there) as ``openLedgers`` says; None if it is skipped. Never fences unless the word
-    is ``recover``."""
+    """Return (last entry, payload bytes, True if it is CLOSED there) by ``openLedgers``; None if the ledger is skipped. Never fences unless
+    the word is ``recover``."""
     metadata = client.ledger_metadata(ledger_id)
     if metadata.state is LedgerState.CLOSED:
         return metadata.last_entry_id, metadata.length, True
@@ -236,24 +237,26 @@ def ledger_end(client: Any, options: Options, ledger_id: int) -> tuple[int, int,
         return None
     open_ledger = client.recover_ledger if options.open_ledgers == "recover" else client.open_ledger
     with open_ledger(ledger_id, password=options.password) as ledger:
-        closed = bool(ledger.is_closed)  # before the LAC, which then is the end
+        closed = bool(ledger.is_closed)  # this comes before the LAC, which then is the end
         last = int(ledger.last_add_confirmed)
         return last, ledger.length if closed else _estimate(ledger, last), closed
 
 
 def _estimate(ledger: Any, last: int) -> int:
-    """Payload bytes of entries 0..last of a ledger that is not CLOSED: its metadata does not know them, a few entries spread evenly do."""
+    """Estimate the payload bytes of entries 0..last of a ledger that is not CLOSED. Its metadata does not have them; a few entries spread
+    evenly do."""
     picked = sorted({last * i // 3 for i in range(4)}) if last >= 0 else []
     sizes = [len(payload) for entry in picked for payload in ledger.read(entry, entry)]
     return sum(sizes) * (last + 1) // len(sizes) if sizes else 0
 
 
 def warn_of_open(client: Any, options: Options, ledger_ids: Sequence[int], log: str | None = None) -> None:
-    """Say what a read leaves out because it is still written to, if nobody wrote that it may: reading it gives too few rows, or none."""
+    """Warn of what a read leaves out because it is still written to, unless the user has allowed it: the read gives too few
+    rows, or none."""
     if not ledger_ids or "open_ledgers" in options.given:
         return
     counts: list[str] = []
-    with suppress(BkError):  # it is told all the same that they are left out
+    with suppress(BkError):  # the warning that they are left out comes in any case
         for ledger_id in ledger_ids[:OPEN_ASKED_MAX]:
             with client.open_ledger(ledger_id, password=options.password) as ledger:
                 counts.append(f"ledger {ledger_id} with {int(ledger.last_add_confirmed) + 1} entries confirmed so far")
@@ -272,12 +275,12 @@ def warn_of_open(client: Any, options: Options, ledger_ids: Sequence[int], log: 
 
 
 def ledger_range(client: Any, options: Options, ledger_id: int) -> EntryRange | None:
-    """All entries of one ledger as one row each; None if there are none, or it is skipped. NoSuchLedgerError."""
+    """Return all entries of one ledger as one row each; None if there are none, or it is skipped. Raises NoSuchLedgerError."""
     return range_until(ledger_id, ledger_end(client, options, ledger_id))
 
 
 def range_until(ledger_id: int, end: tuple[int, int, bool] | None) -> EntryRange | None:
-    """The range of all entries of a ledger with this ``ledger_end``."""
+    """Return the range of all entries of a ledger with this ``ledger_end``."""
     if end is None or end[0] < 0:
         return None
     last, size, _ = end

@@ -1,4 +1,4 @@
-"""Errors of the driver's calls without the way they came: what happened, where and what to do stands in the message.
+"""Shortens the errors of the driver's calls: the message says what happened, where and what to do, so the traceback is dropped.
 
 Spark shows a Python error with its whole traceback, causes included: 8 to 33 lines of ours before the one that the user can act on.
 """
@@ -18,7 +18,7 @@ _log = logging.getLogger("bk_spark.errors")
 
 
 def plainly(method: Callable[P, T]) -> Callable[P, T]:
-    """The method, whose errors of ours have no traceback and no cause; at level DEBUG they are logged with both. Defects keep them."""
+    """Wrap a method, so that our errors have no traceback and no cause; at level DEBUG they are logged with both. Defects keep them."""
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""From ranges of entries to tasks. Pure.
+"""Divides ranges of entries into tasks. Pure.
 
 Large ranges are cut at fragment boundaries (another ensemble means other bookies), then evenly by bytes; small neighbours are packed
 together, because a task costs about 70 ms (spark-connectors.md 5.14, no. 11). A limit of rows, or more tasks than there are entries, cuts
@@ -19,7 +19,7 @@ from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
 from bk_spark.pushdown import ENTRY, LEDGER, NO_BOUNDS, OFFSET, TIMESTAMP, Bounds
 
-_NEAR = 16  # a share of the bytes may be off by this part of itself, where that spares opening a ledger twice
+_NEAR = 16  # a share of the bytes may be off by this part of itself if that spares opening a ledger twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class EntryRange:
 
     @property
     def units(self) -> int:
-        """The number of units it can be cut into: rows where they are known, else entries."""
+        """The number of units that it can be cut into: rows where they are known, else entries."""
         return self.rows if self.rows is not None and self.rows_per_entry else self.entries
 
     def part(self, start: int, end: int) -> EntryRange:
-        """Its units ``start .. end - 1``."""
+        """Return the part with the units ``start .. end - 1``."""
         size = self.bytes * end // self.units - self.bytes * start // self.units
         if self.rows is None or not self.rows_per_entry:
             return replace(self, first=self.first + start, last=self.first + end - 1, bytes=size)
@@ -82,7 +82,7 @@ class EntryRange:
         )
 
     def units_before(self, entry: int) -> int:
-        """Units of it that lie in entries below ``entry``."""
+        """Return the number of its units in entries below ``entry``."""
         index = entry - self.first
         if self.rows is None or not self.rows_per_entry:
             return index
@@ -90,14 +90,14 @@ class EntryRange:
 
 
 Boundaries = Callable[[int], Sequence[int]]
-"""First entry ids of the fragments of a ledger."""
+"""Returns the first entry ids of the fragments of a ledger."""
 
 
-# --- what is read -------------------------------------------------------------------------------------------------------
+# --- ranges to read -----------------------------------------------------------------------------------------------------
 
 
 def committed_ranges(view: LogView, start: Position, end: Position, log: str | None = None, bounds: Bounds = NO_BOUNDS) -> list[EntryRange]:
-    """Committed rows at positions ``start <= p < end``, in log order, without those that ``bounds`` rules out."""
+    """Return the committed rows at positions ``start <= p < end``, in log order, without those that ``bounds`` rules out."""
     if start >= end or not bounds.allows_log(log):
         return []
     start, end = _narrowed(view, start, end, bounds)
@@ -111,7 +111,7 @@ def committed_ranges(view: LogView, start: Position, end: Position, log: str | N
 
 
 def _narrowed(view: LogView, start: Position, end: Position, bounds: Bounds) -> tuple[Position, Position]:
-    """The same without the history that row numbers or times rule out, so that it is not even loaded."""
+    """Return the positions without the history that row numbers or times rule out, so that it is not even loaded."""
     since, _ = bounds.interval(TIMESTAMP).ends()
     if since is not None:
         start = max(start, view.position_at_time(since) or end)
@@ -128,7 +128,7 @@ def _narrowed(view: LogView, start: Position, end: Position, bounds: Bounds) -> 
 
 
 def _range_of(segment: Segment, start: Position, end: Position, log: str | None, before: int) -> EntryRange | None:
-    """``before``: rows of the log before this segment."""
+    """Return the range of a segment. ``before`` is the number of rows of the log before it."""
     assert segment.last_entry is not None
     first, skip = segment.first_entry, 0
     if segment.seq == start.seq and start.entry >= first:
@@ -160,7 +160,7 @@ def _range_of(segment: Segment, start: Position, end: Position, log: str | None,
 
 
 def bounded(r: EntryRange, bounds: Bounds) -> list[EntryRange]:
-    """The part of a range that ``bounds`` allows: none or one."""
+    """Return the part of a range that ``bounds`` allows, as a list of none or one."""
     if not bounds.allows_log(r.log) or not bounds.interval(LEDGER).meets(r.ledger_id, r.ledger_id):
         return []
     if r.committed_at_ms is not None and not bounds.interval(TIMESTAMP).meets(r.committed_at_ms, r.committed_at_ms):
@@ -190,11 +190,12 @@ def _bounded_by_offset(r: EntryRange, bounds: Bounds) -> list[EntryRange]:
 def plan(
     ranges: Iterable[EntryRange], bytes_max: int, min_partitions: int, boundaries: Boundaries, rows_max: int | None = None
 ) -> list[tuple[EntryRange, ...]]:
-    """Tasks in log order; every row is in exactly one of them. ``boundaries`` is asked only for ledgers of which more than a task is read.
+    """Return tasks in log order; every row is in exactly one of them. ``boundaries`` is called only for ledgers of which more than a task
+    is read.
 
-    No task has more than ``rows_max`` rows, where they are known, or more than ``bytes_max`` bytes, except by one entry that is larger.
-    There are at least ``min_partitions`` tasks if there are as many rows. Where ``min_partitions`` alone decides, they have about as many
-    bytes each: one that waits for another core to be free would double the time of two that do not.
+    No task has more than ``rows_max`` rows, where they are known, or more than ``bytes_max`` bytes, unless a single entry is larger. There
+    are at least ``min_partitions`` tasks if there are as many rows. Where ``min_partitions`` alone decides, they have about as many bytes
+    each, because a task that waits for another core to be free would double the time of two that do not.
     """
     given = list(ranges)
     total = sum(r.bytes for r in given)
@@ -206,12 +207,12 @@ def plan(
 
 
 def _shares(ranges: Sequence[EntryRange], count: int, bytes_max: int, boundaries: Boundaries) -> list[tuple[EntryRange, ...]] | None:
-    """At most ``count`` tasks, cut at entries where the bytes before come to 1/count, 2/count, ... of all, or at the end of a range that
-    lies close by. None where that would not do: a fragment begins within what is cut, or entries are too large."""
+    """Return at most ``count`` tasks, cut at entries where the bytes before come to 1/count, 2/count, ... of all, or at the end of a range
+    that lies close by. The result is None where that would not do: a fragment begins within what is cut, or entries are too large."""
     ends = list(accumulate((r.bytes for r in ranges), initial=0))
     total = ends[-1]
     near = total // (_NEAR * count)
-    cuts: list[tuple[int, int]] = [(0, 0)]  # index of a range, and the units of it that lie before the cut
+    cuts: list[tuple[int, int]] = [(0, 0)]  # the index of a range, and its units before the cut
     for number in range(1, count):
         edge = total * number // count
         index = bisect_right(ends, edge) - 1
@@ -231,7 +232,7 @@ def _shares(ranges: Sequence[EntryRange], count: int, bytes_max: int, boundaries
 
 
 def _between(ranges: Sequence[EntryRange], start: tuple[int, int], end: tuple[int, int]) -> tuple[EntryRange, ...]:
-    """The part between two cuts."""
+    """Return the part between two cuts."""
     found: list[EntryRange] = []
     for index in range(start[0], min(end[0] + 1, len(ranges))):
         r = ranges[index]
@@ -245,7 +246,7 @@ def _between(ranges: Sequence[EntryRange], start: tuple[int, int], end: tuple[in
 
 
 def _filled(ranges: Sequence[EntryRange], target: int, boundaries: Boundaries, rows_max: int | None) -> list[tuple[EntryRange, ...]]:
-    """Tasks that are filled up to ``target`` bytes and ``rows_max`` rows, one after the other."""
+    """Return tasks that are filled up to ``target`` bytes and ``rows_max`` rows, one after the other."""
     tasks: list[tuple[EntryRange, ...]] = []
     current: list[EntryRange] = []
     size = rows = 0
@@ -263,7 +264,7 @@ def _filled(ranges: Sequence[EntryRange], target: int, boundaries: Boundaries, r
 
 
 def _pieces(ranges: Sequence[EntryRange], target: int, boundaries: Boundaries, rows_max: int | None) -> Iterator[tuple[EntryRange, bool]]:
-    """Pieces no larger than a task, each with whether a fragment begins with it."""
+    """Yield pieces no larger than a task, each with True if a fragment begins with it."""
     for stretch in _stretches(ranges):
         starts: list[int] = []
         if sum(r.bytes for r in stretch) > target:
@@ -275,7 +276,7 @@ def _pieces(ranges: Sequence[EntryRange], target: int, boundaries: Boundaries, r
 
 
 def _stretches(ranges: Sequence[EntryRange]) -> Iterator[list[EntryRange]]:
-    """Consecutive ranges of one ledger: the micro-batches of one worker lie next to each other."""
+    """Yield consecutive ranges of one ledger; the micro-batches of one worker lie next to each other."""
     stretch: list[EntryRange] = []
     for r in ranges:
         if stretch and stretch[0].ledger_id != r.ledger_id:
@@ -306,7 +307,7 @@ def _cut_evenly(r: EntryRange, target: int, rows_max: int | None) -> Iterator[En
 
 
 def _parts(r: EntryRange, count: int) -> Iterator[EntryRange]:
-    """``count`` parts of nearly as many units each."""
+    """Yield ``count`` parts of nearly as many units each."""
     if count <= 1:
         yield r
         return
@@ -334,7 +335,7 @@ _Placed = tuple[float, tuple[int, ...], tuple[EntryRange, ...]]
 
 
 def _put(place: tuple[int, ...], task: tuple[EntryRange, ...], heap: list[_Placed], done: list[_Placed]) -> None:
-    """``heap`` holds what can be halved, heaviest first."""
+    """Put a task into ``heap``, which holds those that can be halved, heaviest first."""
     if _units(task) > 1:
         heapq.heappush(heap, (-_weight(task), place, task))
     else:
@@ -346,7 +347,7 @@ def _units(task: Sequence[EntryRange]) -> int:
 
 
 def _weight(task: Sequence[EntryRange]) -> float:
-    """Bytes first; among tasks of nothing but empty values the number of rows."""
+    """Return the weight of a task: the bytes, or the number of rows if all its values are empty."""
     return sum(r.bytes for r in task) + _units(task) / 1024
 
 

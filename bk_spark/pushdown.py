@@ -1,6 +1,6 @@
-"""Filters that Spark pushes down, as bounds on what a read may give (spark-connectors.md 5.5). Pure.
+"""Turns the filters that Spark pushes down into bounds on what a read may give (spark-connectors.md 5.5). Pure.
 
-Bounds only leave out what no row can satisfy. Every filter goes back to Spark too, which looks at each row again, so that results are the
+Bounds leave out only what no row can satisfy. Every filter goes back to Spark too, which checks each row again, so that results are the
 same with and without: a filter that is not understood bounds nothing.
 """
 
@@ -28,7 +28,7 @@ class Interval:
     among: frozenset[int] | None = None
 
     def meets(self, first: int, last: int | None) -> bool:
-        """True if a number of ``first .. last`` (None: no end) may be meant."""
+        """Return True if a number of ``first .. last`` (None: no end) may be meant."""
         if self.low is not None and last is not None and last < self.low:
             return False
         if self.high is not None and first > self.high:
@@ -36,7 +36,7 @@ class Interval:
         return self.among is None or any(first <= n and (last is None or n <= last) for n in self.among)
 
     def clipped(self, first: int, last: int) -> tuple[int, int]:
-        """The part of ``first .. last`` that may be meant: first > last if there is none."""
+        """Return the part of ``first .. last`` that may be meant: first > last if there is none."""
         low, high = self.ends()
         return first if low is None else max(first, low), last if high is None else min(last, high)
 
@@ -82,7 +82,8 @@ NO_BOUNDS = Bounds()
 
 
 def bounds_of(filters: Iterable[Filter], columns: Mapping[str, str]) -> Bounds:
-    """``columns``: what a column of the DataFrame means, e.g. ``{"_ledgerId": "ledgerId"}``; filters on others bound nothing."""
+    """Return the bounds of filters. ``columns`` gives the meaning of a column of the DataFrame, e.g. ``{"_ledgerId": "ledgerId"}``; filters
+    on others bound nothing."""
     intervals: dict[str, Interval] = {}
     logs: frozenset[str] | None = None
     for one in filters:
@@ -110,7 +111,7 @@ def _names(one: Filter) -> frozenset[str] | None:
 
 
 def _interval(one: Filter, convert: Convert) -> Interval | None:
-    """Inclusive bounds that contain whatever satisfies the filter."""
+    """Return inclusive bounds that contain whatever satisfies the filter."""
     match one:
         case EqualTo(_, value) | EqualNullSafe(_, value):
             return _between(convert(value), convert(value))
@@ -138,8 +139,8 @@ def _whole(value: Any) -> int | None:
 
 
 def _milliseconds(value: Any) -> int | None:
-    """Rounded down: commit times are whole milliseconds. A bound that allows less than a millisecond too much is put right by Spark's own
-    look at the rows. A time without a zone says nothing about a moment, so it bounds nothing."""
+    """Return milliseconds, rounded down because commit times are whole milliseconds. If a bound allows less than a millisecond too much,
+    Spark's own check of the rows corrects it. A time without a zone tells no moment, so it bounds nothing."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - _EPOCH) // timedelta(milliseconds=1)

@@ -43,15 +43,15 @@ _UNDERSCORED = {meta.name: plain.name for meta, plain in zip(METADATA_FIELDS, RA
 _ALWAYS = frozenset({"uri", "protocol", "metadata", "columns", "pushdown"})
 _ROWS = WHICH_LEDGERS | PLACES | _ALWAYS | {"password", "open_ledgers", "fail_on_data_loss", "include_metadata", "include_headers"}
 BATCH_OPTIONS = _ROWS | {"max_bytes_per_partition", "max_records_per_partition", "min_partitions", "max_bytes_per_entry"}
-"""Options, by field, that mean something to a batch read."""
+"""The options, by field, that have an effect on a batch read."""
 BATCH_ONLY = frozenset({"ledgers", "metadata", "pushdown", "ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp"})
-"""Those among them that a stream refuses, with words of their own."""
+"""Those among them that a stream refuses, with a message of their own."""
 
 
 def schema_of(options: Options) -> StructType:
-    """The columns that a read with these options gives, of a batch or of a stream that is under way.
+    """Return the columns that a read with these options gives, of a batch or of a stream that is under way.
 
-    LogSchemaError if a log has none yet; InvalidArgumentError for bad ``columns``.
+    Raises LogSchemaError if a log has none yet; InvalidArgumentError for bad ``columns``.
     """
     if options.metadata is not None:
         return chosen(TABLES[options.metadata].schema, options.columns)
@@ -60,8 +60,8 @@ def schema_of(options: Options) -> StructType:
 
 
 def batch_reader(options: Options, schema: StructType) -> DataSourceReader:
-    """Only with ``pushdown=true`` a reader with ``pushFilters``: Spark refuses one that has it while its conf is off (spark-connectors.md
-    5.5)."""
+    """Return a reader. It has ``pushFilters`` only with ``pushdown=true``, because Spark refuses a reader that has it while its conf is off
+    (spark-connectors.md 5.5)."""
     takes = BATCH_OPTIONS if options.metadata is None else _ALWAYS | TABLES[options.metadata].takes
     what = "a batch read of rows" if options.metadata is None else f"metadata={options.metadata}"
     refuse_others(options, takes, what)
@@ -71,7 +71,7 @@ def batch_reader(options: Options, schema: StructType) -> DataSourceReader:
 
 
 class BookKeeperReader(DataSourceReader):
-    """The snapshot is taken by ``partitions``, once per DataFrame (spark-connectors.md 5.5)."""
+    """Reads a snapshot, which ``partitions`` takes once per DataFrame (spark-connectors.md 5.5)."""
 
     _bounds: Bounds = NO_BOUNDS
 
@@ -97,7 +97,7 @@ class BookKeeperReader(DataSourceReader):
 
 
 class PushdownReader(BookKeeperReader):
-    """Every filter is handed back, so that Spark looks at each row again: bounds only spare reading (pushdown.py)."""
+    """A reader with pushdown. It hands every filter back, so that Spark checks each row again: bounds only spare reading (pushdown.py)."""
 
     @plainly
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -116,7 +116,8 @@ class TablePartition(InputPartition):
 
 
 class MetadataReader(DataSourceReader):
-    """``metadata=``. InvalidArgumentError for options that would have it write: looking never fences."""
+    """Reads a metadata table (``metadata=``). Raises InvalidArgumentError for options that would have it write, because looking never
+    fences."""
 
     _bounds: Bounds = NO_BOUNDS
 
@@ -136,7 +137,7 @@ class MetadataReader(DataSourceReader):
         return [TablePartition(unit) for unit in self._table.plan(client, self._options, self._bounds)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Spark turns an empty plan into one partition of None: it has no rows."""
+        """Yield the rows. Spark turns an empty plan into one partition of None, which has no rows."""
         if not isinstance(partition, TablePartition):
             return
         client = client_for(self._options.uri, self._options.protocol)

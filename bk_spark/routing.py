@@ -1,4 +1,4 @@
-"""Rows to logs: without option ``log`` a string column ``log`` (or ``topic``, as with Kafka) names the log of each row."""
+"""Divides rows among logs: without option ``log`` a string column ``log`` (or ``topic``, as with Kafka) names the log of each row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUTE_COLUMNS = ("log", "topic")
 
 
 def route_column(schema: StructType) -> str:
-    """The column that names the log of each row. InvalidArgumentError if there is none, LogSchemaError if it is no string."""
+    """Return the column that names the log of each row. Raises InvalidArgumentError if there is none, LogSchemaError if it is no string."""
     for name in ROUTE_COLUMNS:
         found = [f for f in schema.fields if f.name.casefold() == name]
         if found:
@@ -28,14 +28,15 @@ def route_column(schema: StructType) -> str:
 
 
 def without_route(schema: StructType, column: str) -> StructType:
-    """The schema that is stored of a routed row: all fields but ``column``."""
+    """Return the stored schema of a routed row: all fields but ``column``."""
     return StructType([f for f in schema.fields if f.name != column])
 
 
 def split_by_log(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """(log name, its rows without ``column``), rows in their order. Nothing is given out before every name of the batch was checked.
+    """Yield (log name, its rows without ``column``), with rows in their order. Nothing is given out before every name of the batch was
+    checked.
 
-    LogSchemaError for a null, InvalidArgumentError for what cannot be a log's name.
+    Raises LogSchemaError for a null, InvalidArgumentError for what cannot be a log's name.
     """
     index = batch.schema.get_field_index(column)
     names = batch.column(index)
@@ -50,7 +51,7 @@ def split_by_log(batch: pa.RecordBatch, column: str) -> Iterator[tuple[str, pa.R
     if len(logs) == 1:
         yield logs[0], rest
         return
-    import pyarrow.compute as pc  # half as long to import as the rest of this package
+    import pyarrow.compute as pc  # it takes half as long to import as the rest of this package
 
     order = pc.array_sort_indices(encoded.indices)  # stable, so rows stay in their order
     first = 0

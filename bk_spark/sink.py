@@ -1,4 +1,4 @@
-"""A write, from its plan to the messages of its tasks. What is decided per log is in sink_plan.py, what a commit does in commit.py."""
+"""A write, from its plan to the messages of its tasks. sink_plan.py decides per log, and commit.py commits."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _ROLLS = {"roll_max_bytes", "roll_max_entries", "roll_max_time_ms", "max_open_le
 _COMMITS = {"create_logs", "merge_schema", "overwrite_schema", "take_over", "exactly_once"}
 _TRANSACTIONS = {"txn_app_id", "txn_version"}
 SINK_OPTIONS = frozenset({"uri", "protocol", "log"} | _LEDGERS | _PACKING | _ROLLS | _COMMITS | _TRANSACTIONS)
-"""Options, by field, that mean something to a write."""
+"""The options, by field, that have an effect on a write."""
 STREAM_SINK_OPTIONS = (SINK_OPTIONS - _TRANSACTIONS) | {"fail_on_data_loss", "fail_on_different_replay"}
-"""The same of a stream: batch writes have no checkpoint that could fit a log or not."""
+"""Those that have an effect on a stream; batch writes have no checkpoint that could fit a log or not."""
 ROUTED_RUN_BYTES = 512 << 10
-"""Payload of one append to one of several logs, each of which has memory of its own for the run that it fills."""
+"""The payload of one append to one of several logs, each of which has its own memory for the run that it fills."""
 
 
 def task_identity() -> tuple[str, int, int]:
-    """(query id or "", partition, attempt). Only a task can tell the query id, which the checkpoint keeps over restarts
+    """Return (query id or "", partition, attempt). Only a task can tell the query id, which the checkpoint keeps over restarts
     (spark-connectors.md 5.3)."""
     context = TaskContext.get()
     if context is None:
@@ -49,12 +49,13 @@ def task_identity() -> tuple[str, int, int]:
 
 
 def worker_is_reused() -> bool:
-    """True if this process gets more tasks; with ``spark.python.worker.reuse=false`` it ends with this one, as pyspark's daemon sees it."""
+    """Return True if this process gets more tasks. With ``spark.python.worker.reuse=false`` it ends with this one, as pyspark's daemon
+    decides."""
     return TaskContext.get() is None or bool(os.environ.get("SPARK_REUSE_WORKER"))
 
 
 class Sink:
-    """One planned write. Plain data: it is pickled into every task. ``owner`` is "" for a stream: there the query id owns ledgers."""
+    """One planned write. It is plain data, pickled into every task. ``owner`` is "" for a stream, whose query id owns its ledgers."""
 
     def __init__(self, options: Options, schema: StructType, owner: str, mark: tuple[str, int] | None, overwrite: bool = False) -> None:
         for name, given in _SOURCE_ONLY.items():
@@ -79,7 +80,8 @@ class Sink:
         return client_for(self.options.uri, self.options.protocol)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> CommitMessage:
-        """Runs in a worker. No ledger before the first row; returns after the last acknowledgement; a failed task leaves nothing."""
+        """Write the rows of one task, in a worker. No ledger is made before the first row; it returns after the last acknowledgement; a
+        failed task leaves nothing."""
         spare_collections()
         started = time.monotonic()
         query_id, partition, attempt = task_identity()
@@ -133,10 +135,10 @@ class Sink:
             yield plan, run
 
     def _routed(self, batches: Iterator[pa.RecordBatch], plans: dict[str, LogPlan]) -> Iterator[tuple[LogPlan, PackedRun]]:
-        """Rows of each log are packed apart; together the packers hold at most about ``maxInFlightBytes``, or the fullest is emptied."""
+        """Pack the rows of each log apart. Together the packers hold at most about ``maxInFlightBytes``, or the fullest is emptied."""
         assert self.route is not None
         packers: dict[str, _LogPacker] = {}
-        held = 0  # by all of them together: there may be many
+        held = 0  # by all of them together, because there may be many
         for batch in batches:
             for log, rows in split_by_log(batch, self.route):
                 if log not in plans:
@@ -169,7 +171,7 @@ class _LogPacker:
 
     @property
     def held_bytes(self) -> int:
-        """Before compression."""
+        """The bytes before compression."""
         return self._bytes
 
     def put(self, rows: pa.RecordBatch) -> Iterator[PackedRun]:

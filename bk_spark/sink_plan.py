@@ -1,4 +1,4 @@
-"""The plan of a write for one log: decided from what is stored and from the options, before any row moves and without any side effect."""
+"""Plans a write for one log, from what is stored and from the options, before any row moves and without any side effect."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _ARROW_ONLY = {
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """The way in which one log is written. ``log_id`` is "" if the log does not exist yet: the commit creates it. ``done``: rows need not
-    be written."""
+    """The way in which one log is written. ``log_id`` is "" if the log does not exist yet, and the commit creates it. ``done``: rows need
+    not be written."""
 
     log: str
     log_id: str
@@ -47,7 +47,7 @@ class LogPlan:
 
 
 def wanted_properties(options: Options) -> LogProperties:
-    """The properties of a log that this write creates. InvalidArgumentError unless E >= Qw >= Qa (CR-1)."""
+    """Return the properties of a log that this write creates. Raises InvalidArgumentError unless E >= Qw >= Qa (CR-1)."""
     o = options
     properties = LogProperties(
         o.entry_format,
@@ -63,7 +63,7 @@ def wanted_properties(options: Options) -> LogProperties:
 
 
 def check_fixed(options: Options, log: str, properties: LogProperties) -> None:
-    """InvalidArgumentError for an option that says otherwise than the log was created with."""
+    """Raise InvalidArgumentError for an option that contradicts the properties the log was created with."""
     for name, (given, kept) in _FIXED.items():
         wanted, has = getattr(options, given), getattr(properties, kept)
         if given in options.given and wanted != has:
@@ -73,7 +73,7 @@ def check_fixed(options: Options, log: str, properties: LogProperties) -> None:
 
 
 def check_own_password(client: Any, options: Options, log: str, listed: LedgerList) -> None:
-    """WrongPasswordError for another password than the log is written with (GRD-6)."""
+    """Raise WrongPasswordError for another password than the log is written with (GRD-6)."""
     try:
         check_password(client, log, listed, options.password)
     except WrongPasswordError as error:
@@ -81,7 +81,7 @@ def check_own_password(client: Any, options: Options, log: str, listed: LedgerLi
 
 
 def same_kind(options: Options, properties: LogProperties) -> bool:
-    """True if a log is what this write would have created: its ledgers were made for such a one."""
+    """Return True if a log is what this write would have created, because its ledgers were made for such a log."""
     wanted = wanted_properties(options)
     return all(getattr(wanted, kept) == getattr(properties, kept) for _, kept in _FIXED.values())
 
@@ -111,7 +111,7 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
             )
     text = _schema_for(options, log, properties, schema, overwrite)
     done = mark is not None and listed is not None and listed.is_committed(*mark)
-    plain = replace(properties, extra={})  # what this release does not know, it need not carry into tasks
+    plain = replace(properties, extra={})  # tasks need no fields that this release does not know
     return LogPlan(log, "" if listed is None else listed.log_id, plain, text, done)
 
 

@@ -1,5 +1,5 @@
-"""The schema that a write stores: columns go by name, types may only widen, new columns need ``mergeSchema``. Judged before any row
-moves."""
+"""Decides the schema that a write stores, before any row moves: columns go by name, types may only widen, new columns need
+``mergeSchema``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ _EXACT_IN: dict[type[DataType], tuple[type[DataType], ...]] = {  # floating poin
     ShortType: (FloatType, DoubleType),
     IntegerType: (DoubleType,),
 }
-READERS_OWN = frozenset(  # what reading a raw log adds to each entry: a copy of a raw log brings these back, and they are not stored
-    {"log", "topic", "ledgerId", "entryId", "offset", "timestamp", "timestampType", "partition", "length"}
-)
-EMPTY_IF_RAW = frozenset({"key", "headers"})  # a raw entry has no room for them: they may come along only as nulls
+# columns that reading a raw log adds to each entry: a copy of a raw log brings these back, and they are not stored
+READERS_OWN = frozenset({"log", "topic", "ledgerId", "entryId", "offset", "timestamp", "timestampType", "partition", "length"})
+EMPTY_IF_RAW = frozenset({"key", "headers"})  # a raw entry has no room for these, so they must be null
 _RAW = ("value", *sorted(READERS_OWN | EMPTY_IF_RAW))
 
 
@@ -49,7 +48,7 @@ _REPLACE = 'to replace rows and columns: mode("overwrite") with .option("overwri
 
 
 def schema_to_write(log: str, stored: str, given: StructType, merge: bool, overwrite: bool = False) -> str:
-    """The text of the schema that rows of ``given`` are written with: ``stored``, or with ``merge`` one with new columns at its end.
+    """Return the text of the schema that rows of ``given`` are written with: ``stored``, or with ``merge`` one with new columns at its end.
     ``overwrite``: rows are replaced, so that the columns could be, too.
 
     LogSchemaError names every column that does not fit. Missing columns are filled with null; all stored columns are nullable.
@@ -79,7 +78,7 @@ def schema_to_write(log: str, stored: str, given: StructType, merge: bool, overw
 
 
 def extends(stored: str, schema: str) -> bool:
-    """True if ``schema`` is ``stored`` with perhaps more columns at its end, so that it may follow it in the list."""
+    """Return True if ``schema`` is ``stored`` with perhaps more columns at its end, so that it may follow it in the list."""
     if not stored:
         return True
     before, after = arrow_schema_of_text(stored), arrow_schema_of_text(schema)
@@ -87,7 +86,7 @@ def extends(stored: str, schema: str) -> bool:
 
 
 def check_raw(log: str, given: StructType) -> None:
-    """LogSchemaError unless a raw log can keep all of it: ``value``, beside the columns that reading a raw log adds."""
+    """Raise LogSchemaError unless a raw log can keep all of it: ``value``, beside the columns that reading a raw log adds."""
     check_schema(given)
     names = _raw_names(given.names)
     if "value" not in names:
@@ -101,7 +100,8 @@ def check_raw(log: str, given: StructType) -> None:
 
 
 def only_value(log: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The part of ``batch`` that a raw log keeps. LogSchemaError if a column that it has no room for holds more than nulls."""
+    """Return the part of ``batch`` that a raw log keeps. Raises LogSchemaError if a column that it has no room for holds more
+    than nulls."""
     batch = pa.RecordBatch.from_arrays(batch.columns, names=_raw_names(batch.schema.names))
     for name in EMPTY_IF_RAW.intersection(batch.schema.names):
         column = batch.column(name)
@@ -115,13 +115,14 @@ def only_value(log: str, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _raw_names(given: Sequence[str]) -> list[str]:
-    """The columns of a write to a raw log, spelled as a raw log spells them."""
+    """Return the columns of a write to a raw log, spelled as a raw log spells them."""
     chosen = {i: name for name, i in zip(_RAW, columns_for(_RAW, given), strict=True) if i is not None}
     return [chosen.get(i, name) for i, name in enumerate(given)]
 
 
 def columns_for(wanted: Sequence[str], given: Sequence[str]) -> list[int | None]:
-    """For each wanted name the index of the given one: the same spelling, or else, as Spark resolves names, the only one but for case."""
+    """Return for each wanted name the index of the given one: the same spelling, or else, as Spark resolves names, the only one but for
+    case."""
     exact = {name: i for i, name in enumerate(given)}
     free: dict[str, list[int]] = {}
     for i, name in enumerate(given):
@@ -135,7 +136,7 @@ def columns_for(wanted: Sequence[str], given: Sequence[str]) -> list[int | None]
 
 
 def spelled(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """``batch`` with its columns spelled as the log spells them; order, types and missing columns are the packer's work."""
+    """Return ``batch`` with its columns spelled as the log spells them; the packer deals with order, types and missing columns."""
     given = batch.schema.names
     if all(name in names for name in given):
         return batch
@@ -144,7 +145,8 @@ def spelled(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 
 
 def widens(given: DataType, stored: DataType) -> bool:
-    """True if every value of ``given`` is a value of ``stored``. Nested types: the same shape and names, widening inside."""
+    """Return True if every value of ``given`` is a value of ``stored``. Nested types need the same shape and names, and may
+    widen inside."""
     if isinstance(given, NullType) or given == stored:
         return True
     kind, into = type(given), type(stored)
@@ -165,7 +167,7 @@ def widens(given: DataType, stored: DataType) -> bool:
 
 
 def _same_names(given: Sequence[str], stored: Sequence[str]) -> bool:
-    """True if the fields of two structs are called the same, each in its place, but for case where that leaves no doubt."""
+    """Return True if the fields of two structs have the same names, each in its place, but for case where that leaves no doubt."""
     folded = [name.casefold() for name in given]
     return list(given) == list(stored) or (folded == [name.casefold() for name in stored] and len(set(folded)) == len(folded))
 

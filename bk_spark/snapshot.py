@@ -37,14 +37,15 @@ PLACES = frozenset(
         "ending_offsets_by_timestamp",
     }
 )
-"""Options, by field, that are places in logs."""
+"""The options, by field, that are places in logs."""
 
 
 # --- schema -------------------------------------------------------------------------------------------------------------
 
 
 def views_of(client: Any, options: Options, under_way: bool = False) -> dict[str, LogView]:
-    """The logs to read, by name. With ``logPattern`` a log that is deleted at this moment is left out; else NoSuchLogError.
+    """Return the logs to read, by name. With ``logPattern`` a log that is deleted at this moment is left out; otherwise it is a
+    NoSuchLogError.
 
     ``under_way``: for a stream that may have begun long ago (``source_logs``). With ``failOnDataLoss=false`` it does without logs that are
     gone, as long as there is one that tells the columns.
@@ -64,7 +65,8 @@ def views_of(client: Any, options: Options, under_way: bool = False) -> dict[str
 
 
 def with_deleted(error: NoSuchLogError) -> NoSuchLogError:
-    """The same error for what may be a stream that is started again: nobody can tell a deleted log from one that never was."""
+    """Return the same error for what may be a stream that is started again, because a deleted log cannot be told from one that never
+    existed."""
     if type(error) is not NoSuchLogError:
         return error
     text = str(error.args[0])
@@ -75,7 +77,7 @@ def with_deleted(error: NoSuchLogError) -> NoSuchLogError:
 
 
 def is_raw_source(options: Options, views: Mapping[str, LogView]) -> bool:
-    """LogSchemaError for logs of both entry formats: they have no columns in common."""
+    """Return True for raw logs. Raises LogSchemaError for logs of both entry formats, which have no columns in common."""
     if options.ledgers is not None:
         return True
     formats = {view.properties.entry_format: name for name, view in sorted(views.items(), reverse=True)}
@@ -86,7 +88,8 @@ def is_raw_source(options: Options, views: Mapping[str, LogView]) -> bool:
 
 
 def source_schema(options: Options, views: Mapping[str, LogView]) -> StructType:
-    """All columns that there are to read. LogSchemaError if there was no write yet, or if the columns of several logs do not fit."""
+    """Return all columns that there are to read. Raises LogSchemaError if there was no write yet, or if the columns of several logs do not
+    fit."""
     if is_raw_source(options, views):
         if options.include_metadata == KAFKA:
             return kafka_schema(None, options.include_headers)
@@ -100,7 +103,8 @@ def source_schema(options: Options, views: Mapping[str, LogView]) -> StructType:
 
 
 def common_columns(views: Mapping[str, LogView]) -> StructType:
-    """Those of the log with the most. The others have the first of them: as if written before columns were added (null there)."""
+    """Return the columns of the log with the most. The others have the first of them, as if written before columns were added
+    (null there)."""
     schemas = _schemas(views)
     longest = _longest(schemas)
     whole = list(arrow_schema(schemas[longest]))
@@ -113,7 +117,7 @@ def common_columns(views: Mapping[str, LogView]) -> StructType:
 
 
 def widest(views: Mapping[str, LogView]) -> str:
-    """The log whose columns ``common_columns`` gives."""
+    """Return the log whose columns ``common_columns`` gives."""
     return _longest(_schemas(views))
 
 
@@ -129,7 +133,8 @@ def _longest(schemas: Mapping[str, StructType]) -> str:
 
 
 def check_read_schema(given: StructType, whole: StructType) -> None:
-    """LogSchemaError unless every column that is asked for is there, with its type: a user's schema, or a table's from when it was made."""
+    """Raise LogSchemaError unless every column that is asked for is there, with its type: a user's schema, or a table's from when it was
+    made."""
     there = {field.name: field for field in arrow_schema(whole)}
     for field in arrow_schema(given):
         if field.name not in there or there[field.name].type != field.type:
@@ -145,7 +150,7 @@ def check_read_schema(given: StructType, whole: StructType) -> None:
 
 
 def read_ranges(client: Any, options: Options, bounds: Bounds = NO_BOUNDS) -> tuple[dict[str, LogView], list[EntryRange]]:
-    """The logs by name, and what of them (or of single ledgers) is read, in order."""
+    """Return the logs by name, and the parts of them (or of single ledgers) to read, in order."""
     if options.ledgers is not None:
         return {}, _ledger_ranges(client, options, bounds)
     views = views_of(client, options)
@@ -162,7 +167,8 @@ def read_ranges(client: Any, options: Options, bounds: Bounds = NO_BOUNDS) -> tu
 
 
 def _ledger_ranges(client: Any, options: Options, bounds: Bounds) -> list[EntryRange]:
-    """InvalidArgumentError for offsets of logs; NoSuchLedgerError, or with ``failOnDataLoss=false`` what is left."""
+    """Return the ranges of single ledgers. Raises InvalidArgumentError for offsets of logs, and NoSuchLedgerError unless
+    ``failOnDataLoss=false``, which gives the rest."""
     if options.given & PLACES:
         raise InvalidArgumentError("ledgers are read whole: starting and ending offsets are places in logs; filter on entryId instead")
     ranges: list[EntryRange] = []
@@ -184,8 +190,8 @@ def _ledger_ranges(client: Any, options: Options, bounds: Bounds) -> list[EntryR
 
 
 def _with_live(client: Any, options: Options, view: LogView, log: str) -> tuple[LogView, Position]:
-    """The log with its live segments ended where ``openLedgers`` allows to read, and the end of what is read. A live segment whose ledger
-    is CLOSED is read in any case; behind one that is not, nothing is (LOG-15)."""
+    """Return the log with its live segments ended where ``openLedgers`` allows to read, and the end of what is read. A live segment whose
+    ledger is CLOSED is read in any case; nothing is read behind one that is not (LOG-15)."""
     listed, end = view.listed, view.end_position
     for segment in view.live_segments:
         try:

@@ -1,4 +1,4 @@
-"""The data source named ``bookkeeper``. Holds options only: Spark pickles it, so nothing is opened here."""
+"""The data source named ``bookkeeper``. It holds options only, because Spark pickles it, so nothing is opened here."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BATCH_ONLY = frozenset({"ending_offsets", "ending_timestamp", "ending_offsets_b
 class BookKeeperDataSource(DataSource):
     """``spark.read.format("bookkeeper").option("log", "flights").load()`` and its three companions.
 
-    Options are parsed, and mistakes in them told, by the first call that knows all of them: a catalog table's come with its schema.
-    Each call runs in a process of its own kind (spark-connectors.md 5.1), which imports what it needs and not what the others do.
+    The first call that knows all options parses them and reports mistakes, because a catalog table's come with its schema. Each call runs
+    in a process of its own kind (spark-connectors.md 5.1), which imports only what it needs itself.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

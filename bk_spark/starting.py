@@ -1,5 +1,5 @@
-"""The logs that a source reads, and the positions at which it begins and ends in each: ``startingOffsets``, ``startingTimestamp`` and their
-kin, for one log.
+"""Finds the logs that a source reads, and the positions at which it begins and ends in each: ``startingOffsets``, ``startingTimestamp`` and
+similar options.
 
 As with Kafka a timestamp for all logs goes before timestamps by log, and those before offsets. Times are those of commits: the resolution
 is a segment, which for the Spark sink is what one task wrote in one batch (a live segment counts as committed now).
@@ -21,7 +21,8 @@ _SHOWN = 10  # names of logs in a message
 
 
 def source_logs(options: Options, client: Any, under_way: bool = False) -> tuple[str, ...]:
-    """Names of the logs to read, sorted: ``log``, ``logs``, or those that ``logPattern`` matches now. NoSuchLogError if it matches none.
+    """Return the names of the logs to read, sorted: ``log``, ``logs``, or those that ``logPattern`` matches now. Raises NoSuchLogError if
+    it matches none.
 
     ``under_way``: for a stream that may have begun long ago, so that offsets by log need not name what a pattern matches now.
     """
@@ -54,14 +55,14 @@ def check_beginning(options: Options, names: Collection[str]) -> None:
 
 
 def unnamed_place(options: Options) -> str:
-    """``earliest`` or ``latest``: where a stream begins in a log for which nothing else is said."""
+    """Return ``earliest`` or ``latest``: the place where a stream begins in a log for which no option gives one."""
     offsets, times = options.starting_offsets, options.starting_offsets_by_timestamp
     by_log = offsets.everywhere is None if offsets is not None else times is not None
     return EARLIEST if options.log_pattern is not None and by_log else LATEST
 
 
 def check_offsets_name(options: Options, names: Collection[str]) -> None:
-    """InvalidArgumentError unless offsets and times given by log name each of the logs, and no other."""
+    """Raise InvalidArgumentError unless offsets and times given by log name each of the logs, and no other."""
     for option, given in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
         if given is None:
             continue
@@ -100,11 +101,11 @@ def _list(names: Collection[str]) -> str:
 
 
 def starting_position(view: LogView, log: str, options: Options, default: str, end: Position | None = None) -> Position:
-    """The position at which reading of ``log`` begins. ``default``: ``earliest`` or ``latest``. ``end``: what latest means, else the last
-    committed entry.
+    """Return the position at which reading of ``log`` begins. ``default`` is ``earliest`` or ``latest``. ``end`` is what latest means, by
+    default behind the last committed entry.
 
-    LogDataLossError for a place that was trimmed or belongs to a log of that name that was deleted (``failOnDataLoss=false``: the first
-    entry); InvalidArgumentError for a place beyond the end, or a time after the last commit (unless the strategy is ``latest``).
+    Raises LogDataLossError for a place that was trimmed or belongs to a log of that name that was deleted (``failOnDataLoss=false``: the
+    first entry); InvalidArgumentError for a place beyond the end, or a time after the last commit (unless the strategy is ``latest``).
     """
     end = view.end_position if end is None else end
     when = _time(options.starting_timestamp, options.starting_offsets_by_timestamp, log)
@@ -121,7 +122,8 @@ def starting_position(view: LogView, log: str, options: Options, default: str, e
 
 
 def ending_position(view: LogView, log: str, options: Options, end: Position | None = None) -> Position:
-    """The end of a batch read of ``log``: the first position that is not read. A time after the last commit is the end of the log."""
+    """Return the end of a batch read of ``log``: the first position that is not read. A time after the last commit is the end
+    of the log."""
     end = view.end_position if end is None else end
     when = _time(options.ending_timestamp, options.ending_offsets_by_timestamp, log)
     if when is not None:
@@ -131,7 +133,7 @@ def ending_position(view: LogView, log: str, options: Options, end: Position | N
 
 
 def depends_on_now(options: Options, log: str, default: str) -> bool:
-    """True if the starting position is another one when it is asked for later."""
+    """Return True if the starting position changes when it is asked for later."""
     if _time(options.starting_timestamp, options.starting_offsets_by_timestamp, log) is not None:
         return options.starting_offsets_by_timestamp_strategy == "latest"
     return _place(options.starting_offsets, log, default).word == LATEST

@@ -1,8 +1,8 @@
-"""The schema that a log's list keeps, looked at before Arrow or pyspark are. Only what ``schema_text`` writes is let through.
+"""Checks the schema that a log's list keeps before Arrow or pyspark parse it, and accepts only schemas that ``schema_text`` writes.
 
-Both would do more with a schema than read it: pyspark imports the module that a user-defined type names (and older ones unpickle it),
-Arrow hands extension types to whoever registered them, and a schema whose tables refer to one another in a circle or a thousandfold keeps
-either busy for good. So an own walk over the flatbuffer, and over Spark's JSON in it, knows the types of a log and refuses all others.
+Both would do more with a schema than read it: pyspark imports the module that a user-defined type names (and older ones unpickle it), Arrow
+hands extension types to whoever registered them, and a schema whose tables refer to one another in a circle or a thousandfold keeps either
+busy for good. So this walks over the flatbuffer, and over Spark's JSON in it, accepts the types of a log and refuses all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bk_core.protocol.log.stored_json import loads
 from bk_spark.flatbuffer import FlatBuffer, Table
 
 TEXT_MAX = 4 << 20
-"""Characters; metadata stores take about 1 MiB as one value."""
+"""The limit in characters; metadata stores take about 1 MiB as one value."""
 COLUMNS_MAX = 1 << 15
 DEPTH_MAX = 64
 """Arrow reads no deeper schema."""
@@ -43,7 +43,7 @@ _COLLATIONS = "__COLLATIONS"
 
 
 def check_arrow_schema(data: bytes) -> None:
-    """LogSchemaError unless ``data`` is an IPC message of a schema as ``schema_text`` writes it."""
+    """Raise LogSchemaError unless ``data`` is an IPC message of a schema as ``schema_text`` writes it."""
     try:
         _check_message(data)
     except (ValueError, struct.error) as error:
@@ -51,7 +51,7 @@ def check_arrow_schema(data: bytes) -> None:
 
 
 def check_spark_schema(value: Any) -> None:
-    """LogSchemaError unless ``value``, parsed JSON, is a struct of the types that logs have."""
+    """Raise LogSchemaError unless ``value``, parsed JSON, is a struct of the types that logs have."""
     try:
         _Walk().spark(value, 0, struct_only=True)
     except ValueError as error:
@@ -120,7 +120,7 @@ _LEAVES: dict[int, Callable[[Table], bool]] = {
 
 
 class _Walk:
-    """Counts columns: a table may be referred to from many places, which a walk meets as many times."""
+    """Counts columns, because many places may refer to one table, and a walk meets it as many times."""
 
     def __init__(self) -> None:
         self._columns = 0
@@ -189,7 +189,7 @@ class _Walk:
 
 
 def _has(value: dict[str, Any], **wanted: Any) -> bool:
-    """These keys of these types and no others."""
+    """Return True if there are these keys of these types and no others."""
     return value.keys() == wanted.keys() and all(isinstance(value[key], kind) for key, kind in wanted.items())
 
 

@@ -1,4 +1,4 @@
-"""Streaming reads of one log or several. Lives in one long process per run of a query; ``read`` runs on executors.
+"""Streaming reads of one log or several. A reader lives in one long process per run of a query; ``read`` runs on executors.
 
 Order of calls in a trigger (spark-connectors.md 5.6): ``latestOffset``, ``reportLatestOffset``, ``commit`` of the batch before,
 ``partitions``.
@@ -50,9 +50,9 @@ from bk_spark.starting import check_beginning, depends_on_now, source_logs, star
 CATCH_UP_S = 5.0
 _TRIGGERS = {"max_rows_per_trigger", "max_bytes_per_trigger", "min_rows_per_trigger", "max_trigger_delay_ms"}
 STREAM_OPTIONS = BATCH_OPTIONS | _TRIGGERS | {"reader_name", "fail_on_new_columns"}
-"""Options, by field, that mean something to a stream, beside those that ``_refuse_batch_options`` has words for."""
+"""The options, by field, that have an effect on a stream, beside those that ``_refuse_batch_options`` has a message for."""
 STREAMED = STREAM_OPTIONS - BATCH_ONLY
-"""Those among them that do something there."""
+"""Those among them that have an effect there."""
 LOG_LEVEL = "BOOKKEEPER_LOG_LEVEL"
 _log = logging.getLogger("bk_spark.stream")
 Offsets = dict[str, LogOffset]
@@ -88,7 +88,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return KnownColumns(known, own, inferred and self._options.columns is None, self._options.fail_on_new_columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For tasks: options and schema. What is followed stays in the driver."""
+        """Return options and schema for tasks. The followed logs stay in the driver."""
         return {**self.__dict__, "_logs": None, "_learned": None}
 
     def _snapshots(self, fresh: bool = False, reached: Mapping[str, Position] | None = None) -> dict[str, Snapshot]:
@@ -98,7 +98,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._logs.snapshots(fresh, reached)
 
     def _reaching(self, offsets: Offsets) -> dict[str, Snapshot]:
-        """Snapshots that have come as far as ``offsets``. A server of the metadata store that lags behind is given a moment."""
+        """Return snapshots that have come as far as ``offsets``. A server of the metadata store that lags behind is given a moment."""
         reached = {name: offset.position for name, offset in offsets.items()}
         snapshots = self._snapshots(reached=reached)
         deadline = time.monotonic() + CATCH_UP_S
@@ -111,8 +111,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def initialOffset(self) -> dict[str, Any]:
-        """Spark does not store it and asks again (spark-connectors.md 5.6), so it is fixed for the run, and with ``readerName`` for
-        ever."""
+        """Return the first offset. Spark does not store it and asks again (spark-connectors.md 5.6), so it is fixed for the run, and with
+        ``readerName`` for ever."""
         if self._initial is None:
             client = client_for(self._options.uri, self._options.protocol)
             reader = self._options.reader_name
@@ -143,7 +143,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # --- admission ------------------------------------------------------------------------------------------------------
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One limit for show; all of them are kept by ``latestOffset``."""
+        """Return one limit for show; ``latestOffset`` keeps all of them."""
         options = self._options
         if options.max_rows_per_trigger is not None:
             return ReadMaxRows(options.max_rows_per_trigger)
@@ -155,12 +155,13 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes what is read in this run. Called before ``initialOffset``, after a restart too (spark-connectors.md 5.7)."""
+        """Fix what is read in this run. Spark calls this before ``initialOffset``, after a restart too (spark-connectors.md 5.7)."""
         self._target = {name: (snapshot.view.log_id, snapshot.end) for name, snapshot in self._snapshots(fresh=True).items()}
 
     @plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Rows, bytes, least rows and delay hold together (Spark knows no composite limit); ReadAllAvailable is obeyed.
+        """Return the end of the next batch. Rows, bytes, least rows and delay hold together (Spark knows no composite limit);
+        ReadAllAvailable is obeyed.
 
         The first batch may be empty: Spark plans one even if nothing came, because every offset is new to a query without any.
         """
@@ -192,7 +193,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return end
 
     def _backlogs(self, before: Offsets, snapshots: Mapping[str, Snapshot]) -> dict[str, Backlog]:
-        """The part of each log of the stream that may be read. Losses are raised or told here."""
+        """Return the part of each log of the stream that may be read. Losses are raised or reported here."""
         for name in sorted(set(before) - set(snapshots)):
             if not self._asks_for(name):
                 self._tell(
@@ -213,7 +214,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return backlogs
 
     def _until(self, snapshot: Snapshot, here: Position, end: Position) -> Position:
-        """``end``, or the first row before it that the stream must not read: a batch ends there. LogSchemaError if ``here`` is it."""
+        """Return ``end``, or the first row before it that the stream must not read, where a batch ends. Raises LogSchemaError if that is
+        ``here``."""
         if self._columns is None:
             return end
         if left_out := self._columns.left_out(snapshot.view.listed.schemas):
@@ -223,13 +225,13 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._columns.until(snapshot.name, snapshot.view, here, end)
 
     def _here(self, snapshot: Snapshot, offset: LogOffset) -> Position:
-        """The position of ``offset`` in the log as it is now, as it was spelled; the first entry if that is lost and may be."""
+        """Return the position of ``offset`` in the log as it is now, in its one spelling; the first entry if that is lost and may be."""
         try:
             check_there(snapshot.name, snapshot.view, offset)
         except LogDataLossError as error:
             self._lost(error)
             return snapshot.first
-        if offset.position < snapshot.first:  # the end of a segment that was trimmed since, so nothing is lost
+        if offset.position < snapshot.first:  # it is the end of a segment that was trimmed since, so nothing is lost
             return snapshot.first
         if _falls_short(snapshot, offset):
             message = f"log {snapshot.name!r} ends before the offset {json.dumps(offset.json())}; was its metadata restored from a backup?"
@@ -241,7 +243,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return name in self._options.log_names() if pattern is None else bool(matching(pattern, [name]))
 
     def _once(self, name: str) -> dict[str, Snapshot]:
-        """A log that is not followed, as it is now; {} if there is none."""
+        """Return a log that is not followed, as it is now; {} if it does not exist."""
         assert self._logs is not None
         return self._logs.once(name)
 
@@ -281,13 +283,13 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return True
 
     def _lost(self, error: LogDataLossError) -> None:
-        """``failOnDataLoss``: raise, or say it once and go on."""
+        """Raise for a loss or, with ``failOnDataLoss=false``, report it once and go on."""
         if self._options.fail_on_data_loss:
             raise error
         self._tell(error)
 
     def _tell(self, error: LogError) -> None:
-        """Once in a run."""
+        """Report something once in a run."""
         if str(error) not in self._told:
             self._told.add(str(error))
             _log.warning("%s", error, extra={"context": {k: str(v) for k, v in error.context.items()}})
@@ -296,14 +298,15 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def reportLatestOffset(self) -> dict[str, Any]:
-        """``latestOffset`` of the progress: the end of each log with its cumulative rows and bytes; lag is what ``endOffset`` lacks."""
+        """Return ``latestOffset`` of the progress: the end of each log with its cumulative rows and bytes; lag is what
+        ``endOffset`` lacks."""
         if self._latest is None:
             snapshots = self._snapshots()
             self._latest = to_json({name: snapshot.offset_at(snapshot.end) for name, snapshot in snapshots.items()})
         return self._latest
 
     def _report(self, snapshots: Mapping[str, Snapshot], ends: Offsets, before: Offsets) -> None:
-        """One structured line per trigger and log: what it takes, and how far behind the log's end the stream is then."""
+        """Log one structured line per trigger and log: what it takes, and how far behind the log's end the stream is then."""
         if not _log.isEnabledFor(logging.INFO):
             return
         for name, end in ends.items():
@@ -318,10 +321,11 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def commit(self, end: dict[str, Any]) -> None:
-        """A hint only (spark-connectors.md 5.6): nothing is released by it."""
+        """Take note of a hint (spark-connectors.md 5.6), which releases nothing."""
 
     def stop(self) -> None:
-        """Spark seldom calls this, but ends the process (spark-connectors.md 5.1): nothing outside it needs a goodbye."""
+        """Stop following. Spark seldom calls this, but ends the process (spark-connectors.md 5.1), and nothing outside it needs
+        a goodbye."""
         logs, self._logs = self._logs, None
         if logs is not None:
             logs.close()
@@ -330,19 +334,20 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """LogDataLossError if start > end: returning nothing would lose rows silently (spark-connectors.md 5.6 d)."""
+        """Return the tasks of a batch. Raises LogDataLossError if start > end, because returning nothing would lose rows silently
+        (spark-connectors.md 5.6 d)."""
         before, after = from_json(start), from_json(end)
         self._refuse_unknown_first(start, end)
         snapshots = self._reaching(after)
         ranges: list[EntryRange] = []
         for name, there in sorted(after.items()):
             here = before.get(name)
-            if here is None:  # new in this batch, which only pins it
+            if here is None:  # the log is new in this batch, which only pins it
                 continue
             if name not in snapshots and not self._asks_for(name):
                 if here == there:
                     continue
-                snapshots |= self._once(name)  # the batch was planned when it was
+                snapshots |= self._once(name)  # the log was there when the batch was planned
             if here.log_id == there.log_id and here.position > there.position:
                 raise LogDataLossError(f"offsets of log {name!r} run backwards: {json.dumps(start)} > {json.dumps(end)}", log=name)
             ranges += self._ranges(snapshots.get(name), name, here, there)
@@ -350,7 +355,8 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return partitions_of(client, self._options, {name: snapshot.view for name, snapshot in snapshots.items()}, ranges, self._learned)
 
     def _refuse_unknown_first(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """A batch 0 that an earlier run planned began where *its* initialOffset was, which nobody wrote down (spark-connectors.md 5.6)."""
+        """Refuse a batch 0 that an earlier run planned: it began where *its* initialOffset was, which nobody wrote down
+        (spark-connectors.md 5.6)."""
         if start != self._initial or self._options.reader_name is not None or json.dumps(end) in self._planned:
             return
         moving = [name for name in from_json(start) if depends_on_now(self._options, name, unnamed_place(self._options))]
@@ -363,7 +369,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._lost(LogDataLossError(message))
 
     def _ranges(self, snapshot: Snapshot | None, name: str, here: LogOffset, there: LogOffset) -> list[EntryRange]:
-        """Entries of one log between two offsets, as far as they are there still; what is not is a loss."""
+        """Return the entries of one log between two offsets, as far as they still exist; missing ones are a loss."""
         if snapshot is None or snapshot.log_id != there.log_id:
             self._lost(LogDataLossError(f"log {name!r} was deleted or recreated: rows up to {there.rows:,} of it are lost", log=name))
             return []
@@ -372,7 +378,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._lost(LogDataLossError(f"log {name!r} was trimmed behind a batch that was planned, up to row {there.rows:,}", log=name))
             return []
         ranges = committed_ranges(snapshot.view, first, there.position, name) if first < there.position else []
-        if self._columns is not None:  # planned by another run, perhaps of a DataFrame with other columns
+        if self._columns is not None:  # another run planned it, perhaps for a DataFrame with other columns
             self._columns.check_ranges({name: snapshot.view}, ranges)
         return ranges
 
@@ -381,7 +387,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 
 def show_logs(environment: Mapping[str, str]) -> None:
-    """Nobody configures logging in the source runner: ``BOOKKEEPER_LOG_LEVEL`` does, for our loggers, to standard error."""
+    """Send our loggers to standard error as ``BOOKKEEPER_LOG_LEVEL`` says, because nobody configures logging in the source runner."""
     level = environment.get(LOG_LEVEL, "").upper()
     ours = logging.getLogger("bk_spark")
     if level in logging.getLevelNamesMapping() and not ours.handlers:
@@ -414,7 +420,8 @@ def _falls_short(snapshot: Snapshot | None, offset: LogOffset) -> bool:
 
 
 def _end_of(snapshot: Snapshot, before: LogOffset, start: Position, end: Position) -> LogOffset:
-    """Nothing read of a log whose place is not lost: the same offset, to the letter. Counts never go back."""
+    """Return the end offset of a log. If nothing of it was read and its place is not lost, it is the same offset, to the letter. Counts
+    never go back."""
     if before.log_id != snapshot.log_id:
         return snapshot.offset_at(end)
     if end == start and before.position >= snapshot.first:

@@ -1,4 +1,4 @@
-"""The janitor's rounds, made by whoever commits: bounded, seldom, and never in the way of a commit."""
+"""The janitor's rounds, which the committing process makes: bounded, seldom, and never in the way of a commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _last: dict[tuple[int, str, str], float] = {}
 
 
 def sweep(client: Any, options: Options, log: str, owner: str) -> None:
-    """At most once a minute per process and log. What dead workers of ``owner``, who has just committed, left unlisted is garbage."""
+    """Make a round at most once a minute per process and log. Unlisted ledgers of dead workers of ``owner``, who has just committed, are
+    garbage."""
     key, now = (os.getpid(), options.uri, log), time.monotonic()
     if now - _last.get(key, -PAUSE_S) >= PAUSE_S:
         _last[key] = now
@@ -28,10 +29,12 @@ def sweep(client: Any, options: Options, log: str, owner: str) -> None:
 
 
 def delete_condemned(client: Any, log: str, ledger_ids: Sequence[int], password: bytes, adopted: Collection[int] = NOBODY_ADOPTED) -> None:
-    """Close, delete and forget ledgers that are condemned in the list, then take them off it. ``adopted``: as the list says (OWN-11)."""
+    """Close, delete and forget ledgers that are condemned in the list, then take them off it. ``adopted`` is as the list has it
+    (OWN-11)."""
     for ledger_id in ledger_ids:
         with suppress(ForeignLedgerError):  # it is not of this log, so there is nothing to delete (OWN-6)
-            delete_own(client, log, "", ledger_id, password, adopted)  # LOG-12: fence its writer, or bookies go on taking entries
+            # LOG-12: its writer is fenced, because bookies would go on taking entries
+            delete_own(client, log, "", ledger_id, password, adopted)
         forget_intent(client, log, ledger_id)
     if ledger_ids:
         with suppress(NoSuchLogError):

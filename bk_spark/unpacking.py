@@ -1,8 +1,9 @@
-"""Entries to record batches that Spark takes: strictly the demanded schema, int32 offsets, bounded by bytes (spark-connectors.md 5.4).
+"""Turns entries into record batches that Spark takes: strictly the demanded schema, int32 offsets, bounded by bytes (spark-connectors.md
+5.4).
 
-Nothing that an entry says is believed. Before Arrow decodes one its structure is checked (``entry_check``), and before anybody touches a
-decoded column all its values are. A digest does not make that needless: it vouches for bytes, not for the program that wrote them. Nor does
-one with a password, because a defect of another writer does the same harm as malice, and the check is a small part of a read.
+No entry is trusted. Before Arrow decodes one its structure is checked (``entry_check``), and before a decoded column is used all its values
+are. A digest does not make that needless, because it vouches for bytes and not for the program that wrote them. Nor does a digest with a
+password, because a defect of another writer does the same harm as malice, and the check is a small part of a read.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from bk_spark.entry_values import ValueCheck
 from bk_spark.packing import BYTES_PER_ENTRY_MAX, as_type
 from bk_spark.planning import EntryRange
 
-BATCH_BYTES = 2 << 20  # what a reader hands to Spark at once; larger ones fall out of the processor's caches
+BATCH_BYTES = 2 << 20  # the batch that a reader hands to Spark at once; larger ones do not fit the processor's caches
 
 
 class Run(Protocol):
-    """Consecutive entries: what ``ReadHandle.read_runs`` yields."""
+    """Consecutive entries, as ``ReadHandle.read_runs`` yields them."""
 
     @property
     def first_entry_id(self) -> int: ...
@@ -39,7 +40,7 @@ class Run(Protocol):
 
 
 def value_array(run: Run) -> pa.Array:
-    """The payloads of a run as a binary column over the run's own memory."""
+    """Return the payloads of a run as a binary column over the run's own memory."""
     return pa.Array.from_buffers(pa.binary(), run.count, [None, _offsets32(run.offsets, run.count), pa.py_buffer(run.values)])
 
 
@@ -85,7 +86,7 @@ def arrow_batches(
 
 
 def _cut_ends(batches: Iterator[pa.RecordBatch], skip_rows: int, take_rows: int | None) -> Iterator[pa.RecordBatch]:
-    """One entry is held back: only when none follows is it known to be the last."""
+    """Cut the ends. One entry is held back, because only when none follows is it known to be the last."""
     held: pa.RecordBatch | None = None
     skip = skip_rows
     for batch in batches:
@@ -116,7 +117,7 @@ class _Decoder:
                 yield batch if self._same else self._fitted(batch)
 
     def _checked(self, run: Run) -> bool:
-        """True if any entry is compressed. LogEntryError unless all are record batches with the rows that they must have."""
+        """Return True if any entry is compressed. Raises LogEntryError unless all are record batches with the rows that they must have."""
         compressed = False
         edges = run.offsets.tolist()
         for i in range(run.count):
@@ -141,8 +142,9 @@ class _Decoder:
             yield batch
 
     def _stream(self, run: Run) -> Iterator[pa.RecordBatch]:
-        """A run is a stream that lacks its schema; to put that in front costs a copy. Only a stream decodes (and decompresses) some columns
-        and leaves the others, and only there Arrow's threads can be left out, which cost more than they bring in a task of one core."""
+        """Decode a run as a stream. It lacks its schema, and putting that in front costs a copy. Only a stream can decode (and decompress)
+        some columns and leave the others, and only there Arrow's threads can be switched off, which cost more than they save in a task of
+        one core."""
         fields = {"included_fields": self._included or [0]} if self._partly else {}  # Arrow takes an empty list for all
         source = pa.py_buffer(b"".join((self._stored.serialize(), run.values)))
         done = 0
@@ -180,7 +182,8 @@ class _Decoder:
 
 
 def _check_rows(origin: EntryRange, entry_id: int, rows: int) -> None:
-    """The list of a log knows how many rows each entry has. BadEntryError for others: every later row would have a wrong number."""
+    """Check the rows of each entry, which the list of a log tells. Raises BadEntryError for others, because every later row would have a
+    wrong number."""
     per_entry = origin.rows_per_entry
     if not per_entry:
         return

@@ -11,11 +11,12 @@ _modules = 0
 
 
 def spare_collections() -> None:
-    """Call it as a task or a plan begins: Python's collector then leaves alone what this process keeps until its end, its modules.
+    """Freeze what Python's collector has kept, as a task or a plan begins, so that it leaves alone what this process keeps until its end:
+    its modules.
 
-    pyspark's daemon collects garbage after every task and every planner call, 30 to 60 ms over all that pyspark, pandas, pyarrow
-    and bk_core are made of, four times a micro-batch. The first call of a process freezes nothing, because little is imported yet; later
-    ones do if something was imported since, and the daemon has just collected, so no garbage is kept. Other processes are let be.
+    pyspark's daemon collects garbage after every task and every planner call, 30 to 60 ms over all that pyspark, pandas, pyarrow and
+    bk_core are made of, four times a micro-batch. The first call of a process freezes nothing, because little is imported yet; later ones
+    do if something was imported since, and the daemon has just collected, so no garbage is kept. Other processes are left as they are.
     """
     global _calls, _modules
     _calls += 1

@@ -1,4 +1,5 @@
-"""Writing DataFrames and streams, exactly once: tasks append where nobody looks, one compare-and-set per log publishes a batch."""
+"""Writes DataFrames and streams, exactly once: tasks append ledgers that no reader looks at yet, and one compare-and-set per log publishes
+a batch."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def _check_overwrites(options: Options, overwrite: bool) -> None:
 
 
 class BookKeeperWriter(DataSourceArrowWriter):
-    """``df.write``: append or overwrite. The one-shot id is drawn here and pickled, so tasks, commit and abort agree on it.
+    """``df.write``: append or overwrite. The one-shot id is chosen here and pickled, so tasks, commit and abort agree on it.
 
     With ``txnAppId`` and ``txnVersion`` a version is written once, however often it is tried; lower ones count as written too.
     """

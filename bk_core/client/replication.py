@@ -1,7 +1,7 @@
-"""Checking ledgers, repairing them and moving a bookie's entries away: the blocking side of ``bk_core.protocol.ledger.replication``.
+"""Checks ledgers, repairs them and moves a bookie's entries away: the blocking side of ``bk_core.protocol.ledger.replication``.
 
 A repair holds the ledger's replication lock, Apache's own, from before the first copy until its compare-and-set is definite (RR-11), so
-that it and Apache's auto-recovery never copy one ledger at the same time. The lock is looked at again right before each compare-and-set.
+that it and Apache's auto-recovery never copy one ledger at the same time. The lock is checked again right before each compare-and-set.
 """
 
 from __future__ import annotations
@@ -54,17 +54,18 @@ if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
 
 POLL_S = 0.2
-TARGETS_TRIED_MAX = 3  # a bookie that takes no copies is passed over for another one
+TARGETS_TRIED_MAX = 3  # another bookie takes the place of one that takes no copies
 LOCK_POLL_S = 0.5
 
 
 def check_ledger(client: BookKeeper, ledger_id: int, options: RepairOptions) -> LedgerReport:
-    """RR-4. Neither fences nor writes. NoSuchLedgerError."""
+    """Check a ledger; it neither fences nor writes (RR-4). Raises NoSuchLedgerError."""
     return _Job(client, ledger_id, options).check()
 
 
 def repair_ledger(client: BookKeeper, ledger_id: int, options: RepairOptions) -> RepairReport:
-    """RR-1..RR-8, G-27. What cannot be done now is in the report; raises only when the metadata store or the ledger is in the way."""
+    """Repair a ledger (RR-1..RR-8, G-27). The report has what cannot be done now; this raises only if the metadata store or the ledger is
+    in the way."""
     return _Job(client, ledger_id, options).repair()
 
 
@@ -79,10 +80,10 @@ def decommission_bookie(
 ) -> DecommissionReport:
     """Repair every ledger that names ``bookie`` away from it, in rounds: one at least, more until none does or ``wait_s`` is over (RR-14).
 
-    The report is made of a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
-    are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie goes only if nothing names the bookie
-    and it is down. This client places nothing on the bookie meanwhile; other clients do as long as it is registered as writable, so it
-    should be made read-only or stopped before.
+    The report comes from a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
+    are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie is deleted only if nothing names the
+    bookie and it is down. Meanwhile this client places nothing on the bookie, but other clients do as long as it is registered as writable,
+    so it should be made read-only or stopped before.
     """
     client.store.check_cluster()
     options = replace(options, lost=options.lost | {bookie}, only_lost=True)
@@ -98,11 +99,11 @@ def decommission_bookie(
                     break
                 case DrainStep.WAIT:
                     time.sleep(min(1.0, left_s))
-                    changed = True  # perhaps: writers move on by themselves
+                    changed = True  # perhaps, because writers replace bookies by themselves
                 case DrainStep.REPAIR:
                     changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
                     rounds += 1
-    client.store.check_cluster()  # "named by no ledger" of a store that was emptied meanwhile means nothing (OWN-2)
+    client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
     view = client.bookies()
     report.writable, report.registered = bookie in view.writable, bookie in {*view.writable, *view.readonly}
     if delete_cookie and report.is_complete and not report.registered:
@@ -117,7 +118,7 @@ def _drain_round(
     on_ledger: Callable[[int, int, int], None] | None,
     deadline: float | None,
 ) -> bool:
-    """True if a repair changed anything. No repair is begun after ``deadline``."""
+    """Make one round and return True if a repair changed anything. No repair is begun after ``deadline``."""
     changed = False
     named = report.named_by
     for number, ledger_id in enumerate(named, 1):
@@ -134,7 +135,7 @@ def _drain_round(
 
 
 def _naming(client: BookKeeper, ledger_id: int, bookie: BookieId) -> StillNamed | None:
-    """The name that a ledger's metadata has for the bookie, None if it does not name it."""
+    """Return how a ledger's metadata names the bookie, None if it does not."""
     try:
         metadata = client.ledger_metadata(ledger_id)
     except NoSuchLedgerError:
@@ -165,7 +166,7 @@ class _Job:
         self._avoid: set[BookieId] = set()
         self._report = RepairReport(ledger_id)
         self._group = ExchangeGroup(0)
-        self._copied: dict[int, tuple[FragmentRepair, FragmentSpan]] = {}  # what waits in the group
+        self._copied: dict[int, tuple[FragmentRepair, FragmentSpan]] = {}  # copied fragments that wait in the group
 
     # --- checking ----------------------------------------------------------------------------------------------------
 
@@ -177,7 +178,7 @@ class _Job:
         return LedgerReport(self.ledger_id, self._metadata, self._options.full, fragments, tail)
 
     def _load(self) -> None:
-        """Metadata and the registry as they are now. Bookies named as lost count as gone."""
+        """Load the metadata and the registry as they are now. Bookies named as lost count as gone."""
         metadata, self._version = self._client._load(self.ledger_id)
         self._metadata = metadata.with_access(self._options.access)
         self._session.refresh_bookies()
@@ -190,7 +191,7 @@ class _Job:
     def _check_many(
         self, spans: Sequence[FragmentSpan], *, full: bool, positions: Callable[[FragmentSpan], Collection[int]] | None = None
     ) -> list[FragmentReport]:
-        """RR-15: several fragments at once."""
+        """Check several fragments at once (RR-15)."""
         machine = LedgerCheck(
             self.ledger_id,
             self._metadata,
@@ -235,7 +236,7 @@ class _Job:
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """RR-11: the ledger's replication lock; False if somebody else keeps it longer than we care to wait."""
+        """Hold the ledger's replication lock; yield False if another process keeps it longer than we wait (RR-11)."""
         store = self._session.store.underreplication()
         deadline = time.monotonic() + self._options.lock_wait_s
         while (lock := store.lock(self.ledger_id, socket.gethostname())) is None:
@@ -253,7 +254,7 @@ class _Job:
             lock.release()
 
     def _repair_tail(self) -> None:
-        """RR-3: leave the writer time to replace the bookies itself, look again, then recover. Only if that was asked for."""
+        """Leave the writer time to replace the bookies itself, look again, then recover the ledger, if the caller asked for that (RR-3)."""
         lost = self._lost_from_tail()
         if lost and self._options.recover_open:
             lost = self._after_grace()
@@ -269,7 +270,7 @@ class _Job:
         return tuple(bookie for bookie in lost if bookie in self._options.lost) if self._options.only_lost else lost
 
     def _after_grace(self) -> tuple[BookieId, ...]:
-        """The bookies that are still lost when the grace period is over, or none as soon as the writer has helped itself."""
+        """Return the bookies that are still lost when the grace period is over, or none as soon as the writer has replaced them."""
         changed = Flag()
         watch = self._session.store.watch_ledger(self.ledger_id, changed.set)
         try:
@@ -292,7 +293,7 @@ class _Job:
         self._report.recovered = True
 
     def _repair_fragments(self) -> None:
-        """All are looked at first, several at once (RR-15); then those that need it are repaired one after the other."""
+        """Check all fragments first, several at once (RR-15); then repair those that need it, one after the other."""
         only_lost = self._options.only_lost
         spans = eligible_fragments(self._metadata, with_empty=only_lost)
         reports = [None] * len(spans) if only_lost else self._check_many(spans, full=self._options.full, positions=self._present)
@@ -319,8 +320,8 @@ class _Job:
         return [position for position, bookie in enumerate(span.ensemble) if bookie in self._registered]
 
     def _find_damage(self, span: FragmentSpan, report: FragmentReport) -> dict[int, EntryRanges]:
-        """The entries of which the bookies that are there have no good copy. A quick look that found something is followed by a full
-        one."""
+        """Return the entries of which the available bookies have no good copy. A quick look that found something is followed by
+        a full one."""
         bad = [replica.position for replica in report.replicas if not replica.is_good and replica.silent is None]
         if bad and not self._options.full:
             silent = [replica for replica in report.replicas if replica.silent is not None]
@@ -338,7 +339,8 @@ class _Job:
                 self._report.problems.append(f"{text}; its replica of fragment {report.span.first_entry_id} is not judged")
 
     def _repair_fragment(self, span: FragmentSpan, lost: list[int], refill: Mapping[int, EntryRanges]) -> None:
-        """RR-6, RR-7. A target that takes no copies gives way to another one; anything else that fails is reported (RR-8)."""
+        """Repair one fragment. A target that takes no copies is replaced by another one (RR-6, RR-7); any other failure is
+        reported (RR-8)."""
         for _ in range(TARGETS_TRIED_MAX):
             targets = self._targets(span, lost)
             if lost and len(targets) < len(lost):
@@ -369,7 +371,7 @@ class _Job:
         self._report.problems.append(f"no bookie took the copies of fragment {span.first_entry_id}: tried {', '.join(sorted(self._avoid))}")
 
     def _exchange_group(self) -> None:
-        """RR-7, RR-15: everything in the group is copied and confirmed; one change names the new bookies."""
+        """Exchange the bookies of the group by one change, because everything in it is copied and confirmed (RR-7, RR-15)."""
         group, copied = self._group, self._copied
         self._group, self._copied = ExchangeGroup(group.fragments), {}
         if not group.exchanges:
@@ -390,7 +392,7 @@ class _Job:
                 self._note(machine, span)
 
     def _targets(self, span: FragmentSpan, lost: list[int]) -> dict[int, BookieId]:
-        """RR-6: by the placement policy, not in the fragment, not lost, not one that has failed us."""
+        """Choose targets by the placement policy: bookies that are not in the fragment, not lost, and have not failed us (RR-6)."""
         avoid = {*self._avoid, *self._options.lost}
         return self._session.placement.replace(span.ensemble, lost, avoid) if lost else {}
 
@@ -418,7 +420,8 @@ class _Job:
             self._report.refilled.append(Refilled(first, position, span.ensemble[position], ranges.count(distribution, position)))
 
     def _fill(self) -> None:
-        """G-27. Older fragments are checked entry by entry first: a plain client that recovered the ledger may have added several."""
+        """Fill in a ledger with guaranteed write quorum (G-27). Older fragments are checked entry by entry first, because a plain client
+        that recovered the ledger may have added several."""
         if self._options.only_lost or not guaranteed.needs_filling(self._metadata) or self._report.problems:
             return
         filled = self._metadata.fragments
@@ -426,7 +429,7 @@ class _Job:
         for span in eligible_fragments(self._metadata):
             if span not in last:
                 damage = self._check(span, full=True)
-                self._note_silence(damage)  # a replica that nobody has seen is no reason to seal
+                self._note_silence(damage)  # no seal for a replica that nobody has seen
                 refill = {replica.position: replica.damaged | replica.unreadable for replica in damage.replicas if not replica.is_good}
             else:
                 refill = guaranteed.everything(self._metadata, span)
@@ -444,14 +447,14 @@ class _Job:
             return
         self._report.sealed = True
 
-    # --- running machines --------------------------------------------------------------------------------------------
+    # --- machines ----------------------------------------------------------------------------------------------------
 
     def _say(self, progress: Progress) -> None:
         if self._options.on_progress is not None:
             self._options.on_progress(progress)
 
     def _run(self, machine: Any, look: Callable[[], Progress]) -> Any:
-        """Drive a machine to its completion. OperationTimeoutError when nothing moves for the operation timeout."""
+        """Drive a machine to its completion. Raises OperationTimeoutError if nothing moves for the operation timeout."""
         future: Future[Any] = Future()
         driver = _ReplicationDriver(self._session, self.ledger_id, self._lock)
         driver.machine = machine
@@ -481,7 +484,8 @@ class _Job:
 
 
 class _ReplicationDriver(Driver):
-    """Own connections for its adds, so that no writer of this client takes the answers for its own; no write without the lock (RR-11)."""
+    """A driver whose adds have their own connections, so that no writer of this client takes their answers for its own. It writes only
+    under the lock (RR-11)."""
 
     def __init__(self, session: Any, ledger_id: int, lock: ReplicationLock | None) -> None:
         super().__init__(session, ledger_id, add_kind=f"replication-{random.getrandbits(32)}")

@@ -12,7 +12,7 @@ from bk_core.protocol.ledger.replication import FragmentReport, guaranteed
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One look at a job under way. ``step`` is check, copy, wait or recover; ``entries_total`` None if not known."""
+    """One look at a running job. ``step`` is check, copy, wait or recover; ``entries_total`` is None if it is not known."""
 
     ledger_id: int
     step: str
@@ -36,12 +36,12 @@ class LedgerReport:
 
     @property
     def needs_filling(self) -> bool:
-        """G-27: a guaranteed write quorum was promised and nobody has vouched for it yet."""
+        """True if a guaranteed write quorum was promised and the ledger has no seal yet (G-27)."""
         return guaranteed.needs_filling(self.metadata)
 
     @property
     def digest_note(self) -> str:
-        """META-15: why copies may only look corrupt, '' if there is no doubt."""
+        """The reason why copies may only look corrupt, '' if there is no doubt (META-15)."""
         doubtful = any(replica.corrupt for fragment in self.fragments for replica in fragment.replicas)
         return self.metadata.access_note.removeprefix("; ") if doubtful else ""
 
@@ -52,7 +52,7 @@ class LedgerReport:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A replica that has a new home: ``entries`` of fragment ``first_entry_id`` were copied from the others to ``new``."""
+    """A replica that has moved: ``entries`` of fragment ``first_entry_id`` were copied from the others to ``new``."""
 
     first_entry_id: int
     position: int
@@ -73,7 +73,7 @@ class Refilled:
 
 @dataclass(slots=True)
 class RepairReport:
-    """The work of a repair. ``problems`` say what it could not do; the same call may do it later (RR-8)."""
+    """The work of a repair. ``problems`` lists what it could not do; the same call may do it later (RR-8)."""
 
     ledger_id: int
     moved: list[Moved] = field(default_factory=list)
@@ -99,7 +99,8 @@ class RepairReport:
 @dataclass(frozen=True, slots=True)
 class StillNamed:
     """A ledger with a fragment on the bookie. ``written``: it is OPEN and its last fragment names the bookie, so that its writer, if it is
-    alive, uses it now. ``log``: whose ledger it says it is. ``problem``: its metadata cannot be understood, so nobody knows."""
+    alive, uses the bookie now. ``log``: the log that it names as its own. ``problem``: its metadata cannot be understood, so nothing is
+    known."""
 
     ledger_id: int
     state: LedgerState | None = None
@@ -110,8 +111,9 @@ class StillNamed:
 
 @dataclass(slots=True)
 class DecommissionReport:
-    """``still_named``: what a look at all ledgers after the last repair found. ``changes`` are the repairs that changed something,
-    ``in_vain`` the last one of each ledger that was not complete. ``writable``: the bookie takes new ledgers, so there may be more."""
+    """The result of a decommission. ``still_named`` comes from a look at all ledgers after the last repair. ``changes`` are the repairs
+    that changed something, ``in_vain`` is the last repair of each ledger that stayed incomplete. ``writable``: the bookie takes new
+    ledgers, so there may be more."""
 
     bookie: BookieId
     changes: list[RepairReport] = field(default_factory=list)
@@ -123,16 +125,16 @@ class DecommissionReport:
 
     @property
     def named_by(self) -> list[int]:
-        """Ids of the ledgers that still name the bookie."""
+        """The ids of the ledgers that still name the bookie."""
         return [found.ledger_id for found in self.still_named]
 
     @property
     def is_complete(self) -> bool:
-        """RR-14: nothing named the bookie at the last look, and nothing can name it since: it is read-only or gone."""
+        """True if nothing named the bookie at the last look, and nothing can name it since, because it is read-only or gone (RR-14)."""
         return not self.still_named and not self.writable
 
     def note(self, repair: RepairReport) -> None:
-        """Of a ledger that was tried in vain several times the last try counts."""
+        """Note a repair. Of several incomplete repairs of one ledger the last one counts."""
         self.in_vain.pop(repair.ledger_id, None)
         if repair.changed:
             self.changes.append(repair)
@@ -146,9 +148,10 @@ class DecommissionReport:
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """``lost`` are taken for gone even if they are registered. ``only_lost``: look at nothing but their replicas, and move them out of
-    fragments that store nothing too. ``recover_open`` allows RR-3, which stops a live writer, after ``grace_s`` seconds. ``digest_type``
-    and ``password`` are used where a ledger's metadata stores none (META-15); what is stored is used as it is."""
+    """The options of a repair. ``lost`` bookies count as gone even if they are registered. ``only_lost``: look at nothing but their
+    replicas, and move them out of fragments that store nothing too. ``recover_open`` allows RR-3, which stops a live writer, after
+    ``grace_s`` seconds. ``digest_type`` and ``password`` are used where a ledger's metadata stores none (META-15); stored ones are used as
+    they are."""
 
     full: bool = False
     lost: frozenset[BookieId] = frozenset()
@@ -162,7 +165,7 @@ class RepairOptions:
     on_progress: OnProgress | None = None
 
     def __post_init__(self) -> None:
-        """InvalidArgumentError."""
+        """Check the options; raise InvalidArgumentError."""
         check_fields(self, {"grace_s": SECONDS, "lock_wait_s": SECONDS, "password": SECRET, "bytes_per_second": POSITIVE}, DigestType)
 
     @property

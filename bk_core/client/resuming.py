@@ -1,4 +1,4 @@
-"""An iteration that an error does not end."""
+"""An iterator that goes on after an error."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 class Following(Generic[T]):
-    """An iterator over what ``begin`` yields. A generator is over once it raised; this begins a new one when it is asked again.
+    """An iterator over what ``begin`` yields. A generator ends when it raises; this begins a new one at the next call.
 
-    ``begin`` must go on behind what was given. ``close`` it to give back at once what the iteration holds.
+    ``begin`` must go on behind what was given. ``close`` it to release at once what the iteration holds.
     """
 
     def __init__(self, begin: Callable[[], Iterator[T]]) -> None:
@@ -37,7 +37,7 @@ class Following(Generic[T]):
             raise
 
     def close(self) -> None:
-        """Idempotent; what comes after is the end."""
+        """End the iteration. Idempotent."""
         self._over = True
         items, self._items = self._items, None
         if items is not None and (close := getattr(items, "close", None)) is not None:

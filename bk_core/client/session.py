@@ -50,14 +50,14 @@ log = logging.getLogger("bk_core.client")
 
 METADATA_THREADS = 4
 CLOSE_S = 10.0
-MOVED_LATELY_NS = 60_000_000_000  # a read takes less, and one that asks again for nothing does it once
-# What may become of an operation for want of connections.
+MOVED_LATELY_NS = 60_000_000_000  # a read takes less, and one that is asked again in vain does it once
+# The statuses of an operation that lacks connections.
 BEHIND_A_SHORTAGE = (ReadError, RecoveryFailedError, NotEnoughBookiesError, AddQuorumTimeoutError, WriteFailedError, OperationTimeoutError)
 SPREAD_KINDS = frozenset({"data", "batch"})  # over ``connections_per_bookie``
 
 
 class Informed(Protocol):
-    """Somebody who wants to know that the registry changed."""
+    """An object that wants to know of changes of the registry."""
 
     def feed(self, event: Event) -> None: ...
 
@@ -70,7 +70,7 @@ class Session:
     """Reactor thread and metadata threads of one client. ``close`` ends both."""
 
     link_type: type[BookieLink] = BookieLink
-    _shut = False  # links are closed, and so is every later one
+    _shut = False  # True once links are closed; later ones are closed at once
 
     def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
         self.config = config
@@ -80,7 +80,7 @@ class Session:
         self._racks = RackMap(store, config.racks) if config.placement == "rack-aware" else None
         self.reactor = Reactor()
         self.rng = random.Random()
-        self.rotation = self.rng.randrange(1 << 16)  # with the ledger id it says which replica is read first (RD-2)
+        self.rotation = self.rng.randrange(1 << 16)  # with the ledger id it chooses the replica that is read first (RD-2)
         self._metadata = WorkerPool("bookkeeper-metadata", METADATA_THREADS)
         self._links: dict[tuple[BookieId, str, int], BookieLink] = {}
         self._reads = ReadHistory(config.limits.speculative_read_ns)
@@ -91,7 +91,7 @@ class Session:
         self._emptied: tuple[BookieId, ...] = ()
         self._emptied_lock = RLock()
         self.owner: Callable[[], object] = lambda: None
-        self._moved_ns: dict[BookieId, int] = {}  # when a link was found to lead to where the bookie is not
+        self._moved_ns: dict[BookieId, int] = {}  # the time at which a link was found to lead to an old address
         self._quarantine = Quarantine(self.reactor.now_ns, int(config.quarantine_s * 1e9), config.quarantine_errors)
         self._suspects = Suspects(self, int(config.quarantine_s * 1e9), config.limits.read_timeout_ns)
         self._resolver = Resolver(self.reactor, store, self.metadata_call)
@@ -123,12 +123,12 @@ class Session:
         )
 
     def _placeable(self) -> tuple[BookieId, ...]:
-        """Any thread: bookies that this client may put entries on."""
+        """Return the bookies on which this client may put entries. Any thread."""
         return tuple(bookie for bookie in self._view.writable if bookie not in self._emptied) if self._emptied else self._view.writable
 
     @contextmanager
     def without(self, bookie: BookieId) -> Iterator[None]:
-        """Nothing is placed on ``bookie`` by this client meanwhile (RR-14). Any thread; calls may overlap."""
+        """Place nothing on ``bookie`` meanwhile (RR-14). Any thread; calls may overlap."""
         with self._emptied_lock:
             self._emptied = (*self._emptied, bookie)
         try:
@@ -170,7 +170,7 @@ class Session:
             driver.feed(BookiesChanged())
 
     def tell_of_bookies(self, driver: Informed, wanted: bool) -> None:
-        """Reactor thread. Whether a writer wants to know that the registry changed (G-10)."""
+        """Start or stop telling a writer about changes of the registry (G-10). Reactor thread."""
         if wanted:
             self._on_bookies[driver] = None
         else:
@@ -183,25 +183,26 @@ class Session:
         self._bookies_changed(self.store.bookies())
 
     def note_answer(self, bookie: BookieId, status: Status) -> None:
-        """Reactor thread. What a bookie answered, for the quarantine (CR-2)."""
+        """Note the answer of a bookie for the quarantine (CR-2). Reactor thread."""
         self._suspects.noted(bookie, status)
         if is_bookie_failure(status) and not self._shortages.excuses(status, self.reactor.now_ns()):
             self._quarantine.failed(bookie)
 
     def note_read(self, bookie: BookieId, status: Status, elapsed_ns: int) -> None:
-        """Reactor thread. How long a bookie took for a plain read, for the order of replicas (RD-2)."""
+        """Note the time that a bookie took for a plain read, for the order of replicas (RD-2). Reactor thread."""
         self._suspects.noted(bookie, status)
         self._reads.note(bookie, status, elapsed_ns, self.reactor.now_ns())
 
     def read_rank(self, bookie: BookieId) -> Rank:
-        """Reactor thread. metadata.md 5.7; as long as no bookie is known, none counts as unregistered."""
+        """Return the rank of a bookie (metadata.md 5.7). As long as no bookie is known, none counts as unregistered. Reactor thread."""
         view = self._view
         registered = bookie in view.writable or not view.writable
         readonly = bookie in view.readonly
         return self._reads.rank(bookie, self.reactor.now_ns(), readonly=readonly, registered=registered or readonly)
 
     def close_with(self, closable: Closable) -> None:
-        """Any thread. Close it before this session, at once if that is closed: somebody may wait in it for what would never come."""
+        """Close ``informed`` before this session closes, or at once if it is closed, because a thread that waits in it would wait for ever
+        otherwise. Any thread."""
         with self._closables_lock:
             self._closables.add(closable)
             late = self._closed
@@ -209,12 +210,13 @@ class Session:
             closable.close()
 
     def _avoided(self) -> frozenset[BookieId]:
-        """Any thread: bookies in quarantine (CR-2), and those whose connection broke and that have not answered since (SES-1)."""
+        """Return the bookies in quarantine (CR-2), and those whose connection broke and that have not answered since (SES-1).
+        Any thread."""
         return self._quarantine.members() | self._suspects.members()
 
     def link(self, bookie: BookieId, kind: str, ledger_id: int = 0) -> BookieLink:
-        """Reactor thread. Kinds: data, batch (a connection that an old bookie may close), control (v3), and one of its own per recovery:
-        a writer on the shared connection must never take the answer to a recovery add for its own."""
+        """Return a link to a bookie. Its kind is data, batch (a connection that an old bookie may close), control (v3), or one of its own
+        per recovery: a writer on a shared connection must never take the answer to a recovery add for its own. Reactor thread."""
         key = bookie, kind, ledger_id % self.config.connections_per_bookie if kind in SPREAD_KINDS else 0
         found = self._links.get(key)
         if found is None:
@@ -235,11 +237,12 @@ class Session:
             )
             self._links[key] = found
             if self._shut:
-                found.close()  # whoever was told that its link is closed asks another bookie: it is refused there as well
+                found.close()  # a closed link sends its callers to another bookie, and they must be refused there as well
         return found
 
     def _silent(self, bookie: BookieId, since_ns: int) -> None:
-        """LINK-4: one connection to this bookie was silent for a whole timeout; the others need not find out one by one."""
+        """Pass on that one connection to this bookie was silent for a whole timeout, so that the others need not find out one by one
+        (LINK-4)."""
         for link in [link for key, link in self._links.items() if key[0] == bookie]:
             link.doubt(since_ns)
 
@@ -248,11 +251,13 @@ class Session:
             log.warning("a connection to a bookie cannot be made: %s", text)
 
     def explained(self, error: Exception, since_ns: int) -> Exception:
-        """Any thread. SES-10: the error of what began at ``since_ns``, or the shortage of this host that is behind it."""
+        """Return the error of an operation that began at ``since_ns``, or the shortage of this host that is its cause (SES-10).
+        Any thread."""
         if not isinstance(error, BEHIND_A_SHORTAGE):
             return error
         text = self._shortages.explanation(since_ns, self.reactor.now_ns())
-        if not text and (short := shortage_now()) is not None:  # it is not known here: the metadata store may be out of reach for it
+        # no link has seen it, but the metadata store may be out of reach because of it
+        if not text and (short := shortage_now()) is not None:
             text = shortage_text(short) or ""
         if not text:
             return error
@@ -261,7 +266,7 @@ class Session:
         return explained
 
     def _look_for_moved(self) -> None:
-        """LINK-4: ask where the registered bookies are that this client is connected to."""
+        """Ask for the current addresses of the registered bookies that this client is connected to (LINK-4)."""
         view = self._view
         for bookie in {bookie for bookie, _, _ in self._links} & {*view.writable, *view.readonly}:
             self.metadata_call(partial(self.store.resolve, bookie), partial(self._found, bookie))
@@ -273,7 +278,7 @@ class Session:
                     self._moved_ns[bookie] = self.reactor.now_ns()
 
     def addresses_of(self, bookies: Iterable[BookieId]) -> dict[BookieId, tuple[str, int]]:
-        """A metadata thread. Where they are registered now, without those of which that is not known."""
+        """Return the current addresses of bookies, without unknown ones. Runs on a metadata thread."""
         found: dict[BookieId, tuple[str, int]] = {}
         for bookie in bookies:
             with suppress(BkError):
@@ -281,8 +286,8 @@ class Session:
         return found
 
     def have_moved(self, addresses: Mapping[BookieId, tuple[str, int]]) -> bool:
-        """Reactor thread. True if one of them was looked for elsewhere until now, or until lately: whoever was refused there is to ask
-        again (RD-7). Connections to where they are not any more are dropped (LINK-4)."""
+        """Return True if one of them was looked for at another address until now, or until lately; a read that was refused there is to be
+        repeated (RD-7). Connections to old addresses are dropped (LINK-4). Reactor thread."""
         for bookie, address in addresses.items():
             self._found(bookie, address, None)
         since = self.reactor.now_ns() - MOVED_LATELY_NS
@@ -322,7 +327,7 @@ class Session:
 
     @property
     def client(self) -> object:
-        """Whoever ends this session when it is closed or dropped. Handles refer to it, and the session's own threads do not."""
+        """The client that ends this session when it is closed or dropped. Handles refer to it, and the session's own threads do not."""
         return self.owner()
 
     @property
@@ -330,7 +335,7 @@ class Session:
         return self._over
 
     def check(self) -> None:
-        """At every call of a user: ForkedClientError in a forked child, ClientClosedError where nobody would answer any more."""
+        """Raise ForkedClientError in a forked child and ClientClosedError in a closed session. Every call of a user begins with this."""
         self.home.check()
         if self._over:
             if self._ended:
@@ -338,7 +343,7 @@ class Session:
             raise ClientClosedError(CLIENT_CLOSED)
 
     def close(self) -> None:
-        """May be called again: each step is done once, or once more."""
+        """Close the session. It may be called again: each step is done once, or once more."""
         with self._closables_lock:
             self._closed = True
             closables = tuple(self._closables)
@@ -354,7 +359,7 @@ class Session:
         self.reactor.close()
 
     def _shut_links(self) -> None:
-        """On the reactor, which ends after that. Where it cannot answer any more, nobody waits."""
+        """Close the links on the reactor, which ends after that. If the reactor cannot answer any more, nobody waits for it."""
         done: SafeFuture[None] = SafeFuture()
 
         def shut() -> None:
@@ -371,11 +376,11 @@ class Session:
                 log.warning("the connections to the bookies were not closed within %g s", CLOSE_S)
 
     def end(self) -> None:
-        """As the process ends: stop the reactor and tell nobody. There may still be threads (daemons) that wait in handles, and what they
-        would make of an error would be the last that is seen of a program that did nothing wrong. So those that ask for more rest, too."""
+        """Stop the reactor at the end of the process, and tell nobody. Daemon threads may still wait in handles, and the error that they
+        would raise would be the last output of a program that did nothing wrong. So threads that ask for more are held, too."""
         self._ended = self._over = True
         self.reactor.close()
 
     def aside(self, task: Callable[[], None]) -> SafeFuture[None]:
-        """Do ``task`` on a thread of this session."""
+        """Run ``task`` on a thread of this session."""
         return self._metadata.call(task)

@@ -46,24 +46,24 @@ class WriteHandle:
         self, session: Session, ledger_id: int, metadata: LedgerMetadata, version: int, options: WriterOptions | None = None
     ) -> None:
         self.ledger_id = ledger_id
-        self.tells_when_dropped = True  # not where something else holds it that tells, such as the writer of a log
+        self.tells_when_dropped = True  # False if another object tells it, such as the writer of a log
         self._session = session
         self._limits = session.config.limits
         self._options = options or session.writer_options()
         self._machine = LedgerWriter(ledger_id, metadata, version, session.placement, self._limits, options=self._options)
-        # Only v3 can say that an add may be answered before it is durable (wire-protocol.md 6).
+        # Only v3 can ask for an add to be answered before it is durable (wire-protocol.md 6).
         self._driver = Driver(session, ledger_id, add_kind="control" if self._options.deferred_sync else "data")
         self._driver.machine = self._machine
         self._driver.set_quorums(metadata)
         self._driver.on_complete, self._driver.on_fail = _completed, _failed
         self._driver.on_broken = self._machine.give_up
-        self._client = session.client  # it must not go before its handles
-        self._answered = Bell()  # all of a batch: what a flush waits for
+        self._client = session.client  # the client must outlive its handles
+        self._answered = Bell()  # rung when a whole batch is answered, which a flush waits for
         self._adds = session.adds
         self._share = Share()
         self._losses = Losses()
-        self._handed_over = self._given_back = 0  # entries the reactor has taken, and those of them that left the window again
-        self._highest_entry_id = -1  # that the reactor has taken, with ids of the caller's
+        self._handed_over = self._given_back = 0  # entries that the reactor has taken, and those of them that left the window again
+        self._highest_entry_id = -1  # the highest one that the reactor has taken, with the caller's ids
         self._driver.on_step = _stepping(weakref.ref(self))
         self._payload_bytes_max = self._limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - layout.body_overhead(metadata.digest_type)
         self._closed = False
@@ -81,16 +81,16 @@ class WriteHandle:
 
     @property
     def last_add_fully_replicated(self) -> int:
-        """LAFR: the last entry that is, like all before it, on every bookie of its write set (G-1)."""
+        """The LAFR: the last entry that is, like all before it, on every bookie of its write set (G-1)."""
         return self._machine.last_add_fully_replicated
 
     @property
     def length(self) -> int:
-        """Payload bytes of all entries handed in so far."""
+        """The payload bytes of all entries handed in so far."""
         return self._machine.length
 
     def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
-        """Append one entry and wait for its acknowledgement; its id. ``entry_id``: see append_run."""
+        """Append one entry, wait for its acknowledgement, and return its id. ``entry_id``: see append_run."""
         what = f"append to ledger {self.ledger_id}"
         if entry_id is not None:
             what = f"append of entry {entry_id} to ledger {self.ledger_id} (acknowledged once all lower ids are)"
@@ -112,7 +112,8 @@ class WriteHandle:
         if isinstance(payloads, str | bytes | bytearray | memoryview) or not isinstance(payloads, Iterable):
             message = f"payloads must be a sequence of bytes, one for each entry, not {type(payloads).__name__}"
             raise ArgumentTypeError(message, ledger=self.ledger_id)
-        # No call of Python for a payload of bytes, nor a name that no message needs: there may be a thousand of them.
+        # This makes no call of Python for a payload of bytes, and no name that only a message needs, because there may be a thousand
+        # payloads.
         parts = [
             payload if isinstance(payload, bytes) else self._bytes_of(payload, f"payloads[{index}]")
             for index, payload in enumerate(payloads)
@@ -138,13 +139,14 @@ class WriteHandle:
         self._session.check()
         bounds = self._bounds_of(offsets)
         self._check_entry_id(entry_id, len(bounds) - 1)
-        # A copy where the caller's buffer may change: it is packaged later, on the reactor thread.
+        # Copy the buffer if the caller may change it, because it is packaged later, on the reactor thread.
         payloads = self._bytes_of(payloads, "payloads")
         self._check_largest(largest_of(bounds, len(payloads)))
         return self._append(payloads, bounds, entry_id)
 
     def _append(self, payloads: BytesLike, bounds: memoryview, entry_id: int | None) -> Future[int]:
-        """Long runs go in pieces, so that the reactor can take acknowledgements in between, and other ledgers their share of the window."""
+        """Append a run. Long runs go in pieces, so that the reactor can take acknowledgements in between, and other ledgers get their share
+        of the window."""
         future: Future[int] = SafeFuture()
         count, size = len(bounds) - 1, self._adds.piece_entries()
         try:
@@ -157,9 +159,10 @@ class WriteHandle:
         return future
 
     def _append_long(self, payloads: BytesLike, bounds: memoryview, future: Future[int], entry_id: int | None, size: int) -> None:
-        """A run's entries are consecutive, whoever else appends. Who chooses ids needs no turn, and must not wait for one: it may be the
-        one that fills the gap all others wait behind."""
-        must_not_interrupt(f"append of {len(bounds) - 1} entries to ledger {self.ledger_id}")  # with half of it handed in it were too late
+        """Append a run in pieces. Its entries are consecutive, whoever else appends. A caller who chooses ids needs no turn, and must not
+        wait for one, because this run may fill the gap that all others wait behind."""
+        # an error after half of it was handed in would come too late
+        must_not_interrupt(f"append of {len(bounds) - 1} entries to ledger {self.ledger_id}")
         deadline = self._deadline()
         try:
             if entry_id is None:
@@ -167,7 +170,7 @@ class WriteHandle:
             self._admit_pieces(payloads, bounds, future, entry_id, size, deadline)
         finally:
             if self._share.turn is future:
-                self._share.turn = None  # ``_append`` has the reactor let the next one in
+                self._share.turn = None  # ``_append`` has the reactor let the next append in
 
     def _admit_pieces(
         self, payloads: BytesLike, bounds: memoryview, future: Future[int], first: int | None, size: int, deadline: float
@@ -192,7 +195,7 @@ class WriteHandle:
             return
         try:
             self._check_may_wait(future)
-        except BlockingCallError:  # who cannot wait passes those who can, if there is room
+        except BlockingCallError:  # a caller that must not wait passes those who can, if there is room
             if self._try(hand_over, count, size, first, future, passing=True):
                 return
             raise
@@ -202,11 +205,11 @@ class WriteHandle:
     def _try(
         self, hand_over: Callable[[Batch], None], count: int, size: int, first: int | None, future: Future[int], *, passing: bool = False
     ) -> bool:
-        """WR-15: hand it in, if there is room: for bytes that nobody acknowledged, and for bytes and entries that a slow bookie still has
-        to take. Entries of all ledgers of this client: bookies count them so."""
+        """Hand the append in if there is room: for bytes that nobody acknowledged, and for bytes and entries that a slow bookie still has
+        to take (WR-15). The entries of all ledgers of this client count, because bookies count them so."""
         self._check_open()
         if first is not None and first <= self._highest_entry_id:
-            # What lies below entries already handed in, perhaps while it waited, must not wait for room that only it can make.
+            # Entries below those already handed in, perhaps during this wait, must not wait for room that only they can make.
             self._adds.hand_in(self._share, hand_over, count, size)
             return True
         if self._machine.unretired_bytes > self._limits.unretired_bytes_max:
@@ -227,7 +230,7 @@ class WriteHandle:
         self._wait_for_room(Place(None, 0, 0, None, future, get_ident()), future, deadline)
 
     def _wait_for_room(self, place: Place, future: Future[int], deadline: float) -> None:
-        """Until the reactor has let ``place`` in. It holds nothing that others need, and nobody waits for this thread to run."""
+        """Wait until the reactor has let ``place`` in. This holds nothing that others need, and nobody waits for this thread to run."""
         try:
             self._adds.stand_in_line(self._share, place)
             while not place.admitted and not self._closed:
@@ -238,13 +241,13 @@ class WriteHandle:
                     break
                 place.ticket.acquire(True, min(left, ROOM_POLL_S))
         finally:
-            place.gone = True  # nothing strikes before this
+            place.gone = True  # no interrupt strikes before this
         if not self._adds.leave(place):
             self._check_open()
             raise OperationTimeoutError(self._why_not_appended(future))
 
     def _let_in(self) -> None:
-        """Reactor thread: whoever is first in line, as long as there is room. Whoever is not first is neither asked nor woken."""
+        """Let the first in line in, as long as there is room. The others are neither asked nor woken. Reactor thread."""
         share = self._share
         if self._closed:
             for waiting in self._adds.dismiss(share):
@@ -262,7 +265,7 @@ class WriteHandle:
             self._nudge()
 
     def _check_may_wait(self, future: Future[int]) -> None:
-        """BlockingCallError."""
+        """Raise BlockingCallError if this thread must not wait."""
         share = self._share
         if self._is_others_turn(future) and share.turn_of == get_ident():
             long = f"append of a long run to ledger {self.ledger_id}"
@@ -285,11 +288,12 @@ class WriteHandle:
         return time.monotonic() + self._session.config.operation_timeout_s
 
     def _nudge(self) -> None:
-        """Have the reactor take what was handed in. Whoever waits does it, too: an interrupt may have kept the one who handed in."""
+        """Have the reactor take what was handed in. A waiting thread does this too, because an interrupt may have kept the thread that
+        handed in from doing it."""
         self._session.reactor.post(self._take_in)
 
     def _take_in(self) -> None:
-        """Reactor thread."""
+        """Take what was handed in. Reactor thread."""
         inbox = self._share.inbox
         if not inbox:
             if self._share.line:
@@ -301,11 +305,11 @@ class WriteHandle:
                 hand_over(batch)
         finally:
             self._stepped()
-            if inbox:  # one of them raised
+            if inbox:  # one of the steps raised
                 self._nudge()
 
     def _bytes_of(self, payload: Any, name: str = "payload") -> BytesLike:
-        """The payload as bytes. A read-only buffer is taken as it is: the caller must not change it by another way until it is
+        """Return the payload as bytes. A read-only buffer is taken as it is: the caller must not change it by another way until it is
         acknowledged."""
         if isinstance(payload, bytes):
             return payload
@@ -319,7 +323,7 @@ class WriteHandle:
         return bounds
 
     def _check_entry_id(self, entry_id: int | None, count: int) -> None:
-        """WR-2: who counts, and that it can be an id."""
+        """Check that ``entry_id`` is given if the caller chooses ids, and only then, and is a possible id (WR-2)."""
         if (entry_id is not None) != self._options.caller_ids:
             how = (
                 "needs entry_id: it was created with caller_ids" if self._options.caller_ids else "numbers its entries itself: no entry_id"
@@ -329,7 +333,7 @@ class WriteHandle:
             whole(0, ENTRY_ID_MAX - count + 1)("entry_id", entry_id)
 
     def _unacknowledged(self) -> str:
-        """A text about what is still in flight, and with ids of the caller's about what it may be waiting for."""
+        """Return a text about the entries in flight, and with the caller's ids about the entries that they may wait for."""
         text = f"ledger {self.ledger_id}: {self._share.bytes} bytes stayed unacknowledged"
         if self._options.caller_ids:
             text += f"; no entry is acknowledged before entry {self._machine.acknowledged_head + 1}"
@@ -344,7 +348,7 @@ class WriteHandle:
             )
 
     def _stepped(self) -> None:
-        """Reactor thread, after each step of the machine."""
+        """Take note of the machine's state after each of its steps. Reactor thread."""
         self._give_back(self._handed_over - self._machine.unretired_entries - self._given_back)
         if self._share.line:
             self._let_in()
@@ -355,12 +359,13 @@ class WriteHandle:
             self._adds.released(self._share, entries)
 
     def _end(self) -> None:
-        """Reactor thread. The machine is not stepped any more."""
+        """End the machine, which is not stepped any more. Reactor thread."""
         self._driver.close()
         self._give_back(self._handed_over - self._given_back)
 
     def _hand_in(self, step: Callable[[Any], list[Effect]], future: Future[Any]) -> None:
-        """Something other than entries, behind what was appended. It is answered like a run of no bytes. ``step`` gets its token."""
+        """Hand in something other than entries, behind what was appended. It is answered like a run of no bytes. ``step`` gets
+        its token."""
         try:
             self._adds.hand_in(self._share, lambda batch: self._ask(step, (self, batch, future, 0, True)))
         finally:
@@ -370,13 +375,14 @@ class WriteHandle:
         self._driver.step(step, token, asker=token)
 
     def _release(self, size: int, batch: Batch, _future: object = None) -> None:
-        """A run has its outcome, and its future has been told: who flushes finds all futures done. Callbacks of users find room."""
+        """Release the room of a run that has its outcome. Its future has been told, so a flush finds all futures done, and users' callbacks
+        find room."""
         self._adds.answered(self._share, size, batch)
         if not batch.runs:
             self._answered.notify_all()
 
     def flush(self) -> None:
-        """Wait until everything appended so far is acknowledged, whatever others append meanwhile; its error if that fails."""
+        """Wait until everything appended so far is acknowledged, whatever others append meanwhile. Raises its error if that fails."""
         self._session.check()
         self._nudge()
         if not self._share.batch.is_done:
@@ -390,14 +396,14 @@ class WriteHandle:
             raise self._machine.error
 
     def force(self) -> int:
-        """Make everything acknowledged so far durable on all bookies of the ensemble; the new LAC (WR-17, ``deferred_sync``).
+        """Make everything acknowledged so far durable on all bookies of the ensemble, and return the new LAC (WR-17, ``deferred_sync``).
 
-        In a ledger without ``deferred_sync`` what is acknowledged is durable: there it sends nothing and tells the LAC.
+        In a ledger without ``deferred_sync`` acknowledged entries are durable already: this then sends nothing and returns the LAC.
         """
         return int(wait(self.force_future(), self._session.config.operation_timeout_s, f"forcing ledger {self.ledger_id}"))
 
     def force_future(self) -> Future[int]:
-        """See ``force``."""
+        """Do the same as ``force``, and return a future at once."""
         self._session.check()
         future: Future[int] = SafeFuture()
         self._check_open()
@@ -444,7 +450,7 @@ class WriteHandle:
         return metadata
 
     def abandon(self) -> None:
-        """Stop without closing the ledger: somebody will have to recover it. What is in flight fails, and may or may not be in it."""
+        """Stop without closing the ledger, which somebody will have to recover. Entries in flight fail, and may or may not be in it."""
         if not self._session.home.is_here:
             return
         self._closed = True
@@ -463,7 +469,7 @@ class WriteHandle:
             self.abandon()
 
     def __del__(self) -> None:
-        """Nothing is pending: that would refer to the handle."""
+        """Stop a handle that was dropped. Nothing is pending, because that would refer to the handle."""
         if getattr(self, "_closed", True) or is_ending() or self._session.is_over or not self._session.home.is_here:
             return
         message = f"unclosed {self!r}"
@@ -475,7 +481,7 @@ class WriteHandle:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leaving without an error closes the ledger, which raises that of appends that failed if nobody was told it."""
+        """Close the ledger if there was no error; this raises the error of appends that failed if nobody was told it."""
         if kind is None:
             self.close()
             return
@@ -484,14 +490,15 @@ class WriteHandle:
         try:
             self._close()
         except BkError:
-            pass  # the error on its way out is the one to see
+            pass  # the error on its way out is the one to show
 
     def __repr__(self) -> str:
         return f"<WriteHandle ledger {self.ledger_id} {self._machine.state.name} last add confirmed {self.last_add_confirmed}>"
 
 
 def _completed(token: Any, value: Any) -> None:
-    """Tell an append that it is acknowledged. Pending appends keep their handle: the machine has the token until it is answered."""
+    """Tell an append that it is acknowledged. A pending append keeps its handle alive, because the machine has its token until it is
+    answered."""
     handle, batch, future, size, last = token
     if last and not future.done():
         future.call_first(partial(handle._release, size, batch))
@@ -501,7 +508,8 @@ def _completed(token: Any, value: Any) -> None:
 
 
 def _failed(token: Any, error: Exception) -> None:
-    """A run is acknowledged only if all its pieces are: with ids of the caller's one may be refused and the next be taken."""
+    """Tell that an append failed. A run is acknowledged only if all its pieces are: with the caller's ids one may be refused and the next
+    accepted."""
     handle, batch, future, size, _ = token
     if future.done():
         handle._release(size, batch)
@@ -512,8 +520,8 @@ def _failed(token: Any, error: Exception) -> None:
 
 
 def _stepping(known: weakref.ref[WriteHandle]) -> Callable[[], None]:
-    """The function that the driver calls after each step. The driver lives as long as connections know of it, and must not keep the
-    handle."""
+    """Return the function that the driver calls after each step. It does not keep the handle alive, because the driver lives as long as
+    connections know of it."""
 
     def stepped() -> None:
         handle = known()

@@ -1,4 +1,4 @@
-"""The writer of a live segment, named in the custom metadata of its ledger, by the exclusive writer that made it (FORMAT.md)."""
+"""The writer of a live segment, which the exclusive writer that made its ledger names in the ledger's custom metadata (FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from bk_core.errors import BkError
 from bk_core.protocol.log.stored_json import loads
 
 WRITER = "writer"
-"""Key of the custom metadata."""
+"""The key of the custom metadata."""
 
 
 def writer_tag(since_ms: int) -> bytes:
-    """The value for this process, whose writer exists since then."""
+    """Return the value for this process, whose writer exists since then."""
     here = intent_here(0, "")
     value = {"host": here.host, "pid": here.pid, "sinceMs": since_ms, "started": here.started, "boot": here.boot}
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 def writer_of(client: LogClient, ledger_id: int) -> Intent | None:
-    """The writer of an exclusive writer's ledger; ``created_ms`` is since when. None if the ledger does not say or is gone."""
+    """Return the writer of an exclusive writer's ledger; ``created_ms`` is since when. None if the ledger does not tell or is gone."""
     try:
         custom = getattr(client.ledger_metadata(ledger_id), "custom", {})
         value = loads(custom[WRITER])
@@ -34,7 +34,7 @@ def writer_of(client: LogClient, ledger_id: int) -> Intent | None:
 
 
 def writer_told(client: LogClient, ledger_ids: Collection[int]) -> str:
-    """In words, for a message: of the newest of these ledgers that tells."""
+    """Return a text for a message, about the newest of these ledgers that tells its writer."""
     for ledger_id in sorted(ledger_ids, reverse=True):
         writer = writer_of(client, ledger_id)
         if writer is not None:

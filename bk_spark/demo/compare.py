@@ -1,4 +1,4 @@
-"""Row by row and column by column: is what was read exactly what was written?"""
+"""Checks row by row and column by column that exactly what was written was read."""
 
 from __future__ import annotations
 

@@ -56,10 +56,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole run. Sizes in bytes, times in seconds; ``bookies`` maps each bookie to whether it was killed.
+    """The findings of the whole run. Sizes are in bytes, times in seconds; ``bookies`` maps each bookie to True if it was killed.
 
-    ``write_s`` is the time of the batches whose progress was recorded, ``timed_share`` their part of all rows: what the killed driver had
-    not yet recorded is in neither.
+    ``write_s`` is the time of the batches whose progress was recorded, ``timed_share`` is their part of all rows: neither contains what the
+    killed driver had not yet recorded.
     """
 
     comparison: Comparison

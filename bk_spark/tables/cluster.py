@@ -75,7 +75,7 @@ _BOOKIES_SCHEMA = StructType(
 
 
 def ledger_ids(client: Any, options: Options, bounds: Bounds) -> list[int]:
-    """The ledgers that a table is about: those of ``ledgers``, of the logs that are named, or all."""
+    """Return the ledgers of a table: those of ``ledgers``, of the logs that are named, or all."""
     if options.ledgers is not None:
         ids: Iterable[int] = dict.fromkeys(i for first, last in options.ledgers for i in range(first, last + 1))
     elif options.names_logs:
@@ -93,7 +93,7 @@ def _plan_ledgers(client: Any, options: Options, bounds: Bounds) -> list[tuple[i
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A ledger that is there; ``metadata`` None where it cannot be understood."""
+    """A ledger that exists; ``metadata`` is None where it cannot be understood."""
 
     ledger_id: int
     metadata: LedgerMetadata | None
@@ -105,8 +105,7 @@ class _Found:
 
 
 def _found(client: Any, ids: Iterable[int]) -> Iterator[_Found]:
-    """The rows of these ledgers. Those that do not exist are left out. The time of creation is the metadata's, or else the metadata store's
-    own."""
+    """Yield the ledgers that exist. The time of creation is the metadata's, or else the metadata store's own."""
     for ledger_id in ids:
         try:
             stored = client.store.read_ledger(ledger_id)
@@ -150,7 +149,8 @@ def _ledger_rows(client: Any, options: Options, ids: tuple[int, ...], columns: C
 
 
 def _last_add_confirmed(client: Any, options: Options, ledger_id: int) -> int | None:
-    """None where the bookies or the password do not allow to know: one bad ledger must not spoil a table of all."""
+    """Return the LAC, or None where the bookies or the password do not allow to know it, because one bad ledger must not spoil a table of
+    all."""
     try:
         with client.open_ledger(ledger_id, password=options.password) as handle:
             return int(handle.last_add_confirmed)
@@ -182,7 +182,7 @@ def _plan_bookies(client: Any, options: Options, bounds: Bounds) -> list[str]:
 
 
 def _bookie_rows(client: Any, options: Options, unit: str, columns: Collection[str]) -> Iterator[Row]:
-    """Registered bookies, and with the columns ``ledgers`` or ``fragments`` those too that only ledgers name (mode DOWN)."""
+    """Yield the registered bookies, and with the columns ``ledgers`` or ``fragments`` also those that only ledgers name (mode DOWN)."""
     view = client.bookies()
     modes = {bookie: "READ_ONLY" for bookie in view.readonly} | {bookie: "WRITABLE" for bookie in view.writable}
     ledgers: Counter[str] = Counter()

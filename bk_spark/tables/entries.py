@@ -1,4 +1,4 @@
-"""The table ``entries``: headers of entries as their bookies have them, each replica checked. The payloads stay behind."""
+"""The table ``entries``: headers of entries as their bookies have them, with each replica checked. Payloads are not read into it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _rows(client: Any, options: Options, unit: tuple[EntriesOf, ...], columns: C
 
 
 def _row(part: EntriesOf, entry_id: int, replicas: list[EntryHeader]) -> Row:
-    """``digestOk``: every replica that is there is intact; null if none is there."""
+    """Return a row. ``digestOk`` is True if every replica that is there is intact; null if none is there."""
     there = [header for header in replicas if header.status is Status.OK]
     good = next((header for header in there if header.digest_ok), None)
     return {

@@ -1,4 +1,4 @@
-"""The tables ``logs`` and ``segments``: what ledger lists and their history say. No ledger is opened."""
+"""The tables ``logs`` and ``segments``, from ledger lists and their history. No ledger is opened."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _log_rows(client: Any, options: Options, names: tuple[str, ...], columns: Co
 
 
 def _shown_schema(text: str) -> str | None:
-    """As in CREATE TABLE; None before the first write."""
+    """Return the schema as in CREATE TABLE; None before the first write."""
     if not text:
         return None
     try:
@@ -145,7 +145,8 @@ def _plan_segments(client: Any, options: Options, bounds: Bounds) -> list[Segmen
 
 
 def _segment_rows(client: Any, options: Options, unit: SegmentsOf, columns: Collection[str]) -> Iterator[Row]:
-    """As the list is now: what was trimmed since planning is left out, and nothing of a log that was created again."""
+    """Yield the segments of the current list. What was trimmed since planning is left out, and so is everything of a log that was created
+    again."""
     view = read_log(client, unit.log)
     first_seq = max(unit.first_seq, view.listed.trimmed_seq)
     if view.log_id != unit.log_id or first_seq > unit.last_seq:

@@ -20,11 +20,12 @@ Rows = Callable[[Any, Options, Any, Collection[str]], Iterator[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``plan(client, options, bounds)`` gives picklable units of work, one for each task; ``rows(client, options, unit, columns)`` the rows
-    of one, as values by column: only those in ``columns`` are looked at, so that a table can leave out what is dear to find out.
+    """``plan(client, options, bounds)`` returns picklable units of work, one for each task. ``rows(client, options, unit, columns)`` yields
+    the rows of one, as values by column: only those in ``columns`` are used, so a table need not compute expensive columns that nobody
+    asked for.
 
-    ``takes``: options (by field) that mean something to it. ``bounded_by``: columns whose filters ``plan`` understands, and what they
-    mean (pushdown.py).
+    ``takes``: options (by field) that have an effect on it. ``bounded_by``: columns whose filters ``plan`` understands, and their meaning
+    (pushdown.py).
     """
 
     schema: StructType
@@ -39,7 +40,7 @@ WHICH_LEDGERS = WHICH_LOGS | {"ledgers"}
 
 
 def moment(ms: int | None) -> datetime | None:
-    """Milliseconds since 1970 as Spark takes them; None for none, and for the 0 of what nobody recorded."""
+    """Return milliseconds since 1970 as Spark takes them; None for None, and for the 0 of a time that was not recorded."""
     return moments.moment(ms) if ms else None
 
 
