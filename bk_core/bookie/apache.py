@@ -31,7 +31,7 @@ _RESOLVE_TIMEOUT_S = 1800.0
 
 # The last two are needed by the ZooKeeper classes that bookies load, but are only `provided` dependencies there.
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-"""The plugin is pinned, or each version of Maven would take another one, and some the newest that there is."""
+"""The plugin is pinned, because each version of Maven would take another one, and some the newest that there is."""
 _POM = """\
 <project><modelVersion>4.0.0</modelVersion>
 <groupId>local</groupId><artifactId>bookies</artifactId><version>1</version><dependencies>
@@ -94,7 +94,7 @@ class _Registered(Protocol):
 
 @cache
 def _java_version(java: str) -> int:
-    """The feature version (17, 21, ...) or 0 if it does not run."""
+    """Return the feature version (17, 21, ...), or 0 if Java does not run."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except OSError:
@@ -104,7 +104,8 @@ def _java_version(java: str) -> int:
 
 
 def find_java() -> str:
-    """Path of a ``java`` of version 17 or newer: ``$JAVA_HOME``, then ``PATH``. BookieUnavailableError if there is none."""
+    """Return the path of a ``java`` of version 17 or newer: ``$JAVA_HOME``, then ``PATH``. Raises BookieUnavailableError if
+    there is none."""
     home = os.environ.get("JAVA_HOME")
     candidates = [str(Path(home) / "bin" / "java")] if home else []
     if on_path := shutil.which("java"):
@@ -120,9 +121,10 @@ def cache_directory() -> Path:
 
 
 def resolve(version: str, progress: Progress = _silent) -> Path:
-    """The directory with the release's jars, resolved by Maven the first time.
+    """Return the directory with the release's jars, which Maven resolves the first time.
 
-    InvalidArgumentError for text that is no version; BookieUnavailableError if Java or Maven is missing or the release cannot be resolved.
+    Raises InvalidArgumentError for text that is no version; BookieUnavailableError if Java or Maven is missing or the release cannot be
+    resolved.
     """
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise InvalidArgumentError(f"{version!r} is no version of Apache BookKeeper; tried here: {', '.join(KNOWN_VERSIONS)}")
@@ -135,13 +137,13 @@ def resolve(version: str, progress: Progress = _silent) -> Path:
         raise BookieUnavailableError(f"Apache BookKeeper {version} is not in {libraries.parent} and there is no Maven (mvn) to fetch it")
     libraries.parent.mkdir(parents=True, exist_ok=True)
     progress(f"resolving Apache BookKeeper {version} with Maven, once, about 93 MB ...")
-    # Beside its final place, and renamed when complete: an interrupted download is never taken for a release.
+    # The download is made beside its final place and renamed when complete, so that an interrupted one is never taken for a release.
     with tempfile.TemporaryDirectory(dir=libraries.parent, prefix="resolving-") as work:
         _copy_dependencies(maven, version, Path(work), progress)
         try:
             (Path(work) / "lib").rename(libraries)
         except OSError:
-            if not libraries.is_dir():  # else another process was as fast
+            if not libraries.is_dir():  # otherwise another process was as fast
                 raise
     progress(f"Apache BookKeeper {version}: {len(list(libraries.iterdir()))} jars in {libraries}")
     return libraries
@@ -177,8 +179,8 @@ def java_command(
     direct_mb: int | None = None,
     options: Sequence[str] = (),
 ) -> list[str]:
-    """The command line that runs a main class of the release with the logging configuration in ``configuration``. ``options``: further
-    ones of the JVM."""
+    """Return the command line that runs a main class of the release with the logging configuration in ``configuration``. ``options`` are
+    further ones of the JVM."""
     return [
         find_java(),
         "-cp",
@@ -198,7 +200,8 @@ def java_command(
 
 
 def write_logging(configuration: Path) -> None:
-    """Both generations of log4j configuration: releases up to 4.14 read the first, later ones the second. To standard output."""
+    """Write both generations of log4j configuration, which log to standard output: releases up to 4.14 read the first, later ones the
+    second."""
     configuration.mkdir(parents=True, exist_ok=True)
     (configuration / "log4j.properties").write_text(_LOG4J1)
     (configuration / "log4j2.properties").write_text(_LOG4J2)
@@ -206,10 +209,9 @@ def write_logging(configuration: Path) -> None:
 
 @dataclass(frozen=True)
 class ApacheSettings:
-    """The settings that Apache's bookies run with: MiB of heap and of direct memory that a JVM may take, ``lines`` of ``bookie.conf``
-    that take the place of those that keep a bookie small, or stand beside them: ``{"journalMaxSizeMB": 2048}``, None leaves one out; and
-    further options of the JVM in ``java``: ``("-XX:+UseSerialGC",)``.
-    """
+    """The settings that Apache's bookies run with: the MiB of heap and of direct memory that a JVM may take; ``lines`` of ``bookie.conf``
+    that replace or add to those that keep a bookie small: ``{"journalMaxSizeMB": 2048}``, where None leaves one out; and further options of
+    the JVM in ``java``: ``("-XX:+UseSerialGC",)``."""
 
     heap_mb: int = 512
     direct_mb: int = 512
@@ -217,7 +219,7 @@ class ApacheSettings:
     java: Sequence[str] = ()
 
     def configuration(self, uri: str, port: int, directory: Path) -> str:
-        """The text of ``bookie.conf``."""
+        """Return the text of ``bookie.conf``."""
         values = {"uri": _apache_uri(uri), "port": port, "directory": directory, "loopback": _loopback_interface()}
         small = (line.partition("=") for line in _BOOKIE_CONF.format(**values).splitlines())
         chosen: dict[str, str | int | None] = {name: value for name, _, value in small}
@@ -226,7 +228,7 @@ class ApacheSettings:
 
 
 def _loopback_interface() -> str:
-    """Its name, without which a bookie listens on all interfaces: ``lo`` on Linux, ``lo0`` elsewhere."""
+    """Return the name of the loopback interface, ``lo`` on Linux and ``lo0`` elsewhere. Without it a bookie listens on all interfaces."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in ("lo", "lo0") if name in names), "lo")
 
@@ -269,7 +271,7 @@ class ApacheBookie:
         return self._configuration / "bookie.conf"
 
     def init_new_cluster(self) -> None:
-        """Root, LAYOUT and INSTANCEID, written by Apache's own shell. BookieUnavailableError with its output if it fails."""
+        """Make root, LAYOUT and INSTANCEID with Apache's own shell. Raises BookieUnavailableError with its output if it fails."""
         arguments = ["-conf", str(self._conf), "initnewcluster"]
         shell = "org.apache.bookkeeper.bookie.BookieShell"
         command = java_command(self._libraries, self._configuration, shell, arguments, options=self._options)
@@ -279,10 +281,10 @@ class ApacheBookie:
             raise BookieUnavailableError(f"initnewcluster ended with status {done.returncode}:\n{tail}")
 
     def start(self) -> None:
-        """Start the JVM; ``wait_ready`` tells when it serves.
+        """Start the JVM; ``wait_ready`` waits until it serves.
 
         The registration of a killed predecessor stays until its session ends (10 s). The new bookie would open its port and then wait for
-        that, and the old registration would pass for the new one, so the wait is done here, before there is anything to confuse.
+        that, and the old registration would pass for the new one, so this waits before the start.
         """
         if self.running:
             raise InvalidArgumentError(f"bookie {self.bookie_id} is running")
@@ -297,7 +299,7 @@ class ApacheBookie:
         self._child = Child(f"bookie {self.bookie_id}", command, self.log)
 
     def wait_ready(self) -> None:
-        """Until it listens and is registered as writable."""
+        """Wait until it listens and is registered as writable."""
         if self._child is None:
             raise InvalidArgumentError(f"bookie {self.bookie_id} was not started")
         self._child.wait_until(lambda: accepts_connections(self._port) and self._registered(self.bookie_id), START_TIMEOUT_S)
@@ -312,5 +314,5 @@ class ApacheBookie:
 
 
 def _apache_uri(uri: str) -> str:
-    """Apache's scheme names the ledger manager; ours leaves it to LAYOUT."""
+    """Return the URI in Apache's form: its scheme names the ledger manager, while ours leaves it to LAYOUT."""
     return uri.replace("zk://", "zk+hierarchical://", 1).replace(",", ";")

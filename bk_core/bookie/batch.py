@@ -1,4 +1,4 @@
-"""Changes of a bookie's storage that wait for one commit, in a form in which only the newest of each entry and record is left."""
+"""Changes of a bookie's storage that wait for one commit; only the newest change of each entry and record is kept."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from bk_core.protocol.bookie.room import demand_of_change, demand_of_run
 from bk_core.protocol.wire.codec_v2 import split_bodies
 
 ID_END = 1 << 63
-_ENTRY_COST = 64  # of what is kept around a body
+_ENTRY_COST = 64  # of memory for a body, beside its bytes
 
 
 Single = tuple[int, bytes]  # an entry's id and body
 
 
 class Batch:
-    """An entry is in ``entries`` or in one of ``runs``; if in both, the one in ``entries`` is newer. Runs of a ledger never overlap."""
+    """The changes of one commit. An entry is in ``entries`` or in one of ``runs``; if in both, the one in ``entries`` is newer. Runs of a
+    ledger never overlap."""
 
     __slots__ = ("bytes", "demand", "dropped", "entries", "position", "record", "records", "runs")
 
@@ -28,7 +29,7 @@ class Batch:
         self.runs: dict[int, list[Run]] = {}  # ascending
         self.dropped: set[int] = set()
         self.bytes = 0
-        self.demand = 0  # bytes that it may take on the disk (BKE-8)
+        self.demand = 0  # the bytes that it may take on the disk (BKE-8)
         self.position = 0  # of the storage, 0 if nothing was added
         self.record = 0  # the number of the last journal record in it, 0 if there is none
 
@@ -64,7 +65,7 @@ class Batch:
         self.record = later.record or self.record
 
     def count_demand(self) -> None:
-        """Of a batch that was read back."""
+        """Count the demand of a batch that was read back."""
         self.demand = sum(demand_of_run(len(run.bodies)) for runs in self.runs.values() for run in runs)
         self.demand += sum(demand_of_change(len(body)) for entries in self.entries.values() for body in entries.values())
         self.demand += demand_of_change(0) * len(self.records)
@@ -77,19 +78,19 @@ class Batch:
         return run.body(entry_id) if run is not None and entry_id <= run.last else None
 
     def run_at(self, ledger_id: int, entry_id: int) -> Run | None:
-        """The run with the greatest start up to ``entry_id``; it may end before."""
+        """Return the run with the greatest start up to ``entry_id``; it may end before that entry."""
         runs = self.runs.get(ledger_id)
         index = bisect_right(runs, entry_id, key=_first) if runs else 0
         return runs[index - 1] if runs and index else None
 
     def start_after(self, ledger_id: int, entry_id: int) -> int:
-        """The start of the next run behind ``entry_id``; beyond all ids if there is none."""
+        """Return the start of the next run behind ``entry_id``, or a number beyond all ids if there is none."""
         runs = self.runs.get(ledger_id, [])
         index = bisect_right(runs, entry_id, key=_first)
         return runs[index].first if index < len(runs) else ID_END
 
     def entry_runs(self, ledger_id: int, first_entry_id: int) -> Iterator[tuple[int, int]]:
-        """(first, count) of what there is from an id on, in no order; an id may come twice."""
+        """Yield (first, count) of the entries from an id on, in no order; an id may come twice."""
         for run in self.runs.get(ledger_id, ()):
             if run.last >= first_entry_id:
                 yield run.first, run.size
@@ -98,7 +99,8 @@ class Batch:
                 yield entry_id, 1
 
     def pieces(self, bytes_max: int) -> Iterator[list[tuple[int, Run | Single]]]:
-        """Ledger and run or entry of all there is, in the order in which to put them; a piece ends when it has ``bytes_max`` bytes."""
+        """Yield ledger and run or entry of everything, in the order in which to store them; a piece ends when it has
+        ``bytes_max`` bytes."""
         piece: list[tuple[int, Run | Single]] = []
         size = 0
         for ledger_id, item in self._items():
@@ -138,7 +140,7 @@ _NOTHING: dict[int, bytes] = {}
 
 
 def singles(run: Run) -> Iterator[Single]:
-    """The entries of a run one by one."""
+    """Yield the entries of a run one by one."""
     for entry_id, body in enumerate(split_bodies(run.bodies), run.first):
         yield entry_id, bytes(body)
 

@@ -26,7 +26,7 @@ _SIZE = struct.Struct(">I")
 
 
 def encode_changes(batch: Batch) -> list[BytesLike]:
-    """The pieces, bodies not copied."""
+    """Return the pieces of the record; bodies are not copied."""
     parts: list[BytesLike] = [_KIND.pack(b"D", ledger_id) for ledger_id in batch.dropped]
     for ledger_id, runs in batch.runs.items():
         for run in runs:
@@ -44,7 +44,7 @@ def encode_changes(batch: Batch) -> list[BytesLike]:
 
 
 def decode_changes(content: BytesLike) -> Batch:
-    """A batch that keeps nothing of ``content``. BookieIOError for anything that ``encode_changes`` does not write."""
+    """Return a batch that keeps nothing of ``content``. Raises BookieIOError for anything that ``encode_changes`` does not write."""
     try:
         return _decode(memoryview(content))
     except struct.error as error:

@@ -22,8 +22,8 @@ _LAUNCHER = Path(__file__).with_name("launcher.py")
 _LOG_TAIL_LINES = 12
 # Below the range from which the kernel takes ports for outgoing connections, so that a stopped bookie's port stays free for its return.
 _PORTS = range(20_000, 32_000)
-_SHARES = 16  # of them. Two processes that look for ports at the same time mostly look at different ones
-_drawn: set[int] = set()  # by this process: whoever got one may not listen yet, or be stopped and come back
+_SHARES = 16  # the parts of the range. Two processes that look for ports at the same time mostly look at different parts
+_drawn: set[int] = set()  # the ports that this process took: their users may not listen yet, or may be stopped and come back
 
 
 class _Spawner:
@@ -48,7 +48,7 @@ class _Spawner:
             job, future = self._jobs.get()
             try:
                 future.set_result(job())
-            except BaseException as error:  # it belongs to the caller
+            except BaseException as error:  # the error belongs to the caller
                 future.set_exception(error)
             del job, future
 
@@ -58,7 +58,7 @@ _spawners_lock = threading.Lock()
 
 
 def _spawner() -> _Spawner:
-    """The one of this process. A forked child has its parent's, without the thread."""
+    """Return the spawner of this process. A forked child has its parent's, without the thread, and makes its own."""
     with _spawners_lock:
         if not _spawners or _spawners[-1].pid != os.getpid():
             _spawners[:] = [_Spawner()]
@@ -87,7 +87,7 @@ def spawn(command: Sequence[str], *, stdout: Any, stderr: Any, env: Mapping[str,
 
 
 def free_port() -> int:
-    """A port of the loopback interface on which nothing listens now. Nobody else gets it from this process while there are others."""
+    """Return a port of the loopback interface on which nothing listens now. This process gives it to nobody else while there are others."""
     share = set(_PORTS[os.getpid() % _SHARES :: _SHARES])
     ports = random.sample(_PORTS, k=len(_PORTS))
     ports.sort(key=lambda port: (port in _drawn, port not in share))
@@ -110,7 +110,7 @@ def accepts_connections(port: int) -> bool:
 
 
 class Child:
-    """One process; its error output (and its output, unless ``stdout`` is a file or a descriptor for that) is appended to ``log``."""
+    """A child process. Its error output (and its output, unless ``stdout`` is a file or a descriptor for that) is appended to ``log``."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, *, stdout: Path | int | None = None, env: Mapping[str, str] | None = None
@@ -132,13 +132,13 @@ class Child:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """Kill the process with SIGKILL; return when it is gone."""
         if self.running:
             self._process.kill()
         self._process.wait()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """SIGTERM, and SIGKILL after ``timeout_s`` seconds."""
+        """Stop the process with SIGTERM, and with SIGKILL after ``timeout_s`` seconds."""
         if self.running:
             self._process.terminate()
             try:
@@ -148,7 +148,7 @@ class Child:
         self._process.wait()
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
-        """Poll ``ready``. BookieUnavailableError with the end of the log if the process ends first; OperationTimeoutError."""
+        """Poll ``ready``. Raises BookieUnavailableError with the end of the log if the process ends first, and OperationTimeoutError."""
         deadline = time.monotonic() + timeout_s
         while not ready():
             if not self.running:

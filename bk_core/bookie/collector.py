@@ -1,4 +1,4 @@
-"""Garbage collection (B-12): ledgers that were deleted, closed ledgers that live elsewhere now, tombstones past their time (B-6)."""
+"""Collects garbage (B-12): ledgers that were deleted, closed ledgers that live elsewhere now, tombstones past their time (B-6)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ log = logging.getLogger("bk_core.bookie")
 
 @dataclass(frozen=True, slots=True)
 class CollectorOptions:
-    """Times in seconds. Looking for moved ledgers reads the metadata of every ledger here, so it is done seldom.
+    """The collector's options; times are in seconds. Looking for moved ledgers reads the metadata of every ledger here, so it is done
+    seldom.
 
     A round drops deleted ledgers only if they are at most ``few`` or ``few_share`` of all there are, whichever is more (BKE-2).
     """
@@ -33,10 +34,10 @@ class CollectorOptions:
 
 
 def collectable(local: Iterable[int], store: MetadataStore) -> list[int]:
-    """Those of ``local`` whose metadata is gone (B-12): not listed, and not there when asked for by id.
+    """Return those of ``local`` whose metadata is gone (B-12): they are not listed, and not there when asked for by id.
 
-    ``local`` must have been gathered before this call: metadata is created before a ledger's first add, so whatever was known here
-    by then and is missing from a listing made afterwards has been deleted.
+    ``local`` must have been gathered before this call: metadata is created before a ledger's first add, so a ledger that was known here by
+    then and is missing from a listing made afterwards has been deleted.
     """
     listed = set(store.list_ledgers())
     return [ledger_id for ledger_id in local if ledger_id not in listed and is_gone(ledger_id, store)]
@@ -51,7 +52,7 @@ def is_gone(ledger_id: int, store: MetadataStore) -> bool:
 
 
 class Collector:
-    """Use from the metadata thread; what is deleted is deleted on the loop."""
+    """Collects garbage, on the metadata thread; the loop deletes what it finds."""
 
     def __init__(
         self,
@@ -71,7 +72,8 @@ class Collector:
         self._moved_at = time.monotonic() + options.moved_interval_s
 
     def run(self) -> None:
-        """One round. Errors of the metadata store end it early, with nothing deleted wrongly; CollectionRefusedError (BKE-1, BKE-2)."""
+        """Make one round. Errors of the metadata store end it early, with nothing deleted wrongly. Raises CollectionRefusedError (BKE-1,
+        BKE-2)."""
         self._forget_tombstones()
         self._collect_deleted()
         if time.monotonic() >= self._moved_at:
@@ -84,7 +86,7 @@ class Collector:
         gone = collectable(held, self._store)
         if not gone:
             return
-        full = set(self._server.storage.full_ledger_ids())  # fences of ids that nobody ever wrote to do not count
+        full = set(self._server.storage.full_ledger_ids())  # fences of ids that nobody ever wrote to are not counted
         self._guard.require_few(len(full.intersection(gone)), len(full), floor=self._options.few, share=self._options.few_share)
         self._guard.require_home()  # the list and the looks at single ledgers lie between two sights of this cluster
         for ledger_id in gone:
@@ -98,7 +100,8 @@ class Collector:
             self._change(ledger_id, lambda number: self._server.machine.forget_tombstone(number, self._server.now_ms(), keep_ms))
 
     def _collect_moved(self) -> None:
-        """Ledgers that left this bookie. The first look, without the lock, is there to take few locks: none for those that went before."""
+        """Collect ledgers that left this bookie. The first look, without the lock, saves locks: none is taken for ledgers that
+        went before."""
         for ledger_id in self._server.storage.ledger_ids():
             if self._has_moved(ledger_id, lock_held=True) and self._holds_moved(ledger_id):
                 self._collect_moved_one(ledger_id)
@@ -107,12 +110,12 @@ class Collector:
         try:
             return self._on_loop(lambda: self._server.machine.holds_moved(ledger_id))
         except BookieIOError:
-            return True  # it will be told in its turn
+            return True  # a later job handles it
 
     def _collect_moved_one(self, ledger_id: int) -> None:
         lock = self._store.underreplication().lock(ledger_id, self._bookie_id)
         if lock is None:
-            return  # somebody copies it, perhaps to here
+            return  # another process copies it, perhaps to here
         try:
             if not self._has_moved(ledger_id, lock_held=lock.is_held()):
                 return
@@ -123,7 +126,8 @@ class Collector:
             lock.release()
 
     def _has_moved(self, ledger_id: int, *, lock_held: bool) -> bool:
-        """False as well for metadata that makes no sense, and for a ledger deleted since it was listed: the next round sees to that."""
+        """Return True if the ledger has moved. The result is False as well for metadata that makes no sense, and for a ledger deleted since
+        it was listed, which the next round deals with."""
         try:
             metadata = read_metadata(self._store, ledger_id)
         except NoNodeError:
@@ -131,7 +135,7 @@ class Collector:
         return metadata is not None and may_delete(metadata, self._bookie_id, lock_held=lock_held)
 
     def _change(self, ledger_id: int, decide: Callable[[int], list[Effect]]) -> bool:
-        """True if anything was changed. A ledger that cannot be read here is left alone."""
+        """Return True if anything was changed. A ledger that cannot be read here is left alone."""
         try:
             return self._on_loop(lambda: self._server.change(decide(ledger_id)))
         except BookieIOError as error:

@@ -1,4 +1,4 @@
-"""One connection of the bookie's loop: what has come, what is to go."""
+"""One connection of the bookie's loop: the bytes that have come and those to be sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bk_core.protocol.bookie.stream import RequestStream, Unit
 from bk_core.protocol.wire.connection import ReplyTo
 
 RECEIVE_BYTES = 1 << 20  # of the buffer that all connections share
-OWN_BUFFER_BYTES = 64 << 10  # from here on a frame under way has a buffer of its own, of twice what has come
+OWN_BUFFER_BYTES = 64 << 10  # above this, an incomplete frame has its own buffer, twice the size of what has come
 
 _LENGTH = struct.Struct(">I")
 
@@ -46,16 +46,16 @@ class Connection:
         self.known = 0
         self.inbox: deque[tuple[Unit | EntryListing, ReplyTo]] = deque()
         self.outbox: deque[memoryview] = deque()
-        self.unsent_bytes = 0  # encoded, or held by an answer that waits for a commit
+        self.unsent_bytes = 0  # encoded bytes, and those held by an answer that waits for a commit
         self.waiting = 0  # answers that wait for a commit
         self.polls: set[Tag] = set()
         self.events = 0
         self.open = True
-        self.queued = 0  # bytes that the kernel had not got rid of when last asked
+        self.queued = 0  # the bytes that the kernel had not sent when last asked
         self.received_at = self.sent_at = time.monotonic()
 
     def note_progress(self, now: float) -> None:
-        """Bytes that the kernel still sends count too: with a slow peer it takes nothing from here for long."""
+        """Note progress. Bytes that the kernel still sends count too, because with a slow peer it takes nothing from here for long."""
         if self.outbox and sys.platform == "linux":
             with suppress(OSError):
                 queued = int.from_bytes(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
@@ -63,20 +63,21 @@ class Connection:
                     self.queued, self.sent_at = queued, now
 
     def quiet(self, now: float, *, blocked: bool) -> Quiet:
-        """``blocked``: the bookie does not read from it at the moment."""
+        """Return the state for admission. ``blocked`` means that the bookie does not read from the connection at the moment."""
         waits = blocked or bool(self.inbox or self.polls or self.waiting)
         return Quiet(now - self.received_at, now - self.sent_at, self.known > 0 and not blocked, bool(self.outbox), waits)
 
 
 def rest_of_frame(buffer: bytearray, start: int, stop: int) -> bytearray:
-    """A copy of what has come of a frame; of a large one with room for as much again. What a peer only announces costs nothing."""
+    """Return a copy of the part of a frame that has come, for a large one with room for as much again. Memory grows with received bytes and
+    not with announced ones."""
     rest = buffer[start:stop]
     rest += bytes(_room_for(rest, len(rest)))
     return rest
 
 
 def make_room(partial: bytearray, known: int) -> None:
-    """Let more of a frame come that has filled its buffer."""
+    """Make room for more of a frame that has filled its buffer."""
     if known == len(partial):
         partial += bytes(_room_for(partial, known))
 

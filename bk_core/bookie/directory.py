@@ -1,4 +1,4 @@
-"""A bookie's directory as files: what it is like before it is opened, what is done to it then, and the room on its disk."""
+"""A bookie's directory as files: its condition before it is opened, its preparation, and the room on its disk."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bk_core.protocol.bookie.room import PAGE_BYTES
 
 log = logging.getLogger("bk_core.bookie")
 
-COMPACT_BYTES_MIN = 64 << 20  # a smaller file is not worth it
-COMPACT_SPARE_BYTES = 1 << 20  # of the file system, beside what the new file takes
+COMPACT_BYTES_MIN = 64 << 20  # the smallest file worth compacting
+COMPACT_SPARE_BYTES = 1 << 20  # the room needed in the file system, beside that of the new file
 LOCK_BYTES = 8192  # of lock.mdb, which LMDB writes through a map: a page of it without a place on the disk would kill the process
 
 DATABASES = 3
@@ -41,13 +41,13 @@ class Condition(Enum):
 
 
 def condition_of(directory: Path) -> Condition:
-    """Look at a storage without changing it. Damage inside of it shows only when it is read.
+    """Return the condition of a storage without changing it. Damage inside the database shows only when it is read.
 
-    BookieIOError if it cannot be looked at now, which is no damage: the disk fails, or no more files can be opened.
+    Raises BookieIOError if it cannot be looked at now, which is no damage: the disk fails, or no more files can be opened.
     """
     path = directory / "data.mdb"
     if not path.exists() or not path.stat().st_size:
-        return Condition.ABSENT  # LMDB makes a database of an empty file as if there never was one
+        return Condition.ABSENT  # LMDB makes a new database of an empty file
     try:
         with lmdb.open(str(directory), max_dbs=DATABASES, readonly=True, create=False, lock=False) as env, env.begin() as txn:
             if txn.get(b"ledgers") is None:
@@ -66,14 +66,14 @@ def condition_of(directory: Path) -> Condition:
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Of the bytes, or of a file that is missing; anything else may pass."""
+    """Return True for an error of damaged bytes or a missing file; any other error may pass."""
     if isinstance(error, lmdb.Error):
         return isinstance(error, _DAMAGE)
     return not isinstance(error.__cause__, OSError) or isinstance(error.__cause__, FileNotFoundError)
 
 
 def move_aside(directory: Path) -> Path:
-    """Make room for a new storage, keeping the old bytes. Returns where they are now."""
+    """Move a storage aside to make room for a new one, keeping the old bytes. Returns their new place."""
     path = directory / "data.mdb"
     number = 1
     while (kept := directory / f"data.mdb.lost-{number}").exists():
@@ -87,7 +87,7 @@ def move_aside(directory: Path) -> Path:
 
 
 def used_and_free(env: Any) -> tuple[int, int]:
-    """Bytes of the database's file that are used, and that are free in it."""
+    """Return the bytes of the database's file that are used, and those that are free in it."""
     with env.begin(buffers=True) as txn:
         names = [bytes(key) for key, _ in txn.cursor() if bytes(key) in _TABLES]
         stats = [txn.stat(env.open_db(None, txn))] + [txn.stat(env.open_db(name, txn, create=False)) for name in names]
@@ -97,20 +97,21 @@ def used_and_free(env: Any) -> tuple[int, int]:
 
 
 def give_back_journal(directory: Path) -> None:
-    """Before the storage is opened: cut the files of its journal where the database has all of their records, which makes room for it."""
+    """Cut the files of the journal where the database has all of their records, which makes room for the database. This is done before the
+    storage is opened."""
     try:
         with lmdb.open(str(directory), max_dbs=DATABASES, readonly=True, create=False, lock=False) as env, env.begin() as txn:
             journal_id, after = JOURNAL_STATE.unpack(txn.get(JOURNAL_KEY, b""))
         journal = Journal(directory, journal_id, after, lambda number, content: None)
     except (OSError, lmdb.Error, struct.error, BookieIOError):
-        return  # whoever opens it says what is wrong
+        return  # the opening of the storage will report the reason
     journal.give_back(LAST_BYTES)
     journal.close()
 
 
 def compact(directory: Path) -> bool:
-    """Write the database anew without what is free in it, if that is most of a large file and there is room for the rest. Before it is
-    opened. Returns whether that was done; a crash in the middle, or an error of the disk, leaves the old file."""
+    """Write the database anew without its free pages, if they are most of a large file and there is room for the rest. This is done before
+    the storage is opened. Returns True if it was done; a crash in the middle, or an error of the disk, leaves the old file."""
     path, draft = directory / "data.mdb", directory / "compacted.new"
     shutil.rmtree(draft, ignore_errors=True)
     if not path.exists() or path.stat().st_size < COMPACT_BYTES_MIN:
@@ -146,7 +147,7 @@ def _compact(directory: Path, path: Path, draft: Path) -> bool:
 
 
 def keep_lock_file(path: Path) -> None:
-    """OSError if its first page, with the places of many readers, has no place on the disk."""
+    """Raise OSError if the first page of the lock file, with the places of many readers, has no place on the disk."""
     with open(path, "ab", opener=opener) as file:
         try:
             os.posix_fallocate(file.fileno(), 0, LOCK_BYTES)

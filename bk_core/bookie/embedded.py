@@ -34,7 +34,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class BookieOptions:
-    """``accept_data_loss`` lets a bookie start that has lost its data, with every ledger it may matter to in limbo (B-10).
+    """Options of a bookie. ``accept_data_loss`` lets a bookie start that has lost its data, with every ledger that may be affected in limbo
+    (B-10).
 
     Times are in seconds. ``disk_reserve_bytes`` of free disk are kept for fences and recovery (B-11).
     """
@@ -47,9 +48,9 @@ class BookieOptions:
 
 
 class EmbeddedBookie:
-    """A bookie on a thread of its own. Without a ``store`` it is not registered, collects nothing and asks nobody about lost data.
+    """A bookie on a thread of its own. Without a ``store`` it is not registered, collects nothing and cannot ask about lost data.
 
-    ``port`` 0 takes the port the directory had before, or any free one. InvalidArgumentError if another bookie runs on the directory
+    ``port`` 0 takes the port the directory had before, or any free one. Raises InvalidArgumentError if another bookie runs on the directory
     or if host and port are not those that its ledgers know.
     """
 
@@ -81,7 +82,7 @@ class EmbeddedBookie:
     def start(self) -> EmbeddedBookie:
         """Bind, check the cookie, open the storage, mark what was lost, serve, register: in this order.
 
-        InvalidArgumentError if data was lost here and ``accept_data_loss`` is not set, or if the directory is another bookie's;
+        Raises InvalidArgumentError if data was lost here and ``accept_data_loss`` is not set, or if the directory is another bookie's;
         BookieIOError if the directory cannot be used, because it cannot be written, is full and new, or no more files can be opened.
         """
         try:
@@ -104,7 +105,7 @@ class EmbeddedBookie:
             raise
 
     def _open(self, listener: socket.socket) -> BookieServer:
-        """The server on its storage, nothing served yet, every loss marked durably (B-10)."""
+        """Return the server on its storage, which serves nothing yet; every loss is marked durably (B-10)."""
         server: BookieServer | None = None
         try:
             lost = self._store is not None and self._has_lost_data(self._store)
@@ -125,7 +126,8 @@ class EmbeddedBookie:
             raise
 
     def _has_lost_data(self, store: MetadataStore) -> bool:
-        """InvalidArgumentError if it has and nobody said that this is known: the disk may only be mounted elsewhere."""
+        """Return True if data was lost. Raises InvalidArgumentError if nobody said that this is known, because the disk may only be mounted
+        elsewhere."""
         finding = examine(store, self.bookie_id, self._directory)
         if finding.standing is not Standing.LOST:
             return False
@@ -228,7 +230,7 @@ class EmbeddedBookie:
         refill = Refill(store, self.bookie_id, self._directory, server, self._on_loop, reader, guard)
         collector = Collector(store, self.bookie_id, server, self._on_loop, self._options.collector, guard)
         work = [_Periodic(self._options.refill_interval_s, refill.run), _Periodic(self._options.collector.interval_s, collector.run)]
-        work[0].at = 0.0  # what was lost is missed now
+        work[0].at = 0.0  # lost entries are missed now, so the refill begins at once
         try:
             while (job := self._next_job(work)) is not None:
                 try:
@@ -239,7 +241,7 @@ class EmbeddedBookie:
             reader.close()
 
     def _next_job(self, work: list[_Periodic]) -> Callable[[], object] | None:
-        """The request that came, or else the periodic work that is due next; None to end."""
+        """Return the request that came, or else the periodic work that is due next; None to end."""
         due = min(work, key=lambda one: one.at)
         try:
             return self._work.get(timeout=max(0.0, due.at - time.monotonic()))

@@ -19,7 +19,7 @@ TOLD = "collect-up-to"  # a file in the bookie's directory, with the number of l
 
 
 class ClusterGuard:
-    """Use from the metadata thread. ``on_foreign`` is told after each look if the store holds another cluster."""
+    """Refuses collections, on the metadata thread. ``on_foreign`` is told after each look if the store holds another cluster."""
 
     def __init__(self, store: MetadataStore, bookie_id: BookieId, directory: Path, on_foreign: Callable[[bool], None]) -> None:
         self._store = store
@@ -28,8 +28,8 @@ class ClusterGuard:
         self._on_foreign = on_foreign
 
     def require_home(self) -> None:
-        """CollectionRefusedError unless the store holds the cluster that this bookie has signed in to (BKE-1). Call it before a list of
-        ledgers is read and again before anything is done about what is missing from it."""
+        """Raise CollectionRefusedError unless the store holds the cluster that this bookie has signed in to (BKE-1). Call it before a list
+        of ledgers is read, and again before anything is done about ledgers that are missing from it."""
         mine = decode_cookie(version_file(self._directory).read_bytes())
         found = self._store.instance_id()
         sight = judge_cluster(mine.instance_id, found, self._differences(found))
@@ -50,7 +50,7 @@ class ClusterGuard:
         return mine.differences(stored)
 
     def require_few(self, count: int, held: int, *, floor: int, share: float) -> None:
-        """CollectionRefusedError if too many ledgers are missing at once, and nobody has agreed (BKE-2)."""
+        """Raise CollectionRefusedError if too many ledgers are missing at once, and nobody has agreed (BKE-2)."""
         if not may_drop(count, held, floor=floor, share=share, told=self._told()):
             raise CollectionRefusedError(
                 f"bookie {self._bookie_id} keeps all it has: {count:,} of its {held:,} ledgers are gone from the metadata store, more than "
@@ -60,7 +60,7 @@ class ClusterGuard:
             )
 
     def done(self) -> None:
-        """A round has gone ahead: what it was told was for that round."""
+        """Note that a round was made; the agreement was for that round only."""
         (self._directory / TOLD).unlink(missing_ok=True)
 
     def _told(self) -> int:
@@ -75,7 +75,8 @@ class ClusterGuard:
 
 
 def allow_collection(directory: Path, count: int) -> None:
-    """Let the next collection of the bookie on ``directory`` drop ``count`` ledgers. InvalidArgumentError if no bookie lives there."""
+    """Let the next collection of the bookie on ``directory`` drop ``count`` ledgers. Raises InvalidArgumentError if no bookie
+    lives there."""
     if count < 1:
         raise InvalidArgumentError(f"{count} ledgers: name at least one")
     if not version_file(directory).exists():

@@ -15,21 +15,21 @@ from bk_core.metadata.store import MetadataStore
 
 
 class Standing(Enum):
-    NEW = "new"  # never held anything
+    NEW = "new"  # it never held anything
     SAME = "same"
-    LOST = "lost"  # something that was here may be gone
+    LOST = "lost"  # data that was here may be gone
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``reason`` says what made the standing LOST."""
+    """The result of the check. ``reason`` tells what made the standing LOST."""
 
     standing: Standing
     reason: str = ""
 
 
 def cookie_of(bookie_id: str, directory: Path, instance_id: str | None) -> Cookie:
-    """One directory holds journal, ledgers and indexes."""
+    """Return the cookie. One directory holds journal, ledgers and indexes."""
     place = str(directory.resolve())
     return Cookie(bookie_id, (place,), (place,), instance_id)
 
@@ -39,15 +39,15 @@ def version_file(directory: Path) -> Path:
 
 
 def loss_file(directory: Path) -> Path:
-    """There while lost entries are being fetched again (RC-27)."""
+    """Return the path of the file that exists while lost entries are being fetched again (RC-27)."""
     return directory / "current" / "LOST"
 
 
 def examine(store: MetadataStore, bookie_id: str, directory: Path) -> Finding:
     """Compare the cookies and the storage, changing nothing.
 
-    InvalidArgumentError if this is not the directory that belongs to ``bookie_id``: serving from another one would deny entries that
-    were acknowledged, and no wish of an operator makes it right. MetadataFormatError if a cookie cannot be read.
+    Raises InvalidArgumentError if this is not the directory that belongs to ``bookie_id``: a bookie that served from another one would deny
+    entries that were acknowledged, so no option permits it. Raises MetadataFormatError if a cookie cannot be read.
     """
     wanted = cookie_of(bookie_id, directory, store.instance_id())
     path = version_file(directory)
@@ -65,7 +65,7 @@ def examine(store: MetadataStore, bookie_id: str, directory: Path) -> Finding:
 
 
 def _judge(local: bool, stored: bool, condition: Condition, path: Path) -> Finding:
-    """A first start that was killed half-way leaves no ledger behind, so it is told from a loss by that."""
+    """Judge the directory. A first start that was killed half-way leaves no ledger behind, which distinguishes it from a loss."""
     if condition is Condition.DAMAGED:
         return Finding(Standing.LOST, f"the storage in {path.parent} is damaged")
     if stored and not local:
@@ -78,7 +78,7 @@ def _judge(local: bool, stored: bool, condition: Condition, path: Path) -> Findi
 
 
 def begin_anew(directory: Path) -> None:
-    """Prepare a directory for life after a loss. VERSION goes first: a crash from here on leaves a loss that is seen again."""
+    """Prepare a directory for life after a loss. VERSION is deleted first, so that a crash from here on still looks like a loss."""
     version_file(directory).unlink(missing_ok=True)
     write_durably(loss_file(directory), b"entries that were lost here are being fetched from other replicas\n")
     if condition_of(directory / "current") is Condition.DAMAGED:
@@ -87,7 +87,7 @@ def begin_anew(directory: Path) -> None:
 
 
 def sign(store: MetadataStore, bookie_id: str, directory: Path) -> None:
-    """Write the cookies that are missing, the local one first (metadata.md 4.6). The storage must be what it is to be by then."""
+    """Write the missing cookies, the local one first (metadata.md 4.6). The storage must be in its final condition by then."""
     data = encode_cookie(cookie_of(bookie_id, directory, store.instance_id()))
     if not version_file(directory).exists():
         write_durably(version_file(directory), data)
@@ -123,7 +123,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def kept_address(directory: Path) -> tuple[str, int] | None:
-    """The address this directory's bookie had before. InvalidArgumentError if the file makes no sense."""
+    """Return the address this directory's bookie had before. Raises InvalidArgumentError if the file makes no sense."""
     path = directory / "address"
     if not path.exists():
         return None

@@ -1,17 +1,17 @@
-"""The journal, which has what was promised and is not in the database yet: two files that take turns, written end to end and synced once
-per group of changes.
+"""The journal, which has the changes that were promised and are not in the database yet. It is two files that take turns, written end to
+end and synced once per group of changes.
 
     file      "BKJ1" | 16 bytes id of the journal | records, then whatever was there before
     record    8 bytes mark | u64 number | u64 bytes | u32 crc32c of id, number, bytes and content | content (changes.py)
 
 Numbers go up by one from record to record, over both files. A file is written again from its start once the database has all of its
-records, so that most syncs overwrite blocks that the file has already: those cost a file system far less than new ones.
+records, so that most syncs overwrite blocks that the file has already, which costs a file system far less than new ones.
 
 KEPT_BYTES of each file are allocated before they are needed, so that a fence or a deletion finds its place on a full disk. Where room is
 scarce the files turn earlier and give back the rest, which the database may need more (BKE-9).
 
 A record is begun only after the one before it was synced. So after a crash the last one may be torn, and nothing can lie behind it: a sound
-record behind an unsound one means that what was acknowledged is damaged, which is an error and never a shorter journal (B-7).
+record behind an unsound one means that acknowledged data is damaged, which is an error and never a shorter journal (B-7).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bk_core.errors import BookieIOError
 from bk_core.protocol import BytesLike
 from bk_core.protocol.bookie.chunks import checksum
 
-FILE_BYTES = 32 << 20  # then the other file's turn comes, unless the database is behind
+FILE_BYTES = 32 << 20  # at this size the files turn, unless the database is behind
 KEPT_BYTES = 4 << 20  # of each file, whatever else is on the disk
 LAST_BYTES = 1 << 20  # of each file, when the database found no room
 ID_BYTES = 16
@@ -47,7 +47,8 @@ Replay = Callable[[int, memoryview], None]
 
 
 class _File:
-    """One of the two. ``end`` is where the next record goes, ``last`` the number of the last record that counts, 0 if there is none."""
+    """One of the two files. ``end`` is where the next record goes, ``last`` the number of the last record that counts, 0 if
+    there is none."""
 
     __slots__ = ("descriptor", "end", "last")
 
@@ -58,12 +59,13 @@ class _File:
 
 
 class Journal:
-    """Appending from one thread, the rest from any. ``number`` is that of the last record. A file's turn ends at ``file_bytes``."""
+    """The journal. One thread appends; any thread may call the rest. ``number`` is that of the last record. The files turn at
+    ``file_bytes``."""
 
     def __init__(self, directory: Path, journal_id: bytes, after: int, replay: Replay) -> None:
-        """Open both files. Number and content of each record behind number ``after`` go to ``replay``, in order; the content is a view.
+        """Open both files. The number and content of each record behind number ``after`` go to ``replay``, in order; the content is a view.
 
-        BookieIOError if a file is missing or another journal's, or if records are damaged that others follow.
+        Raises BookieIOError if a file is missing or another journal's, or if records are damaged that others follow.
         """
         self._id = journal_id
         self._released = self.number = after
@@ -98,7 +100,7 @@ class Journal:
         return file
 
     def append(self, content: Sequence[BytesLike]) -> int:
-        """Write one record and sync it. Returns its number. After an OSError the next call writes in the same place."""
+        """Write one record, sync it and return its number. After an OSError the next call writes in the same place."""
         with self._lock:
             return self._append(content)
 
@@ -106,7 +108,7 @@ class Journal:
         number = self.number + 1
         size = sum(map(len, content))
         crc = checksum((self._id, _NUMBERS.pack(number, size), *content))
-        if not self._again:  # what failed may be on the disk all the same, and must not be there twice
+        if not self._again:  # a failed record may be on the disk all the same, and must not be there twice
             self._turn()
         file, self._again = self._files[0], True
         end = _write_all(file.descriptor, [_HEAD.pack(_MARK, number, size, crc), *content], file.end)
@@ -115,18 +117,18 @@ class Journal:
         return number
 
     def release(self, number: int) -> None:
-        """The database has every record up to ``number``."""
+        """Note that the database has every record up to ``number``."""
         self._released = number
 
     def keep_room(self) -> None:
-        """Have KEPT_BYTES of each file allocated, where the disk has them."""
+        """Allocate KEPT_BYTES of each file, where the disk has them."""
         with self._unless_writing() as files, suppress(OSError):
             for file in files:
                 if os.fstat(file.descriptor).st_size < KEPT_BYTES:
                     os.posix_fallocate(file.descriptor, 0, KEPT_BYTES)
 
     def give_back(self, kept_bytes: int) -> None:
-        """Cut each file behind ``kept_bytes``, as far as no record is there that the database has not (BKE-9)."""
+        """Cut each file behind ``kept_bytes``, as far as it has no record there that the database lacks (BKE-9)."""
         with self._unless_writing() as files, suppress(OSError):
             for file in files:
                 needed = file is files[0] or file.last > self._released
@@ -136,7 +138,7 @@ class Journal:
 
     @contextmanager
     def _unless_writing(self) -> Iterator[Sequence[_File]]:
-        """The files; none of them while a record is being written, which may take as long as the disk likes."""
+        """Yield the files, or none of them while a record is being written, which may take as long as the disk likes."""
         if not self._lock.acquire(blocking=False):
             yield ()
             return
@@ -151,7 +153,7 @@ class Journal:
         self._files.clear()
 
     def _turn(self) -> None:
-        """Go on with the other file if this one is full and nobody needs the other one any more."""
+        """Go on with the other file if this one is full and no record of the other one is needed any more."""
         current, other = self._files
         if current.end >= self.file_bytes and other.last <= self._released:
             other.end = _START
@@ -186,7 +188,7 @@ def _mapped(path: Path, journal_id: bytes) -> memoryview:
 
 
 def _chain(view: memoryview, journal_id: bytes) -> Iterator[tuple[int, memoryview]]:
-    """The records from the start of a file for as long as each follows the one before it."""
+    """Yield the records from the start of a file for as long as each follows the one before it."""
     at, number = _START, 0
     while (found := _record(view, at, journal_id)) is not None and number in (0, found[0] - 1):
         number, content = found
@@ -195,7 +197,7 @@ def _chain(view: memoryview, journal_id: bytes) -> Iterator[tuple[int, memoryvie
 
 
 def _all_numbers(view: memoryview, journal_id: bytes) -> Iterator[int]:
-    """Numbers of all sound records anywhere in a file."""
+    """Yield the numbers of all sound records anywhere in a file."""
     data = view.obj
     assert isinstance(data, mmap.mmap)
     at = data.find(_MARK, _START)
@@ -223,7 +225,7 @@ def _write_all(descriptor: int, parts: list[BytesLike], offset: int) -> int:
         group = parts[start : start + _BUFFERS_MAX]
         wanted = sum(map(len, group))
         written = os.pwritev(descriptor, group, offset)
-        if written < wanted:  # a disk that is nearly full, or a signal: the rest in one piece, or the error that it is
+        if written < wanted:  # a disk that is nearly full, or a signal: the rest is written in one piece, which may raise the disk's error
             rest = memoryview(b"".join(group))[written:]
             while rest:
                 done = os.pwrite(descriptor, rest, offset + wanted - len(rest))

@@ -20,9 +20,9 @@ _IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFSZ")  # and a program would inherit that
 
 
 def main(parent: int, command: list[str]) -> int:
-    """Returns only if there is nothing to become."""
+    """Become the program. Returns only if there is none to become."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the kernel knew
+    if os.getppid() != parent:  # the parent died before the kernel knew
         return _NOT_STARTED
     for name in _IGNORED_BY_PYTHON:
         signal.signal(getattr(signal, name), signal.SIG_DFL)

@@ -61,7 +61,7 @@ class _Bookie(Protocol):
 
 
 class EmbeddedBookieProcess:
-    """``python -m bk_core.bookie.server`` with its data and ``bookie.log`` in ``directory``; the port is kept there too."""
+    """A process ``python -m bk_core.bookie.server`` with its data and ``bookie.log`` in ``directory``; the port is kept there too."""
 
     def __init__(self, directory: Path, uri: str, port: int) -> None:
         self.bookie_id = f"127.0.0.1:{port}"
@@ -105,7 +105,7 @@ class EmbeddedBookieProcess:
             os.close(writing)
 
     def wait_ready(self) -> None:
-        """Until it says so on its standard output, which it does when it listens and is registered."""
+        """Wait until the bookie prints READY, which it does when it listens and is registered."""
         if self._child is None:
             raise InvalidArgumentError(f"bookie {self.bookie_id} was not started")
         self._child.wait_until(self._is_ready, _START_TIMEOUT_S)
@@ -131,7 +131,7 @@ class EmbeddedBookieProcess:
         self._close_output()
 
     def wipe(self) -> None:
-        """Lose the data, as a replaced disk does. The bookie must not run."""
+        """Lose the data, as a replaced disk does. The bookie must not be running."""
         if self.running:
             raise InvalidArgumentError(f"bookie {self.bookie_id} is running")
         shutil.rmtree(self._directory / "data", ignore_errors=True)
@@ -204,7 +204,7 @@ class LocalCluster:
         return directory
 
     def _require_room(self, directory: Path) -> None:
-        """DiskFullError where ZooKeeper could not even start: without a word of its own about the reason."""
+        """Raise DiskFullError where ZooKeeper could not even start, because it would not tell the reason."""
         free = shutil.disk_usage(directory).free
         if free < ROOM_BYTES:
             raise DiskFullError(
@@ -238,7 +238,7 @@ class LocalCluster:
         return f"zk://127.0.0.1:{process.port}/ledgers"
 
     def _open_store(self, given: bool) -> MetadataStore:
-        """A ZooKeeper that was ``given`` is there, or its absence is an error at once."""
+        """Open the store. A ZooKeeper that was ``given`` must be there; its absence is an error at once."""
         if given:
             return open_store(self.uri)
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -291,11 +291,11 @@ class LocalCluster:
 
     def _stop_bookies(self) -> None:
         for bookie in self._bookies:
-            with suppress(Exception):  # the others are stopped whatever happens to one
+            with suppress(Exception):  # the others are stopped even if one fails
                 bookie.stop()
 
     def close(self) -> None:
-        """Stop everything. The data stays, unless no directory was given. Does nothing in a forked child, whose cluster it is not."""
+        """Stop everything. The data stays, unless no directory was given. It has no effect in a forked child, whose cluster it is not."""
         if not self._closed and self._home.is_here:
             self._closed = True
             self._resources.close()
@@ -313,16 +313,16 @@ class LocalCluster:
 
     @property
     def bookie_ids(self) -> list[str]:
-        """Ids by index, of running and stopped bookies alike."""
+        """The ids by index, of running and stopped bookies alike."""
         return [bookie.bookie_id for bookie in self._bookies]
 
     @property
     def kind(self) -> str:
-        """``embedded`` or ``apache VERSION``."""
+        """The kind: ``embedded`` or ``apache VERSION``."""
         return str(self._state["kind"])
 
     def ended(self) -> list[str]:
-        """Names of the processes that do not run, with what tells why: nobody but the caller stops single bookies."""
+        """Return the names of the processes that do not run, with the likely reason; only the caller stops single bookies."""
         names = [f"bookie {self.bookie_ids[at]} ({self.bookie_log(at)})" for at, bookie in enumerate(self._bookies) if not bookie.running]
         if self._zookeeper is not None and not self._zookeeper.running:
             names.append(f"ZooKeeper ({self.directory / 'zookeeper' / 'zookeeper.log'})")
@@ -332,7 +332,7 @@ class LocalCluster:
         return self._bookie(index).running
 
     def pid(self, index: int) -> int | None:
-        """The process id, for experiments with signals; None if the bookie is stopped."""
+        """Return the process id, for experiments with signals; None if the bookie is stopped."""
         pid: int | None = getattr(self._bookie(index), "pid", None)
         return pid
 
@@ -341,11 +341,11 @@ class LocalCluster:
         return self.directory / f"bookie-{index}" / "bookie.log"
 
     def kill(self, index: int) -> None:
-        """SIGKILL. Its registration stays until its session ends, as after a power cut."""
+        """Kill a bookie with SIGKILL. Its registration stays until its session ends, as after a power cut."""
         self._bookie(index).kill()
 
     def stop_bookie(self, index: int) -> None:
-        """Orderly stop."""
+        """Stop a bookie in an orderly way."""
         self._bookie(index).stop()
 
     def restart(self, index: int, *, accept_data_loss: bool = False) -> None:
@@ -374,7 +374,7 @@ class LocalCluster:
         return bookie
 
     def add_bookie(self) -> int:
-        """One more bookie; its index."""
+        """Add one more bookie and return its index."""
         self._home.check("local cluster")
         if len(self._bookies) >= BOOKIES_MAX:
             raise InvalidArgumentError(f"there are {BOOKIES_MAX} bookies already")
@@ -386,7 +386,7 @@ class LocalCluster:
 
     @checked(timeout_s=SECONDS)
     def wait_unregistered(self, index: int, timeout_s: float = 30.0) -> None:
-        """Until the metadata store no longer lists a stopped bookie. OperationTimeoutError."""
+        """Wait until the metadata store no longer lists a stopped bookie. Raises OperationTimeoutError."""
         bookie_id = self._bookie(index).bookie_id
         deadline = time.monotonic() + timeout_s
         while self._is_registered(bookie_id):

@@ -30,23 +30,24 @@ log = logging.getLogger("bk_core.bookie")
 
 READ_PIECE_BYTES = 1 << 20  # of a run of reads at a time
 SEND_BUFFERS_MAX = 256  # below IOV_MAX
-UNSENT_BYTES_MAX = 8 << 20  # per connection: above, its requests wait until the peer reads
-UNSENT_ALL_BYTES_MAX = 256 << 20  # of all: above, the same for each that has not read all
-UNCOMMITTED_BYTES_MAX = 96 << 20  # above, all requests wait for the database
+UNSENT_BYTES_MAX = 8 << 20  # per connection; above this, its requests wait until the peer reads
+UNSENT_ALL_BYTES_MAX = 256 << 20  # of all connections; above this, the requests of each that has not read everything wait
+UNCOMMITTED_BYTES_MAX = 96 << 20  # above this, all requests wait for the database
 DISK_RESERVE_BYTES = RESERVE_BYTES  # see judge_room
 HOUSEKEEPING_S = 1.0
 STOP_TIMEOUT_S = 5.0
-ACCEPT_PAUSE_S = 1.0  # after the process or the machine has run out of descriptors
-TELL_AGAIN_S = 60.0  # the same trouble with new connections is told once in so long
+ACCEPT_PAUSE_S = 1.0  # after the process or the machine ran out of descriptors
+TELL_AGAIN_S = 60.0  # the same trouble with new connections is logged once in this time
 
 _RESERVED_DESCRIPTORS = 64  # for files, the metadata store, other bookies
-_THAT_PEER = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR))  # errors of accept that say nothing of the next one
+# errors of accept that say nothing about the next connection
+_THAT_PEER = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.EINTR))
 
 _T = TypeVar("_T")
 
 
 class _Clock:
-    """Unix milliseconds that never go backwards."""
+    """A clock of Unix milliseconds that never goes backwards."""
 
     def __init__(self) -> None:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
@@ -56,7 +57,8 @@ class _Clock:
 
 
 class BookieServer:
-    """Connections around one machine and its storage. ``run`` blocks; ``stop``, ``submit`` and ``call`` may be used from any thread."""
+    """Serves connections around one machine and its storage. ``run`` blocks; ``stop``, ``submit`` and ``call`` may be used from
+    any thread."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class BookieServer:
         self.machine = BookieMachine(self.storage)
         self.on_read_only: Callable[[bool], None] = lambda read_only: None
         self._disk_reserve_bytes = self.storage.reserve_bytes = disk_reserve_bytes
-        self._accept_until = 0  # of the storage's accepted bytes (BKE-8)
+        self._accept_until = 0  # a bound on the storage's accepted bytes (BKE-8)
         self._look_again = True  # something was written since the last look at the disk
         self._scarce = False
         self._commit_failed = False
@@ -89,9 +91,9 @@ class BookieServer:
         self._told_at = -TELL_AGAIN_S
         self._unsent_bytes = 0  # of all connections
         self._connections: set[Connection] = set()
-        self._listing: deque[Connection] = deque()  # whose next unit is a list of entries under way
-        self._blocked: set[Connection] = set()  # requests wait for room
-        self._dirty: set[Connection] = set()  # something to send
+        self._listing: deque[Connection] = deque()  # connections whose next unit is a list of entries under way
+        self._blocked: set[Connection] = set()  # connections whose requests wait for room
+        self._dirty: set[Connection] = set()  # connections with something to send
         self._receive_buffer = bytearray(RECEIVE_BYTES)
         self._waiting: deque[tuple[int, Tag, Response | AddRunAnswer]] = deque()  # answers that wait for a commit, oldest first
         self._sync_wanted = False
@@ -106,13 +108,13 @@ class BookieServer:
         self._wake()
 
     def call(self, function: Callable[[], _T]) -> Future[_T]:
-        """Run ``function`` on the loop; the future has its outcome. Never done if the loop has ended meanwhile."""
+        """Run ``function`` on the loop; the future has its outcome. The future is never done if the loop has ended meanwhile."""
         future: Future[_T] = Future()
 
         def command() -> None:
             try:
                 future.set_result(function())
-            except Exception as error:  # it belongs to the caller
+            except Exception as error:  # the error belongs to the caller
                 future.set_exception(error)
 
         self.submit(command)
@@ -130,7 +132,7 @@ class BookieServer:
         try:
             self._wake_in.send(b"\0")
         except (BlockingIOError, OSError):
-            pass  # full: the loop is about to wake anyway; closed: it is gone
+            pass  # full: the loop is about to wake anyway; closed: the loop has ended
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class BookieServer:
         self._flush_all()
         for connection in tuple(self._blocked):
             self._pump(connection)
-        if self._listing:  # one piece a turn, whoever's it is
+        if self._listing:  # one piece a turn, whichever connection it is for
             self._pump(self._listing.popleft())
         if self._sync_wanted:
             self._sync_wanted = False
@@ -167,14 +169,14 @@ class BookieServer:
 
     def _pause_s(self) -> float:
         if self._listing or any(map(self._has_room, self._blocked)):
-            return 0.0  # what its requests waited for was sent at once, so that nobody will say that there is room
+            return 0.0  # room for the waiting requests came at once, so no event will announce it
         next_ms = self.machine.next_wake_ms()
         if next_ms is None:
             return HOUSEKEEPING_S
         return min(HOUSEKEEPING_S, max(0, next_ms - self._clock()) / 1000 + 0.0005)
 
     def _drain(self) -> None:
-        """Let what was accepted be committed and answered, for a bounded time."""
+        """Let the accepted changes be committed and answered, for a bounded time."""
         self._stop_listening()
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while (self._waiting or any(c.outbox for c in self._connections)) and time.monotonic() < deadline:
@@ -210,7 +212,7 @@ class BookieServer:
             self._listen()
 
     def check_disk(self) -> None:
-        """B-11, BKE-3, BKE-8, BKE-9: what may be accepted until the next look. On the loop, or before it runs."""
+        """Decide how much may be accepted until the next look (B-11, BKE-3, BKE-8, BKE-9). Called on the loop, or before it runs."""
         self._look_again = False
         accepted = self.storage.accepted_bytes
         try:
@@ -238,7 +240,7 @@ class BookieServer:
         )
 
     def _disk_has_room(self) -> bool:
-        """BKE-8: if not, connections wait until the database has more of what was accepted."""
+        """Return True if the disk has room; otherwise connections wait until the database has more of what was accepted (BKE-8)."""
         if self.storage.accepted_bytes < self._accept_until:
             return True
         if self._look_again:
@@ -249,11 +251,12 @@ class BookieServer:
         return False
 
     def takes_copies(self) -> bool:
-        """B-11, BKE-8: whether there is room for an entry that is restored. On the loop."""
+        """Return True if there is room for an entry that is restored (B-11, BKE-8). Called on the loop."""
         return self.machine.accept_recovery_adds and self._disk_has_room()
 
     def see_foreign(self, foreign: bool) -> None:
-        """BKE-1: nothing new is taken for another cluster, whose ledgers may have the ids of those that are here. On the loop."""
+        """Accept nothing new while the store holds another cluster, whose ledgers may have the ids of those that are here (BKE-1). Called
+        on the loop."""
         if foreign != self._foreign:
             self._foreign = foreign
             self.check_disk()
@@ -291,7 +294,7 @@ class BookieServer:
             self._admit(sock, f"{address[0]}:{address[1]}")
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
-        """BKE-6: where there are too many connections, one that does nothing makes room, or the new one is refused."""
+        """Admit a connection. If there are too many, an idle one makes room, or the new one is refused (BKE-6)."""
         if len(self._connections) >= self._limits.connections:
             now = time.monotonic()
             spare = to_make_room(((c, self._quiet(c, now)) for c in self._connections), self._limits)
@@ -311,7 +314,7 @@ class BookieServer:
         connection.events = selectors.EVENT_READ
 
     def _tell(self, text: str) -> None:
-        """A line of the log, and no more such lines for a while: what is told here may be true a thousand times a second."""
+        """Write a line to the log, and no more such lines for a while, because its cause may repeat a thousand times a second."""
         now = time.monotonic()
         if now - self._told_at >= TELL_AGAIN_S:
             self._told_at = now
@@ -321,7 +324,7 @@ class BookieServer:
         return connection.quiet(now, blocked=connection in self._blocked or connection in self._listing)
 
     def _give_up_overdue(self, now: float) -> None:
-        """BKE-5."""
+        """Close overdue connections (BKE-5)."""
         for connection in tuple(self._connections):
             connection.note_progress(now)
             if (reason := overdue(self._quiet(connection, now), self._limits)) is not None:
@@ -353,7 +356,7 @@ class BookieServer:
         self._take(connection, buffer, known + received)
 
     def _take(self, connection: Connection, buffer: bytearray, size: int) -> None:
-        """Whole frames become units, of which none points into the buffer; what is left waits for its rest."""
+        """Turn whole frames into units, none of which points into the buffer; an incomplete frame waits for its rest."""
         try:
             units, consumed = connection.protocol.units(buffer, size)
         except RemoteProtocolError as error:
@@ -396,7 +399,7 @@ class BookieServer:
             self._perform(effects)
         self._blocked.discard(connection)
         if not connection.events & selectors.EVENT_READ:
-            connection.received_at = time.monotonic()  # what was not read was not late
+            connection.received_at = time.monotonic()  # bytes that the bookie did not read were not late
             self._choose_events(connection)
 
     def _has_room(self, connection: Connection) -> bool:
@@ -407,7 +410,7 @@ class BookieServer:
         if connection.waiting and len(self._waiting) >= self._limits.waits:
             return False
         if self._commit_failed or (self.machine.read_only and not self.machine.accept_recovery_adds):
-            return True  # there is nothing to wait for: adds are refused
+            return True  # there is nothing to wait for, because adds are refused
         return self.storage.uncommitted_bytes < UNCOMMITTED_BYTES_MAX and self._disk_has_room()
 
     def _drop(self, connection: Connection, reason: str | None) -> None:
@@ -453,14 +456,14 @@ class BookieServer:
     # --- effects --------------------------------------------------------------------------------------------------
 
     def change(self, effects: Iterable[Effect]) -> bool:
-        """Carry out effects that no connection asked for; whether there were any. On the loop, or before it runs."""
+        """Carry out effects that no connection asked for; return True if there were any. Called on the loop, or before it runs."""
         listed = list(effects)
         self._perform(listed)
         self._sync_wanted = self._sync_wanted or bool(listed)
         return bool(listed)
 
     def now_ms(self) -> int:
-        """Unix milliseconds that never go backwards."""
+        """Return Unix milliseconds that never go backwards."""
         return self._clock()
 
     def _perform(self, effects: Iterable[Effect]) -> None:
@@ -546,7 +549,7 @@ class BookieServer:
 
 
 def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
-    """Not more connections than this process may have descriptors."""
+    """Return limits that fit the number of descriptors that this process may have."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limits if soft < 0 else replace(limits, connections=max(1, min(limits.connections, soft - _RESERVED_DESCRIPTORS)))
 

@@ -1,4 +1,5 @@
-"""Files of a bookie are for its owner alone: directories 0700, files 0600. Its records hold the keys with which ledgers are written."""
+"""Makes the files of a bookie accessible to its owner alone: directories 0700, files 0600. Its records hold the keys with which ledgers are
+written."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ FILE_MODE = 0o600
 
 
 def opener(path: str, flags: int) -> int:
-    """For ``open``: a file that is made gets FILE_MODE."""
+    """Open a file for ``open``; a file that is made gets FILE_MODE."""
     return os.open(path, flags, FILE_MODE)
 
 
 def make_directory(directory: Path) -> None:
-    """Make it and what is missing above it; only it and what is made gets DIRECTORY_MODE."""
+    """Make a directory and its missing parents. Only these and the directory itself get DIRECTORY_MODE."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
@@ -27,7 +28,8 @@ def make_directory(directory: Path) -> None:
 
 
 def make_private(directory: Path) -> None:
-    """The directory and all there is in it, also what an older version has made. What is another user's stays, with a line in the log."""
+    """Make the directory and everything in it private, including what an older version has made. Files of another user are left, with a
+    line in the log."""
     make_directory(directory)
     for parent, directories, files in os.walk(directory):
         for names, mode in ((directories, DIRECTORY_MODE), (files, FILE_MODE)):
@@ -41,6 +43,6 @@ def _restrict(path: Path, mode: int) -> None:
         if not stat.S_ISLNK(found) and stat.S_IMODE(found) & ~mode:
             path.chmod(mode)
     except FileNotFoundError:
-        pass  # it has gone meanwhile
+        pass  # it is gone meanwhile
     except OSError as error:
         log.warning("%s can be read by others, and that cannot be changed: %s", path, error)

@@ -31,7 +31,7 @@ def encode_record(record: LedgerRecord) -> bytes:
 
 
 def decode_record(ledger_id: int, value: bytes) -> LedgerRecord:
-    """BookieIOError if the bytes are not what ``encode_record`` wrote."""
+    """Return the record. Raises BookieIOError if the bytes are not what ``encode_record`` wrote."""
     start = _CRC.size + _RECORD.size
     if len(value) < start or _CRC.unpack_from(value)[0] != zlib.crc32(value[_CRC.size :]):
         raise BookieIOError("damaged ledger record", ledger_id=ledger_id)

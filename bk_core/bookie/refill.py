@@ -1,4 +1,5 @@
-"""Life after a loss of data: limbo before anything is served (B-10, RC-26), then fetching entries back and leaving limbo (RC-27)."""
+"""Deals with a loss of data: puts ledgers into limbo before anything is served (B-10, RC-26), then fetches entries back and ends limbo
+(RC-27)."""
 
 from __future__ import annotations
 
@@ -32,15 +33,15 @@ _T = TypeVar("_T")
 
 
 class OnLoop(Protocol):
-    """Runs a function on the bookie's loop and returns its outcome. BookieIOError if the loop has ended."""
+    """Runs a function on the bookie's loop and returns its outcome. Raises BookieIOError if the loop has ended."""
 
     def __call__(self, function: Callable[[], _T]) -> _T: ...
 
 
 def mark_losses(server: BookieServer, store: MetadataStore, bookie_id: BookieId) -> int:
-    """Before the loop runs: have every ledger that may have lost something here fenced or in limbo, durably (RC-26).
+    """Fence every ledger that may have lost something here, or put it into limbo, durably and before the loop runs (RC-26).
 
-    Returns how many ledgers are in limbo. Errors of the metadata store mean that the bookie must not serve; so does CollectionRefusedError
+    Returns the number of ledgers in limbo. Errors of the metadata store mean that the bookie must not serve; so does CollectionRefusedError
     when the cluster went or changed while its ledgers were listed (BKE-1).
     """
     cluster = store.instance_id()
@@ -51,7 +52,7 @@ def mark_losses(server: BookieServer, store: MetadataStore, bookie_id: BookieId)
         try:
             metadata = read_metadata(store, ledger_id)
         except NoNodeError:
-            continue  # deleted since it was listed
+            continue  # it was deleted since it was listed
         if metadata is not None and metadata.has_password:
             keys[ledger_id] = master_key(metadata.password)
         match after_loss(metadata, bookie_id):
@@ -71,7 +72,7 @@ def mark_losses(server: BookieServer, store: MetadataStore, bookie_id: BookieId)
 
 
 def read_metadata(store: MetadataStore, ledger_id: int) -> LedgerMetadata | None:
-    """None if the bytes make no sense; NoNodeError if there are none."""
+    """Return None if the bytes make no sense. Raises NoNodeError if there are none."""
     data = store.read_ledger(ledger_id).data
     try:
         return decode(data)
@@ -81,10 +82,10 @@ def read_metadata(store: MetadataStore, ledger_id: int) -> LedgerMetadata | None
 
 
 class Refill:
-    """Fetches what this bookie should hold and does not, from the other replicas; use from the metadata thread.
+    """Fetches the missing entries of this bookie from the other replicas, on the metadata thread.
 
-    After a loss it goes through all ledgers; ``LOST`` in the directory stays until everything decided is here and no ledger is in
-    limbo, so a restart goes on with it. Each ``run`` is one attempt at all that is left.
+    After a loss it goes through all ledgers; ``LOST`` in the directory stays until everything decided is here and no ledger is in limbo, so
+    a restart goes on with it. Each ``run`` is one attempt at all that is left.
     """
 
     def __init__(
@@ -104,15 +105,16 @@ class Refill:
         self._on_loop = on_loop
         self._reader = reader
         self._guard = guard
-        self._left: set[int] | None = None  # ledgers to try again; None before the first attempt, which is at all there are
-        self._told: set[int] = set()  # in limbo and not closed, logged already
+        self._left: set[int] | None = None  # ledgers to try again; None before the first attempt, which is at all ledgers
+        self._told: set[int] = set()  # ledgers in limbo and not closed that were logged already
 
     @property
     def wanted(self) -> bool:
         return loss_file(self._directory).exists()
 
     def run(self) -> bool:
-        """True if nothing is left to do. CollectionRefusedError in front of an empty or foreign metadata store (BKE-1)."""
+        """Make one attempt and return True if nothing is left to do. Raises CollectionRefusedError for an empty or foreign metadata store
+        (BKE-1)."""
         if not self.wanted:
             return True
         self._guard.require_home()
@@ -135,7 +137,7 @@ class Refill:
             return False
 
     def _refill(self, ledger_id: int, in_limbo: bool) -> bool:
-        """One ledger; whether nothing is left to do for it."""
+        """Refill one ledger; return True if nothing is left to do for it."""
         try:
             metadata = read_metadata(self._store, ledger_id)
         except NoNodeError:
@@ -158,7 +160,7 @@ class Refill:
             log.info("ledger %d has left limbo", ledger_id)
 
     def _fetch_all(self, ledger_id: int, metadata: LedgerMetadata) -> bool:
-        """True if every decided entry is here now."""
+        """Fetch entries; return True if every decided entry is here now."""
         complete = True
         decided = decided_entries(metadata, self._bookie_id)
         for chunk in _chunks(decided, CHUNK_ENTRIES):
@@ -175,7 +177,7 @@ class Refill:
         return self._on_loop(lambda: self._server.machine.missing(ledger_id, entry_ids))
 
     def _fetch(self, ledger_id: int, metadata: LedgerMetadata, replicas: dict[int, tuple[BookieId, ...]]) -> dict[int, bytes]:
-        """Sound bodies of as many of the entries as can be had: from the first other replica, the rest from the next, and so on."""
+        """Return sound bodies of as many of the entries as can be had: from the first other replica, the rest from the next, and so on."""
         bodies: dict[int, bytes] = {}
         for choice in range(max(map(len, replicas.values()), default=0)):
             by_bookie: dict[BookieId, list[int]] = {}
@@ -204,9 +206,9 @@ class Refill:
 
 
 def is_sound(body: bytes, ledger_id: int, entry_id: int, metadata: LedgerMetadata) -> bool:
-    """True if a replica's body is the entry: a damaged copy must not be multiplied.
+    """Return True if a replica's body is the entry, because a damaged copy must not be multiplied.
 
-    META-15: where metadata stores no digest, or not the password that a MAC needs, only the ids can be compared.
+    Where metadata stores no digest, or not the password that a MAC needs, only the ids can be compared (META-15).
     """
     if not metadata.has_digest or (metadata.digest_type is DigestType.MAC and not metadata.has_password):
         return body[: _IDS.size] == _IDS.pack(ledger_id, entry_id)

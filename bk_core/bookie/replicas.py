@@ -1,4 +1,4 @@
-"""Plain reads from other bookies, blocking: for a bookie that fetches what it has lost."""
+"""Reads entries from other bookies with plain, blocking reads, for a bookie that fetches what it has lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Resolve = Callable[[BookieId], tuple[str, int]]
 
 
 class ReplicaReader:
-    """Use from one thread. Speaks v3 without authentication; a connection that fails is opened again for the next call."""
+    """Reads from bookies, for use on one thread. It speaks v3 without authentication; a connection that fails is opened again for the next
+    call."""
 
     def __init__(self, resolve: Resolve, timeout_s: float = TIMEOUT_S) -> None:
         self._resolve = resolve
@@ -28,7 +29,7 @@ class ReplicaReader:
         self._next_id = 0
 
     def read(self, bookie: BookieId, ledger_id: int, entry_ids: Sequence[int]) -> dict[int, bytes]:
-        """Bodies by entry id, unverified. What the bookie does not have, or does not answer for, is left out."""
+        """Return bodies by entry id, unverified. Entries that the bookie does not have, or does not answer for, are left out."""
         bodies: dict[int, bytes] = {}
         try:
             sock, file = self._connection(bookie)
@@ -73,7 +74,7 @@ class ReplicaReader:
 
 
 def _frame(file: BinaryIO) -> bytes:
-    """The next frame without its length. RemoteProtocolError at the end of the stream."""
+    """Return the next frame without its length. Raises RemoteProtocolError at the end of the stream."""
     prefix = file.read(4)
     size = int.from_bytes(prefix, "big")
     if len(prefix) < 4 or size > FRAME_BYTES_MAX:

@@ -67,7 +67,8 @@ def keep_freed_memory() -> None:
 
 
 class _ErrorOutput(logging.Handler):
-    """Lines to standard error, which may be a file on the disk that is full: what cannot be written is counted, and told once it can."""
+    """Writes lines to standard error, which may be a file on the disk that is full. Lines that cannot be written are counted, and the
+    number is told once it can be."""
 
     _lost = 0
 
@@ -79,7 +80,7 @@ class _ErrorOutput(logging.Handler):
 
 
 def write_output(descriptor: int, text: str) -> bool:
-    """Write to standard output or error without a buffer, which would be written once more at the end. Returns whether all was written."""
+    """Write to standard output or error without a buffer, which would be written once more at the end. Return True if all was written."""
     data = text.encode(errors="backslashreplace")
     try:
         while data:
@@ -90,7 +91,7 @@ def write_output(descriptor: int, text: str) -> bool:
 
 
 def allow_descriptors() -> None:
-    """As many open files as the process may have: often the limit that holds is far below, and each connection is one."""
+    """Allow as many open files as the process may have, because the limit in force is often far below, and each connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):  # where "unlimited" is more than the kernel allows

@@ -52,9 +52,9 @@ from bk_core.protocol.bookie.room import RESERVE_BYTES, DiskLook, free_bytes
 
 log = logging.getLogger("bk_core.bookie")
 
-STORE_BYTES = 16 << 20  # when so much is in the journal only, it goes to the database
+STORE_BYTES = 16 << 20  # so much may be in the journal only before it goes to the database
 PIECE_BYTES = 8 << 20  # of a transaction: in one that falls out of the processor's caches a byte costs five times as much
-DROP_BYTES = 32 << 20  # of deleted entries in one transaction: the list of the pages it frees must find room itself
+DROP_BYTES = 32 << 20  # of deleted entries in one transaction, because the list of the pages it frees needs room itself
 STORE_AFTER_S = 1.0  # or after this long
 MAP_BYTES_START = 256 << 20  # sparse: costs address space, not disk
 RECORD_CACHE_MAX = 65_536
@@ -82,7 +82,7 @@ class LmdbBookieStorage:
         self.reserve_bytes = RESERVE_BYTES
         self._scarce = False
         self._map_bytes = map_bytes
-        self._broken = False  # the database has to be opened anew
+        self._broken = False  # True if the database has to be opened anew
         try:
             self._make_room()
             self._open_database()
@@ -91,13 +91,13 @@ class LmdbBookieStorage:
         self._map_lock = threading.Lock()  # the map may only be resized while no transaction of this process is open
         self._cache: dict[int, LedgerRecord | None] = {}
         self._condition = threading.Condition()
-        self._gathering = Batch()  # applied
+        self._gathering = Batch()  # changes that were applied
         self._committing: Batch | None = None  # on its way into the journal
         self._settled = Batch()  # in the journal
         self._storing: Batch | None = None  # on its way into the database
         self._wanted = 0  # commit at least up to this position
         self._closing = False
-        self._hurry = False  # the database is not to wait until there is more to put
+        self._hurry = False  # True if the database must not wait for more changes
         self._failure: BaseException | None = None
         self._store_failure: BaseException | None = None
         self._journal_done = False
@@ -117,7 +117,7 @@ class LmdbBookieStorage:
             thread.start()
 
     def _make_room(self) -> None:
-        """The disk may be full already, by what an earlier process wrote."""
+        """Make room at the start, because an earlier process may have filled the disk."""
         with suppress(BookieIOError):
             if free_outside_bytes(self.directory) < self.reserve_bytes // 2:
                 give_back_journal(self.directory)
@@ -140,7 +140,7 @@ class LmdbBookieStorage:
         self._ledgers = self._env.open_db(b"ledgers")
 
     def _open_journal(self) -> Journal:
-        """Open the journal, and settle again the changes that it has and the database has not."""
+        """Open the journal, and apply the changes that it has and the database has not."""
         try:
             with self._env.begin() as txn:
                 state = txn.get(JOURNAL_KEY)
@@ -163,7 +163,7 @@ class LmdbBookieStorage:
         self._settled.absorb(batch)
 
     def _layers(self) -> list[Batch]:
-        """Changes that are not in the database yet, newest first. Call it, and look at the result, under the condition's lock."""
+        """Return the changes that are not in the database yet, newest first. Call it, and use the result, under the condition's lock."""
         return [layer for layer in (self._gathering, self._committing, self._settled, self._storing) if layer is not None]
 
     # --- view (BookieStorageView) ---------------------------------------------------------------------------------
@@ -196,8 +196,8 @@ class LmdbBookieStorage:
             return None if run is None else run.body(entry_id)
 
     def entries(self, ledger_id: int, first_entry_id: int, entries_max: int, bytes_max: int) -> tuple[int, bytes]:
-        """From runs only. Where an entry was stored singly, ``entry`` knows better."""
-        stop = first_entry_id + entries_max  # before it nothing newer hides what is found
+        """Return entries from runs only; ``entry`` also finds those that were stored singly."""
+        stop = first_entry_id + entries_max  # before it no newer change hides what is found
         with self._condition:
             for layer in self._layers():
                 if ledger_id in layer.entries:
@@ -215,7 +215,7 @@ class LmdbBookieStorage:
             return tables.entries_of_runs(txn.cursor(self._runs), ledger_id, first_entry_id, stop, bytes_max)
 
     def entry_ids(self, ledger_id: int) -> list[int]:
-        """Ascending."""
+        """Return the ids in ascending order."""
         ids: list[int] = []
         next_id: int | None = 0
         while next_id is not None:
@@ -238,36 +238,38 @@ class LmdbBookieStorage:
         return tables.merged(runs, first_entry_id, stop), stop if stop < ID_END else None
 
     def _waiting_runs(self, ledger_id: int, first_entry_id: int) -> tuple[list[tuple[int, int]], bool]:
-        """Returns what is not in the database yet, ascending but not merged, and True if all that is in there is to go."""
+        """Return the runs that are not in the database yet, ascending but not merged, and True if everything in the database is to be
+        dropped."""
         runs: list[tuple[int, int]] = []
         dropped = False
         for layer in self._layers():
             runs += layer.entry_runs(ledger_id, first_entry_id)
             if ledger_id in layer.dropped:
                 dropped = True
-                break  # what is older goes too
+                break  # older changes are dropped too
         return sorted(runs), dropped
 
     def ledger_ids(self) -> list[int]:
-        """Ledgers with a record, tombstones left out, ascending. A damaged record is kept in: it must not be taken for a tombstone."""
+        """Return the ids of ledgers with a record, without tombstones, ascending. One with a damaged record is included, because it must
+        not pass for a tombstone."""
         return sorted(ledger_id for ledger_id, record in self._records().items() if record is None or not record.deleted)
 
     def full_ledger_ids(self) -> list[int]:
-        """Those of ``ledger_ids`` that have entries, as far as is known: not those that somebody only fenced."""
+        """Return those of ``ledger_ids`` that are known to have entries, without those that were only fenced."""
         return [ledger_id for ledger_id, record in self._records().items() if record is None or (record.has_entries and not record.deleted)]
 
     def tombstone_ids(self) -> list[int]:
-        """Deleted ledgers that are not forgotten yet, ascending."""
+        """Return the ids of deleted ledgers that are not forgotten yet, ascending."""
         return sorted(ledger_id for ledger_id, record in self._records().items() if record is not None and record.deleted)
 
     def limbo_ids(self) -> list[int]:
-        """Ledgers in limbo, ascending."""
+        """Return the ids of ledgers in limbo, ascending."""
         return sorted(ledger_id for ledger_id, record in self._records().items() if record is not None and record.limbo)
 
     def _records(self) -> dict[int, LedgerRecord | None]:
-        """Every record as of now; None stands for a damaged one. From any thread."""
+        """Return every record as of now; None stands for a damaged one. Any thread may call this."""
         known: dict[int, LedgerRecord | None] = {}
-        with self._condition:  # taken over from a batch to LMDB in one step, so that nothing is missed between the two
+        with self._condition:  # records move from a batch to LMDB in one step under this lock, so none is missed between the two
             changes = [(ledger_id, record) for layer in reversed(self._layers()) for ledger_id, record in layer.records.items()]
         with self._map_lock, self._transaction() as txn:
             for key, value in txn.cursor(self._ledgers):
@@ -281,19 +283,21 @@ class LmdbBookieStorage:
         return known
 
     def disk_bytes(self) -> tuple[int, int]:
-        """Total bytes of the file system, and those that are free there or inside of the database. BookieIOError if it cannot be asked."""
+        """Return the total bytes of the file system, and those that are free there or inside the database. Raises BookieIOError if it
+        cannot be asked."""
         look = self.look()
         stat = statvfs_of(self.directory)
         return stat.f_blocks * stat.f_frsize, free_bytes(look, self.reserve_bytes)
 
     def look(self) -> DiskLook:
-        """Take in how many bytes are free now. BookieIOError if that cannot be asked (BKE-8)."""
+        """Return the free bytes as they are now. Raises BookieIOError if they cannot be asked for (BKE-8)."""
         with self._condition:
             pending = sum(layer.demand for layer in self._layers())
         return DiskLook(free_outside_bytes(self.directory), self.free_inside_bytes(), pending)
 
     def be_scarce(self, scarce: bool) -> None:
-        """BKE-9: give back what of the journal is not needed, and put what comes where any gap will do; or no longer."""
+        """Begin or stop to be scarce with room (BKE-9): give back what the journal does not need, and put new entries wherever a gap will
+        do."""
         self._scarce = scarce
         self._journal.file_bytes = KEPT_BYTES if scarce else FILE_BYTES
         if scarce:
@@ -302,7 +306,7 @@ class LmdbBookieStorage:
             self._journal.keep_room()
 
     def free_inside_bytes(self) -> int:
-        """Of the database's file, what deleted entries have left for new ones. BookieIOError."""
+        """Return the free bytes inside the database's file, which deleted entries have left for new ones. Raises BookieIOError."""
         try:
             with self._map_lock:
                 return used_and_free(self._env)[1]
@@ -312,7 +316,7 @@ class LmdbBookieStorage:
     # --- changes ------------------------------------------------------------------------------------------------
 
     def apply(self, change: Change) -> None:
-        """Visible at once; durable only after a commit, which ``request_sync`` starts."""
+        """Apply a change. Reads see it at once; it is durable only after a commit, which ``request_sync`` starts."""
         with self._condition:
             self.position += 1
             before = self._gathering.demand
@@ -323,20 +327,20 @@ class LmdbBookieStorage:
         self._remember(change.record.ledger_id, None if forget else change.record)
 
     def request_sync(self) -> None:
-        """Have everything applied so far committed; the outcome goes to ``completed``."""
+        """Ask for everything applied so far to be committed; the outcome goes to ``completed``."""
         with self._condition:
             self._wanted = self.position
             self._condition.notify_all()
 
     def request_store(self) -> None:
-        """Have what is in the journal put into the database now: somebody waits for the room that this measures (BKE-8)."""
+        """Put what is in the journal into the database now, because somebody waits for the room that this frees (BKE-8)."""
         if not self._hurry:
             with self._condition:
                 self._hurry = True
                 self._condition.notify_all()
 
     def sync(self) -> int:
-        """``request_sync`` and wait. BookieIOError if the commit fails. Returns the durable position."""
+        """Do ``request_sync`` and wait. Raises BookieIOError if the commit fails. Returns the durable position."""
         with self._condition:
             target = self._wanted = self.position
             self._condition.notify_all()
@@ -348,7 +352,8 @@ class LmdbBookieStorage:
             return self.durable_position
 
     def wait_for_room(self, bytes_max: int) -> None:
-        """Until not more than ``bytes_max`` wait in memory. BookieIOError if journal or database cannot be written. Not on the loop."""
+        """Wait until at most ``bytes_max`` wait in memory. Raises BookieIOError if journal or database cannot be written. Not
+        for the loop."""
         if self.uncommitted_bytes <= bytes_max:
             return
         self.sync()
@@ -360,12 +365,12 @@ class LmdbBookieStorage:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the last attempt to write the journal or the database failed, if one did."""
+        """The error of the last attempt to write the journal or the database, if it failed."""
         return self._failure or self._store_failure
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Bytes that wait in memory for the journal or for the database, for back-pressure."""
+        """The bytes that wait in memory for the journal or for the database, for back-pressure."""
         layers = (self._gathering, self._committing, self._settled, self._storing)  # each of them may be replaced at any moment
         return sum(layer.bytes for layer in layers if layer is not None)
 
@@ -415,11 +420,11 @@ class LmdbBookieStorage:
                 return None
             batch, self._gathering = self._gathering, Batch()
             self._committing = batch
-            self._wanted = 0  # asked for again by whoever still waits after a failure
+            self._wanted = 0  # callers that still wait after a failure ask again
             return batch
 
     def _commit(self, batch: Batch) -> None:
-        """One record of the journal with one sync at its end."""
+        """Write one record of the journal, with one sync at its end."""
         batch.record = self._journal.append(encode_changes(batch))
 
     # --- the database, some time later ------------------------------------------------------------------------------
@@ -441,7 +446,8 @@ class LmdbBookieStorage:
                 return  # it is in the journal
 
     def _next_to_store(self) -> Batch | None:
-        """Waits until there is enough, or some for long enough. None in the end: the journal is written, and all of it is stored."""
+        """Wait until there is enough, or some for long enough, and return it. Return None in the end, when the journal is written and all
+        of it is stored."""
         with self._condition:
             while not self._settled.record and not self._journal_done:
                 self._condition.wait()
@@ -457,8 +463,8 @@ class LmdbBookieStorage:
             return batch
 
     def _put(self, batch: Batch) -> None:
-        """In transactions of PIECE_BYTES, each synced; only the last one says that the journal's records are not needed any more. Whatever
-        ends this half-way, all of it is put again."""
+        """Store a batch in transactions of PIECE_BYTES, each synced; only the last one marks the journal's records as not needed any more.
+        If this ends half-way, all of it is stored again."""
         for ledger_id in batch.dropped:
             while not self._transact(partial(self._drop, ledger_id)):
                 pass  # there is more of it
@@ -475,7 +481,7 @@ class LmdbBookieStorage:
                     return action(txn)
             except lmdb.MapFullError:
                 self._grow()
-            except lmdb.PanicError:  # its head could not be written; opened anew, it is as it was
+            except lmdb.PanicError:  # LMDB could not write its head; opened anew, the database is as it was
                 self._broken = True
                 raise
 
@@ -508,7 +514,7 @@ class LmdbBookieStorage:
             self._broken = False
 
     def _free_mib(self) -> int:
-        """For messages: to LMDB a disk that takes only half of a page is one that fails."""
+        """Return the free room for messages. LMDB reports a disk that takes only half of a page as one that fails."""
         try:
             return free_outside_bytes(self.directory) >> 20
         except BookieIOError:
@@ -517,7 +523,7 @@ class LmdbBookieStorage:
     def _error_of(self, what: str, action: Callable[[Batch], None], batch: Batch) -> BaseException | None:
         try:
             action(batch)
-        except Exception as error:  # whatever it is: those who wait must hear of it
+        except Exception as error:  # waiting callers must be told of any error
             failure = BookieIOError(f"the {what} in {self.directory} cannot be written: {error} ({self._free_mib()} MiB are free there)")
             failure.__cause__ = error
             return failure
@@ -533,7 +539,7 @@ class LmdbBookieStorage:
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
-        """A transaction, in which the map does not move. BookieIOError."""
+        """Yield a transaction, in which the map does not move. Raises BookieIOError."""
         try:
             with self._map_lock, self._env.begin(buffers=True) as txn:
                 yield txn

@@ -1,10 +1,10 @@
-"""The two tables in which entries lie, seen through cursors of one LMDB transaction.
+"""The two tables of entries, seen through cursors of one LMDB transaction.
 
     entries   (ledger id, entry id), both u64 big-endian          ->   crc32 of body, body
     runs      (ledger id, first entry id), both u64 big-endian    ->   chunks.py
 
-Runs never overlap each other. An entry that is in both tables was stored singly after its run: the one in ``entries`` is it. So a run is
-kept as such only where neither table has an entry of it yet, and otherwise entry by entry.
+Runs never overlap each other. If an entry is in both tables, it was stored singly after its run, and the one in ``entries`` counts. So a
+run is kept as such only where neither table has an entry of it yet, and otherwise entry by entry.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _KEY = struct.Struct(">QQ")
 _LEDGER = struct.Struct(">Q")
 _BODY_IDS = struct.Struct(">qq")
 _CRC = struct.Struct(">I")
-_ROW_COST = 64  # of a row beside its value
-_ROW_BYTES = 4096  # of a run, that are as much work as a row
+_ROW_COST = 64  # the bytes of a row beside its value
+_ROW_BYTES = 4096  # the bytes of a run that are as much work as a row
 
 
 def put_item(entries: Any, runs: Any, ledger_id: int, item: Run | Single, chunk_bytes_max: int | None = None) -> None:
@@ -47,7 +47,8 @@ def put_run(entries: Any, runs: Any, ledger_id: int, run: Run, chunk_bytes_max: 
 
 
 def drop_ledger(cursor: Any, ledger_id: int, bytes_max: int) -> bool:
-    """Remove what a table has of a ledger, of more than about ``bytes_max`` bytes only the start. Returns True if nothing of it is left."""
+    """Remove a ledger's rows from a table, but if they have more than about ``bytes_max`` bytes only the first of them. Returns True if
+    none is left."""
     prefix = _LEDGER.pack(ledger_id)
     cursor.set_range(_KEY.pack(ledger_id, 0))
     while bytes(cursor.key())[: len(prefix)] == prefix:  # b"" behind the last key
@@ -59,7 +60,7 @@ def drop_ledger(cursor: Any, ledger_id: int, bytes_max: int) -> bool:
 
 
 def first_single(entries: Any, ledger_id: int, entry_id: int) -> int | None:
-    """The lowest id from ``entry_id`` on that was stored singly."""
+    """Return the lowest id from ``entry_id`` on that was stored singly."""
     if not entries.set_range(_KEY.pack(ledger_id, entry_id)):
         return None
     owner, found = _KEY.unpack(entries.key())
@@ -67,7 +68,7 @@ def first_single(entries: Any, ledger_id: int, entry_id: int) -> int | None:
 
 
 def single(entries: Any, ledger_id: int, entry_id: int) -> bytes | None:
-    """The body of an entry that was stored singly. BookieIOError for a damaged one (B-7)."""
+    """Return the body of an entry that was stored singly. Raises BookieIOError for a damaged one (B-7)."""
     if not entries.set_key(_KEY.pack(ledger_id, entry_id)):
         return None
     value = bytes(entries.value())
@@ -80,7 +81,7 @@ def single(entries: Any, ledger_id: int, entry_id: int) -> bytes | None:
 
 
 def run_with(runs: Any, ledger_id: int, entry_id: int) -> Run | None:
-    """The run that has the entry, as a view. BookieIOError if that cannot be told (B-7)."""
+    """Return the run that has the entry, as a view. Raises BookieIOError if that cannot be told (B-7)."""
     first = _seek(runs, ledger_id, entry_id)
     if first is None:
         return None
@@ -89,7 +90,8 @@ def run_with(runs: Any, ledger_id: int, entry_id: int) -> Run | None:
 
 
 def entries_of_runs(runs: Any, ledger_id: int, first_entry_id: int, stop: int, bytes_max: int) -> tuple[int, bytes]:
-    """Entries from ``first_entry_id`` up to, without, ``stop``: (how many, ``(u32 length, body)*``). BookieIOError: damage at the first."""
+    """Return the entries from ``first_entry_id`` up to, without, ``stop``: (number, ``(u32 length, body)*``). Raises BookieIOError if the
+    first is damaged."""
     parts: list[memoryview] = []
     entry_id, run = first_entry_id, run_with(runs, ledger_id, first_entry_id)
     while run is not None and entry_id < stop:
@@ -101,9 +103,11 @@ def entries_of_runs(runs: Any, ledger_id: int, first_entry_id: int, stop: int, b
 
 
 def runs_from(runs: Any, ledger_id: int, entry_id: int, rows_max: int) -> tuple[list[tuple[int, int]], int]:
-    """(first, count) of stored runs that end at or behind ``entry_id``, and how far that tells all: beyond all ids at the end.
+    """Return (first, count) of stored runs that end at or behind ``entry_id``, and the id up to which this is complete, which is beyond all
+    ids at the end.
 
-    A row whose bytes had to be checked counts by its size, so that ``rows_max`` bounds the work. BookieIOError for a damaged one (B-7).
+    A row whose bytes had to be checked counts by its size, so that ``rows_max`` bounds the work. Raises BookieIOError for a damaged one
+    (B-7).
     """
     found: list[tuple[int, int]] = []
     start = _seek(runs, ledger_id, entry_id)
@@ -121,7 +125,7 @@ def runs_from(runs: Any, ledger_id: int, entry_id: int, rows_max: int) -> tuple[
 
 
 def singles_from(entries: Any, ledger_id: int, entry_id: int, rows_max: int) -> tuple[list[tuple[int, int]], int]:
-    """As ``runs_from`` for what was stored singly; consecutive ones are joined."""
+    """Return the same as ``runs_from`` for entries that were stored singly; consecutive ones are joined."""
     found: list[tuple[int, int]] = []
     at = first_single(entries, ledger_id, entry_id)
     for _ in range(rows_max):
@@ -136,7 +140,7 @@ def singles_from(entries: Any, ledger_id: int, entry_id: int, rows_max: int) -> 
 
 
 def merged(runs: list[tuple[int, int]], first: int, stop: int) -> list[tuple[int, int]]:
-    """The same ids from ``first`` up to, without, ``stop``, ascending and disjoint."""
+    """Return the same ids from ``first`` up to, without, ``stop``, ascending and disjoint."""
     result: list[tuple[int, int]] = []
     end = first
     for start, count in sorted(runs):
@@ -164,7 +168,7 @@ def _seek(runs: Any, ledger_id: int, entry_id: int) -> int | None:
 
 
 def _next(runs: Any, ledger_id: int, entry_id: int) -> Run | None:
-    """The run behind the cursor if it starts with ``entry_id`` and is sound."""
+    """Return the run behind the cursor if it starts with ``entry_id`` and is sound."""
     if not runs.next() or bytes(runs.key()) != _KEY.pack(ledger_id, entry_id):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Tells whoever looks at a running local cluster when its disk gets full and when a process of it ends."""
+"""Reports when the disk of a running local cluster gets full and when one of its processes ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bk_core.protocol.bookie.room import RESERVE_BYTES
 
 
 class ClusterWatch:
-    """Tells each change once."""
+    """Reports each change once."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -17,7 +17,7 @@ class ClusterWatch:
         self._ended: set[str] = set()
 
     def news(self) -> list[str]:
-        """Lines about what has changed since the last call."""
+        """Return lines about the changes since the last call."""
         return [*self._of_disk(), *self._of_processes()]
 
     def _of_disk(self) -> list[str]:

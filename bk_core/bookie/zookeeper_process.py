@@ -33,7 +33,7 @@ class ZooKeeperProcessError(BkError):
 
 
 def find_java() -> str:
-    """Path of the java command from JAVA_HOME, else from PATH."""
+    """Return the path of the java command from JAVA_HOME, else from PATH."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = Path(home, "bin", "java")
@@ -47,7 +47,7 @@ def find_java() -> str:
 
 
 def find_jars() -> str:
-    """Class path with ZooKeeper: the jars of the installed pyspark, which is only looked for, not imported."""
+    """Return a class path with ZooKeeper: the jars of the installed pyspark, which is only looked for, not imported."""
     spec = find_spec("pyspark")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         jars = Path(location, "jars")
@@ -71,7 +71,7 @@ class ZooKeeperProcess:
 
     @property
     def port(self) -> int:
-        """Port of the server; there is one after the first start."""
+        """The port of the server; there is one after the first start."""
         if self._port is None:
             raise ZooKeeperProcessError("this ZooKeeper was not started yet")
         return self._port
@@ -85,7 +85,7 @@ class ZooKeeperProcess:
         return None if self._process is None else self._process.pid
 
     def start(self) -> Self:
-        """Returns when the server answers. ZooKeeperProcessError otherwise. Does nothing if it runs."""
+        """Start the server, and return when it answers. Raises ZooKeeperProcessError otherwise. It has no effect if the server runs."""
         if self._process is not None and self._process.poll() is None:
             return self
         command = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", find_jars(), MAIN_CLASS]
@@ -107,11 +107,11 @@ class ZooKeeperProcess:
         raise ZooKeeperProcessError(f"ZooKeeper did not start on port {self._port}; its output ends with:\n{self._log_tail()}")
 
     def kill(self) -> None:
-        """SIGKILL, as in a crash."""
+        """Kill the server with SIGKILL, as in a crash."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL if that is not enough."""
+        """Stop the server with SIGTERM, then with SIGKILL if that is not enough."""
         self._end(signal.SIGTERM)
 
     @property
@@ -174,7 +174,7 @@ def _free_port() -> int:
 
 
 def _serves(port: int) -> bool:
-    """True if the server answers the four-letter word ``srvr`` with its mode, which it does only when it takes sessions."""
+    """Return True if the server answers the four-letter word ``srvr`` with its mode, which it does only when it takes sessions."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
             connection.sendall(b"srvr")
