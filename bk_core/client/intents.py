@@ -99,8 +99,22 @@ def _is_there(client: LogClient, path: str, data: bytes) -> bool:
 
 
 def forget_intent(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
-    """The ledger is listed for good, or deleted. Absent is success."""
-    until_definite(lambda: client.store.delete(intent_path(log, ledger_id, purpose)), time.monotonic() + UPDATE_TIMEOUT_S)
+    """The ledger is listed for good, or deleted. Absent is success, and so is an intent of another cluster, which stays (OWN-5)."""
+    until_definite(lambda: forget_own(client, log, ledger_id, purpose), time.monotonic() + UPDATE_TIMEOUT_S)
+
+
+def forget_own(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
+    """One try of ``forget_intent``.
+
+    Ours may be forgotten already, by a janitor or by our first try, and since then another cluster at this log root may have come to the
+    number. So the intent is read before each try. It is compared with the cluster that this client began with, which need not be there
+    at the moment. Between the read and the deletion no other request of this client goes out; the store can compare no more, because an
+    intent that was made anew has the version that it had before.
+    """
+    path = intent_path(log, ledger_id, purpose)
+    intent = read_intent(client, log, path.rpartition("/")[2])
+    if intent is not None and intent.cluster in ("", client.store.known_cluster or client.store.cluster_id()):
+        client.store.delete(path)
 
 
 def create_intended(

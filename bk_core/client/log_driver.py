@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from bk_core.client.driver import as_bk_error, outcome_of
 from bk_core.client.guards import admit_writer, check_password
 from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, of_this_cluster, recover_own
-from bk_core.client.intents import create_intended, intent_path
+from bk_core.client.intents import create_intended, forget_own
 from bk_core.client.list_store import LogClient, encoded, log_path, no_such_log, now_ms, store_now_ms
 from bk_core.client.logs import update_ledger_list
 from bk_core.client.writers import WRITER, writer_tag
@@ -204,7 +204,7 @@ class LeaderWorks:
         """Forget the intents of these ledgers. Those for which it fails are forgotten the next time."""
         with suppress(BkError):
             for ledger_id in tuple(ledger_ids):
-                self._client.store.delete(intent_path(self.name, ledger_id))
+                forget_own(self._client, self.name, ledger_id)
                 self._intended.discard(ledger_id)
 
     def _write_list(self, work: WriteList) -> int:

@@ -130,6 +130,10 @@ class LazyStore:
             return store.cluster_id()
 
     @property
+    def known_cluster(self) -> str:
+        return self._cluster
+
+    @property
     def cluster_has_changed(self) -> bool:
         return self._changed or (self._store is not None and self._store.cluster_has_changed)
 

@@ -183,6 +183,10 @@ class MemoryStore:
             raise ClusterChangedError(changed_cluster(f"memory://{self._name}", self._cluster, found))
         return found
 
+    @property
+    def known_cluster(self) -> str:
+        return self._cluster or ""
+
     def check_cluster(self) -> None:
         self.cluster_id()
 

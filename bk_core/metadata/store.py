@@ -143,6 +143,10 @@ class MetadataStore(Protocol):
         that something does not exist (OWN-2)."""
 
     @property
+    def known_cluster(self) -> str:
+        """The identity that this store's first call found, asked of nobody; "" before that."""
+
+    @property
     def cluster_has_changed(self) -> bool:
         """True once a call has raised ClusterChangedError; a store that is opened anew serves the new cluster (OWN-2)."""
 

@@ -295,6 +295,10 @@ class ZooKeeperStore:
         self._cluster.check()
 
     @property
+    def known_cluster(self) -> str:
+        return self._cluster.first
+
+    @property
     def cluster_has_changed(self) -> bool:
         return self._cluster.has_changed
 

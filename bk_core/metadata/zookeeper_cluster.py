@@ -56,6 +56,11 @@ class ClusterAtRoot:
         self._first: str | None = None
         self._had_layout = False
 
+    @property
+    def first(self) -> str:
+        """``known_cluster`` as MetadataStore says."""
+        return self._first or ""
+
     def cluster_id(self) -> str:
         return self._checked(self._identity(self._root))
 

@@ -9,6 +9,7 @@
 | I-O5 | an intent is forgotten only by its maker, or when its ledger is listed or gone for good | OWN-2, OWN-5 |
 | I-O6 | the lists of a cluster are made in one place | OWN-8 |
 | I-O7 | a list is changed only by who has read it, not by who has read one that was deleted | OWN-7 |
+| I-O8 | a ledger of a log is made only after its cluster's own intent was noted under its number | OWN-5 |
 | L-O1 | every program ends | |
 | L-O2 | afterwards janitors and the search for orphans find every ledger of a log that nothing lists | OWN-9 |
 """
@@ -27,7 +28,7 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.owner_store import Node, Program
 
-OWNER_INVARIANTS = ("I-O1", "I-O2", "I-O3", "I-O4", "I-O5", "I-O6", "I-O7", "L-O1", "L-O2")
+OWNER_INVARIANTS = ("I-O1", "I-O2", "I-O3", "I-O4", "I-O5", "I-O6", "I-O7", "I-O8", "L-O1", "L-O2")
 
 
 class OwnerTruth:
@@ -43,6 +44,7 @@ class OwnerTruth:
         self.born: dict[tuple[str, int], dict[str, bytes]] = {}
         self.there: dict[tuple[str, int], None] = {}
         self.ever_listed: dict[tuple[str, int], None] = {}
+        self.intended: dict[tuple[str, int], None] = {}  # ever
         self.lists: dict[str, LedgerList] = {}  # by path
         self.adopted = False
         self._evaluated = evaluated
@@ -89,6 +91,8 @@ class OwnerTruth:
             self._expect("I-O3", log == who.doing or adopted, f"{who.name} {what} ledger {ledger_id} of log {log!r} for log {who.doing!r}")
         if before is None:
             who.made[ledger_id] = None
+            noted = key in self.intended or "logId" not in custom
+            self._expect("I-O8", noted, f"{who.name} of {who.home} makes ledger {ledger_id}, of which {key[0]} has noted no intent")
         if after is None:
             self._check_deletion(who, key, custom)
 
@@ -106,8 +110,11 @@ class OwnerTruth:
     def node_changed(self, who: Program | None, path: str, before: Node | None, after: Node | None) -> None:
         if "/logs/" in path:
             self._list_changed(who, path, after)
-        elif "/intents/" in path and path.rpartition("/")[2].isdecimal() and after is None and before is not None and who is not None:
-            self._intent_forgotten(who, path, before.data)
+        elif "/intents/" in path and path.rpartition("/")[2].isdecimal():
+            if before is None and after is not None:
+                self.intended[str(json.loads(after.data or b"{}").get("cluster", "")), int(path.rpartition("/")[2])] = None
+            elif after is None and before is not None and who is not None:
+                self._intent_forgotten(who, path, before.data)
 
     def _list_changed(self, who: Program | None, path: str, after: Node | None) -> None:
         was = self.lists.pop(path, None)

@@ -49,7 +49,7 @@ OWNER_MUTATIONS: tuple[Mutation, ...] = (
         "OWN-5 (number)",
         "an intent of that number is taken for one's own",
         ((intents, "_is_there", always(True)),),
-        ("I-O5",),
+        ("I-O8",),
         SHARED,
     ),
     Mutation(

@@ -369,6 +369,20 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "tests/unit/log/test_history.py::test_only_who_seals_in_this_cluster_is_waited_for",
     ),
     UnitMutation(
+        "OWN-5 (forgotten)",
+        "bk_core.client.intents",
+        'intent.cluster in ("", client.store',
+        'intent.cluster in (intent.cluster, "", client.store',
+        "tests/unit/log/test_identity.py::test_an_intent_that_is_another_cluster_s_by_then_is_not_forgotten",
+    ),
+    UnitMutation(
+        "OWN-5 (node)",
+        "bk_core.client.files.nodes",
+        "if node is not None and node.cluster == (",
+        "if True or (",
+        "tests/unit/client/test_file_store.py::test_a_node_that_is_another_cluster_s_by_then_stays",
+    ),
+    UnitMutation(
         "OWN-5 (log)",
         "bk_core.client.janitor",
         "if i.log_id == log_id or (",

@@ -185,5 +185,12 @@ def _record(client: LogClient, log: str, node: DataNode) -> bool:
 
 
 def _forget(client: LogClient, log: str, ledger_id: int) -> None:
-    """Absent is success."""
-    until_definite(lambda: client.store.delete(f"{nodes_path(log)}/{ledger_id}"), time.monotonic() + UPDATE_TIMEOUT_S)
+    """Absent is success, and so is a node of another cluster that has come to the number since, which stays (OWN-5). As ``forget_own`` of
+    intents, the node is read before each try."""
+
+    def forget() -> None:
+        node = read_node(client, log, str(ledger_id))
+        if node is not None and node.cluster == (client.store.known_cluster or client.store.cluster_id()):
+            client.store.delete(f"{nodes_path(log)}/{ledger_id}")
+
+    until_definite(forget, time.monotonic() + UPDATE_TIMEOUT_S)

@@ -606,6 +606,24 @@ def test_a_data_ledger_whose_node_goes_while_it_is_made(client: bk_core.BookKeep
     assert set(client.list_ledgers()) == before and nodes(client) == []
 
 
+def test_a_node_that_is_another_cluster_s_by_then_stays(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OWN-5: another owner was faster, and a cluster at the same log root has come to the number since."""
+    FileStore.open(client, "a").close()
+    listed = read_ledger_list(client, LOG)
+    ledger = create_data_ledger(client, LOG, listed.log_id, listed.properties, b"")
+    ledger.close()
+    path, delete_ledger = f"files/{LOG}/{ledger.ledger_id}", client.delete_ledger
+
+    def delete(*arguments: Any, **options: Any) -> None:
+        delete_ledger(*arguments, **options)
+        client.store.delete(path)
+        client.store.create(path, b'{"cluster": "another", "logId": "%s"}' % listed.log_id.encode())
+
+    monkeypatch.setattr(client, "delete_ledger", delete)
+    assert delete_data_ledger(client, LOG, listed.log_id, ledger.ledger_id, b"")
+    assert b"another" in client.store.read(path).data
+
+
 def test_a_data_ledger_of_another_log_is_not_deleted(client: bk_core.BookKeeper) -> None:
     """OWN-6: the ledger itself says so, whatever its node says."""
     store = FileStore.open(client, "a")

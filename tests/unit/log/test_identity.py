@@ -11,7 +11,7 @@ import pytest
 
 from bk_core.client.history import read_log, update_ledger_list
 from bk_core.client.identity import log_id_of_reader
-from bk_core.client.intents import Intent, create_intended, intents_of, record_intent
+from bk_core.client.intents import Intent, create_intended, forget_intent, intents_of, record_intent
 from bk_core.client.janitor import delete_log, gc_log, trim_log
 from bk_core.client.list_store import change_ledger_list, now_ms, read_ledger_list
 from bk_core.client.log_driver import LeaderWorks
@@ -36,7 +36,7 @@ from bk_core.errors import (
 )
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.log.codec import decode, encode
-from bk_core.protocol.log.effects import CheckLedger, ReadList
+from bk_core.protocol.log.effects import CheckLedger, CreateLedger, DeleteLedger, LedgerCreated, ReadList
 from bk_core.protocol.log.identity import (
     LOOKED_AT_MAX,
     Claim,
@@ -408,6 +408,54 @@ def test_a_number_that_another_cluster_has_an_intent_of_is_left_out(client: Any)
     assert handle.ledger_id != taken and list(intents_of(client, "a")) == [handle.ledger_id]
     gc_log(client, "a", min_age_s=0)
     assert client.store.children("intents/a") == [str(taken)] and client.store.read(f"intents/a/{taken}") == before
+
+
+def exchanged(client: Any, ledger_id: int) -> str:
+    """A janitor forgets our intent, and another cluster at this log root comes to its number. Returns its node."""
+    client.store.delete(f"intents/a/{ledger_id}")
+    assert record_intent(client, "a", Intent(ledger_id, "q", "elsewhere", 1, 5, cluster="another"))
+    return str(ledger_id)
+
+
+def test_an_intent_that_is_another_cluster_s_by_then_is_not_forgotten(client: Any) -> None:
+    """OWN-5: by whoever lists or deletes a ledger that a janitor has met before."""
+    log_id = create_log(client, "a", RAW).log_id
+    listed, kept = (create_intended(client, "a", RAW, log_id=log_id).ledger_id for _ in range(2))
+    foreign = exchanged(client, listed)
+    forget_intent(client, "a", listed)
+    assert client.store.children("intents/a") == [foreign, str(kept)]
+    forget_intent(client, "a", kept)
+    assert client.store.children("intents/a") == [foreign]
+
+
+def test_a_writer_forgets_no_intent_of_another_cluster(client: Any) -> None:
+    """OWN-5"""
+    create_log(client, "a", RAW)
+    works = LeaderWorks(client, "a", b"", 1.0)
+    works.answer(ReadList(1))
+    created = [works.answer(CreateLedger(number, {})) for number in (2, 3)]
+    gone, own = (one.ledger_id for one in created if isinstance(one, LedgerCreated))
+    foreign = exchanged(client, gone)
+    for ledger_id in (gone, own):
+        works.answer(DeleteLedger(4, ledger_id))
+    assert client.ledgers == {} and client.store.children("intents/a") == [foreign]
+
+
+def test_who_forgets_an_intent_again_looks_at_it_again(client: Any) -> None:
+    """OWN-5: the first answer was lost, so ours may be gone, and the node of that number another cluster's."""
+    ledger_id = create_intended(client, "a", RAW).ledger_id
+    honest, lost = client.store, []
+
+    def delete(path: str, version: int | None = None) -> None:
+        honest.delete(path, version)
+        if not lost:
+            lost.append(path)
+            assert record_intent(client, "a", Intent(ledger_id, "q", "elsewhere", 1, 5, cluster="another"))
+            raise MetadataOutcomeUnknownError("the answer was lost")
+
+    client.store = Store(honest, delete=delete)
+    forget_intent(client, "a", ledger_id)
+    assert lost and client.store.children("intents/a") == [str(ledger_id)]
 
 
 def test_an_intent_whose_first_answer_was_lost_is_ones_own(client: Any) -> None:
