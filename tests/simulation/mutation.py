@@ -43,7 +43,7 @@ NEAR = {
     "LOG-18": 254,
     "LINK-5 (growth)": 226,
     "OWN-5 (deletion)": 16,
-    "OWN-7 (list)": 65,
+    "OWN-7 (list)": 331,
     "FS-5": 38,
     "FS-9 (next)": 5,
     "FS-12 (left)": 14,
