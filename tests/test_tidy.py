@@ -306,7 +306,14 @@ def test_importing_bk_core_is_cheap() -> None:
     assert done.stdout.strip() == "[]"
 
 
+_ID = r"(?:[A-Z]{1,5}-I?\d+[a-z]?|[DRQ]\d{1,2})(?: \(\d\))?"
+_IDS = rf"{_ID}(?:(?:, | and |\.\.| \.\. ){_ID})*"
 CLIPPED = re.compile(r"(?:What|Which|Who|Whose|Whom|Whether|Where|How)\b")
+ID_FIRST = re.compile(rf"{_IDS}(?:[.:] |\.?$)")
+OTHERS_WORK_HERE = (  # ids stand first there still
+    "bk_core/client/client.py", "bk_core/client/files/", "bk_core/client/list_store.py", "bk_core/client/log_driver.py",
+    "bk_core/protocol/files/",
+)  # fmt: skip
 
 
 def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -326,3 +333,27 @@ def test_docstrings_begin_with_their_subject() -> None:
         if CLIPPED.match(text)
     ]
     assert not found, "say what it is or does, with a subject:\n" + "\n".join(found)
+
+
+def test_docstrings_begin_with_words_and_end_with_rules() -> None:
+    """ "Ask all bookies (RC-4)." tells a stranger what happens; "RC-4: all of them." does not."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
+        for package in ("bk_core", "bk_spark")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if not str(path.relative_to(ROOT)).startswith(OTHERS_WORK_HERE)
+        for line, text in _texts(ast.parse(path.read_text()))
+        if ID_FIRST.match(text.split("\n\n")[0])
+    ]
+    assert not found, "say what it is or does first, and the rule's id last:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["Whether it is.", "What a bookie says.", "How it asks."])
+def test_clipped_docstrings_are_seen(text: str) -> None:
+    assert CLIPPED.match(text)
+
+
+@pytest.mark.parametrize("text", ["RC-5.", "EC-4..EC-16, META-11.", "LOG-1 (2), LOG-2: the last two.", "R37: none.", "OWN-10"])
+def test_ids_in_front_are_seen(text: str) -> None:
+    assert ID_FIRST.match(text)
+    assert not ID_FIRST.match(f"Stop ({text})")

@@ -52,7 +52,7 @@ def _size(count: int) -> str:
 
 
 def _access(password: str, digest: str | None) -> dict[str, Any]:
-    """META-15: what replication uses for ledgers whose metadata stores none."""
+    """Return the password and digest type for ledgers whose metadata stores none (META-15)."""
     return {"password": password.encode() or None, "digest_type": digest}
 
 

@@ -191,7 +191,7 @@ class MemoryStore:
         self.cluster_id()
 
     def _check_unchanged(self) -> None:
-        """OWN-10"""
+        """Check that the cluster is the same (OWN-10)."""
         if self._cluster is not None:
             self.cluster_id()
 

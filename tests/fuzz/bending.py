@@ -37,7 +37,7 @@ class Bender:
     _held: deque[tuple[int, bytes]] = field(default_factory=deque)
 
     def frame(self, payload: bytes) -> bytes:
-        """What goes to the client instead of the frame of ``payload``; also what was held back and is due now."""
+        """Return the bytes that go to the client instead of the frame of ``payload``, and those that were held back and are due now."""
         out = framed(payload)
         if self.rng.random() < self.rate:
             name = self.rng.choice(sorted(_BENDS))

@@ -151,7 +151,7 @@ def _put(data: bytearray, at: int, form: str, rng: random.Random) -> None:
 
 
 def play(base: Base, entry: bytes) -> bool:
-    """Whether it was refused. Wrong."""
+    """Return True if it was refused. Raises Wrong."""
     refused = _read(base, entry, base.schema)
     for name in base.schema.names:  # some columns are decoded another way
         _read(base, entry, pa.schema([base.schema.field(name)]))

@@ -200,7 +200,7 @@ def _within(seconds: float, what: str, condition: Callable[[], bool]) -> None:
 
 
 class _Listener:
-    """Who waits for adds: any ids may come, since the answers of v2 name nothing else."""
+    """Waits for adds. Any ids may come, because the answers of v2 name nothing else."""
 
     needs_connection = False
 
@@ -414,7 +414,7 @@ def _tails(world: World, rng: random.Random, client: BookKeeper, bent: list[str]
 
 
 def _writes(world: World, rng: random.Random, client: BookKeeper, bent: list[str]) -> None:
-    """What is acknowledged with an ack quorum of two stands on an honest bookie, if there is but one that is not."""
+    """Check that an entry acknowledged with an ack quorum of two is on an honest bookie, if only one is not."""
     acknowledged: list[int] = []
     made = _timed(lambda: client.create_ledger(password=PASSWORD, digest_type=rng.choice(("CRC32C", "MAC", "CRC32"))))
     if isinstance(made, BkError):

@@ -127,7 +127,7 @@ def bent(rng: random.Random, text: str) -> str:
 
 
 def play(rng: random.Random) -> bool:
-    """Whether it was refused. Wrong."""
+    """Return True if it was refused. Raises Wrong."""
     name, text, read = rng.choice(TARGETS)
     changed = bent(rng, text)
     try:

@@ -164,7 +164,7 @@ class SimBookie:
         self._sync(delay, lambda: self._reply(tag, response))
 
     def _sync(self, after_ns: int, then: Callable[[], None]) -> None:
-        """What was applied until now is durable after a while; nothing of that if the bookie crashes before."""
+        """Make everything applied until now durable after a while, or nothing of it if the bookie crashes before."""
         life, position = self.life, self.storage.position
 
         def sync() -> None:

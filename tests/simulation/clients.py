@@ -219,7 +219,7 @@ class Client:
         self.world.at(self.world.delay(), lambda: self.feed(BookieLost(bookie)))
 
     def decides(self, message: Request) -> bool:
-        """Whether a denial of this read may end the ledger (I-12)."""
+        """Return True if a denial of this read may end the ledger (I-12)."""
         return False
 
     def lost(self, bookie: str) -> None:

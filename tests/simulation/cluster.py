@@ -94,7 +94,7 @@ class Cluster:
     # --- registry --------------------------------------------------------------------------------------------------
 
     def writable(self) -> list[str]:
-        """What placement sees. The registry learns of crashes late, or in a short run never."""
+        """Return the bookies that placement sees. The registry learns of crashes late, or in a short run never."""
         return [n for n, b in self.bookies.items() if not b.read_only and (b.up or not self.registry_knows)]
 
     def bookie_down(self, bookie: SimBookie) -> None:

@@ -114,7 +114,7 @@ def fails_alone(self: LogKeeping, pending: Pending, event: RecordsAppended) -> N
 
 
 def ends_what_was_first(self: LogKeeping, error: Exception) -> None:
-    """What was asked for behind it is not told."""
+    """Do not tell the outcome of later requests."""
     self.state = FileState.FAILED
     self.error = error
     first = self._pending.popleft()

@@ -27,7 +27,7 @@ _PATHS = ("/a", "/b", "/d", "/d/a", "/d/b", "/d/e", "/d/e/a", "/f", "/f/a", "/f/
 
 @dataclass(frozen=True, slots=True)
 class FilesOptions:
-    """What a seed decides. Shares are of calls, requests or effects."""
+    """The decisions of a seed. Shares are of calls, requests or effects."""
 
     storm_ms: int
     paths: int

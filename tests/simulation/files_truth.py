@@ -101,7 +101,7 @@ Told = Any  # the path whose status a call gives back, another value, or the cla
 
 
 def apply(state: State, operation: Operation) -> tuple[State, Told]:
-    """What comes of one call, and the state behind it: the same one if nothing changes."""
+    """Return the outcome of one call and the state behind it, which is the same one if nothing changes."""
     return _KINDS[operation.kind](state, operation)
 
 

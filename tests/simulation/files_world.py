@@ -113,7 +113,7 @@ class FilesLog:
         return True
 
     def boundaries(self) -> list[int]:
-        """Where segments that are left begin."""
+        """Return the starts of the segments that are left."""
         return sorted(set(self.starts[self.first_segment :]))
 
     def possible_states(self) -> Sequence[State]:

@@ -23,7 +23,7 @@ STORE_GIVES_UP_NS = 10_000_000_000
 
 
 class SimStore:
-    """What is registered where. During an outage nobody is answered."""
+    """The registrations of bookies. During an outage nobody gets an answer."""
 
     def __init__(self, network: Network) -> None:
         self.world = network.world

@@ -53,7 +53,7 @@ _IDS = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """What a seed draws. Probabilities are per half second of storm and host."""
+    """The choices of a seed. Probabilities are per half second of storm and host."""
 
     hosts: int = 3
     sessions: int = 1

@@ -1,4 +1,4 @@
-"""Who keeps a simulated log small: trims, janitors, and the sealing of its history. Each performs what its production machine asks for."""
+"""Keeps a simulated log small: trims, janitors, and the sealing of its history. Each performs what its production machine asks for."""
 
 from __future__ import annotations
 

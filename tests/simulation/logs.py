@@ -42,7 +42,7 @@ LEADER_OPTIONS = LeaderOptions(rounds_max=50, backoff_ns=20 * MS, backoff_max_ns
 
 
 class LogTruth:
-    """What really happened to the log: every version of its list, who created which ledger, which were truncated.
+    """The true events of the log: every version of its list, the creator of each ledger, and the ledgers that were truncated.
 
     ``history``: the data ledgers of each version, those of chunks included. ``chunks``: the history ledgers that exist.
     """
@@ -180,11 +180,11 @@ class LogClient(Client):
                 raise AssertionError(effect)
 
     def leads(self) -> bool:
-        """What the election says."""
+        """Return the answer of the election."""
         return True
 
     def host_ms(self) -> int:
-        """What the clock of its host shows."""
+        """Return the time on the clock of its host."""
         return self.store.clock_ms() + self.log.hosts_ms.get(self.name, 0)
 
     def now_ms(self) -> int:

@@ -1,4 +1,5 @@
-"""Which rule is broken by which mutation: ``python -m tests.simulation.mutated [rule ...]`` prints the list, rules without one as well."""
+"""Lists which rule is broken by which mutation: ``python -m tests.simulation.mutated [rule ...]`` prints the list, rules without one as
+well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mutation is, and how it is put in force. The table is in mutations.py."""
+"""Defines a mutation and puts it in force. The table is in mutations.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seed decides before anything happens: weather, quorums, options of the machines, limits, and who takes part (papers.md 9)."""
+"""The decisions of a seed before anything happens: weather, quorums, options of the machines, limits, and who takes part (papers.md 9)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def draw(seed: int, forced: dict[str, Any] | None = None) -> SwarmOptions:
 
 
 def _with_rarities(drawn: SwarmOptions, seed: int) -> SwarmOptions:
-    """What few seeds have, out of chance of its own: all others stay what they were. Deferred sync excludes guaranteed write quorum."""
+    """Add what few seeds have, from a separate source of chance, so that all other seeds stay as they were. Deferred sync excludes
+    guaranteed write quorum."""
     rare = random.Random(f"rarities of {seed}")
     chances = [rare.random() for _ in range(7)]
     writer, domains = drawn.writer, 0
@@ -147,7 +148,7 @@ def domains_for(quorums: tuple[int, int, int]) -> int:
 
 
 def election_lost(seed: int) -> float:
-    """How often leaders of a log hear that another one was elected."""
+    """Return how often leaders of a log hear that another one was elected."""
     return 0.7 if random.Random(f"election of {seed}").random() < 0.5 else 0.0
 
 

@@ -55,7 +55,7 @@ _ENSEMBLE = (Fragment(0, ("b1", "b2", "b3")),)
 
 @dataclass(frozen=True, slots=True)
 class OwnerOptions:
-    """What a seed decides. ``fate``: of the cluster at the first root."""
+    """The decisions of a seed. ``fate`` is that of the cluster at the first root."""
 
     two_roots: bool
     shared: bool  # everybody names the old place, which clusters shared

@@ -1,4 +1,4 @@
-"""What a mutation forces upon the swarm, so that the broken rule matters (see ``options.override``)."""
+"""The conditions that a mutation forces upon the swarm, so that the broken rule matters (see ``options.override``)."""
 
 from __future__ import annotations
 

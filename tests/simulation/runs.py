@@ -1,4 +1,4 @@
-"""Which kind of run a seed is."""
+"""Tells which kind of run a seed is."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class Scenario:
     # --- bookies and clients -----------------------------------------------------------------------------------------
 
     def crash(self, bookie: str) -> None:
-        """What was not synced is gone; its clients hear BookieLost after 1 ms (``partition`` first if they should not)."""
+        """Lose everything that was not synced; its clients hear BookieLost after 1 ms (``partition`` first if they should not)."""
         self.cluster.bookies[bookie].crash()
         self.cluster.checker.check()
 
@@ -304,11 +304,11 @@ class Scenario:
         return record.last_add_confirmed if record is not None else -1
 
     def writes(self, client: Client) -> int:
-        """How many versions of the metadata this client wrote."""
+        """Return how many versions of the metadata this client wrote."""
         return sum(1 for v in self.ledger.history if v.by == client.name)
 
     def arrived(self, kind: str, source: str, to: str, entry: int | None = None) -> int:
-        """How many such messages have reached ``to`` so far."""
+        """Return how many such messages have reached ``to`` so far."""
         what = "" if entry is None else f" e{entry}"
         text = f"{source} -> {to}: {kind} of ledger {self.ledger.ledger_id}{what}"
         lines = (line.split(maxsplit=1)[1] for line in self.world.lines)

@@ -39,7 +39,7 @@ class SimStore:
         self._watches: dict[int, list[Callable[[LedgerMetadata, int], None]]] = {}
 
     def clock_ms(self) -> int:
-        """What nodes are stamped with (JAN-1)."""
+        """Return the time with which nodes are stamped (JAN-1)."""
         return self.world.now // MS + self.ahead_ms
 
     # --- transport -------------------------------------------------------------------------------------------------

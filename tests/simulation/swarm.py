@@ -355,7 +355,7 @@ class Run:
             pass
 
     def _linger(self) -> None:
-        """What still travels arrives, and must not matter."""
+        """Let the messages that still travel arrive; they must not matter."""
         deadline, world, step = self.world.now + LINGER_MS * MS, self.world, self.cluster.step
         while (due := world.next_at()) is not None and due <= deadline:
             step()

@@ -1,4 +1,4 @@
-"""What really happened to one ledger: the simulator's memory, out of reach of the machines (replication-protocol.md 13.1).
+"""The true events of one ledger: the simulator's memory, out of reach of the machines (replication-protocol.md 13.1).
 
 Sets of bookies are ints, bit i for bookie i, so that every invariant is a mask and a count.
 """

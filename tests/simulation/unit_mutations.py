@@ -500,7 +500,7 @@ def run(tests: list[str], number: int | None) -> tuple[bool, bool, str]:
 
 
 def hunt_all(rules: list[str]) -> int:
-    """How many were not caught. Prints a line for each."""
+    """Return how many mutations were not caught, and print a line for each."""
     missed = 0
     chosen = [(number, one) for number, one in enumerate(UNIT_MUTATIONS) if not rules or any(one.rule.startswith(rule) for rule in rules)]
     tests = list(dict.fromkeys(one.test for _, one in chosen))

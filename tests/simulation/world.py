@@ -20,7 +20,7 @@ STORE = "md"  # the metadata store's name on the network
 
 @dataclass(slots=True)
 class Weather:
-    """What the network, the disks and the clocks do to us. All zero is a calm day; probabilities are per message or per timer."""
+    """The faults of the network, the disks and the clocks. All zero is a calm day; probabilities are per message or per timer."""
 
     loss: float = 0.0
     duplication: float = 0.0

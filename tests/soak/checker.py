@@ -70,7 +70,7 @@ class LedgerView:
 
     @property
     def last(self) -> int | None:
-        """Where the ledger ends, once that is decided."""
+        """The end of the ledger, once that is decided."""
         return int(self.final.value["last"]) if self.final else None
 
     @property

@@ -1,8 +1,8 @@
-"""What goes wrong, when, and to whom: drawn from a seed, recorded like everything else.
+"""Draws from a seed which faults happen, when, and to whom; they are recorded like everything else.
 
-Two lanes run beside each other. One harms processes and sessions, one harms single links. Each lane first does each of its kinds once, in
-a random order, and then whatever chance says. A fault is always healed before its lane begins the next one, so at most one bookie is away
-at a time, while any link may be bad as well. Choices repeat with the seed; the moments at which they hit do not.
+Two lanes run beside each other. One harms processes and sessions, one harms single links. Each lane first does each of its kinds once, in a
+random order, and then whatever chance says. A fault is always healed before its lane begins the next one, so at most one bookie is away at
+a time, while any link may be bad as well. Choices repeat with the seed; the moments at which they hit do not.
 """
 
 from __future__ import annotations

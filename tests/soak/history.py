@@ -46,7 +46,7 @@ DIGEST_BYTES = 8
 
 
 def digest(payload: bytes) -> bytes:
-    """What stands for a payload in a history; Duel.java makes the same."""
+    """Return what stands for a payload in a history; Duel.java makes the same."""
     return hashlib.sha256(payload).digest()[:DIGEST_BYTES]
 
 

@@ -65,7 +65,7 @@ class Plan:
 
 @dataclass
 class Report:
-    """What a run did. ``failures``: violations and whatever kept the run from being one."""
+    """The result of a run. ``failures`` are violations, and anything that kept the run from being one."""
 
     plan: Plan
     operations: Counter[tuple[str, str]] = field(default_factory=Counter)

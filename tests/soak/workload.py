@@ -1,4 +1,4 @@
-"""Who does what while things break: writers, readers, recoverers, log leaders. Every operation goes through the recorder."""
+"""The work that goes on while things break: writers, readers, recoverers, log leaders. Every operation goes through the recorder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def payload(ledger_id: int, entry_id: int) -> bytes:
 
 @dataclass(slots=True)
 class Seen:
-    """What everybody may know of a ledger. ``left``: its writer is gone and did not close it."""
+    """The common knowledge about a ledger. ``left`` is True if its writer is gone and did not close it."""
 
     ledger_id: int
     writer: str
@@ -148,7 +148,7 @@ class Author(Actor):
         return handle
 
     def write(self, handle: WriteHandle) -> bool:
-        """Whether everything was acknowledged. Returns when nothing is in flight any more."""
+        """Return True if everything was acknowledged. Returns when nothing is in flight any more."""
         futures: list[Future[int]] = []
         following, total = 0, self.rng.randint(1, self.entries_max)
         try:
@@ -262,7 +262,7 @@ class Tailer(Reader):
         return None
 
     def _tail(self, handle: ReadHandle, name: str) -> None:
-        """What comes by itself is read too, from the moment at which it was asked for."""
+        """Read what comes by itself too, from the moment at which it was asked for."""
         runs = handle.tail(0, timeout_s=2.0)
         while not self.stop.is_set():
             op = self.recorder.begin(self.name, "tail", handle.ledger_id, handle=name)
@@ -368,7 +368,7 @@ class LogFollower(Actor):
 
 
 def read_log_recorded(actor: Actor, reader: LogReader, name: str, kind: str = "log_read") -> bool:
-    """What was delivered before an error counts too; the reader goes on behind it. False if it cannot."""
+    """Read a log and go on behind an error. What was delivered before the error counts too. Return False if it cannot go on."""
     op = actor.recorder.begin(actor.name, kind, log=LOG, reader=name)
     runs: list[tuple[int, int, int, bytes]] = []
     problem = ""

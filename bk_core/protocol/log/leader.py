@@ -57,7 +57,8 @@ APPLICATION = b"bk_core"
 
 
 class LogLeader(LogMachine):
-    """One leader of the log ``name``; a run is never restarted, a new attempt is a new machine. ``random`` gives 0.0 <= x < 1.0 (SM-4)."""
+    """One leader of the log ``name``. A run is never restarted; a new attempt is a new machine. ``random`` returns 0.0 <= x <
+    1.0 (SM-4)."""
 
     state = Transitions(
         LeaderState.IDLE,
@@ -98,8 +99,8 @@ class LogLeader(LogMachine):
     def open(self, token: Any, now_ns: int) -> list[LogEffect]:
         """Take the log over (LOG-1); completes with the id of the new ledger.
 
-        Fails with LogTakenOverError (others won, or the election is lost), LogDataLossError (LOG-5), NoSuchLogError, or what a ledger
-        operation was refused with.
+        Fails with LogTakenOverError (others won, or the election is lost), LogDataLossError (LOG-5), NoSuchLogError, or the error with
+        which a ledger operation was refused.
         """
         assert self.state is LeaderState.IDLE, "a leader is opened once"
         self.state = LeaderState.TAKING_OVER
@@ -120,7 +121,8 @@ class LogLeader(LogMachine):
         return self._finish_step()
 
     def roll(self, token: Any, now_ns: int) -> list[LogEffect]:
-        """Go on in a new ledger (LOG-6); completes with its id once the old one is CLOSED. LogError while the last roll is unfinished."""
+        """Go on in a new ledger (LOG-6); completes with its id once the old one is CLOSED. Raises LogError while the last roll is
+        unfinished."""
         if self.state is not LeaderState.SERVING or self._close_tokens or not self._may_roll():
             self._effects.append(Fail(token, self._refusal("roll")))
         else:
@@ -137,9 +139,10 @@ class LogLeader(LogMachine):
         return self._finish_step()
 
     def abandon(self, error: Exception, now_ns: int) -> list[LogEffect]:
-        """Give up: every call fails with ``error``, and nothing more is asked for. Does nothing once the leader has stopped.
+        """Give up: every call fails with ``error``, and nothing more is asked for. It has no effect once the leader has stopped.
 
-        The ledgers stay as they are. One that is made but perhaps not listed stays too: an attempt to list it may yet be applied (META-13).
+        The ledgers stay as they are. One that is made but perhaps not listed stays too, because an attempt to list it may yet be applied
+        (META-13).
         """
         if self.state in (LeaderState.TAKING_OVER, LeaderState.SERVING):
             self._fail(error, "")
@@ -153,7 +156,7 @@ class LogLeader(LogMachine):
     # --- taking over -----------------------------------------------------------------------------------------------
 
     def _start_round(self) -> None:
-        """LOG-1 (1)."""
+        """Begin a round by reading the list (LOG-1 (1))."""
         self._rounds += 1
         self._ask(ReadList, self._on_list)
 
@@ -165,7 +168,8 @@ class LogLeader(LogMachine):
         self._recover_next()
 
     def _ledgers_to_recover(self, ledgers: tuple[int, ...]) -> tuple[int, ...]:
-        """LOG-1 (2), LOG-2: the last two, penultimate first: a roll lists the next ledger before it closes the one in use."""
+        """Return the last two ledgers, penultimate first, because a roll lists the next ledger before it closes the one in use (LOG-1 (2),
+        LOG-2)."""
         return ledgers[-2:]
 
     def _recover_next(self) -> None:
@@ -182,13 +186,14 @@ class LogLeader(LogMachine):
                 self._recover_next()
             case Outcome.NO_SUCH_LEDGER:
                 self._ask(ReadList, self._on_list_without_ledger)
-            case Outcome.UNKNOWN:  # LOG-3: stay here; nothing is appended past a ledger whose end nobody knows
+            case Outcome.UNKNOWN:  # LOG-3: stay here, because nothing is appended past a ledger whose end nobody knows
                 self._after("recover", self._options.retry_ns, self._recover_next)
             case _:
                 self._fail(event.error, f"ledger {self._to_recover[0]} cannot be recovered")
 
     def _on_list_without_ledger(self, event: ListRead) -> None:
-        """LOG-5: deleted under our feet. Unlisted by now: a truncation, nothing to recover any more (LOG-14); start over."""
+        """Handle a ledger that was deleted during the take-over (LOG-5). If it is unlisted by now, a trim removed it and there is nothing
+        to recover any more (LOG-14); start over."""
         if not self._list_is_there(event, self._on_list_without_ledger):
             return
         missing = self._to_recover[0]
@@ -207,7 +212,7 @@ class LogLeader(LogMachine):
         return missing in ledgers[-2:] and not self._options.missing_penultimate_is_closed
 
     def _start_over(self) -> None:
-        """LOG-4: randomised back-off and a look at the election between rounds."""
+        """Start the next round after a randomised back-off and a look at the election (LOG-4)."""
         if self._rounds >= self._options.rounds_max:
             self._abdicate(f"other leaders won {self._rounds} rounds in a row")
             return
@@ -222,14 +227,14 @@ class LogLeader(LogMachine):
             self._abdicate("the election was lost")
 
     def _serve(self) -> None:
-        """LOG-1 (5): the compare-and-set is definitely OK."""
+        """Begin to serve, because the compare-and-set is definitely OK (LOG-1 (5))."""
         self.state = LeaderState.SERVING
         self._complete(self._open_tokens, self.current)
 
     # --- a new ledger on the list: the end of a round, and of a roll --------------------------------------------------
 
     def _create(self) -> None:
-        """LOG-1 (3), LOG-6 (1). The tags tell a janitor whose it was if it never gets listed (LOG-9)."""
+        """Create the next ledger (LOG-1 (3), LOG-6 (1)). Its tags tell a janitor its writer if it never gets listed (LOG-9)."""
         tags = {"application": APPLICATION, "log": self.name.encode(), "epoch": b"%d" % self.version}
         self._ask(lambda request: CreateLedger(request, tags), self._on_created)
 
@@ -246,7 +251,8 @@ class LogLeader(LogMachine):
                 self._cannot_list(event.error, "no ledger could be created")
 
     def _write_list(self) -> None:
-        """LOG-1 (5), LOG-6 (3). Called again after an unknown outcome, it makes the identical request (META-12)."""
+        """Write the list with the next ledger (LOG-1 (5), LOG-6 (3)). After an unknown outcome this makes the identical request again
+        (META-12)."""
         assert self.following is not None
         ledgers, version = (*self.ledgers, self.following), self.version
         self._ask(lambda request: WriteList(request, ledgers, version), self._on_list_written)
@@ -272,7 +278,7 @@ class LogLeader(LogMachine):
                 self._cannot_list(event.error, "the ledger list cannot be changed")
 
     def _cannot_list(self, error: Exception | None, what: str) -> None:
-        """Nothing has changed. A roll that was merely wished for is given up; without a ledger to write to, the leader is."""
+        """Give the roll up, because nothing has changed. A leader without a ledger to write to stops."""
         if self.state is LeaderState.SERVING and self.health is not Health.ENDED:
             self.rolling = Roll.NONE
             failed = [Fail(token, error or BkError(f"log {self.name!r}: {what}")) for token in self._roll_tokens]
@@ -304,17 +310,19 @@ class LogLeader(LogMachine):
                 self._start_over()
 
     def _is_never_listed(self, ledgers: tuple[int, ...]) -> bool:
-        """LOG-9: an attempt whose answer was lost may have listed our ledger, with others behind it, and those that are in the tail of the
-        list now may have pushed it into the history since. It stays then; a janitor, who looks there, finds it by its intent."""
+        """Return True if our ledger is certainly not listed. An attempt whose answer was lost may have listed it, with others behind it,
+        and those that are in the tail of the list now may have pushed it into the history since. It stays then, and a janitor, who looks
+        there, finds it by its intent (LOG-9)."""
         return self.following not in ledgers and not self._perhaps_listed
 
     def _was_condemned(self, event: ListRead) -> bool:
         return self.following in event.condemned
 
     def _check_following(self) -> None:
-        """LOG-18: condemning changes the list, so a ledger that exists after this list was read stays until the compare-and-set with it.
+        """Check that the following ledger exists. Condemning changes the list, so a ledger that exists after this list was read stays until
+        the compare-and-set with it (LOG-18).
 
-        The first attempt needs no look: its list was read before the ledger was made.
+        The first attempt needs no check, because its list was read before the ledger was made.
         """
         assert self.following is not None
         ledger_id = self.following
@@ -333,13 +341,14 @@ class LogLeader(LogMachine):
                 self._cannot_list(event.error, "the next ledger cannot be looked at")
 
     def _following_is_gone(self) -> None:
-        """A janitor took the ledger before it was listed, as it takes any that nothing lists: nobody wrote to it (LOG-9). Make another."""
+        """Make another ledger. A janitor took this one before it was listed, as it takes any that nothing lists; nobody wrote to it
+        (LOG-9)."""
         self._discard_following()
         self.rolling = Roll.CREATING
         self._create()
 
     def _is_ours(self, ledgers: tuple[int, ...]) -> bool:
-        """LOG-3: an attempt of unknown outcome was applied if our ledger is the last element."""
+        """Return True if our ledger is the last element: then an attempt of unknown outcome was applied (LOG-3)."""
         return ledgers[-1:] == (self.following,)
 
     def _listed(self, ledgers: tuple[int, ...], version: int) -> None:
@@ -352,7 +361,8 @@ class LogLeader(LogMachine):
             self._serve()
 
     def _discard_following(self) -> None:
-        """Best effort: nobody waits for the answer, and what stays is an orphan (LOG-9). Never listed, so nobody wrote to it (LOG-12)."""
+        """Delete the following ledger as far as possible. Nobody waits for the answer, and a ledger that stays is an orphan (LOG-9). It was
+        never listed, so nobody wrote to it (LOG-12)."""
         assert self.following is not None
         self._effects.append(DeleteLedger(-1, self.following))
         self.following = None
@@ -391,18 +401,19 @@ class LogLeader(LogMachine):
             self._complete(self._close_tokens, None)
 
     def _admits(self) -> bool:
-        """LOG-6: until the following ledger is listed, entries go to the current one; then they wait until it is closed."""
+        """Return True if entries go to the current ledger, which they do until the following one is listed; then they wait until it is
+        closed (LOG-6)."""
         return self.health is Health.HEALTHY and self.rolling is not Roll.DRAINING
 
     def _may_finish(self) -> bool:
         return bool(self._close_tokens) and not self._queue and self.rolling is Roll.NONE
 
     def _old_is_settled(self) -> bool:
-        """LOG-6 (4), LOG-8: the current ledger is CLOSED and every entry sent to it has found its place."""
+        """Return True if the current ledger is CLOSED and every entry sent to it has found its place (LOG-6 (4), LOG-8)."""
         return self.health is Health.ENDED
 
     def _switch(self) -> None:
-        """LOG-6 (5): the next entry goes to the following ledger, which is listed."""
+        """Go on with the following ledger, which is listed (LOG-6 (5))."""
         self.current, self.following = self.following, None
         self.health, self.rolling = Health.HEALTHY, Roll.NONE
         self._next_entry_id = 0
@@ -422,10 +433,10 @@ class LogLeader(LogMachine):
                 while self._outstanding and self._outstanding[0].acked:
                     self._finish_run(self._outstanding.popleft())
             case _ if self.health is not Health.HEALTHY:
-                return  # our own recovery fences our own writer; its result tells about this entry
+                return  # our own recovery fences our own writer, and its result tells about this entry
             case Outcome.CONFLICT:
                 self._abdicate(f"ledger {self.current} was fenced or closed by another leader")
-            case _:  # LOG-8: learn its end first, then decide what to write again
+            case _:  # LOG-8: its end must be known before it is decided what to write again
                 self._recover_current()
 
     def _finish_run(self, run: Run) -> None:
@@ -436,7 +447,7 @@ class LogLeader(LogMachine):
     # --- rolling ---------------------------------------------------------------------------------------------------
 
     def _may_roll(self) -> bool:
-        """LOG-7: a take-over fences two ledgers, so no third may be writable."""
+        """Return True if a roll may begin. A take-over fences two ledgers, so no third may be writable (LOG-7)."""
         return self.rolling is Roll.NONE and self._unclosed <= {self.current}
 
     def _start_roll(self) -> None:
@@ -480,12 +491,13 @@ class LogLeader(LogMachine):
                 self._fail(event.error, f"ledger {self.current} cannot be recovered")
 
     def _lost_current(self) -> None:
-        """LOG-5, LOG-12: a ledger in use must not be deleted."""
+        """Stop, because the ledger in use was deleted, which must not happen (LOG-5, LOG-12)."""
         message = f"ledger {self.current} of log {self.name!r} was deleted while it was written"
         self._fail(LogDataLossError(message, log=self.name, ledger=self.current), "")
 
     def _ended(self, last_entry_id: int) -> None:
-        """The current ledger is CLOSED. What lies above its end is not in the log: it goes first into the next ledger, in order."""
+        """Take the end of the current ledger, which is CLOSED. Entries above its end are not in the log and are written first into the next
+        ledger, in order."""
         assert self.current is not None
         self.health = Health.ENDED
         self._unclosed.discard(self.current)
@@ -508,14 +520,14 @@ class LogLeader(LogMachine):
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def _abdicate(self, why: str) -> None:
-        """LOG-6, LOG-8: stop writing everywhere."""
+        """Stop writing everywhere, because another leader has the log (LOG-6, LOG-8)."""
         self._stop(LeaderState.ABDICATED, LogTakenOverError(f"log {self.name!r}: {why}", log=self.name))
 
     def _fail(self, error: Exception | None, what: str) -> None:
         self._stop(LeaderState.FAILED, error or BkError(f"log {self.name!r}: {what}"))
 
     def _stop(self, state: LeaderState, error: Exception) -> None:
-        """Every call fails, in order. A ledger that is being created meanwhile is deleted when it is there: nothing will list it."""
+        """Fail every call, in order. A ledger that is being created meanwhile is deleted when it is there, because nothing will list it."""
         self.state, self.error = state, error
         self._timers.clear()
         creating = [request for request, then in self._waiting.items() if then == self._on_created]

@@ -1,4 +1,4 @@
-"""The states of a leader of a log (leader.py), its options, and what it gives back."""
+"""The states of a leader of a log (leader.py), its options, and its results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LeaderOptions:
-    """``rounds_max``: rounds of one take-over before it gives up. ``missing_penultimate_is_closed``: LOG-5's explicit configuration."""
+    """``rounds_max`` is the number of rounds of one take-over before it gives up. ``missing_penultimate_is_closed`` is LOG-5's explicit
+    configuration."""
 
     rounds_max: int = 8
     backoff_ns: int = 50_000_000
@@ -38,7 +39,7 @@ class LeaderState(Enum):
 
 
 class Health(Enum):
-    """Of the current ledger; see the top of this file."""
+    """The condition of the current ledger; leader.py has the drawing."""
 
     HEALTHY = auto()
     CLOSING = auto()
@@ -55,7 +56,7 @@ class Roll(Enum):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Payloads of one append that are not yet known to be in the log, and where those are that were in an earlier ledger."""
+    """The payloads of one append that are not yet known to be in the log, and the places of those that are in an earlier ledger."""
 
     token: Any
     payloads: Sequence[Any]

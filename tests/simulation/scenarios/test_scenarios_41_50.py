@@ -62,7 +62,7 @@ class Follower(Client):
 
 
 def _times(s: Scenario, what: str) -> int:
-    """How often a line of the story has ``what``."""
+    """Return how often a line of the story has ``what``."""
     return sum(what in line for line in s.world.lines)
 
 

@@ -284,7 +284,7 @@ def test_b5_b6_the_storage_is_what_a_plain_one_would_be(tmp_path_factory: pytest
 
 
 def killed(storage: LmdbBookieStorage, directory: Path, after: Path) -> Condition:
-    """What a process that is killed now leaves behind: the journal is copied last, as it is what is ahead."""
+    """Return what a process that is killed now would leave behind: the journal is copied last, because it is ahead of the database."""
     for name in ("data.mdb", *NAMES):
         shutil.copy(directory / name, after / name)
     storage.close()

@@ -185,7 +185,7 @@ def test_who_follows_a_live_segment_learns_that_the_log_is_gone(client: bk_core.
 
 @dataclass
 class Traffic:
-    """What a client asks for. ``polling`` is set when a bookie has been asked to answer once there is more (LC-5)."""
+    """The requests of a client. ``polling`` is set when a bookie has been asked to answer once there is more (LC-5)."""
 
     lists: int = 0
     opens: int = 0

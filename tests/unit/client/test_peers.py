@@ -76,7 +76,7 @@ def client(server: Server) -> Iterator[bk_core.BookKeeper]:
 
 
 def ask(bk: bk_core.BookKeeper, server: Server, kind: str, message: Request) -> Status:
-    """What comes of one request on a connection of that kind."""
+    """Return the outcome of one request on a connection of that kind."""
     came: queue.SimpleQueue[Status] = queue.SimpleQueue()
     session = bk._session
     bookie = f"127.0.0.1:{server.port}"

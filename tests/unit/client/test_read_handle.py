@@ -58,7 +58,7 @@ class Cluster:
         patch.setattr(self.client.store, "watch_ledger", watch_ledger)
 
     def rewrite(self, ledger_id: int, change: Callable[[LedgerMetadata], LedgerMetadata]) -> None:
-        """What another client does to the metadata."""
+        """Change the metadata as another client would."""
         found = self.store.read_ledger(ledger_id)
         self.store.write_ledger(ledger_id, metadata_codec.encode(change(metadata_codec.decode(found.data))), found.version)
 

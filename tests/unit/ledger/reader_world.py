@@ -69,7 +69,7 @@ def nothing_confirmed() -> ReadResponse:
 
 
 def nothing_new(max_lac: int | None = None) -> ReadResponse:
-    """What a long poll that brought nothing, or no entry, is answered with."""
+    """Return the answer to a long poll that brought nothing, or no entry."""
     return ReadResponse(0, Status.OK, LEDGER, -1, None, max_lac)
 
 

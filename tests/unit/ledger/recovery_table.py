@@ -183,7 +183,7 @@ class Table:
             self.messages.pop().deliver()
 
     def holders(self, entry_id: int) -> str:
-        """Who has the entry, of the bookies that the metadata names for it."""
+        """Return those of the bookies that the metadata names for the entry which have it."""
         metadata = self.metadata
         ensemble = metadata.fragment_of(entry_id).ensemble
         size, quorum = metadata.ensemble_size, metadata.write_quorum_size

@@ -44,7 +44,7 @@ MACHINES = {
 
 
 def _outside(frame: FrameType, event: str, called: Any) -> str | None:
-    """What a function of the protocol reaches for directly, if that lies outside. Dice handed in with a seed are inputs (SM-4)."""
+    """Return the name outside the protocol that a function reaches for directly, or None. Dice handed in with a seed are inputs (SM-4)."""
     if event == "c_call":
         if isinstance(getattr(called, "__self__", None), random.Random) and called.__self__ is not DICE_OF_THE_PROCESS:
             return None

@@ -69,7 +69,7 @@ class ReadHandle:
         return self._ledger.state is LedgerState.CLOSED
 
     def wait_for(self, entry_id: int, timeout_s: float) -> bool:
-        """What is there is there at once; nobody writes while somebody waits."""
+        """Return True if the value is there at once, because nobody writes while somebody waits."""
         return entry_id < len(self._ledger.entries)
 
     def read_last_add_confirmed(self) -> int:

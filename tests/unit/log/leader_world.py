@@ -143,7 +143,7 @@ class World:
         self.perform(name, getattr(self.machines[name], what)(f"{what} {name}", self.time))
 
     def crash(self, name: str) -> None:
-        """What it has sent travels on; nothing reaches it any more."""
+        """Crash: what it has sent travels on, and nothing reaches it any more."""
         del self.machines[name]
         self.timers = {key: None for key in self.timers if key[0] != name}
 

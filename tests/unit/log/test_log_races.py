@@ -65,7 +65,7 @@ def until(done: threading.Event, seed: int, action: Callable[[random.Random], ob
 
 
 def check_listed(client: Any) -> None:
-    """What the list names now, exists; unless it was trimmed while we looked."""
+    """Check that the ledgers which the list names now exist, unless it was trimmed meanwhile."""
     view = read_log(client, "a")
     try:
         missing = [s for s in view.segments() if s.ledger_id not in client.ledgers]

@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StoreClock:
 
 
 def commit(client: Any, clock: StoreClock, host_ahead_ms: int = 0) -> int:
-    """What a committer does on a host with that clock. Returns the ledger."""
+    """Commit as a committer does on a host with that clock, and return the ledger."""
     clock.host_ahead_ms = host_ahead_ms
     with LogWriter.open(client, "a") as writer:
         writer.append(b"x")

@@ -123,7 +123,7 @@ def rows_of_entries(run: PackedRun) -> list[int]:
 
 
 def ranges_of(runs: list[PackedRun]) -> int:
-    """How many ranges a sink lists: runs join while the one before is full and the number of rows is the same."""
+    """Return how many ranges a sink lists: runs join while the one before is full and the number of rows is the same."""
     pairs = zip(runs, runs[1:], strict=False)
     return len(runs) - sum(a.full and a.rows_per_entry == b.rows_per_entry for a, b in pairs)
 

@@ -26,7 +26,7 @@ Bend = Callable[[bytearray, "Places"], None]
 
 
 class Places:
-    """Where the numbers of an entry lie."""
+    """The places of the numbers of an entry."""
 
     def __init__(self, entry: bytes) -> None:
         metadata = struct.unpack_from("<i", entry, 4)[0]

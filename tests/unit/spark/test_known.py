@@ -214,7 +214,7 @@ def test_metadata_is_not_shown(world: World) -> None:
 
 
 class Opened:
-    """What a LazyStore opens, and when it was closed."""
+    """The sessions that a LazyStore opens, and the times when they were closed."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri

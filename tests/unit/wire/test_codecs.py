@@ -204,7 +204,7 @@ def test_a_server_fed_anything_raises_only_protocol_errors(payloads: list[bytes]
 
 
 def _answer(server: ServerProtocol, request: m.Request, reply_to: ReplyTo) -> None:
-    """Whatever was read can be answered in the protocol it came in."""
+    """Check that everything that was read can be answered in the protocol it came in."""
     match request:
         case m.UnservedRequest():
             response: m.Response = m.UnservedResponse(
