@@ -79,6 +79,7 @@ class Gateway:
         self._tls, self._quiet_until_s = tls, 0.0
         self.url = f"{'http' if tls is None else 'https'}://{self.address}"
         self.operations = Operations(self.files, self.url)
+        self._leaving = threading.RLock()  # of the stores: held while one is closed, so that nobody closes the client under it
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
         self._connections: set[_Connection] = set()
@@ -114,7 +115,8 @@ class Gateway:
         self._listener.close()
         for name in list(self.files):
             self.close_files(name)
-        self._on_close()
+        with self._leaving:
+            self._on_close()
         self._closed.set()
 
     @property
@@ -123,14 +125,21 @@ class Gateway:
         return self._closing.is_set()
 
     def close_files(self, name: str) -> None:
-        """Close one store; requests about it are answered that it is not open."""
-        files = self.files.pop(name, None)
-        if files is None:
-            return
-        try:
-            files.close()
-        except Exception as error:  # the others are closed too; what is durable stays so
-            log.warning("the checkpoint %s did not close well: %s", name, error)
+        """Close one store; requests about it are answered that it is not open. Return once it is closed, whoever closes it."""
+        with self._leaving:
+            files = self.files.pop(name, None)
+            if files is None:
+                return
+            try:
+                files.close()
+            except Exception as error:  # the others are closed too; what is durable stays so
+                log.warning("the checkpoint %s did not close well: %s", name, error)
+
+    def if_idle(self, do: Callable[[], None]) -> None:
+        """Call it if no store is open, nor being closed."""
+        with self._leaving:
+            if not self.files:
+                do()
 
     # --- threads ------------------------------------------------------------------------------------------------------------
 

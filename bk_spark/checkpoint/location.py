@@ -200,8 +200,7 @@ def close(spark: Any, name: str | None = None) -> None:
         for known in [name] if name is not None else list(application.gateway.files):
             application.gateway.close_files(known)
         with application.lock:
-            if not application.gateway.files:
-                application.close_clients()
+            application.gateway.if_idle(application.close_clients)
 
 
 def _check_name(name: str) -> None:
@@ -250,8 +249,8 @@ def _open_or_leave(
         given_by = "password=... of checkpoint_location"
         told = of_checkpoint(error, name, password=options["password"], password_given_by=given_by, flags=False)
         if isinstance(error, NotEnoughBookiesError):
-            stays = "keeps the sizes that it was made with, whatever is asked for later"
-            message = f"{told.args[0]}. Checkpoint {name!r} {stays}; `bk checkpoint rm {name}` deletes it"
+            stays = "one that is there already keeps those that it was made with, whatever is asked for later"
+            message = f"{told.args[0]}. The sizes asked for are those of a new checkpoint; {stays}"
             told = NotEnoughBookiesError(message, **told.context)
         raise told from error
 

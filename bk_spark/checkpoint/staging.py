@@ -22,12 +22,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from typing import Any, Protocol
 
 from bk_core.errors import (
     BkError,
     DirectoryNotEmptyError,
+    FileDataLostError,
     NoSuchPathError,
     OperationTimeoutError,
     PathExistsError,
@@ -58,7 +59,7 @@ class Store(Protocol):
     def status(self, path: str) -> FileStatus: ...
     def listing(self, path: str) -> list[FileStatus]: ...
     def read_content(self, content: Content, offset: int = 0, length: int | None = None) -> bytes: ...
-    def chunks(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]: ...
+    def content(self, path: str) -> Content: ...
     def stage(self, data: bytes | Iterable[bytes]) -> Any: ...
     def put(self, path: str, data: Any, *, overwrite: bool, parents: bool, timeout_s: float | None) -> FileStatus: ...
     def mkdirs(self, path: str, *, timeout_s: float | None) -> FileStatus: ...
@@ -133,14 +134,20 @@ class CheckpointFiles:
         status = temporary.status if temporary is not None else self.status(path)
         if status.is_directory:
             raise PathIsDirectoryError(f"{path} is a directory", path=path)
-        if offset > status.size:
-            raise EOFError(f"{path} has {status.size} bytes, and {offset} lies behind them")
-        wanted = status.size - offset if length is None else min(length, status.size - offset)
-        if not wanted:
-            return 0, iter(())
-        if temporary is not None:
-            return wanted, self._staged_chunks(temporary.staged.content, offset, wanted)
-        return wanted, self.store.chunks(path, offset, wanted)
+        content = temporary.staged.content if temporary is not None else self.store.content(path)
+        while True:
+            if offset > content.size:
+                raise EOFError(f"{path} has {content.size} bytes, and {offset} lies behind them")
+            wanted = content.size - offset if length is None else min(length, content.size - offset)
+            chunks = self._chunks(content, offset, wanted)
+            try:
+                first = next(chunks, b"")
+            except FileDataLostError:  # what it was in may be gone because the file was replaced
+                before = content
+                if temporary is not None or (content := self.store.content(path)) == before:
+                    raise
+                continue
+            return wanted, chain([first], chunks) if wanted else iter(())
 
     def summary(self, path: str) -> tuple[int, int, int]:
         """Bytes, files and directories at and below a path."""
@@ -158,7 +165,8 @@ class CheckpointFiles:
                         waiting.append(found.path)
         return length, files, directories
 
-    def _staged_chunks(self, content: Content, offset: int, length: int) -> Iterator[bytes]:
+    def _chunks(self, content: Content, offset: int, length: int) -> Iterator[bytes]:
+        """All from one content, so that as many bytes come as were promised, of one version of the file."""
         for at in range(offset, offset + length, CHUNK):
             yield self.store.read_content(content, at, min(CHUNK, offset + length - at))
 

@@ -44,7 +44,9 @@ from bk_core.threads import Monitor, SafeFuture, WorkerPool, holds_lock
 
 PIECE_BYTES = 1 << 20
 RUN_PIECES = 4
-STAGING_BYTES = 64 << 20  # in memory, of all sources together: each has a run that is gathered and one that is written
+# In memory, of all sources together: each has a run that is gathered and one that is written. It is room for 512 of the shortest, which is
+# how many uploads a checkpoint's gateway serves at once: a task may keep one open for long, so that whoever had to wait for it would fail.
+STAGING_BYTES = 1 << 30
 LEDGER_BYTES = 64 << 20
 WRITERS_MAX = 4
 PLACE_S = 0.5
@@ -185,9 +187,17 @@ class DataLedgers:
             raise
 
     def _stage(self, data: Any, inline_max: int, lease: Lease, until_s: float | None) -> Content:
+        place = _Place()
+        try:
+            content = self._staged(data, inline_max, lease, until_s, place)
+        finally:
+            self._leave(place)  # whoever keeps the error keeps this frame
+        self.check_there(content)
+        return content
+
+    def _staged(self, data: Any, inline_max: int, lease: Lease, until_s: float | None, place: _Place) -> Content:
         extents: list[Extent] = []
         under_way: SafeFuture[Extent] | None = None
-        place = _Place()
         least = inline_max // self._piece + 1  # pieces of a run: whatever is not inline has more than ``inline_max``
         for batch in _batches(data, inline_max, partial(self._run_bytes, place, least, until_s), self._piece * max(RUN_PIECES, least)):
             if under_way is None and len(batch) <= inline_max:
@@ -199,11 +209,13 @@ class DataLedgers:
             under_way = self.pool.call(partial(self._write, batch, lease, last, deadline if until_s is None else min(deadline, until_s)))
         if under_way is not None:
             _add(extents, self._written(under_way, until_s))
-        del place
+        return Content(extents=tuple(extents))
+
+    @holds_lock
+    def _leave(self, place: _Place) -> None:
+        with self._lock:
+            self._places.discard(place)
         self._lock.notify_all()
-        content = Content(extents=tuple(extents))
-        self.check_there(content)
-        return content
 
     def _run_bytes(self, place: _Place, least: int, until_s: float | None) -> int:
         """The size of the next run of one source. Many at once have shorter ones, and more than have room for the shortest wait."""

@@ -1268,6 +1268,22 @@ def test_the_memory_of_many_uploads_is_bounded(client: bk_core.BookKeeper, monke
         assert store.read("/alone") == bytes(100_000)
 
 
+def test_an_upload_that_fails_takes_no_room_any_more(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while somebody keeps its error, and with it the frames in which the upload was."""
+    monkeypatch.setattr(data_module, "STAGING_BYTES", 2000)
+
+    def breaks() -> Iterator[bytes]:
+        yield bytes(2000)
+        raise ZeroDivisionError
+
+    with FileStore.open(client, "a", inline_max=100) as store:
+        small(store, piece=1000)
+        with pytest.raises(ZeroDivisionError) as kept:
+            store.put("/breaks", breaks())
+        assert store.put("/other", iter([bytes(2000)]), timeout_s=0.2).size == 2000
+        assert kept.traceback
+
+
 def test_an_upload_that_finds_no_room_says_so_in_time(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_module, "STAGING_BYTES", 2000)
     begun, go_on = threading.Event(), threading.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
@@ -81,12 +81,10 @@ class MemoryFiles:
         whole = content.inline + b"".join(self.large[extent.ledger_id] for extent in content.extents)
         return whole[offset:] if length is None else whole[offset : offset + length]
 
-    def chunks(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
+    def content(self, path: str) -> Content:
         with self._lock:
             self.status(path)
-            content = self.nodes[path][1]
-        whole = self.read_content(content, offset, length)
-        return (whole[at : at + (1 << 20)] for at in range(0, len(whole), 1 << 20))
+            return self.nodes[path][1]
 
     def stage(self, data: bytes | Iterable[bytes]) -> MemoryStaged:
         self._check()

@@ -17,8 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bk_core.client.files import data
 from bk_core.client.files.opening import ended_by
 from bk_core.errors import (
+    FileDataLostError,
     FileStoreClosedError,
     FileStoreTakenOverError,
     LogTakenOverError,
@@ -27,10 +29,10 @@ from bk_core.errors import (
     PathExistsError,
     PathNotDirectoryError,
 )
-from bk_core.protocol.files.content import FileStatus
+from bk_core.protocol.files.content import Content, FileStatus
 from bk_spark.checkpoint import gateway as gateways
 from bk_spark.checkpoint import http_parts, listings, staging, temporaries, uploads
-from bk_spark.checkpoint.gateway import Gateway
+from bk_spark.checkpoint.gateway import CONNECTIONS_MAX, Gateway
 from bk_spark.checkpoint.http_parts import PeerGone
 from bk_spark.checkpoint.secret import PY4J_LOGGERS, Secret, keep_out_of_logs, let_go
 from bk_spark.checkpoint.staging import CheckpointFiles
@@ -656,16 +658,80 @@ def test_a_defect_is_an_io_exception_without_details(client: Client, store: Memo
 
 
 def test_a_file_that_cannot_be_read_to_its_end_ends_the_connection(client: Client, store: MemoryFiles) -> None:
-    client.create("/f", LARGE)
+    store.put("/f", bytes(staging.CHUNK + 1))
     target = client.target("OPEN", "/f", bkstep="2")
+    read = store.read_content
 
-    def broken(path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
-        yield LARGE[:10]
-        raise OperationTimeoutError("no bookie answers")
+    def broken(content: Content, offset: int = 0, length: int | None = None) -> bytes:
+        if offset:
+            raise OperationTimeoutError("no bookie answers")
+        return read(content, offset, length)
 
-    store.chunks = broken  # type: ignore[method-assign]
+    store.read_content = broken  # type: ignore[method-assign]
     with pytest.raises(Exception, match="IncompleteRead"):
         client.ask("GET", target)
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_read_whole(store: MemoryFiles) -> None:
+    """Either version, as many bytes as were promised; also if the old one's ledger is gone before its first byte was read."""
+    files = CheckpointFiles(store, 10)
+    store.put("/f", b"old")
+    content, read = store.content, store.read_content
+
+    def replaced(path: str) -> Content:
+        store.content = content  # type: ignore[method-assign]
+        store.put(path, b"a newer, longer content")
+        return content(path)
+
+    store.content = replaced  # type: ignore[method-assign]
+    size, chunks = files.open("/f", 0, None)
+    assert (size, b"".join(chunks)) == (23, b"a newer, longer content")
+
+    def gone(content: Content, offset: int = 0, length: int | None = None) -> bytes:
+        store.read_content = read  # type: ignore[method-assign]
+        store.put("/f", b"newest")
+        raise FileDataLostError("its ledger is gone")
+
+    store.read_content = gone  # type: ignore[method-assign]
+    size, chunks = files.open("/f", 2, 3)
+    assert (size, b"".join(chunks)) == (3, b"wes")
+
+    def lost(content: Content, offset: int = 0, length: int | None = None) -> bytes:
+        raise FileDataLostError("its ledger is gone")
+
+    store.read_content = lost  # type: ignore[method-assign]
+    with pytest.raises(FileDataLostError):
+        files.open("/f", 0, None)
+
+
+def test_no_client_is_closed_under_a_store_that_is_closing(store: MemoryFiles) -> None:
+    order: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+    gateway = Gateway(on_close=lambda: order.append("clients"))
+    files = gateway.files["x"] = CheckpointFiles(store, 10)
+
+    def close() -> None:
+        begun.set()
+        assert go_on.wait(30)
+        order.append("store")
+
+    files.close = close  # type: ignore[method-assign]
+    closing = threading.Thread(target=gateway.close_files, args=("x",))
+    closing.start()
+    assert begun.wait(30)
+    others = [threading.Thread(target=gateway.close), threading.Thread(target=gateway.if_idle, args=(lambda: order.append("idle"),))]
+    for other in others:
+        other.start()
+    others[0].join(0.2)
+    assert order == [] and all(other.is_alive() for other in others)
+    go_on.set()
+    for thread in (closing, *others):
+        thread.join(30)
+    assert order[0] == "store" and sorted(order[1:]) == ["clients", "idle"]
+
+
+def test_all_uploads_that_a_gateway_serves_can_be_staged() -> None:
+    assert data.STAGING_BYTES // (2 * data.PIECE_BYTES) >= CONNECTIONS_MAX
 
 
 # --- secrets ------------------------------------------------------------------------------------------------------------------
