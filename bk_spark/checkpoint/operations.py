@@ -234,7 +234,7 @@ def _flag(request: Request, name: str, otherwise: bool) -> bool:
 
 
 def _unsupported(method: str, op: str) -> Refusal:
-    shown = op if op.replace("_", "").replace(" ", "").isalnum() and len(op) < 60 else "this operation"
+    shown = op if op.replace("_", "").replace(" ", "").isalnum() and len(op) < 60 else "operation of that name"
     return Refusal(
         400, answers.UNSUPPORTED, f"a checkpoint in ledgers has no {shown} ({method}): it is there for Spark's checkpoints alone"
     )

@@ -28,6 +28,7 @@ from bk_core.client.files.upkeep import own_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.moments import moment
 from bk_core.errors import (
+    ArgumentTypeError,
     BkError,
     BlockingCallError,
     FileStoreClosedError,
@@ -54,7 +55,7 @@ URI_VARIABLE = "BOOKKEEPER_METADATA_SERVICE_URI"
 PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
 MODES = ("r", "rw")
 _PROTOCOL = "bk"
-_QUERY = re.compile(r"\?(?=(?:uri|mode|password)=)")  # another question mark is part of a name, or of a pattern
+_QUERY = re.compile(r"\?(?=(?:uri|mode|password|take_over)=)")  # another question mark is part of a name, or of a pattern
 _FSSPEC_OPTIONS = {"skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop", "batch_size"}
 _SPOOL_BYTES = 8 << 20  # of a file that is being written: more of it goes to a temporary file of this machine
 _CHUNK = 1 << 20
@@ -96,6 +97,8 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise InvalidArgumentError("bk:// needs the name of a file store: bk://STORE/PATH, or store=...")
         if mode not in MODES:
             raise InvalidArgumentError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+        if not isinstance(password, str | bytes | None):
+            raise ArgumentTypeError(f"the password of a file store is text or bytes, not {type(password).__name__}")
         secret = password if password is not None else os.environ.get(PASSWORD_VARIABLE, "")
         self.store = store
         self.mode = mode
@@ -134,7 +137,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         place, *query = _QUERY.split(path[len(_PROTOCOL) + 3 :], maxsplit=1)
         given = dict(parse_qsl(query[0], strict_parsing=True)) if query else {}
         if not given.keys() <= {"uri", "mode"}:
-            raise InvalidArgumentError("bk:// takes ?uri=...&mode=... and nothing else; a password goes into the storage options")
+            raise InvalidArgumentError("bk:// takes ?uri=...&mode=... and nothing else; password and take_over go into the storage options")
         name = unquote(place.partition("/")[0])
         return {**({"store": name} if name else {}), **given}
 

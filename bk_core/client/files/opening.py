@@ -175,6 +175,16 @@ def ended_by(error: BaseException, name: str) -> BkError:
     return ended
 
 
+def log_ledger_deleted(name: str, ledger_id: int) -> FileStoreClosedError:
+    """The store's error when the ledger that its changes go to was deleted under it."""
+    return FileStoreClosedError(
+        f"ledger {ledger_id}, which file store {name!r} writes its changes to, was deleted by somebody else, so the store has ended: "
+        f"changes that were acknowledged since this ledger began are lost. `bk log check files.{name}` tells what is left",
+        store=name,
+        ledger=ledger_id,
+    )
+
+
 def broken_by(error: Exception, name: str) -> FileStoreError:
     """The store's error for one that its machine raised where it must not."""
     if isinstance(error, FileStoreError):

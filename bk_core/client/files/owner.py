@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from bk_core.client.files.data import PIECE_BYTES, DataLedgers, Lease
-from bk_core.client.files.opening import Opened, again, broken_by, ended_by
+from bk_core.client.files.opening import Opened, again, broken_by, ended_by, log_ledger_deleted
 from bk_core.client.files.owner_parts import Asked, Gathered, Holds, end_threads, watch_data, weakly
 from bk_core.client.files.reading import ContentReader
 from bk_core.client.files.works import FileWorks, Work
@@ -86,6 +86,7 @@ class StoreOwner:
         self._own = WorkerPool(f"bookkeeper-files-{name}")
         self._worker = Worker(f"bookkeeper-files-{name}-worker")
         self._watches: list[Watch] = []
+        self._last: tuple[int, Watch] | None = None  # the ledger at the end of the log's list
         self._data = DataLedgers(
             name,
             self._works.create_data,
@@ -299,6 +300,40 @@ class StoreOwner:
             return
         if other is not None:
             self._end(ended_by(other, self.name))
+        elif self._works.last_ledger is not None:
+            self._watch_last(self._works.last_ledger)
+
+    def _watch_last(self, ledger_id: int) -> None:
+        """Watch the ledger that the log's entries go to. Bookies may go on acknowledging entries of a ledger that somebody has deleted."""
+        if self._last is None or self._last[0] != ledger_id:
+            try:
+                watch = self._works.watch_data(ledger_id, partial(weakly(self._last_changed), ledger_id))
+            except BkError as error:
+                log.warning("file store %s: ledger %d of its log cannot be watched now, trying again: %s", self.name, ledger_id, error)
+                self._worker.later("list", AGAIN_S, weakly(self._look_at_list))
+                return
+            self._watches.append(watch)
+            if self._last is not None:
+                self._watches.remove(self._last[1])
+                self._last[1].cancel()
+            self._last = (ledger_id, watch)
+        self._look_at_last(ledger_id)
+
+    def _last_changed(self, ledger_id: int) -> None:
+        """Any thread."""
+        self._worker.submit(partial(self._look_at_last, ledger_id))
+
+    def _look_at_last(self, ledger_id: int) -> None:
+        if self._stopped or self._closing is not None or self._last is None or self._last[0] != ledger_id:
+            return
+        try:
+            gone = self._works.is_data_gone(ledger_id) and self._works.is_last(ledger_id)
+        except BkError as error:
+            log.warning("file store %s: ledger %d of its log cannot be looked at now, trying again: %s", self.name, ledger_id, error)
+            self._worker.later("last", AGAIN_S, partial(weakly(self._look_at_last), ledger_id))
+            return
+        if gone:
+            self._end(log_ledger_deleted(self.name, ledger_id))
 
     def _recover_left(self, ledgers: list[int]) -> None:
         """Close the data ledgers that a former owner left and that files refer to: one a task, so that other tasks come in between."""

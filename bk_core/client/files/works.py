@@ -38,6 +38,7 @@ class FileWorks:
         self._properties = properties
         self._password = password
         self._tag: bytes | None = None  # of the log's writer, in each of its ledgers
+        self.last_ledger: int | None = None  # at the end of the log's list, when ``other_owner`` looked
         self._told: dict[str, str] = {}  # the last failure of each work that has not come off yet: one line in the program's log is enough
 
     def answer(self, work: Work) -> WorkDone:
@@ -82,9 +83,17 @@ class FileWorks:
             listed = None
         if listed is None or listed.log_id != self._log_id:
             return LogTakenOverError(f"log {self._log!r} was deleted", log=self._log, deleted=True)
-        if not listed.segments or self._tag is None or self._tag_of(listed.segments[-1].ledger_id) == self._tag:
+        self.last_ledger = listed.segments[-1].ledger_id if listed.segments else None
+        if self.last_ledger is None or self._tag is None or not ledger_exists(self._client, self.last_ledger):
+            return None  # whoever watches the ledger learns that it is gone
+        if self._tag_of(self.last_ledger) == self._tag:
             return None
         return LogTakenOverError(f"log {self._log!r}: another leader has put a ledger on the list", log=self._log)
+
+    def is_last(self, ledger_id: int) -> bool:
+        """Return True if the log's list ends with this ledger. A ledger that a roll or a trim took off the list may be deleted."""
+        listed = read_ledger_list(self._client, self._log)
+        return bool(listed.segments) and listed.segments[-1].ledger_id == ledger_id
 
     def _tag_of(self, ledger_id: int) -> bytes | None:
         found: bytes | None = self._client.ledger_metadata(ledger_id).custom.get(WRITER)

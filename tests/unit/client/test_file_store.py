@@ -39,6 +39,7 @@ from bk_core.errors import (
     ClientClosedError,
     FileDataLostError,
     FileStoreClosedError,
+    FileStoreError,
     FileStoreFormatError,
     FileStoreTakenOverError,
     ForeignLedgerError,
@@ -1202,7 +1203,7 @@ def test_nothing_more_goes_to_a_data_ledger_that_is_gone(
         store.put("/lost", BIG)
         assert store.read("/lost") == BIG
         eventually(lambda: store.flush() is None and gone not in nodes(client))
-        assert len(store._watches) == 2  # of the log's list and of the ledger that is being filled
+        assert len(store._watches) == 3  # of the log's list, of its last ledger, and of the ledger that is being filled
     assert "Traceback" not in caplog.text
 
 
@@ -1227,13 +1228,43 @@ def test_watches_of_data_ledgers_go_with_them(client: bk_core.BookKeeper, store:
     small(store, ledger=1)
     for number in range(5):
         store.put(f"/{number}", BIG)
-    assert len(store._watches) == 1, "of the log's list"
+    assert len(store._watches) == 2, "of the log's list and of its last ledger"
     small(store)
     store.put("/x", BIG)
     (ledger_id,) = ledgers_of(store, "/x")
     store._data_changed(ledger_id)
     store.put("/y", BIG)
-    assert ledgers_of(store, "/y") == [ledger_id] and len(store._watches) == 2
+    assert ledgers_of(store, "/y") == [ledger_id] and len(store._watches) == 3
+
+
+# --- log ledgers that somebody deletes -----------------------------------------------------------------------------------------
+
+
+def test_a_store_ends_when_the_ledger_of_its_log_is_deleted(client: bk_core.BookKeeper, caplog: pytest.LogCaptureFixture) -> None:
+    """Bookies may go on acknowledging what nobody will read."""
+    told: list[BkError] = []
+    store = FileStore.open(client, "a", on_end=told.append)
+    store.put("/x", b"1")
+    last = read_ledger_list(client, LOG).segments[-1].ledger_id
+    client.delete_ledger(last, even_if_listed=True)
+    eventually(lambda: not store.is_open)
+    with pytest.raises(FileStoreError, match=f"ledger {last}, which file store 'a' writes its changes to, was deleted"):
+        store.put("/y", b"2")
+    assert [type(error) for error in told] == [FileStoreClosedError] and told[0].context["ledger"] == last
+    assert "Traceback" not in caplog.text
+
+
+def test_a_store_goes_on_when_a_ledger_leaves_its_log(client: bk_core.BookKeeper, store: FileStore) -> None:
+    """The watch goes over to the next ledger with each roll; trims delete the former ones."""
+    store.put("/x", b"1")
+    for _ in range(3):
+        before = read_ledger_list(client, LOG).segments[-1].ledger_id
+        eventually(lambda before=before: store._last is not None and store._last[0] == before)
+        store._writer.roll()
+        trim_log(client, LOG, before=store._writer.position, file_entries=True)
+        store._last_changed(before)
+        store.put("/x", b"2")
+    assert store.is_open and len(store._watches) == 2
 
 
 # --- memory --------------------------------------------------------------------------------------------------------------------

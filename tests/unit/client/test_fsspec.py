@@ -29,6 +29,7 @@ from bk_core.client.files.fs import BookKeeperFileSystem
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
 from bk_core.errors import (
+    ArgumentTypeError,
     BkError,
     BlockingCallError,
     DirectoryNotEmptyError,
@@ -252,7 +253,7 @@ def test_urls(uri: str, fs: BookKeeperFileSystem, monkeypatch: pytest.MonkeyPatc
     )
     assert strip(["bk://s/x", "/y"]) == ["/x", "/y"]
     assert kwargs("bk://s/x?uri=zk://h/l&mode=rw") == {"store": "s", "uri": "zk://h/l", "mode": "rw"} and kwargs("/x") == {}
-    for url in ("bk://s/x?password=secret", "bk://s/x?uri=a&password=secret"):
+    for url in ("bk://s/x?take_over=secret&mode=rw", "bk://s/x?password=secret", "bk://s/x?uri=a&password=secret"):
         with pytest.raises(InvalidArgumentError) as raised:
             kwargs(url)
         assert "secret" not in str(raised.value)
@@ -271,6 +272,8 @@ def test_wrong_arguments(uri: str) -> None:
         BookKeeperFileSystem(store="s")
     with pytest.raises(InvalidArgumentError, match="name of a file store"):
         BookKeeperFileSystem(uri=uri)
+    with pytest.raises(ArgumentTypeError, match="is text or bytes, not int"):
+        BookKeeperFileSystem(uri=uri, store="s", password=3)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="mode must be one of r, rw, not 'w'"):
         BookKeeperFileSystem(uri=uri, store="s", mode="w")
     with pytest.raises(InvalidArgumentError, match="no option 'even_if_alive'; it takes uri.*take_over"):
