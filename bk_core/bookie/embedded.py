@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +24,7 @@ from bk_core.bookie.loop import DISK_RESERVE_BYTES, BookieServer
 from bk_core.bookie.private import FILE_MODE, make_private
 from bk_core.bookie.refill import Refill, mark_losses
 from bk_core.bookie.replicas import ReplicaReader
-from bk_core.errors import BkError, BookieIOError, InvalidArgumentError
+from bk_core.errors import BkError, BookieIOError, InvalidArgumentError, NoClusterError
 from bk_core.metadata.store import MetadataStore, Registration
 from bk_core.protocol.bookie.admission import ConnectionLimits
 
@@ -214,6 +215,8 @@ class EmbeddedBookie:
 
     def _register(self, store: MetadataStore) -> None:
         assert self._server is not None
+        with suppress(NoClusterError):
+            store.check_cluster()  # a LAYOUT that is there now must be there whenever ledgers are missing (BKE-1)
         self._registration = store.register_bookie(self.bookie_id, self.host, self.port, self._server.machine.read_only)
         self._server.on_read_only = lambda read_only: self._work.put(lambda: self._announce(read_only))
         self._run_thread("bookie-metadata", self._metadata_loop)

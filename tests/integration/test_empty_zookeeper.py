@@ -135,6 +135,25 @@ def test_bke_1_nothing_is_dropped_when_zookeeper_comes_back_empty(
         _require_all_there(bookies, ledger_id)
 
 
+def test_bke_1_a_lost_layout_is_missed_by_a_bookie_that_never_collected(
+    zookeeper: ZooKeeperProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BKE-1. Old clusters have no LAYOUT, so the bookie has to know from its start that this one had it."""
+    options = BookieOptions(collector=CollectorOptions(interval_s=3.0))  # the ledger is gone before the first round
+    uri = f"zk://{zookeeper.connect_string}/ledgers"
+    with _open(uri) as store:
+        store.initialize_cluster()
+        with EmbeddedBookie(tmp_path / "bookie", store=store, options=options) as bookie:
+            with bk_core.connect(uri) as bk, bk.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as ledger:
+                for number in range(20):
+                    ledger.append(b"%d" % number)
+            with _zookeeper(zookeeper) as client:
+                client.delete("/ledgers/LAYOUT")
+                client.delete("/ledgers/00", recursive=True)
+            assert eventually(lambda: "LAYOUT" in caplog.text or "are dropped" in caplog.text, PATIENCE_S)
+            _require_all_there([bookie], ledger.ledger_id)
+
+
 @contextmanager
 def _open(uri: str) -> Iterator[MetadataStore]:
     store = open_store(uri)

@@ -34,7 +34,7 @@ from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, WriteLacRequest
 
-LIMITS = Limits(metadata_retry_ns=1_000_000, explicit_lac_ns=5_000_000)
+LIMITS = Limits(metadata_retry_ns=1_000_000, explicit_lac_ns=5_000_000, unreachable_ns=2_000_000_000)
 
 
 class Cluster:
