@@ -183,6 +183,7 @@ class BookKeeper:
         number, metadata, version = self._create(template, ledger_id)
         return WriteHandle(self._session, number, metadata, version, options)
 
+    @checked(ensemble_size=POSITIVE, write_quorum_size=POSITIVE)
     def await_bookies(self, ensemble_size: int, write_quorum_size: int) -> None:
         """Wait until there are bookies for a new ledger, as after a restart of them all. NotEnoughBookiesError when there are still too few
         after ``operation_timeout_s``."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from bk_core.client.files.nodes import data_ledgers
 from bk_core.client.history import update_ledger_list
-from bk_core.client.list_store import LogClient, back_off, read_ledger_list, until_definite
+from bk_core.client.list_store import LogClient, back_off, log_path, read_ledger_list, until_definite
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log
@@ -20,6 +20,7 @@ from bk_core.errors import (
     FileStoreTakenOverError,
     LogDataLossError,
     LogTakenOverError,
+    NoNodeError,
     NoSuchFileStoreError,
     NoSuchLogError,
     ReadError,
@@ -99,9 +100,11 @@ def leave(writer: LogWriter) -> None:
 
 def _await_bookies(client: LogClient, log: str, create: LogProperties | None, timeout_s: float) -> None:
     """For the log's next ledger, with the settings that it will have."""
+    deadline = time.monotonic() + timeout_s
     try:
-        listed = until_definite(lambda: read_ledger_list(client, log), time.monotonic() + timeout_s)
-    except NoSuchLogError:
+        until_definite(lambda: client.store.read(log_path(log)), deadline)  # NoSuchLogError looks for similar names among all logs
+        listed = until_definite(lambda: read_ledger_list(client, log), deadline)
+    except (NoNodeError, NoSuchLogError):
         properties = create
     else:
         properties = create if create is not None and _is_unused(listed) else listed.properties

@@ -117,6 +117,8 @@ def methods(kind: type, *without: str) -> list[str]:
 
 # What a call needs beside the argument in question.
 NEEDED: dict[str, Any] = {
+    "ensemble_size": 1,
+    "write_quorum_size": 1,
     "ledger_id": 0, "uri": "memory://x", "bookie": "h:1", "name": "log", "log": "log", "first": 0, "last": 0, "entry_id": 0,
     "timeout_s": 0.0, "payload": b"x", "payloads": [b"x"], "cluster": "x", "offsets": array("q", (0, 1)),
     "seq": 0, "stored": Versioned(b"", 0), "query_ids": (), "index": 0,

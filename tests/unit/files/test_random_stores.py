@@ -91,6 +91,11 @@ def rename(plain: Plain, src: str, dst: str, overwrite: bool) -> Plain:
         raise PathExistsError(dst)
     if src == dst:
         return plain
+    if dst == "/" or dst in plain:  # a rename replaces its own kind alone (FS-19)
+        if plain[src] is not None and (dst == "/" or plain[dst] is None):
+            raise PathIsDirectoryError(dst)
+        if plain[src] is None and dst != "/" and plain[dst] is not None:
+            raise PathNotDirectoryError(dst)
     if below(plain, dst):
         raise DirectoryNotEmptyError(dst)
     moved = {src, *below(plain, src)}
