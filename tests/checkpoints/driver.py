@@ -9,10 +9,8 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.checkpoints import queries
-from tests.faults.driver import MARK, place
+from tests.faults.commands import arguments, serve
 from tests.faults.driver import SETTINGS as QUICK
+from tests.faults.driver import place
 
 SETTINGS = {
     **QUICK,
@@ -111,23 +110,9 @@ class Session:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--master", required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--conf", type=json.loads, default={})
-    options = parser.parse_args()
+    options = arguments()
     spark = session(options.master, options.work)
-    running = Session(spark)
-    jvm: Any = spark.sparkContext._jvm
-    print(MARK + json.dumps({"jvm": jvm.java.lang.ProcessHandle.current().pid()}), flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            answer = {"ok": True, **getattr(running, command["do"])(command)}
-        except Exception as error:
-            answer = {"ok": False, "error": f"{type(error).__name__}: {_short(error)}"}
-        print(MARK + json.dumps(answer), flush=True)
-    spark.stop()
+    serve(spark, partial(getattr, Session(spark)), _short)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def arrive(orders: Path) -> None:
 
 
 def obey(orders: Path, batch: int) -> None:
-    """What the order says to a task of this batch."""
+    """Return what the order tells a task of this batch."""
     barrier = _read(orders / BARRIER)
     if barrier is not None and batch > int(barrier):
         _wait(orders)

@@ -81,7 +81,7 @@ class Play:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a group is played: ``rounds`` restarts, ``kills`` of them by SIGKILL."""
+    """The plan of a group: ``rounds`` restarts, ``kills`` of them by SIGKILL."""
 
     rounds: int
     kills: int

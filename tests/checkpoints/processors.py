@@ -1,4 +1,4 @@
-"""What ``transformWithState`` runs for each key: value, list and map state and event-time timers, so that column families are met."""
+"""Processors of ``transformWithState``: value, list and map state and event-time timers, so that column families are met."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every metadata store must do, as one function over a way to open stores of one and the same cluster."""
+"""The duties of every metadata store, as one function over a way to open stores of one and the same cluster."""
 
 from __future__ import annotations
 

@@ -13,9 +13,7 @@ A checkpoint is a directory, or ``store:<name>`` for one in ledgers.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bk_spark.checkpoint import checkpoint_location
 from bk_spark.checkpoint import close as close_checkpoint
+from tests.faults.commands import arguments, serve
 from tests.faults.points import arm_gateway
 from tests.faults.source import NAME, FaultyDataSource
 
-MARK = "@@ "
 STORE = "store:"
 URI = "bookkeeper.metadataServiceUri"
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
@@ -65,7 +63,7 @@ def session(master: str, work: Path, more: dict[str, str]) -> SparkSession:
 
 
 def place(spark: SparkSession, checkpoint: str, uri: str) -> str:
-    """What Spark is told about a checkpoint."""
+    """Return the text that Spark is told as a checkpoint's location."""
     return checkpoint_location(spark, checkpoint.removeprefix(STORE), uri=uri) if checkpoint.startswith(STORE) else checkpoint
 
 
@@ -135,23 +133,10 @@ def close(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--master", required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--conf", type=json.loads, default={})
-    options = parser.parse_args()
+    options = arguments()
     spark = session(options.master, options.work, options.conf)
-    jvm: Any = spark.sparkContext._jvm
-    print(MARK + json.dumps({"jvm": jvm.java.lang.ProcessHandle.current().pid()}), flush=True)
     actions = {"stream": stream, "write": write, "read": read, "states": states, "close": close}
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            answer = {"ok": True, **actions[command["do"]](spark, command)}
-        except Exception as error:
-            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-        print(MARK + json.dumps(answer), flush=True)
-    spark.stop()
+    serve(spark, lambda do: partial(actions[do], spark))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What cells run on: one cluster of bookies, Spark drivers as child processes, orders on disk, and the judge."""
+"""The ground that cells run on: one cluster of bookies, Spark drivers as child processes, orders on disk, and the judge."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from bk_core.client.files.upkeep import delete_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.logs import delete_log, gc_log, read_log
 from bk_core.errors import NoSuchLogError
-from tests.faults.driver import MARK, STORE
+from tests.faults.commands import MARK
+from tests.faults.driver import STORE
 from tests.faults.points import RELEASE
 from tests.faults.standalone import StandaloneSpark
 from tests.faults.stores import ledgers_of, leftovers, remains
@@ -190,7 +191,7 @@ class World:
 
     @property
     def uri(self) -> str:
-        """What Spark is told."""
+        """The text that Spark is told."""
         if self.checkpoint == DIRECTORY:
             return self.cluster.uri
         return f"zk://127.0.0.1:{self.zookeeper().listen_port}/{self.cluster.uri.rpartition('/')[2]}"

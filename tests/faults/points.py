@@ -70,7 +70,7 @@ def arm_gateway(directory: str) -> None:
 
 @contextmanager
 def phase(name: str, batch: int | None = None, partition: int | None = None, attempt: int | None = None) -> Iterator[None]:
-    """What the process does within: ``write``, ``commit``, ``abort``, ``read`` or ``plan``."""
+    """The step that the process is within: ``write``, ``commit``, ``abort``, ``read`` or ``plan``."""
     before = (_here.phase, _here.batch, _here.partition, _here.attempt)
     _here.phase, _here.batch, _here.partition, _here.attempt = name, batch, partition, attempt
     try:

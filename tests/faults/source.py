@@ -58,7 +58,7 @@ def _in_task(name: str) -> Any:
 
 
 class _Faulty:
-    """What all wrappers share: the wrapped object, and the orders' directory wherever the object is unpickled."""
+    """The base of all wrappers: the wrapped object, and the orders' directory wherever the object is unpickled."""
 
     def __init__(self, inner: Any, faults: str | None) -> None:
         self._inner = inner

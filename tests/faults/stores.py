@@ -1,4 +1,4 @@
-"""What a checkpoint in ledgers leaves behind, while it is there and after it was deleted."""
+"""Looks for what a checkpoint in ledgers leaves behind, while it is there and after it was deleted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def finished(collect: Callable[[], FileGcReport]) -> FileGcReport:
 
 
 def leftovers(client: BookKeeper, name: str) -> list[str]:
-    """What is there that nobody needs, after a collection of garbage. No owner may be alive."""
+    """Return what is there that nobody needs, after a collection of garbage. No owner may be alive."""
     log = store_log(name)
     report = finished(lambda: gc_file_store(client, name))
     with FileStoreView.open(client, name) as view:

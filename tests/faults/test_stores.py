@@ -1,4 +1,4 @@
-"""What the judges of checkpoints in ledgers take for a leftover."""
+"""Tests of the judges that look for leftovers of checkpoints in ledgers."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class NoSyncError(Exception):
 
 @dataclass
 class Samples:
-    """What a query's counted batches took. ``requests``, ``took_ms``, ``written``: sums over all of them."""
+    """The cost of a query's counted batches. ``requests``, ``took_ms``, ``written``: sums over all of them."""
 
     phases: dict[str, list[float]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
     requests: Counter[str] = field(default_factory=Counter)

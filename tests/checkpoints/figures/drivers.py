@@ -38,7 +38,7 @@ _CLASS = re.compile(r"(?:[a-z]+\.)+([A-Z]\w*(?:Exception|Error))")
 
 @dataclass
 class Outcome:
-    """What became of one play. ``first`` and ``second``: how the two queries ended. ``again``: how one more driver ended, if it was
+    """The result of one play. ``first`` and ``second``: how the two queries ended. ``again``: how one more driver ended, if it was
     needed."""
 
     side: str
@@ -63,7 +63,7 @@ def counted(ids: Iterable[int], expected: Iterable[int]) -> tuple[int, int]:
 
 
 def told(error: str | None) -> str:
-    """What ended a query, in a few words: our code, or the class and the first words of Spark's error."""
+    """Return what ended a query, in a few words: our code, or the class and the first words of Spark's error."""
     if not error:
         return ""
     code = _CODE.search(error)
@@ -119,7 +119,7 @@ class Play:
         return Outcome(self.side, self.sink, told(ends["first"]["error"]), told(ends["second"]["error"]), again, missing, doubled)
 
     def _to_the_end(self, first: Driver, second: Driver, refused: str) -> dict[str, dict[str, Any]]:
-        """How both stand once each has taken all files, or has ended."""
+        """Return how both queries stand once each has taken all files, or has ended."""
         for driver in (first,) if refused else (first, second, first):
             ask(driver, {"do": "drain"})
         gone = {"active": False, "error": refused, "batch": -1}

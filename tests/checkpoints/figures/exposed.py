@@ -10,7 +10,6 @@ the executors use the gateway too. They hold the loggers back that bk_spark/chec
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import sys
@@ -18,6 +17,7 @@ import traceback
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bk_spark.checkpoint import checkpoint_location, hadoop_conf, location
-from tests.faults.driver import MARK
+from tests.faults.commands import arguments, serve
 from tests.spark.checkpoint_driver import keep_what_is_shown
 
 PAGE_S = 120
@@ -143,24 +143,10 @@ class Exposed:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--master", required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--conf", type=json.loads, default={})
-    options = parser.parse_args()
+    options = arguments()
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
     spark = session(options.master, options.work)
-    running = Exposed(spark, options.work)
-    jvm: Any = spark.sparkContext._jvm
-    print(MARK + json.dumps({"jvm": jvm.java.lang.ProcessHandle.current().pid()}), flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            answer = {"ok": True, **getattr(running, command["do"])(command)}
-        except Exception as error:
-            answer = {"ok": False, "error": f"{type(error).__name__}: {str(error)[:4000]}"}
-        print(MARK + json.dumps(answer), flush=True)
-    spark.stop()
+    serve(spark, partial(getattr, Exposed(spark, options.work)))
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def gone_after(number: int, state: int) -> Iterator[str]:
 
 
 def look(client: Any, store: FileStore, number: int, uri: str, cluster: str) -> dict[str, Any]:
-    """What there is now: ledgers and bytes of the log and of the data, nodes of the metadata store, bytes on the disks of the bookies."""
+    """Count the store now: ledgers and bytes of the log and of the data, nodes of the metadata store, bytes on the disks of the bookies."""
     there = list(files_below(store, "/"))
     data = {node.ledger_id: 0 for node in data_nodes(client, store.log_name)}
     for path in there:
@@ -184,7 +184,7 @@ def nodes_in_zookeeper(uri: str) -> int:
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the directories of the bookies take of the disk. Files that go meanwhile count for nothing."""
+    """Return the bytes that the directories of the bookies take of the disk. Files that go meanwhile count for nothing."""
     total = 0
     for path in directory.glob("bookie-*/**/*"):
         with suppress(FileNotFoundError):

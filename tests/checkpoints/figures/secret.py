@@ -48,7 +48,7 @@ KINDS = {
 
 @dataclass
 class Found:
-    """What was searched, by kind."""
+    """The counts of one kind of what was searched."""
 
     files: int = 0
     bytes: int = 0

@@ -11,13 +11,11 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,8 @@ from bk_core.client.files.store import FileStore
 from bk_core.client.log_writer import LogWriter
 from bk_core.protocol.files.content import Content
 from bk_spark.checkpoint import checkpoint_location, close, hadoop_conf, location
-from tests.faults.driver import MARK, STORE
+from tests.faults.commands import arguments, serve
+from tests.faults.driver import STORE
 
 URI = "bookkeeper.metadataServiceUri"
 STATE = "spark.sql.streaming.stateStore"
@@ -246,23 +245,9 @@ class Measured:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--master", required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--conf", type=json.loads, default={})
-    options = parser.parse_args()
+    options = arguments()
     spark = session(options.master, options.work, options.conf)
-    running = Measured(spark)
-    jvm: Any = spark.sparkContext._jvm
-    print(MARK + json.dumps({"jvm": jvm.java.lang.ProcessHandle.current().pid()}), flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            answer = {"ok": True, **getattr(running, command["do"])(command)}
-        except Exception as error:
-            answer = {"ok": False, "error": f"{type(error).__name__}: {str(error)[:6000]}"}
-        print(MARK + json.dumps(answer), flush=True)
-    spark.stop()
+    serve(spark, partial(getattr, Measured(spark)))
 
 
 if __name__ == "__main__":

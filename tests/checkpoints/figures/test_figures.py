@@ -1,4 +1,4 @@
-"""What the figures are reckoned with; the figures themselves: ``make checkpoint-cost`` and its siblings (README.md)."""
+"""Tests of the arithmetic behind the figures; the figures themselves: ``make checkpoint-cost`` and its siblings (README.md)."""
 
 from __future__ import annotations
 

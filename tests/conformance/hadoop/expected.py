@@ -1,4 +1,4 @@
-"""How many tests of each suite pass, and those that do not hold, each with the reason. Any other outcome fails the suite's test."""
+"""The number of passing tests of each suite, and each test that does not hold with its reason. Any other outcome fails the test of the suite."""
 
 from __future__ import annotations
 
