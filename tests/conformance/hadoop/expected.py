@@ -1,4 +1,4 @@
-"""The number of passing tests of each suite, and each test that does not hold with its reason. Any other outcome fails the test of the suite."""
+"""The number of passing tests of each suite, and each test that does not hold with its reason. Any other outcome fails the test of it."""
 
 from __future__ import annotations
 
