@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bk_core.client.files.view import FileStoreView
 
 _OFFSET_KEYS = {"logId", "seq", "entry", "row", "rows", "bytes"}
+WRITTEN_MS = 120_000  # the longest time from the planning of a batch to its written offsets: bookies that are away are waited for
 _NOTHING = "-"  # what Spark writes for a source that has no offset yet
 
 
@@ -26,7 +27,8 @@ _NOTHING = "-"  # what Spark writes for a source that has no offset yet
 class Batch:
     """One batch. ``sources``: the offset at which each source ends, by its number or its name; None for one without an offset.
 
-    ``planned_ms`` is the time that Spark gave the batch, ``committed_ms`` when its commit was written; None where that is not known.
+    ``planned_ms`` is the time that Spark gave the batch, ``offsets_ms`` when its offsets were written, ``committed_ms`` when its commit
+    was; None where that is not known.
     """
 
     number: int
@@ -35,6 +37,19 @@ class Batch:
     sources: Mapping[str, Any]
     committed: bool
     committed_ms: int | None
+    offsets_ms: int | None = None
+
+    @property
+    def took_ms(self) -> int | None:
+        """From the writing of its offsets to that of its commit, which whoever writes the checkpoint tells by one clock.
+
+        None where these times say nothing of the batch: Spark writes the offsets when it has planned the batch, and the commit behind
+        them. A copy has the files in another order, or long after that.
+        """
+        if self.planned_ms is None or self.offsets_ms is None or self.committed_ms is None:
+            return None
+        is_copied = abs(self.offsets_ms - self.planned_ms) > WRITTEN_MS or self.committed_ms <= self.offsets_ms
+        return None if is_copied else self.committed_ms - self.offsets_ms
 
 
 class Folder(Protocol):
@@ -121,7 +136,8 @@ def read_batch(folder: Folder, number: int, *, committed: bool) -> Batch:
     """InvalidArgumentError if Spark would not have written it so; what ``folder`` raises if there is no such batch (any more)."""
     metadata, sources = read_offsets(folder, number)
     when = folder.modified_ms(f"commits/{number}") if committed else None
-    return Batch(number, _whole(metadata, "batchTimestampMs"), _whole(metadata, "batchWatermarkMs"), sources, committed, when)
+    planned, watermark = _whole(metadata, "batchTimestampMs"), _whole(metadata, "batchWatermarkMs")
+    return Batch(number, planned, watermark, sources, committed, when, folder.modified_ms(f"offsets/{number}"))
 
 
 def _whole(metadata: Mapping[str, Any], key: str) -> int | None:

@@ -19,7 +19,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from bk_core.cli.checkpoint_words import in_words, store_and_path, viewed, whole_store
-from bk_core.cli.output import cluster_options, connected, password_option, progress_bar, say_json
+from bk_core.cli.output import cluster_options, connected, counted, password_option, progress_bar, say_json
 from bk_core.errors import (
     FileDataLostError,
     FileStoreError,
@@ -52,6 +52,10 @@ class Copied:
     files: int = 0
     bytes: int = 0
     dropped: int = 0
+
+
+def _told(done: Copied) -> str:
+    return f"{counted(done.files, 'file')}, {counted(done.bytes, 'byte')}"
 
 
 @contextmanager
@@ -87,7 +91,7 @@ def copy_out(name: str, directory: Path, password: str, uri: str, protocol: str,
     if as_json:
         say_json({"checkpoint": name, "directory": str(directory), "files": done.files, "bytes": done.bytes})
     else:
-        click.echo(f"checkpoint {name}: {done.files:,} files, {done.bytes:,} bytes copied to {directory}")
+        click.echo(f"checkpoint {name}: {_told(done)} copied to {directory}")
 
 
 def _check_free(directory: Path) -> None:
@@ -200,8 +204,8 @@ def copy_in(
     if as_json:
         say_json({"checkpoint": name, "files": done.files, "bytes": done.bytes, "dropped": done.dropped, "replaced": existed})
     else:
-        left_out = f" ({done.dropped:,} check sums left out)" if done.dropped else ""
-        click.echo(f"checkpoint {name}: {done.files:,} files, {done.bytes:,} bytes copied from {directory}{left_out}")
+        left_out = f" ({counted(done.dropped, 'check sum')} left out)" if done.dropped else ""
+        click.echo(f"checkpoint {name}: {_told(done)} copied from {directory}{left_out}")
 
 
 @dataclass(frozen=True, slots=True)

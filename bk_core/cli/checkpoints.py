@@ -13,7 +13,7 @@ import click
 from bk_core.cli.checkpoint_batches import Batch, StoreFolder, is_ours, last_number, numbers, query_id, read_batch
 from bk_core.cli.checkpoint_copies import copy_in, copy_out
 from bk_core.cli.checkpoint_words import in_words, store_and_path, viewed, whole_store
-from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
+from bk_core.cli.output import cluster_options, connected, counted, password_option, say_json, say_table, when, with_progress
 from bk_core.errors import BkError, LogWriterAliveError, NoSuchFileStoreError, NoSuchPathError
 from bk_core.protocol.files.paths import ROOT, join, parent
 
@@ -73,7 +73,7 @@ def show_stores(name: str | None, path: str, password: str, uri: str, protocol: 
         return
     columns = ["checkpoint", "#files", "#bytes", "#last batch", "committed (UTC)", "owner"]
     say_table(columns, [_summary_row(summary) for summary in summaries])
-    click.echo(f"{len(summaries):,} checkpoints")
+    click.echo(counted(len(summaries), "checkpoint"))
 
 
 def _say_files(found: list[FileStatus], as_json: bool) -> None:
@@ -141,7 +141,7 @@ def show_checkpoint(name: str, count: int, password: str, uri: str, protocol: st
     """One checkpoint with its last batches: when each was planned and committed, and the offset of each source behind it.
 
     An acknowledged change shows here once bookies report it as confirmed; the last ones of an owner that died, after the next owner. The
-    time of a commit is that of its file: of an imported checkpoint, the time of the import.
+    time of a commit is that of its file: of an imported checkpoint, the time of the import; then nobody knows how long the batch took (-).
     """
     store, path = store_and_path(name)
     with connected(uri, protocol) as client, viewed(client, store, password) as view:
@@ -172,17 +172,9 @@ def _fact(value: object) -> object:
 
 def _batch_row(batch: Batch, sources: list[str]) -> list[object]:
     offsets = [offset_told(batch.sources.get(source)) for source in sources]
-    seconds = _seconds(batch)
-    took = None if seconds is None else f"{seconds:.1f}"
+    took = None if batch.took_ms is None else f"{batch.took_ms / 1000:.1f}"
     committed = when(batch.committed_ms) if batch.committed else "not yet"
     return [str(batch.number), when(batch.planned_ms), committed, took, when(batch.watermark_ms), *offsets]
-
-
-def _seconds(batch: Batch) -> float | None:
-    """From its planning to its commit, by two clocks of one host, or by those of two."""
-    if batch.planned_ms is None or batch.committed_ms is None:
-        return None
-    return max(0, batch.committed_ms - batch.planned_ms) / 1000
 
 
 def _batch_json(batch: Batch) -> dict[str, Any]:
@@ -195,7 +187,7 @@ def offset_told(offset: Any) -> str | None:
     if offset is None:
         return None
     if is_ours(offset):
-        places = (f"{log} {at['seq']}:{at['entry']}+{at['row']} ({at['rows']:,} rows)" for log, at in sorted(offset.items()))
+        places = (f"{log} {at['seq']}:{at['entry']}+{at['row']} ({counted(at['rows'], 'row')})" for log, at in sorted(offset.items()))
         return ", ".join(places)
     text = offset if isinstance(offset, str) else json.dumps(offset, separators=(",", ":"))
     return text if len(text) <= _OFFSET_MAX else f"{text[:_OFFSET_MAX]} ..."
@@ -284,8 +276,7 @@ def _say_batch_json(batch: Batch) -> None:
 
 
 def _say_batch(batch: Batch) -> None:
-    seconds = _seconds(batch)
-    took = "" if seconds is None else f" in {seconds:.1f} s"
+    took = "" if batch.took_ms is None else f" in {batch.took_ms / 1000:.1f} s"
     what = f"committed{took}" if batch.committed else f"planned {when(batch.planned_ms) or ''}".rstrip()
     offsets = "  ".join(f"{source}: {offset_told(offset) or '-'}" for source, offset in batch.sources.items())
     click.echo(f"batch {batch.number:<8} {what:<30} {offsets}".rstrip())
@@ -331,7 +322,7 @@ def _told(client: BookKeeper, name: str, password: str) -> str:
     except BkError as error:
         return str(error)
     told = ", ".join("no batch" if batch is None else f"last batch {batch:,}" for batch in batches)
-    return f"{len(files):,} files, {sum(one.size for one in files):,} bytes, {told}"
+    return f"{counted(len(files), 'file')}, {counted(sum(one.size for one in files), 'byte')}, {told}"
 
 
 def _say_left(name: str, report: Any) -> bool:
@@ -379,5 +370,5 @@ def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str
                 left = [{"ledger": ledger_id, "error": why} for ledger_id, why in (*report.failed, *report.foreign)]
                 say_json({"checkpoint": name, "deleted": list(report.deleted), "left": left})
             else:
-                click.echo(f"checkpoint {name}: {len(report.deleted):,} ledgers deleted")
+                click.echo(f"checkpoint {name}: {counted(len(report.deleted), 'ledger')} deleted")
     return 1 if failed else 0

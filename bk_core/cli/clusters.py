@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bk_core.cli.output import cluster_options, connected, say_json, say_table
+from bk_core.cli.output import cluster_options, connected, counted, say_json, say_table
 from bk_core.errors import BookieUnavailableError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def list_bookies(uri: str, protocol: str, as_json: bool) -> None:
         return
     say_table(["bookie", "state", "address"], [(one["bookie"], one["state"], one["address"]) for one in found])
     counts = [f"{sum(one['state'] == state for one in found):,} {state}" for state in ("writable", "read-only", "down")]
-    click.echo(f"{len(found):,} {'bookie' if len(found) == 1 else 'bookies'}: {', '.join(counts)}")
+    click.echo(f"{counted(len(found), 'bookie')}: {', '.join(counts)}")
 
 
 def _bookies(client: BookKeeper) -> list[dict[str, Any]]:

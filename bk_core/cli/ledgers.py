@@ -8,7 +8,18 @@ from typing import Any
 
 import click
 
-from bk_core.cli.output import access_options, check_range, cluster_options, connected, preview, say_json, say_table, when, with_progress
+from bk_core.cli.output import (
+    access_options,
+    check_range,
+    cluster_options,
+    connected,
+    counted,
+    preview,
+    say_json,
+    say_table,
+    when,
+    with_progress,
+)
 from bk_core.errors import NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 
@@ -51,7 +62,7 @@ def list_ledgers(uri: str, protocol: str, as_json: bool, limit: int | None) -> N
     if not as_json:
         columns = ["#ledger", "state", "E/Qw/Qa", "#fragments", "#last entry", "#length", "created (UTC)"]
         say_table(columns, [_ledger_row(summary) for summary in summaries])
-        click.echo(f"{len(summaries):,} of {len(ids):,} ledgers" if limit else f"{len(ids):,} ledgers")
+        click.echo(f"{len(summaries):,} of {counted(len(ids), 'ledger')}" if limit else counted(len(ids), "ledger"))
 
 
 def _ledger_row(summary: dict[str, Any]) -> list[object]:

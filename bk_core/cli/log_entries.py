@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from bk_core.cli.output import cluster_options, connected, password_option, preview, say_json
+from bk_core.cli.output import cluster_options, connected, counted, password_option, preview, say_json
 from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def append(name: str, take_over: bool, take_over_queries: bool, password: str, u
         say_json({"log": name, "entries": told.entries, "bytes": told.bytes, "first": _place(ends[0]), "last": _place(ends[1])})
     elif first is not None and last is not None:
         where = f"{first.seq}:{first.first_entry} .. {last.seq}:{last.last_entry}"
-        click.echo(f"{told.entries:,} entries, {told.bytes:,} bytes, at {where}")
+        click.echo(f"{counted(told.entries, 'entry', 'entries')}, {counted(told.bytes, 'byte')}, at {where}")
     else:
         click.echo("no entries")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, when, with_progress
+from bk_core.cli.output import cluster_options, connected, counted, password_option, say_json, say_table, when, with_progress
 from bk_core.cli.units import Duration
 from bk_core.errors import MetadataFormatError, NoSuchLogError, WrongClusterError
 
@@ -63,7 +63,7 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
     if bad:
         say_table(_PROBLEM_COLUMNS, [_problem_row(found.log, problem) for found in bad for problem in found.problems])
     ledgers = sum(found.ledgers for found in checks)
-    click.echo(f"{len(checks):,} logs with {ledgers:,} ledgers checked: {len(bad) + unreadable:,} with problems")
+    click.echo(f"{counted(len(checks), 'log')} with {counted(ledgers, 'ledger')} checked: {len(bad) + unreadable:,} with problems")
     return 1 if bad or unreadable else 0
 
 
@@ -84,14 +84,15 @@ def repair(name: str, yes: bool, password: str, uri: str, protocol: str, as_json
         if lost and not yes:
             say_table(_PROBLEM_COLUMNS, [_problem_row(name, problem) for problem in lost])
             rows, size = sum(problem.rows for problem in lost), sum(problem.bytes for problem in lost)
-            question = f"write off {len(lost):,} ledgers of log {name} with {rows:,} listed rows, {size:,} bytes, for good?"
-            click.confirm(question, abort=True, err=True)
+            what = f"{counted(len(lost), 'ledger')} of log {name} with {counted(rows, 'listed row')}, {counted(size, 'byte')}"
+            click.confirm(f"write off {what}, for good?", abort=True, err=True)
         done = repair_log(client, name, password=password.encode()) if lost else ()
     if as_json:
         say_json({"log": name, "lost": [_problem_json(name, problem) for problem in done]})
         return
     for problem in done:
-        click.echo(f"segments {problem.first_seq}..{problem.last_seq}: {problem.rows:,} rows, {problem.bytes:,} bytes lost: {problem.what}")
+        gone = f"{counted(problem.rows, 'row')}, {counted(problem.bytes, 'byte')} lost"
+        click.echo(f"segments {problem.first_seq}..{problem.last_seq}: {gone}: {problem.what}")
     click.echo(f"log {name} repaired" if done else f"log {name}: every ledger that it names exists; nothing to repair")
 
 
@@ -141,7 +142,7 @@ def marks(name: str, ids: tuple[str, ...], age_ms: int | None, yes: bool, uri: s
             if as_json:
                 say_json({"log": name, "forgotten": list(gone)})
             else:
-                click.echo(f"log {name}: {len(gone):,} marks forgotten, {len(committed) - len(gone):,} left")
+                click.echo(f"log {name}: {counted(len(gone), 'mark')} forgotten, {len(committed) - len(gone):,} left")
             return
     if as_json:
         for query, mark in sorted(committed.items()):
@@ -152,4 +153,4 @@ def marks(name: str, ids: tuple[str, ...], age_ms: int | None, yes: bool, uri: s
         for query, mark in sorted(committed.items())
     ]
     say_table(["query", "#last batch", "committed (UTC)", "#rows", "#bytes"], rows)
-    click.echo(f"{len(committed):,} marks")
+    click.echo(counted(len(committed), "mark"))

@@ -10,7 +10,7 @@ import click
 
 from bk_core.cli.log_entries import append, tail
 from bk_core.cli.log_upkeep import check, marks, release, repair
-from bk_core.cli.output import check_range, cluster_options, connected, password_option, say_json, say_table, when, with_progress
+from bk_core.cli.output import check_range, cluster_options, connected, counted, password_option, say_json, say_table, when, with_progress
 from bk_core.cli.units import Duration, Size
 from bk_core.errors import BkError, InvalidArgumentError, MetadataFormatError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.segments import ENTRY_FORMATS, LogProperties, Segment
@@ -104,7 +104,7 @@ def show_logs(uri: str, protocol: str, as_json: bool) -> None:
     columns = ["log", "entry format", "#segments", "live", "#rows", "#bytes"]
     rows = [(s["log"], s["entryFormat"], s["segments"], "live" if s["live"] else None, s["rows"], s["bytes"]) for s in summaries]
     say_table(columns, rows)
-    click.echo(f"{len(summaries):,} logs")
+    click.echo(counted(len(summaries), "log"))
 
 
 @log.command("show")
@@ -254,7 +254,7 @@ def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol:
             summary = _summary(name, read_log(client, name))
             if not yes:
                 live = ", being written" if summary["live"] else ""
-                question = f"delete log {name} ({summary['segments']:,} segments, {summary['rows']:,} rows{live})?"
+                question = f"delete log {name} ({counted(summary['segments'], 'segment')}, {counted(summary['rows'], 'row')}{live})?"
                 click.confirm(question, abort=True, err=True)
             delete_log(client, name, password=password.encode())
             if as_json:
@@ -432,7 +432,7 @@ def _say_trim(name: str, gone: tuple[int, int, int], deleted: Iterable[int] | No
         say_json({"log": name, "segments": segments, "rows": rows, "bytes": size, "deleted": ledgers, "dryRun": deleted is None})
         return
     verb = "would drop" if deleted is None else "dropped"
-    click.echo(f"{verb} {segments:,} segments, {rows:,} rows, {size:,} bytes")
+    click.echo(f"{verb} {counted(segments, 'segment')}, {counted(rows, 'row')}, {counted(size, 'byte')}")
     if deleted:
         click.echo(f"deleted ledgers {', '.join(map(str, deleted))}")
 

@@ -97,6 +97,11 @@ def progress_bar(*columns: ProgressColumn, disable: bool = False) -> Progress:
     return Progress(*columns, console=to, transient=True, disable=disable, redirect_stdout=False, redirect_stderr=False)
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """``1 file``, ``2,000 files``. ``many``: the plural of a word that takes no mere s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def with_progress(items: Sequence[_Item], text: str) -> Iterator[_Item]:
     """The items, with a bar on standard error if that is a terminal and there are many."""
     if len(items) < 50 or not sys.stderr.isatty():

@@ -13,7 +13,7 @@ import click
 
 from bk_core.cli.checkpoint_batches import Folder, LocalFolder, StoreFolder, is_ours, last_number, read_offsets
 from bk_core.cli.checkpoint_words import stored_at, viewed
-from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
+from bk_core.cli.output import cluster_options, connected, counted, password_option, say_json, say_table
 from bk_core.errors import InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.lag import lag
 from bk_core.protocol.log.position import Position
@@ -112,7 +112,7 @@ def behind(view: LogView | None, offset: Mapping[str, Any], now_ms: int) -> dict
     found = lag(view, max(place, first), end, now_ms)
     note = "a live segment is not counted" if view.live_segments else ""
     if lost:
-        note = f"{lost:,} rows of these were trimmed before they were read"
+        note = f"{counted(lost, 'row')} of these {'was' if lost == 1 else 'were'} trimmed before being read"
     size_lost = max(0, size - offset["bytes"]) if lost else 0
     return {"rowsBehind": found.rows + lost, "bytesBehind": found.bytes + size_lost, "secondsBehind": round(found.seconds, 1), "note": note}
 

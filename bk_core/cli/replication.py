@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, TextColumn
 
-from bk_core.cli.output import access_options, cluster_options, connected, progress_bar, say_json, say_table
+from bk_core.cli.output import access_options, cluster_options, connected, counted, progress_bar, say_json, say_table
 from bk_core.errors import InvalidArgumentError, LogError, MetadataFormatError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.ledger.replication import EntryRanges, FragmentSpan, ReplicaReport
@@ -70,7 +70,7 @@ def _watched() -> Iterator[OnProgress]:
         task = bar.add_task("", total=None, done="")
 
         def show(progress: Progress) -> None:
-            done = f"{progress.entries:,} entries, {_size(progress.bytes)}"
+            done = f"{counted(progress.entries, 'entry', 'entries')}, {_size(progress.bytes)}"
             text = f"ledger {progress.ledger_id}: {progress.step}"
             bar.update(task, description=text, total=progress.entries_total, completed=progress.entries, done=done)
 
@@ -131,7 +131,7 @@ def check(
     if not as_json:
         _say_checks(reports, everything)
         how = "every entry of every replica" if full else "first and last entry of every replica"
-        click.echo(f"{checked:,} {'ledger' if checked == 1 else 'ledgers'} checked ({how}): {bad:,} in need of repair")
+        click.echo(f"{counted(checked, 'ledger')} checked ({how}): {bad:,} in need of repair")
     for line in gone:
         click.echo(line, err=True)
     return 1 if bad or gone else 0
@@ -180,7 +180,7 @@ def _shown(ranges: EntryRanges) -> str | None:
     if not ranges:
         return None
     more = len(ranges.ranges) - _RANGES_SHOWN
-    return str(EntryRanges(ranges.ranges[:_RANGES_SHOWN])) + (f" and {more:,} more ranges" if more > 0 else "")
+    return str(EntryRanges(ranges.ranges[:_RANGES_SHOWN])) + (f" and {counted(more, 'more range')}" if more > 0 else "")
 
 
 def _state(replica: ReplicaReport) -> str:
@@ -299,7 +299,7 @@ def repair(
         changed = sum(report.changed for report in reports)
         entries, size = sum(report.entries_copied for report in reports), sum(report.bytes_copied for report in reports)
         click.echo(
-            f"{len(reports):,} {'ledger' if len(reports) == 1 else 'ledgers'} looked at, {changed:,} changed, {entries:,} entries "
+            f"{counted(len(reports), 'ledger')} looked at, {changed:,} changed, {counted(entries, 'entry', 'entries')} "
             f"({_size(size)}) copied, {incomplete:,} not fully repaired"
         )
     return 1 if incomplete else 0
@@ -379,7 +379,7 @@ def collect(directory: Path, up_to: int) -> int:
     from bk_core.bookie.guard import allow_collection
 
     allow_collection(directory, up_to)
-    click.echo(f"the next collection of the bookie on {directory} may drop up to {up_to:,} ledgers")
+    click.echo(f"the next collection of the bookie on {directory} may drop up to {counted(up_to, 'ledger')}")
     return 0
 
 
@@ -457,7 +457,7 @@ def _say_still_named(report: DecommissionReport) -> None:
     say_table(["#ledger", "how", "log"], shown)
     written = sum(one.written for one in found)
     more = f", {len(found) - len(shown):,} of them not shown" if len(found) > len(shown) else ""
-    click.echo(f"{report.bookie} is still named by {len(found):,} {'ledger' if len(found) == 1 else 'ledgers'}{more}; {written:,} in use")
+    click.echo(f"{report.bookie} is still named by {counted(len(found), 'ledger')}{more}; {written:,} in use")
     if report.writable:
         click.echo("it is writable, so there may be more by now: make it read-only or stop it, then run this again")
 

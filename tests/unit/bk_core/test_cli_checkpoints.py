@@ -9,6 +9,7 @@ import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_a_checkpoint_goes_in_is_shown_and_comes_out(bk: Bk, tmp_path: Path) -> 
     size = sum(map(len, without_sums(source).values()))
     known = {"checkpoint": "q", "query": "the-query", "files": 8, "bytes": size, "plannedBatch": 2, "committedBatch": 1, "owner": None}
     assert line == {**known, **times} and line["committedAtMs"] > PLANNED_MS
-    assert "1 checkpoints" in bk("ls") and "q" in bk.out
+    assert "1 checkpoint\n" in bk("ls") and "q" in bk.out
     assert [one["path"] for one in bk.json("ls", "q")] == ["/commits", "/empty", "/metadata", "/offsets", "/sources", "/state"]
     assert "1.delta" in bk("ls", "q", "state/0/0") and f"{len(LARGE):,}" in bk.out
     (shown,) = bk.json("show", "q")
@@ -417,6 +418,47 @@ def test_a_bar_is_shown_where_there_is_a_terminal(bk: Bk, tmp_path: Path, monkey
     assert shown == [False, True]
 
 
+def test_one_of_a_kind_is_told_as_one(bk: Bk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "metadata").write_bytes(b"x")
+    (tmp_path / "in" / ".metadata.crc").write_bytes(b"crc")
+    assert bk("import", "q", tmp_path / "in") == f"checkpoint q: 1 file, 1 byte copied from {tmp_path / 'in'} (1 check sum left out)\n"
+    assert bk("export", "q", tmp_path / "out") == f"checkpoint q: 1 file, 1 byte copied to {tmp_path / 'out'}\n"
+    assert bk("ls").endswith("\n1 checkpoint\n")
+    monkeypatch.setattr("sys.stdin", StringIO("y\n"))
+    bk("rm", "q")
+    assert "(1 file, 1 byte, no batch)" in bk.err
+
+
+def test_how_long_a_batch_took_is_told_only_where_its_files_tell_it(
+    bk: Bk, client: bk_core.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of a copy have the time of the copy, and the owner's clock may be another one than that of the driver."""
+
+    def told(name: str, number: int) -> str:
+        (row,) = [line for line in bk("show", name).splitlines() if line.startswith(f"    {number}")]
+        (line,) = [line for line in bk("tail", name, "-F").splitlines() if line.startswith(f"batch {number} ")]
+        cell = row.split()[5]
+        assert line.split()[2:4] == (["committed", "in"] if cell != "-" else ["committed", "0:"]), line
+        assert cell == "-" or line.split()[4:6] == [cell, "s"]
+        return cell
+
+    clock = [PLANNED_MS]
+    with monkeypatch.context() as patched, FileStore.open(client, "q") as store:
+        patched.setattr(store_module, "now_ms", lambda: clock[0])
+        # Milliseconds from the planning of a batch to its offsets, and to its commit: written by the driver, by an owner whose clock is
+        # 5 s late, copied an hour later, copied at once, and copied with the commits first.
+        for number, (planned, committed) in enumerate([(3, 2503), (-5000, -3000), (3_600_000, 3_600_001), (9000, 9000), (9001, 9000)]):
+            for folder, ms in (("offsets", planned), ("commits", committed)):
+                clock[0] = PLANNED_MS + number + ms
+                store.put(f"/{folder}/{number}", offsets(number, 17).encode())
+    assert [told("q", number) for number in range(5)] == ["2.5", "2.0", "-", "-", "-"]
+    bk("import", "copy", checkpoint(tmp_path / "in"))
+    assert told("copy", 1) == "-"
+    with FileStoreView.open(client, "q") as view:
+        assert [read_batch(StoreFolder(view), 0, committed=done).took_ms for done in (True, False)] == [2500, None]
+
+
 # --- tail ----------------------------------------------------------------------------------------------------------------
 
 
@@ -427,7 +469,7 @@ def test_tail_tells_what_happens(bk: Bk, client: bk_core.BookKeeper, tmp_path: P
     lines = bk("tail", "q", "-F").splitlines()
     assert (
         len(lines) == 3
-        and "committed in" in lines[0]
+        and "committed  " in lines[0]
         and "planned 2023-11-14" in lines[2]
         and "0: flights 1:2+0 (200 rows)  1: 17" in lines[2]
     )
@@ -502,7 +544,7 @@ def test_gc_looks_at_all_and_tells_what_it_could_not_do(
         patched.setattr(upkeep, "delete_data_ledger", lambda *_: (_ for _ in ()).throw(FileStoreError("no")))
         bk("gc", status=1)
         assert "is left: [BK-FILES] no" in bk.err
-    assert bk("gc") == "checkpoint other: 0 ledgers deleted\ncheckpoint q: 1 ledgers deleted\n"
+    assert bk("gc") == "checkpoint other: 0 ledgers deleted\ncheckpoint q: 1 ledger deleted\n"
     assert bk("gc") == "checkpoint other: 0 ledgers deleted\n"
     client.store.create("files/files.bad/1", b"nonsense")
     bk("gc", status=1)

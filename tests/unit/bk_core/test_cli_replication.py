@@ -94,7 +94,7 @@ def test_check_of_one_ledger_lists_every_replica(client: Client, capsys: pytest.
     assert client.options["full"] is False and client.options["bytes_per_second"] is None
     assert cli.run(["ledger", "check", "9", "--full", "--rate", "1.5"]) == 1
     text = capsys.readouterr().out
-    assert "0, 2, 4, 6 and 1 more ranges" in text and "damaged" in text and "bookie is gone" in text and "1 in need of repair" in text
+    assert "0, 2, 4, 6 and 1 more range" in text and "damaged" in text and "bookie is gone" in text and "1 in need of repair" in text
     assert client.options["full"] is True and client.options["bytes_per_second"] == 1_500_000
 
 
