@@ -19,14 +19,14 @@ from collections.abc import Iterable
 from bk_core.errors import FileStoreError
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.files.content import Content
-from bk_core.protocol.files.effects import DataDropped, DropData, FileEffect
+from bk_core.protocol.files.effects import DataDropped, DropData, FileEffect, FileEvent
 from bk_core.protocol.files.state import FileLimits, FileState
-from bk_core.protocol.files.steps import Steps
 from bk_core.protocol.files.tree import FileTree
+from bk_core.protocol.requests import RequestMachine
 from bk_core.protocol.states import Transitions
 
 
-class DataLedgers(Steps):
+class DataLedgers(RequestMachine[FileEffect, FileEvent]):
     """Counts leases, and drops what nothing refers to."""
 
     state = Transitions(

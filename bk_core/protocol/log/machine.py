@@ -1,53 +1,10 @@
-"""The base of a log's machines: numbered requests with one answer each, timers, and one step at a time."""
+"""The base of a log's machines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from bk_core.protocol.effects import SetTimer
-from bk_core.protocol.events import TimerFired
 from bk_core.protocol.log.effects import LogEffect, LogEvent
+from bk_core.protocol.requests import RequestMachine
 
 
-class LogMachine:
-    """The base class. ``handle(event, now_ns)`` returns the effects of one step, after all its changes of state (SM-1).
-
-    An answer is matched by its request's number; an answer that no request waits for has no effect (SM-3).
-    """
-
-    def __init__(self) -> None:
-        self._effects: list[LogEffect] = []
-        self._waiting: dict[int, Callable[[Any], None]] = {}
-        self._timers: dict[str, Callable[[], None]] = {}
-        self._requests = 0
-
-    def handle(self, event: LogEvent, now_ns: int) -> list[LogEffect]:
-        """Take one input. ``now_ns`` is monotonic time in nanoseconds; these machines only ever measure it with timers."""
-        if isinstance(event, TimerFired):
-            action = self._timers.pop(event.key, None)
-            if action is not None:
-                action()
-        else:
-            then = self._waiting.pop(event.request, None)
-            if then is not None:
-                then(event)
-        return self._finish_step()
-
-    def _advance(self) -> None:
-        """Do whatever the step has made possible."""
-
-    def _finish_step(self) -> list[LogEffect]:
-        self._advance()
-        effects, self._effects = self._effects, []
-        return effects
-
-    def _ask(self, make: Callable[[int], LogEffect], then: Callable[[Any], None]) -> None:
-        """Send the request that ``make`` builds from its number; ``then`` gets the answer."""
-        self._requests += 1
-        self._waiting[self._requests] = then
-        self._effects.append(make(self._requests))
-
-    def _after(self, key: str, after_ns: int, action: Callable[[], None]) -> None:
-        self._timers[key] = action
-        self._effects.append(SetTimer(key, after_ns))
+class LogMachine(RequestMachine[LogEffect, LogEvent]):
+    """A machine whose requests are those of a log."""

@@ -1,46 +1,51 @@
-"""The base of the machine of a file store: numbered requests, each with one answer and one thing to do about it; timers; one step at a
-time, like ``LogMachine`` one level below."""
+"""The base of the machines of logs and of file stores: numbered requests with one answer each, timers, and one step at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from bk_core.protocol.effects import SetTimer
 from bk_core.protocol.events import TimerFired
-from bk_core.protocol.files.effects import FileEffect, FileEvent
+
+Effect = TypeVar("Effect")
+Event = TypeVar("Event")
 
 
-class Steps:
-    """An answer is matched by its request's number; one that nobody waits for any more does nothing (SM-3)."""
+class RequestMachine(Generic[Effect, Event]):
+    """The base class. ``handle(event, now_ns)`` returns the effects of one step, after all its changes of state (SM-1).
+
+    An answer is matched by its request's number; an answer that no request waits for has no effect (SM-3).
+    """
 
     def __init__(self) -> None:
-        self._effects: list[FileEffect] = []
+        self._effects: list[Any] = []
         self._waiting: dict[int, Callable[[Any], None]] = {}
         self._timers: dict[str, Callable[[], None]] = {}
         self._requests = 0
 
-    def handle(self, event: FileEvent, now_ns: int) -> list[FileEffect]:
-        """The effects of one step, after all its changes of state (SM-1). ``now_ns``: monotonic; it is only ever measured with timers."""
+    def handle(self, event: Event, now_ns: int) -> list[Effect]:
+        """Take one input. ``now_ns`` is monotonic time in nanoseconds; these machines only ever measure it with timers."""
         if isinstance(event, TimerFired):
             action = self._timers.pop(event.key, None)
             if action is not None:
                 action()
         else:
-            then = self._waiting.pop(event.request, None)
+            answer: Any = event
+            then = self._waiting.pop(answer.request, None)
             if then is not None:
-                then(event)
+                then(answer)
         return self._finish_step()
 
     def _advance(self) -> None:
-        """Whatever has become possible by the step."""
+        """Do whatever the step has made possible."""
 
-    def _finish_step(self) -> list[FileEffect]:
+    def _finish_step(self) -> list[Effect]:
         self._advance()
         effects, self._effects = self._effects, []
         return effects
 
-    def _ask(self, make: Callable[[int], FileEffect], then: Callable[[Any], None]) -> None:
+    def _ask(self, make: Callable[[int], Effect], then: Callable[[Any], None]) -> None:
         """Send the request that ``make`` builds from its number; ``then`` gets the answer."""
         self._requests += 1
         self._waiting[self._requests] = then
