@@ -42,7 +42,7 @@ from bk_core.metadata.store import BookieView, MetadataStore, Version, Versioned
 from bk_core.net.local_resources import local_resource_error
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, DigestType, Fragment, LedgerAccess, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.placement import new_ensemble_striped
+from bk_core.protocol.ledger.placement import new_ensemble_striped, not_enough_known
 from bk_core.protocol.ledger.quorums import check_sizes
 from bk_core.protocol.ledger.read_options import ReadOptions
 from bk_core.protocol.ledger.recovery import LedgerRecovery
@@ -186,18 +186,28 @@ class BookKeeper:
     @checked(ensemble_size=POSITIVE, write_quorum_size=POSITIVE)
     def await_bookies(self, ensemble_size: int, write_quorum_size: int) -> None:
         """Wait until there are bookies for a new ledger, as after a restart of them all. NotEnoughBookiesError when there are still too few
-        after ``operation_timeout_s``."""
-        begun, pause = time.monotonic(), 0.01
+        after ``operation_timeout_s``, and at once if there would be too few with all that have a cookie in this cluster."""
+        begun, pause, is_hopeful = time.monotonic(), 0.01, False
         while True:
             try:
                 self._retry(lambda: self._new_ensemble(ensemble_size, write_quorum_size))
                 return
             except NotEnoughBookiesError as error:
+                if not is_hopeful:
+                    self._check_known(ensemble_size, write_quorum_size)
+                    is_hopeful = True
                 left = begun + self.config.operation_timeout_s - time.monotonic()
                 if left <= 0:
                     raise given_up(error, begun).nothing_done() from None
             time.sleep(min(pause, left))
             pause = min(2 * pause, 0.5)
+
+    def _check_known(self, ensemble_size: int, write_quorum_size: int) -> None:
+        """NotEnoughBookiesError if there would be too few bookies even if all came back that this cluster has ever had and not removed."""
+        view = self._session.bookies()
+        known = len({*self._retry(self.store.cookies), *view.writable, *view.readonly})
+        if known < (write_quorum_size if self.config.opportunistic_striping else ensemble_size):
+            raise not_enough_known(ensemble_size, known).nothing_done()
 
     def _new_ensemble(self, size: int, write_quorum_size: int) -> tuple[str, ...]:
         """CR-2. With opportunistic striping the ensemble may be smaller than ``size``; its length is the E to record."""

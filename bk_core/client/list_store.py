@@ -118,6 +118,16 @@ def read_versioned(client: LogClient, name: str) -> tuple[LedgerList, int]:
     return of_this_cluster(client, name, _decoded(name, stored.data), here), stored.version
 
 
+def list_if_any(client: LogClient, name: str) -> LedgerList | None:
+    """As ``read_ledger_list``, but None if there is none, for whoever makes the log then. The error for a log that is not there compares
+    its name with those of all logs, which costs more with each."""
+    try:
+        stored, here = client.store.read_here(log_path(name))
+    except NoNodeError:
+        return None
+    return of_this_cluster(client, name, _decoded(name, stored.data), here)
+
+
 def read_unlooked(client: LogClient, name: str) -> tuple[LedgerList, int]:
     """As it is stored, whosever it is: only to say whose it is, or to look for a change of one's own."""
     try:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bk_core.client.files.nodes import data_ledgers
+from bk_core.client.files.view import no_such_store
 from bk_core.client.history import update_ledger_list
-from bk_core.client.list_store import LogClient, back_off, log_path, read_ledger_list, until_definite
+from bk_core.client.list_store import LogClient, back_off, list_if_any, read_ledger_list, until_definite
 from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log
@@ -20,8 +21,6 @@ from bk_core.errors import (
     FileStoreTakenOverError,
     LogDataLossError,
     LogTakenOverError,
-    NoNodeError,
-    NoSuchFileStoreError,
     NoSuchLogError,
     ReadError,
 )
@@ -77,7 +76,7 @@ def open_log(
             file_entries=True,
         )
     except NoSuchLogError as error:
-        raise NoSuchFileStoreError(f"there is no file store {name!r}", store=name) from error
+        raise no_such_store(client, name) from error
     except LogTakenOverError as error:
         message = f"file store {name!r} was not taken over, because it has an owner, or one that died without closing it: {error.args[0]}"
         raise FileStoreTakenOverError(message, store=name).nothing_done() from error
@@ -101,13 +100,8 @@ def leave(writer: LogWriter) -> None:
 def _await_bookies(client: LogClient, log: str, create: LogProperties | None, timeout_s: float) -> None:
     """For the log's next ledger, with the settings that it will have."""
     deadline = time.monotonic() + timeout_s
-    try:
-        until_definite(lambda: client.store.read(log_path(log)), deadline)  # NoSuchLogError looks for similar names among all logs
-        listed = until_definite(lambda: read_ledger_list(client, log), deadline)
-    except (NoNodeError, NoSuchLogError):
-        properties = create
-    else:
-        properties = create if create is not None and _is_unused(listed) else listed.properties
+    listed = until_definite(lambda: list_if_any(client, log), deadline)
+    properties = create if listed is None or (create is not None and _is_unused(listed)) else listed.properties
     if properties is not None:
         client.await_bookies(properties.ensemble_size, properties.write_quorum_size)
 

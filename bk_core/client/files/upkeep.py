@@ -19,7 +19,7 @@ from bk_core.client.files.view import FileStoreView, no_such_store
 from bk_core.client.guards import check_password
 from bk_core.client.intents import abandoned, lives_here
 from bk_core.client.janitor import GcReport, gc_log
-from bk_core.client.list_store import read_ledger_list
+from bk_core.client.list_store import list_if_any, read_ledger_list
 from bk_core.client.log_check import release_log
 from bk_core.client.logs import delete_log, list_logs
 from bk_core.client.moments import told_utc
@@ -31,7 +31,6 @@ from bk_core.errors import (
     LogWriterAliveError,
     MetadataError,
     NoClusterError,
-    NoSuchFileStoreError,
     NoSuchLogError,
 )
 from bk_core.protocol.log.ledger_list import LedgerList
@@ -98,12 +97,8 @@ def own_file_store(client: Any, name: str, *, password: bytes = b"", create: boo
     was looked at last, is fenced.
     """
     if not even_if_alive:
-        try:
-            listed = _listed(client, name)
-        except NoSuchFileStoreError:
-            if not create:
-                raise
-        else:
+        listed = list_if_any(client, store_log(name)) if create else _listed(client, name)
+        if listed is not None:
             _refuse_owned(client, name, listed, even_if_alive)
             _close_dead(client, name, listed, password)
     return FileStore.open(client, name, password=password, create=create, take_over=even_if_alive)

@@ -20,19 +20,22 @@ import pytest
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
+from bk_core.client import list_store
 from bk_core.client.files import data as data_module
 from bk_core.client.files import nodes as nodes_module
 from bk_core.client.files import owner as owner_module
 from bk_core.client.files import store as store_module
+from bk_core.client.files import view as view_module
 from bk_core.client.files import works as works_module
 from bk_core.client.files.names import store_log, store_of
 from bk_core.client.files.nodes import create_data_ledger, data_ledgers, data_nodes, delete_data_ledger, read_node
 from bk_core.client.files.opening import log_records
 from bk_core.client.files.store import FileStore, Staged
-from bk_core.client.files.upkeep import file_stores
+from bk_core.client.files.upkeep import file_stores, own_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import adopt_log, apply_retention, create_log, delete_log, read_ledger_list, read_log, trim_log
+from bk_core.client.near import meant
 from bk_core.errors import (
     ArgumentTypeError,
     BkError,
@@ -1093,9 +1096,10 @@ def test_a_read_of_a_ledger_that_goes_on_in_a_forked_child_is_refused(client: bk
 # --- too few bookies -------------------------------------------------------------------------------------------------------
 
 
-def test_an_open_that_wants_more_bookies_than_there_are_leaves_nothing(uri: str) -> None:
-    with bk_core.connect(uri, operation_timeout_s=0.5) as client:
-        with pytest.raises(NotEnoughBookiesError, match="5 writable bookies, 3 are registered") as caught:
+def test_an_open_that_wants_more_bookies_than_the_cluster_has_is_refused_at_once_and_leaves_nothing(uri: str) -> None:
+    with bk_core.connect(uri, operation_timeout_s=10) as client:
+        wanted = "5 writable bookies, and this cluster has 3 bookies, including any that are away; start more bookies, or lower"
+        with pytest.raises(NotEnoughBookiesError, match=wanted) as caught:
             FileStore.open(client, "a", ensemble_size=5, write_quorum_size=5, ack_quorum_size=3)
         assert not caught.value.outcome_unknown
         assert file_stores(client, remains=True) == []
@@ -1106,6 +1110,39 @@ def test_an_open_that_wants_more_bookies_than_there_are_leaves_nothing(uri: str)
         store.put("/x", b"")
         FileStore.open(client, "a", ensemble_size=1, write_quorum_size=1, ack_quorum_size=1).close()  # as it was made
         assert read_ledger_list(client, LOG).properties == LogProperties()
+
+
+@pytest.mark.parametrize("opens", [FileStore.open, own_file_store])
+def test_only_an_open_that_makes_nothing_looks_for_similar_names(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, opens: Any
+) -> None:
+    """Comparing costs more with each store that there is."""
+    compared: list[str] = []
+    for module in (list_store, view_module):
+        monkeypatch.setattr(module, "meant", lambda name, *known: compared.append(name) or meant(name, *known))
+    opens(client, "orders").close()
+    assert compared == []
+    with pytest.raises(NoSuchFileStoreError, match="there is no file store 'oders'; did you mean 'orders'"):
+        opens(client, "oders", create=False)
+    assert "oders" in compared and file_stores(client) == ["orders"]
+
+
+def test_bookies_that_are_away_count_as_long_as_they_could_come_back(tmp_path: Path) -> None:
+    metadata = f"memory://{tmp_path.name}"
+    with closing(open_store(metadata)) as keeper:
+        keeper.initialize_cluster()
+        with bk_core.connect(metadata, operation_timeout_s=10) as client:
+            with pytest.raises(NotEnoughBookiesError, match="this cluster has never had one; start bookies"):
+                FileStore.open(client, "a")
+        EmbeddedBookie(tmp_path / "0", "127.0.0.1", 0, keeper).start().close()
+        with bk_core.connect(metadata, operation_timeout_s=10, opportunistic_striping=True) as client:
+            with pytest.raises(NotEnoughBookiesError, match="needs 3 writable bookies, and this cluster has 1 bookie, including"):
+                FileStore.open(client, "a", write_quorum_size=2)
+        EmbeddedBookie(tmp_path / "1", "127.0.0.1", 0, keeper).start().close()
+        with bk_core.connect(metadata, operation_timeout_s=0.2, opportunistic_striping=True) as client:
+            with pytest.raises(NotEnoughBookiesError, match=r"none is registered in this cluster.* s$") as caught:
+                FileStore.open(client, "a", write_quorum_size=2)
+        assert not caught.value.outcome_unknown
 
 
 def test_a_log_that_no_owner_could_ever_write_takes_the_next_ones_settings(client: bk_core.BookKeeper) -> None:

@@ -6,7 +6,7 @@ bookies are read at each choice. One seed therefore replays the same choices (SM
 
 from __future__ import annotations
 
-from bk_core.protocol.ledger.placement.policy import Placement, Shuffle, new_ensemble_striped
+from bk_core.protocol.ledger.placement.policy import Placement, Shuffle, new_ensemble_striped, not_enough_known
 from bk_core.protocol.ledger.placement.quarantine import Quarantine, is_bookie_failure
 from bk_core.protocol.ledger.placement.rack_aware import RackAwarePlacement
 from bk_core.protocol.ledger.placement.random import RandomPlacement
@@ -23,4 +23,5 @@ __all__ = [
     "is_bookie_failure",
     "location",
     "new_ensemble_striped",
+    "not_enough_known",
 ]

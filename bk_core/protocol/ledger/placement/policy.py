@@ -70,6 +70,16 @@ def not_enough(size: int, registered: int, why: str = "") -> NotEnoughBookiesErr
     )
 
 
+def not_enough_known(size: int, known: int) -> NotEnoughBookiesError:
+    """``known``: the bookies that a cluster has, wherever they are now."""
+    needs = f"a ledger with ensemble size {size} needs {size} writable bookies"
+    if not known:
+        how = "start bookies with the same metadata service URI, its path included (`bk bookie ls`)"
+        return NotEnoughBookiesError(f"{needs}, and this cluster has never had one; {how}")
+    has = f"{known} {'bookie' if known == 1 else 'bookies'}, including any that are away"
+    return NotEnoughBookiesError(f"{needs}, and this cluster has {has}; start more bookies, or lower the ensemble size")
+
+
 def new_ensemble_striped(placement: Placement, size: int, write_quorum_size: int) -> tuple[BookieId, ...]:
     """Return an ensemble with opportunistic striping: when bookies are short, E is lowered step by step, but never below Qw (CR-2). The
     length of the result is the E to record.
