@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from bk_core.cli.output import PASSWORD_VARIABLE
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchPathError, PathIsDirectoryError
@@ -23,12 +23,16 @@ _NEAR_MAX = 1000  # names that are compared with one that is not there
 
 
 def stored_at(checkpoint: str) -> tuple[str, str] | None:
-    """The store and the path in it, of a location such as Spark is given for a checkpoint in a file store; None for another one."""
-    parts = urlsplit(checkpoint)
-    if parts.scheme == STORE_SCHEME:
-        return unquote(parts.netloc), unquote(parts.path) or "/"
-    if parts.scheme in (GATEWAY_SCHEME, f"s{GATEWAY_SCHEME}") and parts.netloc == GATEWAY_AUTHORITY:
-        name, _, path = unquote(parts.path).lstrip("/").partition("/")
+    """The store and the path in it, of a location such as Spark is given for a checkpoint in a file store; None for another one.
+
+    It is no URL: Hadoop's paths may have ``?`` and ``#`` in them, and what is behind these must not be cut off.
+    """
+    scheme, _, place = checkpoint.partition("://")
+    authority, _, path = place.partition("/")
+    if place and scheme == STORE_SCHEME:
+        return unquote(authority), f"/{unquote(path)}"
+    if place and scheme in (GATEWAY_SCHEME, f"s{GATEWAY_SCHEME}") and authority == GATEWAY_AUTHORITY:
+        name, _, path = unquote(path).lstrip("/").partition("/")
         return name, f"/{path}"
     return None
 
@@ -48,7 +52,11 @@ def store_and_path(given: str, below: str = "") -> tuple[str, str]:
 
 def whole_store(given: str, command: str) -> str:
     """The name of a store. InvalidArgumentError for a path in one: ``command`` takes a whole checkpoint."""
+    from bk_core.client.files.names import store_log
+
     store, path = store_and_path(given)
+    with in_words(store, password=""):
+        store_log(store)
     if path != ROOT:
         raise InvalidArgumentError(f"`bk checkpoint {command}` takes a whole checkpoint: {store}, not {path} in it. Nothing was done")
     return store

@@ -127,7 +127,10 @@ def _progress_in_store(client: BookKeeper, store: str, path: str, password: str)
 
 def local_path(checkpoint: str) -> Path:
     """InvalidArgumentError for a URL of another file system: only files of this machine and of file stores can be read here."""
-    parts = urlsplit(checkpoint)
+    try:
+        parts = urlsplit(checkpoint)
+    except ValueError as error:  # no URL, and with its slashes no folder either
+        raise InvalidArgumentError(f"{checkpoint} is neither a folder nor a URL: {error}") from None
     if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
         message = f"{checkpoint} is not on this machine, nor in a file store (bk://NAME); copy its folders offsets and commits here"
         raise InvalidArgumentError(message)

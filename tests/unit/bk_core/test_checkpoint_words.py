@@ -75,6 +75,15 @@ MISTAKES: list[tuple[str, int, str]] = [
 ]  # fmt: skip
 
 
+ODD_NAMES = (
+    " ", "a b", "%", "a%20b", "prüf", "\U0001f600", "'quo\"te'", "..", ".", "/", "/flights", "../flights", "x" * 195, "x" * 255,
+    "a\nb", "a\x1b[31mb",
+    "bk:///", "bk:///offsets", "bk://fl ights", "bk://flights#old", "bk://flights?uri=zk://there/ledgers", "bk://flights%2Foffsets", "bk://[::1",
+    "webhdfs://bookkeeper-checkpoints/", "webhdfs://bookkeeper-checkpoints/flights#old", "webhdfs://bookkeeper-checkpoints/a%20b",
+)  # fmt: skip
+ODD_FILES = ("a b", "50%", "a%20b", "x?y#z", "prüf \U0001f600", "'quo\"te'", "x" * 255, "-n", "a+b&c=d;e", "back\\slash")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "in"
@@ -101,6 +110,45 @@ def test_each_mistake_is_told_in_words_of_checkpoints(bk: Bk, client: bk_core.Bo
             for riddle in ("files.", "file store", "log '", "ledger 0", "s3cret", "wrong'", "=True"):
                 assert riddle not in said.replace("files.flights'; did", ""), (line, said)
         assert bk.json("ls")[0] == before and len(bk.out.splitlines()) == 2 and not (tmp_path / "out").exists()  # and nothing was done
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_name_of_odd_characters_is_refused_and_never_cut_to_another_one(bk: Bk, folder: Path, tmp_path: Path, name: str) -> None:
+    """The part of it behind a ``#`` was dropped once, and `rm` deleted the checkpoint of the rest."""
+    bk("import", "flights", folder)
+    before = bk.json("ls", "flights")
+    for command in ("show", "tail -F", "ls", "cat", "export", "rm --yes", "gc"):
+        more = {"cat": ["offsets/0"], "export": [str(tmp_path / "out")]}.get(command, [])
+        bk(*command.split(), name, *more, status=1)
+        assert bk.err.startswith("error: [BK-ARGUMENT] checkpoint name '") and "use letters, digits" in bk.err and bk.err.count("\n") == 1
+    bk("lag", name if "://" in name else f"bk://{name}", group="query", status=1)
+    assert bk.err.startswith("error: [BK-ARGUMENT] checkpoint name '")
+    assert bk.json("ls", "flights") == before and not (tmp_path / "out").exists()
+
+
+def test_a_place_that_is_no_url_is_told_in_a_line(bk: Bk) -> None:
+    bk("lag", "http://[::1", group="query", status=1)
+    assert bk.err == "error: [BK-ARGUMENT] http://[::1 is neither a folder nor a URL: Invalid IPv6 URL\n"
+
+
+def test_files_of_odd_names_are_shown_and_copied(bk: Bk, folder: Path, tmp_path: Path) -> None:
+    for name in ODD_FILES:
+        (folder / "sources" / name).mkdir(parents=True)
+        (folder / "sources" / name / name).write_text(name)
+    bk("import", "odd", folder)
+    assert sorted(one["path"] for one in bk.json("ls", "odd/sources")) == sorted(f"/sources/{name}" for name in ODD_FILES)
+    for name in ODD_FILES:
+        assert bk("cat", "odd", f"sources/{name}/{name}") == bk("cat", f"odd/sources/{name}/{name}") == name
+        quoted = name.replace("%", "%25")
+        assert (
+            bk("cat", f"bk://odd/sources/{quoted}/{quoted}")
+            == bk("cat", f"webhdfs://bookkeeper-checkpoints/odd/sources/{quoted}", "--", name)
+            == name
+        )
+    bk("export", "odd", tmp_path / "out")
+    assert {path.name: path.read_text() for path in (tmp_path / "out" / "sources").glob("*/*") if not path.name.endswith(".crc")} == {
+        name: name for name in ODD_FILES
+    }
 
 
 def test_a_checkpoint_may_be_named_in_each_way_that_a_user_knows(bk: Bk, folder: Path) -> None:
