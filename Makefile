@@ -1,6 +1,6 @@
 # make setup | test | lint | coverage | simulate | mutations | option-mutations | sanitize | sanitize-suite | demo | kill-test | soak | faults | soak-spark |
-#      checkpoint-restarts | checkpoint-drivers | checkpoint-cost | checkpoint-openings | checkpoint-size | checkpoint-secret | spark-suites | deployments |
-#      wheel-test | kafka | bench | bench-quick | bench-commit | lock | clean
+#      checkpoint-restarts | checkpoint-hardships | checkpoint-drivers | checkpoint-cost | checkpoint-openings | checkpoint-size | checkpoint-secret |
+#      spark-suites | deployments | wheel-test | kafka | bench | bench-quick | bench-commit | lock | clean
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
 
@@ -21,8 +21,8 @@ ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/ja
 SAY    := printf '\033[1m== %s\033[0m\n'
 
 .PHONY: setup test lint coverage simulate mutations option-mutations fuzz check-tools sanitize sanitize-suite demo kill-test soak interrupts faults soak-spark \
-        checkpoint-restarts checkpoint-drivers checkpoint-cost checkpoint-openings checkpoint-size checkpoint-secret spark-suites deployments \
-        wheel-test kafka bench bench-quick bench-commit lock clean
+        checkpoint-restarts checkpoint-hardships checkpoint-drivers checkpoint-cost checkpoint-openings checkpoint-size checkpoint-secret \
+        spark-suites deployments wheel-test kafka bench bench-quick bench-commit lock clean
 
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
 
@@ -159,6 +159,11 @@ faults: setup
 checkpoint-restarts: setup
 	@$(ENV) $(BIN)/python -m tests.checkpoints --restarts "$${RESTARTS:-20}" --kills "$${KILLS:-6}" --together "$${TOGETHER:-2}" \
 	  $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases "$(CASES)") --json .cache/checkpoint-restarts.json
+
+# Full disks, bad links, no cluster, deleted ledgers, large files (tests/checkpoints/hardships). PARTS, APACHE=4.18.0, BYTES, FILES
+checkpoint-hardships: setup
+	@$(ENV) $(BIN)/python -m tests.checkpoints.hardships $(PARTS) $(if $(APACHE),--apache $(APACHE)) $(if $(BYTES),--bytes $(BYTES)) \
+	  $(if $(FILES),--files $(FILES))
 
 FIGURES = $(ENV) $(BIN)/python -m tests.checkpoints.figures $(if $(DIRECTORY),--directory $(DIRECTORY))
 

@@ -5,7 +5,7 @@ What shall happen lies in the query's directory ``orders``:
     order       {"batch": 7, "hold": true}    the first task of batch 7 or later takes it, and waits for ``release``
     order       {"batch": 7, "hold": false}   the same, but it goes on, and no task of a later batch goes on before ``release``
 
-An order that was taken is called ``met.<batch>``.
+An order that was taken is called ``met.<batch>``. A task that was held and goes on leaves a file ``left``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-ORDER, BARRIER, RELEASE, MET = "order", "barrier", "release", "met"
+ORDER, BARRIER, RELEASE, MET, LEFT = "order", "barrier", "release", "met", "left"
 HOLD_S = 900.0  # longer than the slowest query of a group takes to its place
 
 
@@ -77,3 +78,5 @@ def _wait(orders: Path) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"held for {HOLD_S:.0f} s, and nobody released it")
         time.sleep(0.01)
+    with suppress(FileNotFoundError):  # the next restart has other orders already
+        (orders / LEFT).touch()

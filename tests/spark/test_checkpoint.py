@@ -135,6 +135,28 @@ def test_another_driver_goes_on_and_ends_the_first(
         assert not [secret for secret in secrets if secret.encode() in text], path
 
 
+ODD = ("a b", "50%", "a%20b", "x?y", "x#z", "prüf \U0001f600", "'quo\"te'", "x" * 255, "-n", "a+b&op=DELETE;e", "back\\slash")
+
+
+def test_files_of_odd_names_go_both_ways_through_hadoops_client(spark: SparkSession, place: str) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    above = jvm.org.apache.hadoop.fs.Path(f"{place}/odd")
+    files = above.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    wrong = []
+    for name in ODD:
+        path = jvm.org.apache.hadoop.fs.Path(above, name)
+        out = files.create(path)
+        out.write(name.encode())
+        out.close()
+        moved = jvm.org.apache.hadoop.fs.Path(above, name[:-1] + "2")
+        got = bytes(jvm.org.apache.hadoop.io.IOUtils.readFullyToByteArray(files.open(path)))
+        listed = [status.getPath().getName() for status in files.listStatus(above)]
+        renamed = files.rename(path, moved) and files.exists(moved) and not files.exists(path)
+        if (got, listed, renamed, files.delete(moved, False)) != (name.encode(), [name], True, True):
+            wrong.append((name, got, listed, renamed))
+    assert not wrong
+
+
 def test_a_wrong_secret_opens_nothing(spark: SparkSession, place: str) -> None:
     jvm: Any = spark.sparkContext._jvm
     configuration = jvm.org.apache.hadoop.conf.Configuration(spark.sparkContext._jsc.hadoopConfiguration())
