@@ -78,6 +78,12 @@ class LogReader:
     def __init__(self, client: LogClient, name: str, *, start: Position | None = None, password: bytes = b"") -> None:
         """Start at ``start``, by default at the first entry that is left. Raises NoSuchLogError; LogDataLossError for a trimmed
         position."""
+        self._set_up(client, name, password)
+        listed = read_log(client, name)
+        position = listed.first_position if start is None else listed.normal(start)
+        self._order = LogReaderOrder(name, position=position, log_id=listed.log_id)
+
+    def _set_up(self, client: LogClient, name: str, password: bytes) -> None:
         self.name = name
         self._client = client
         self._password = password
@@ -92,9 +98,14 @@ class LogReader:
         self._outage = Outage(int((config.operation_timeout_s if config is not None else WAIT_S) * 1e9))
         self._fresh = False  # the list is watched, and was read since the watch was set
         self._asking = True  # bookies are asked for the LAC even if it is known
-        listed = read_log(client, name)
-        position = listed.first_position if start is None else listed.normal(start)
-        self._order = LogReaderOrder(name, position=position, log_id=listed.log_id)
+
+    def beside(self) -> LogReader:
+        """Another reader at the position of this one, for another thread. It asks for nothing yet, and knows an outage as this one does."""
+        other = LogReader.__new__(LogReader)
+        other._set_up(self._client, self.name, self._password)
+        other._outage = self._outage
+        other._order = LogReaderOrder(self.name, position=self.position, log_id=self._order.log_id)
+        return other
 
     @property
     def position(self) -> Position:

@@ -80,6 +80,10 @@ class Leases:
         lease.release = partial(self._returned.append, grip)
         return lease
 
+    def held(self) -> set[int]:
+        """All ledgers that a lease keeps. Any thread: the copies are made in one step each."""
+        return {ledger_id for grip in list(self._kept.values()) for ledger_id in list(grip.held)}
+
     def next_returned(self) -> list[int] | None:
         """The ledgers of a lease that was given back: whoever counts them out takes them off the list. None if there is none."""
         try:
@@ -163,7 +167,7 @@ class DataLedgers:
         self._watch = watch
         self._watches = watches
         self._places: weakref.WeakSet[_Place] = weakref.WeakSet()
-        self._gone: set[int] = set()  # known to be lost, with all bytes in them
+        self._gone: set[int] = set()  # known to be lost, with all bytes in them, and kept by a lease when the last one was lost
         self._timeout_s = timeout_s
         self._piece = piece_bytes
         self._ledger_bytes = ledger_bytes
@@ -252,7 +256,8 @@ class DataLedgers:
     def _without(self, ledger_id: int) -> list[_Filling]:
         """Those that nobody writes to; who does learns it when its run is done."""
         with self._lock:
-            self._gone.add(ledger_id)
+            # Nobody asks for one that no lease keeps: a ledger that is filled has a lease, and so has a content that no file has yet.
+            self._gone = {*self._gone, ledger_id} & self._leases.held()
             found = [one for one in self._idle if one.ledger_id == ledger_id]
             self._idle = [one for one in self._idle if one.ledger_id != ledger_id]
         return found

@@ -15,7 +15,9 @@ from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log
 from bk_core.errors import (
+    CLIENT_CLOSED,
     BkError,
+    ClientClosedError,
     FileStoreClosedError,
     FileStoreError,
     FileStoreTakenOverError,
@@ -162,6 +164,8 @@ def ended_by(error: BaseException, name: str) -> BkError:
     """The store's error for one of its log, or of this program."""
     told = error.args[0] if isinstance(error, BkError) else repr(error)
     ended: BkError
+    if isinstance(error, ClientClosedError):  # its log may learn it first
+        return client_closed(name)
     if isinstance(error, LogTakenOverError) and error.context.get("deleted"):
         ended = FileStoreTakenOverError(f"file store {name!r} was deleted while this owner had it; opened again it is empty", store=name)
     elif isinstance(error, LogTakenOverError):
@@ -172,14 +176,23 @@ def ended_by(error: BaseException, name: str) -> BkError:
     return ended
 
 
-def log_ledger_deleted(name: str, ledger_id: int) -> FileStoreClosedError:
-    """The store's error when the ledger that its changes go to was deleted under it."""
-    return FileStoreClosedError(
+def log_ledger_deleted(name: str, ledger_id: int, cause: BaseException | None = None) -> FileStoreClosedError:
+    """The store's error when the ledger that its changes go to was deleted under it. ``cause``: the error that told, if one did."""
+    deleted = FileStoreClosedError(
         f"ledger {ledger_id}, which file store {name!r} writes its changes to, was deleted by somebody else, so the store has ended: "
         f"changes that were acknowledged since this ledger began are lost. `bk log check files.{name}` tells what is left",
         store=name,
         ledger=ledger_id,
     )
+    deleted.__cause__ = cause
+    return deleted
+
+
+def client_closed(name: str) -> FileStoreClosedError:
+    """The store's error when its client is closed."""
+    closed = FileStoreClosedError(f"the client of file store {name!r} was closed by this program", store=name)
+    closed.__cause__ = ClientClosedError(CLIENT_CLOSED)
+    return closed
 
 
 def broken_by(error: Exception, name: str) -> FileStoreError:

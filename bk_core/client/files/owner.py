@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from bk_core.client.files.data import PIECE_BYTES, DataLedgers, Lease
-from bk_core.client.files.opening import Opened, again, broken_by, ended_by, log_ledger_deleted
+from bk_core.client.files.opening import Opened, again, broken_by, client_closed, ended_by, log_ledger_deleted
 from bk_core.client.files.owner_parts import Asked, Gathered, Holds, end_threads, watch_data, weakly
 from bk_core.client.files.reading import ContentReader
 from bk_core.client.files.works import FileWorks, Work
@@ -24,11 +24,12 @@ from bk_core.client.list_store import LogClient
 from bk_core.client.log_parts import Call, Worker
 from bk_core.client.operations import LeftOpen, must_not_block, wait
 from bk_core.errors import (
-    CLIENT_CLOSED,
     BkError,
     ClientClosedError,
     FileStoreClosedError,
+    LogDataLossError,
     LogTakenOverError,
+    NoSuchLogError,
     OperationTimeoutError,
 )
 from bk_core.metadata.store import Watch
@@ -50,6 +51,7 @@ AGAIN_S = 5.0  # a data ledger that could not be closed is tried again after tha
 LEASES_S = 5.0  # how often leases of contents that nobody refers to any more are looked for
 JOIN_S = 10.0
 DEFAULT_TIMEOUT_S = 60.0
+_MAY_BE_DELETED = (LogTakenOverError, LogDataLossError, NoSuchLogError)  # what a log says whose ledger, or list, was deleted under it
 
 
 def payload_bytes_max(client: LogClient) -> int:
@@ -81,7 +83,7 @@ class StoreOwner:
         self._undecided_bytes = 0
         self._closing: Call | None = None
         self._close_begun = False
-        self._given_up: BkError | None = None  # why this program ended it without closing it
+        self._given_up: BkError | None = None  # set by ``abandon``: nobody is told of the end, and no append is waited for
         self._stopped = False
         self._own = WorkerPool(f"bookkeeper-files-{name}")
         self._worker = Worker(f"bookkeeper-files-{name}-worker")
@@ -260,6 +262,8 @@ class StoreOwner:
         """Any thread."""
         if error is None:
             self._handle(RecordsAppended(request, Outcome.OK, first_position=first))
+        elif self._given_up is None and isinstance(error, _MAY_BE_DELETED):
+            self._worker.submit(partial(self._lost_log, request, error))
         else:
             self._handle(RecordsAppended(request, Outcome.UNKNOWN, self._given_up or ended_by(error, self.name)))
 
@@ -270,7 +274,25 @@ class StoreOwner:
             answer = self._works.answer(work)
             self._handle(answer)
             if isinstance(answer.error, LogTakenOverError):
-                self._end(ended_by(answer.error, self.name))
+                self._end(self._ended_by(answer.error))
+
+    def _lost_log(self, request: int, error: BkError) -> None:
+        self._handle(RecordsAppended(request, Outcome.UNKNOWN, self._given_up or self._ended_by(error)))
+
+    def _ended_by(self, error: BkError) -> BkError:
+        """The store's error for one of its log. A bookie answers for a ledger that was deleted, and that it has collected, as for one that
+        another owner has fenced, so the metadata store is asked which of both it was."""
+        if not isinstance(error, _MAY_BE_DELETED):
+            return ended_by(error, self.name)
+        try:
+            other = self._works.other_owner()
+            last = self._works.last_ledger
+            if other is None and last is not None and self._works.is_data_gone(last):
+                return log_ledger_deleted(self.name, last, error)
+        except BkError as unknown:
+            log.warning("file store %s: nobody can tell now whether its log was deleted: %s", self.name, unknown)
+            other = None
+        return ended_by(other or error, self.name)
 
     def _watch_log(self) -> None:
         """Watch the log's list. So a store that changes nothing learns, too, that it was taken over."""
@@ -436,7 +458,7 @@ class StoreOwner:
         try:
             self._writer.close()
         except BkError as error:
-            problem = ended_by(error, self.name)
+            problem = self._ended_by(error)
         self._own_thread(partial(self._closed, problem))
 
     def _closed(self, problem: BkError | None) -> None:
@@ -458,10 +480,8 @@ class StoreOwner:
             self._give_up(FileStoreClosedError(f"file store {self.name!r} was abandoned by this program", store=self.name))
 
     def _leave(self) -> None:
-        """The client is being closed."""
-        error = FileStoreClosedError(f"the client of file store {self.name!r} was closed by this program", store=self.name)
-        error.__cause__ = ClientClosedError(CLIENT_CLOSED)
-        self._end(error)
+        """The client is being closed. An append that waits for room ends with the log's writer, which the client closes, too."""
+        self._end(client_closed(self.name))
 
     def _give_up(self, error: BkError) -> None:
         self._given_up = error

@@ -44,7 +44,8 @@ class FileStoreView:
         config = getattr(client, "config", None)
         self._timeout_s: float = config.operation_timeout_s if config is not None else BASE_S
         self._home = Home()
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # around the files that are known; it is held for no wait
+        self._following = threading.RLock()  # around the reading of the log, and taken before the other one
         self._contents = ContentReader(client, self.log_name, password)
         self._replay: _Replay | None = None
         self._is_broken = False  # the replay is not gone on with: another one begins
@@ -157,7 +158,8 @@ class FileStoreView:
         return time.monotonic() + min(BASE_S, self._timeout_s)
 
     def _refresh(self, deadline: float) -> bool:
-        with self._here():
+        self._home.check("view of a file store")
+        with self._following:
             self._check_open()
             lost: LogDataLossError | None = None
             for _ in range(TRIES):
@@ -173,14 +175,14 @@ class FileStoreView:
     def _catch_up(self, known: _Replay | None, deadline: float) -> bool:
         replay = known or _Replay(self._client, self.name, self.log_name, self._password)
         try:
-            changed = replay.read()
+            changed = replay.read(self._lock)
             while not replay.is_whole:
                 if not replay.reader.wait(max(0.0, deadline - time.monotonic())):
                     told = f"file store {self.name!r} has no whole snapshot of its files that is confirmed, so nobody can tell which it has"
                     told = f"{told}; none came in {min(BASE_S, self._timeout_s):g} s"
                     how = f"where its owner died, open it (FileStore.open), or run `bk checkpoint gc {self.name}`"
                     raise FileStoreError(f"{told}; {how}", store=self.name)
-                changed = replay.read() or changed
+                changed = replay.read(self._lock) or changed
         except BaseException:
             self._is_broken = True  # records may have been read and not taken
             if known is None:
@@ -188,33 +190,38 @@ class FileStoreView:
             raise
         self._is_broken = False
         if replay is not self._replay:
-            self._forget()
-            self._replay, changed = replay, True
+            with self._lock:
+                before, self._replay = self._replay, replay
+            if before is not None:
+                before.reader.close()
+            return True
         return changed
-
-    def _forget(self) -> None:
-        replay, self._replay = self._replay, None
-        if replay is not None:
-            replay.reader.close()
 
     @checked(timeout_s=SECONDS)
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there is more, by long polls and watches; then ``refresh``. False after ``timeout_s``. Who else asks waits too."""
-        with self._here():
-            try:
-                return self._caught_up.reader.wait(timeout_s)
-            except LogDataLossError:  # it was cut off: there is more
-                return True
-            except NoSuchLogError:
-                raise no_such_store(self._client, self.name) from None
+        """Wait until there is more, by long polls and watches; then ``refresh``. False after ``timeout_s``. Nobody else has to wait for
+        this one, not even ``close``."""
+        self._home.check("view of a file store")
+        with self._following:
+            reader = self._caught_up.reader.beside()
+        try:
+            return reader.wait(timeout_s)
+        except LogDataLossError:  # it was cut off: there is more
+            return True
+        except NoSuchLogError:
+            raise no_such_store(self._client, self.name) from None
+        finally:
+            reader.close()
 
     def close(self) -> None:
         """Idempotent. Does nothing in a forked child."""
         if not self._home.is_here:
             return
-        with self._lock:
+        with self._following, self._lock:
             self._closed = True
-            self._forget()
+            replay, self._replay = self._replay, None
+        if replay is not None:
+            replay.reader.close()
         self._contents.close()
 
     def __enter__(self) -> Self:
@@ -246,13 +253,15 @@ class _Replay:
     def _is_trimmed(self) -> bool:
         return read_ledger_list(self._client, self.reader.name).trimmed_seq > 0
 
-    def read(self) -> bool:
-        """True if there was anything new."""
+    def read(self, lock: AbstractContextManager[object]) -> bool:
+        """True if there was anything new. Under the lock the files change, and nothing is waited for."""
         before = self._records
         for run in self.reader.read():
-            for index, record in enumerate(run.payloads()):
-                self.files.take(record, Position(run.segment.seq, run.first_entry + index))
-                self._records += 1
+            records = run.payloads()
+            with lock:
+                for index, record in enumerate(records):
+                    self.files.take(record, Position(run.segment.seq, run.first_entry + index))
+                    self._records += 1
         return self._records > before
 
 

@@ -46,7 +46,7 @@ class LogReaderOrder(ListMachine):
     ) -> None:
         super().__init__(name, retry_ns)
         self.position = position
-        self._log_id = log_id
+        self.log_id = log_id
         self._on_truncated = on_truncated
         self._rows: tuple[int, int] | None = None  # a live segment, or the end of the log, and the rows of the log before it
         self._told: tuple[int, int] | None = None  # a segment, and its last entry that was said to be there and was not
@@ -85,10 +85,10 @@ class LogReaderOrder(ListMachine):
     def _adopt(self) -> None:
         """Take a new list. A log that was deleted and created again is another log (LOG-13)."""
         assert self.listed is not None
-        if self._log_id not in ("", self.listed.log_id):
+        if self.log_id not in ("", self.listed.log_id):
             self._fail(reading.recreated_loss(self.name, self.position))
             return
-        self._log_id = self.listed.log_id
+        self.log_id = self.listed.log_id
         self._go_on()
 
     def _go_on(self) -> None:
@@ -212,7 +212,7 @@ class LogReaderOrder(ListMachine):
         """Handle a ledger that does not exist although the list, read again, still names it. No trim does it in that order (LOG-11,
         LOG-13)."""
         assert self.listed is not None
-        if self._log_id == self.listed.log_id and not reading.is_trimmed(self.listed, Position(segment.seq)):
+        if self.log_id == self.listed.log_id and not reading.is_trimmed(self.listed, Position(segment.seq)):
             self._fail(reading.missing_loss(self.name, segment))
         else:
             self._adopt()

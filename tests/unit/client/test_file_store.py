@@ -31,7 +31,7 @@ from bk_core.client.files.names import store_log, store_of
 from bk_core.client.files.nodes import create_data_ledger, data_ledgers, data_nodes, delete_data_ledger, read_node
 from bk_core.client.files.opening import log_records
 from bk_core.client.files.store import FileStore, Staged
-from bk_core.client.files.upkeep import file_stores, own_file_store
+from bk_core.client.files.upkeep import delete_file_store, file_stores, own_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import adopt_log, apply_retention, create_log, delete_log, read_ledger_list, read_log, trim_log
@@ -984,6 +984,34 @@ def test_the_end_of_the_client_ends_the_store(uri: str) -> None:
     eventually(lambda: not threads())
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_whichever_learns_first_that_the_client_is_closed_the_store_says_so(
+    uri: str, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """The client tells its writers and its stores in no order: the store may learn it by an append that fails, or that waits for room."""
+    client = bk_core.connect(uri, limits=LIMITS)
+    told: list[BkError] = []
+    waiting = threading.Event()
+    store = FileStore.open(client, "a", on_end=told.append)
+    append = store._writer.append_future
+    monkeypatch.setattr(store._writer, "append_future", lambda record: (waiting.set(), append(record))[1])
+    monkeypatch.setattr(store, "_end", lambda _error: None)  # it is not told by its client
+    if is_full:
+        monkeypatch.setattr(store._writer, "_has_room", lambda _size: False)
+    else:
+        store._writer._leave()
+    with ThreadPoolExecutor(1) as thread:
+        putting = thread.submit(store.put, "/x", b"")
+        assert waiting.wait(30)
+        client.close()
+        with pytest.raises(FileStoreClosedError, match="client of file store 'a' was closed by this program$"):
+            putting.result(30)
+    eventually(lambda: bool(told))
+    assert [str(error) for error in told] == [str(store.error)] and isinstance(told[0].__cause__, ClientClosedError)
+    store.close()
+    eventually(lambda: not threads())
+
+
 def test_what_is_told_of_the_end_may_fail_and_may_close(client: bk_core.BookKeeper, caplog: pytest.LogCaptureFixture) -> None:
     opened: list[FileStore] = []
 
@@ -1244,6 +1272,31 @@ def test_nothing_more_goes_to_a_data_ledger_that_is_gone(
     assert "Traceback" not in caplog.text
 
 
+def test_only_ledgers_that_a_lease_keeps_are_known_as_gone(client: bk_core.BookKeeper, store: FileStore) -> None:
+    """However many are deleted, or read after their file was."""
+    staged, gone = [], []
+    for number in range(8):
+        store.put(f"/{number}", BIG)
+        gone += ledgers_of(store, f"/{number}")
+        if number % 2:
+            staged.append(store.stage(BIG))
+        client.delete_ledger(gone[-1], even_if_listed=True)
+        eventually(lambda: not store._data._idle)
+    assert len(set(gone)) == 8
+    for number in range(8):
+        with pytest.raises(FileDataLostError):
+            store.read(f"/{number}")
+    assert set(gone[1::2]) <= store._data._gone
+    for one in staged:
+        with pytest.raises(FileDataLostError, match="write them again"):
+            store.put("/staged", one)
+        one.release()
+    store.flush()
+    eventually(lambda: not store._holds.leases.held())
+    store._data.lost(gone[0])
+    assert store._data._gone == set()
+
+
 def test_a_run_to_a_data_ledger_that_goes_meanwhile_is_written_again(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put("/first", BIG)
     (gone,) = ledgers_of(store, "/first")
@@ -1289,6 +1342,35 @@ def test_a_store_ends_when_the_ledger_of_its_log_is_deleted(client: bk_core.Book
         store.put("/y", b"2")
     assert [type(error) for error in told] == [FileStoreClosedError] and told[0].context["ledger"] == last
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("how", ["collected", "kept", "the whole store"])
+def test_a_store_whose_log_was_deleted_says_so_before_its_watch_tells_it(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A bookie that has collected the ledger answers as if another owner had fenced it; one that keeps it goes on until it is closed."""
+    for watch in ("watch_data", "watch_list"):
+        monkeypatch.setattr(works_module.FileWorks, watch, lambda *_: SimpleNamespace(cancel=lambda: None))
+    store = FileStore.open(client, "a")
+    store.put("/x", b"1")
+    last = read_ledger_list(client, LOG).segments[-1].ledger_id
+    told = f"ledger {last}, which file store 'a' writes its changes to, was deleted by somebody else"
+    if how == "the whole store":
+        delete_file_store(client, "a", even_if_alive=True)
+        told = "file store 'a' was deleted while this owner had it"
+    else:
+        if how == "collected":
+            client.recover_ledger(last).close()  # from here on its bookies refuse, as they do for one that they have collected
+        client.delete_ledger(last, even_if_listed=True)
+    if how != "kept":
+        with pytest.raises(FileStoreError, match=told):
+            store.put("/y", b"2")
+        assert isinstance(store.error, FileStoreError) and told in str(store.error) and store.error.__cause__ is not None
+        store.close()
+    else:
+        store.put("/y", b"2")
+        with pytest.raises(FileStoreError, match=told):
+            store.close()
 
 
 def test_a_store_goes_on_when_a_ledger_leaves_its_log(client: bk_core.BookKeeper, store: FileStore) -> None:

@@ -16,6 +16,7 @@ from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import delete_file_store, gc_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.list_store import log_path
+from bk_core.client.log_reader import LogReader
 from bk_core.client.log_writer import LogWriter
 from bk_core.client.logs import create_log, read_log
 from bk_core.errors import (
@@ -324,6 +325,62 @@ def test_damaged_records_are_told_again_and_again(client: bk_core.BookKeeper) ->
             with pytest.raises(FileStoreFormatError, match="file store 's', segment 1, entry 0"):
                 view.refresh()
         assert view.exists("/a")
+
+
+def test_nobody_waits_for_one_who_waits(client: bk_core.BookKeeper, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others read, refresh, wait and close the view meanwhile; and whoever waits learns of the next change."""
+    store.put("/a", b"a")
+    begun = threading.Semaphore(0)
+    wait = LogReader._wait_until
+    monkeypatch.setattr(LogReader, "_wait_until", lambda reader, until: (begun.release(), wait(reader, until))[1])
+    with FileStoreView.open(client, "s") as view, ThreadPoolExecutor(3) as threads:
+        seen(view, "/a", b"a")
+        while begun.acquire(blocking=False):
+            pass
+        waiting = [threads.submit(view.wait, 60) for _ in range(2)]
+        assert all(begun.acquire(timeout=30) for _ in waiting)
+        assert threads.submit(view.read, "/a").result(30) == b"a"
+        assert not threads.submit(view.refresh).result(30)
+        assert not any(one.done() for one in waiting)
+        store.put("/b", b"b")
+        assert all(one.result(60) for one in waiting)
+        view.refresh()
+        assert view.read("/b") == b"b"
+        late = threads.submit(view.wait, 60)
+        assert begun.acquire(timeout=30)
+        threads.submit(view.close).result(30)
+        assert not late.done()
+        store.put("/c", b"c")
+        assert late.result(60)
+
+
+def test_files_are_read_while_another_one_waits_for_a_whole_snapshot(late: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FS-17: they are shown as they were known before."""
+    with FileStore.open(late, "s") as store:
+        store.put("/kept", b"kept")
+        store.put("/next", b"next")
+        with FileStoreView.open(late, "s") as view, ThreadPoolExecutor(2) as threads:
+            assert view.read("/kept") == b"kept"
+            trimmed(store, late)
+            waits, wait = threading.Event(), LogReader.wait
+            monkeypatch.setattr(views, "BASE_S", 50.0)
+            monkeypatch.setattr(LogReader, "wait", lambda reader, timeout_s: (waits.set(), wait(reader, timeout_s))[1])
+            refreshing = threads.submit(view.refresh)
+            assert waits.wait(30)
+            assert threads.submit(view.read, "/kept").result(30) == b"kept" and not refreshing.done()
+            store.put("/last", b"last")
+            assert refreshing.result(60) and view.status("/often").size == OFTEN_BYTES
+
+
+def test_a_view_that_waits_learns_that_its_store_was_made_anew(client: bk_core.BookKeeper) -> None:
+    with FileStore.open(client, "s") as store:
+        store.put("/a", b"a")
+    with FileStoreView.open(client, "s") as view:
+        delete_file_store(client, "s")
+        with pytest.raises(NoSuchFileStoreError):
+            view.wait(30)
+        with FileStore.open(client, "s"):
+            assert view.wait(30)
 
 
 def test_many_threads_read_one_view(client: bk_core.BookKeeper, store: FileStore) -> None:
