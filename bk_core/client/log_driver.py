@@ -94,7 +94,8 @@ class LeaderWorks:
     """Ledgers and list of one leader. ``answer`` and ``tell_end`` are called by one thread at a time.
 
     ``handles``: writers of own ledgers that are not CLOSED. ``seqs``: segment number by ledger id. ``ends``: last entry and bytes of the
-    ledgers that were CLOSED last, which a list may still show as live. ``problem``: what went wrong last, for the text of a timeout.
+    ledgers that were CLOSED last, which a list may still show as live. ``problem``: what went wrong last, for the text of a
+    timeout, until work of that kind is done.
     ``empty_in_a_row``: own ledgers that failed before they took an entry, one after the other.
     """
 
@@ -106,6 +107,7 @@ class LeaderWorks:
         self.seqs: dict[int, int] = {}
         self.ends: dict[int, tuple[int, int]] = {}
         self.problem: Exception | None = None
+        self._failed: type[Work] | None = None
         self.empty_in_a_row = 0
         self._client = client
         self._password = password
@@ -121,9 +123,13 @@ class LeaderWorks:
     def answer(self, work: Work, *, needed: bool = False) -> WorkDone:
         """``needed``: nothing can be written before this ledger is there, so too few bookies are waited for, within the patience."""
         try:
-            return self._perform(work)
+            done = self._perform(work)
+            if type(work) is self._failed:
+                self.problem = self._failed = None
+            return done
         except Exception as first:
             error = self.problem = self._made_sure(work, first)
+            self._failed = type(work)
             return _DONE[type(work)](work.request, self._outcome(work, error, needed), error=as_bk_error(error))
 
     def _perform(self, work: Work) -> WorkDone:

@@ -226,6 +226,11 @@ class LogWriter:
     # --- state ----------------------------------------------------------------------------------------------------------
 
     @property
+    def problem(self) -> Exception | None:
+        """Return what it failed to do last and tries again, for the text of a timeout; None while all goes well."""
+        return self._works.problem
+
+    @property
     def ledger_id(self) -> int:
         """The ledger that entries go to now."""
         assert self._machine.current is not None

@@ -46,7 +46,7 @@ def wait(future: Future[Any], timeout_s: float, what: str, *, since_s: float | N
     except FutureTimeoutError:
         if future.done():
             raise
-        raise OperationTimeoutError(f"{what} did not finish within {timeout_s:g} s; it may still take effect") from None
+        raise OperationTimeoutError(f"{what} did not finish within {round(timeout_s, 3):g} s; it may still take effect") from None
 
 
 def given_up(error: BkError, begun: float) -> BkError:

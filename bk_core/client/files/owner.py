@@ -134,7 +134,13 @@ class StoreOwner:
                     raise OperationTimeoutError(f"{what}: {waiting}; this change was not made", store=self.name).nothing_done()
         finally:
             self._own_thread(self._take_in)
-        return wait(token.future, timeout_s, what, since_s=begun)
+        try:
+            return wait(token.future, timeout_s, what, since_s=begun)
+        except OperationTimeoutError as error:
+            problem = self._writer.problem
+            if problem is None or token.future.done():
+                raise
+            raise OperationTimeoutError(f"{error.args[0]}; its log is held up: {problem}", store=self.name) from problem
 
     @holds_lock
     def _admitted(self, token: Asked) -> bool:

@@ -286,6 +286,32 @@ def test_a_change_that_takes_too_long_may_still_be_made(store: FileStore, monkey
     assert store.exists("/late")
 
 
+def test_a_change_that_waits_for_bookies_tells_what_its_log_waits_for(tmp_path: Path) -> None:
+    """And one that is only slow tells of no failure that is over."""
+    metadata = f"memory://{tmp_path.name}"
+    with ExitStack() as stack:
+        keeper = stack.enter_context(closing(open_store(metadata)))
+        keeper.initialize_cluster()
+        bookies = [EmbeddedBookie(tmp_path / str(number), "127.0.0.1", 0, keeper).start() for number in range(3)]
+        stack.callback(lambda: [bookie.close() for bookie in bookies])
+        client = stack.enter_context(bk_core.connect(metadata, operation_timeout_s=30))
+        store = FileStore.open(client, "a")
+        stack.callback(store.abandon)
+        store.put("/x", b"x")
+        ports = [bookie.port for bookie in bookies]
+        for bookie in bookies[1:]:
+            bookie.close()
+        late = r"putting file '/y' did not finish within 2 s; it may still take effect; its log is held up: \[BK-NOT-ENOUGH-BOOKIES\] .* 1 "
+        with pytest.raises(OperationTimeoutError, match=late) as caught:
+            store.put("/y", b"y", timeout_s=2)
+        assert caught.value.outcome_unknown
+        bookies[1:] = [EmbeddedBookie(tmp_path / str(number), "127.0.0.1", ports[number], keeper).start() for number in (1, 2)]
+        store.flush()
+        assert store.read("/y") == b"y"
+        with pytest.raises(OperationTimeoutError, match="it may still take effect$"):
+            store.put("/z", b"z", timeout_s=0.0)
+
+
 # --- staged contents -------------------------------------------------------------------------------------------------------
 
 
