@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from glob import has_magic
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import parse_qsl, unquote
 from weakref import WeakValueDictionary
 
@@ -39,6 +39,7 @@ from bk_core.errors import (
     PathExistsError,
     PathIsDirectoryError,
     PathNotDirectoryError,
+    WrongPasswordError,
 )
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.threads import Home, SafeFuture, is_ending, start_aside, wait_done
@@ -70,8 +71,9 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     "rw" owns the store, and makes it if there is none: it is refused where another owner may live, unless ``take_over``, which ends that
     one (``own_file_store`` tells which window remains). A file appears, or is replaced, when it is closed, at once and as a whole.
 
-    All instances of one process with the same arguments share one connection. ``close`` ends it; the next call opens another one. A forked
-    child has to make an instance of its own (fsspec does), and those of its parent raise ForkedClientError there.
+    All instances of one process with the same arguments share one connection, and all that own a store one owner: ``take_over`` ends
+    none of this process. ``close`` ends what is shared; the next call opens another one. A forked child has to make an instance of its
+    own (fsspec does), and those of its parent raise ForkedClientError there.
     """
 
     protocol: ClassVar[str] = _PROTOCOL
@@ -102,7 +104,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         secret = password if password is not None else os.environ.get(PASSWORD_VARIABLE, "")
         self.store = store
         self.mode = mode
-        self._key = (where, store, secret.encode() if isinstance(secret, str) else bytes(secret), mode, take_over)
+        self._wish = _Wish(where, store, secret.encode() if isinstance(secret, str) else bytes(secret), mode, take_over)
         self._connection: _Connection | None = None
         self._home = Home()
         self._held = threading.local()
@@ -149,11 +151,11 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _files(self) -> FileStore | FileStoreView:
         """The files as they are now: where this process owns the store, as the owner knows them, because a view is a moment behind."""
         self._home.check("file system")
-        if self.mode == "r" and (owner := _owner_here(self._key)) is not None:
+        if self.mode == "r" and (owner := _owner_here(self._wish)) is not None:
             return owner
         connection = self._connection
         if connection is None or not connection.is_open:
-            connection = self._connection = _connection(self._key)
+            connection = self._connection = _connection(self._wish)
         elif connection.view is not None and not getattr(self._held, "moment", False):
             connection.view.refresh()
         return connection.files
@@ -169,7 +171,8 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return files
 
     def close(self) -> None:
-        """End the connection, which all instances with the same arguments share. An owner closes its store. Idempotent."""
+        """End the connection, which all instances share that own the store, or that read it with this password. An owner closes its store.
+        Idempotent."""
         connection = self._connection
         if connection is not None:
             connection.close()
@@ -413,7 +416,9 @@ class _WrittenFile(io.BufferedIOBase):
 class _Connection:
     """A client and what it has opened."""
 
-    def __init__(self, uri: str, store: str, password: bytes, mode: str, take_over: bool) -> None:
+    def __init__(self, wish: _Wish) -> None:
+        uri, store, password, mode, take_over = wish
+        self.wish = wish
         self._home = Home()
         self.client = connect(uri)
         self.view: FileStoreView | None = None
@@ -438,6 +443,11 @@ class _Connection:
         """False also in a child of the process that opened it. An owner that was taken over stays, and says so to whoever asks."""
         return not self._closed and self._home.is_here
 
+    @property
+    def owner(self) -> FileStore | None:
+        """The owner of the store, unless it has ended."""
+        return self.files if self.is_open and isinstance(self.files, FileStore) and self.files.is_open else None
+
     def close(self) -> None:
         """Idempotent."""
         if self.is_open:
@@ -448,20 +458,41 @@ class _Connection:
                 self.client.close()
 
 
-_Key = tuple[str, str, bytes, str, bool]
 _Store = tuple[str, str]
+_Key = tuple[str, str, bytes | None]
+
+
+class _Wish(NamedTuple):
+    """What an instance was made with."""
+
+    uri: str
+    store: str
+    password: bytes
+    mode: str
+    take_over: bool
+
+    @property
+    def place(self) -> _Store:
+        return self.uri, self.store
+
+    @property
+    def key(self) -> _Key:
+        """Two owners of a store would end one another, so a process has one at most, under None."""
+        return self.uri, self.store, None if self.mode == "rw" else self.password
+
+
 _connections: WeakValueDictionary[_Key, _Connection] = WeakValueDictionary()
 _leaving: deque[tuple[_Store, SafeFuture[None]]] = deque()
-_connecting: list[_Key] = []  # under the lock
-_lock = RLock()
+_doors: dict[_Store, RLock] = {}  # one for each store that this process has ever opened, so that no store waits for another one
+_mine = threading.local()  # ``connecting``: the stores that this thread connects to
 
 
 def _begin_anew() -> None:
-    """In a forked child: a thread that it does not have may have taken the lock."""
-    global _lock
-    _lock = RLock()
+    """In a forked child: a thread that it does not have may have taken a lock."""
+    global _mine
+    _mine = threading.local()
+    _doors.clear()
     _leaving.clear()
-    _connecting.clear()
 
 
 def _leave(of: _Store, home: Home, files: FileStore | FileStoreView, client: BookKeeper) -> None:
@@ -487,39 +518,53 @@ def _leave(of: _Store, home: Home, files: FileStore | FileStoreView, client: Boo
 os.register_at_fork(after_in_child=_begin_anew)
 
 
-def _connection(key: _Key) -> _Connection:
-    """The one that the process has: fsspec makes an instance for each thread, and two owners of a store would end one another.
-    BlockingCallError in a handler of a signal that interrupts a call which connects."""
-    with _lock:
-        connection = _connections.get(key)
-        if connection is None or not connection.is_open:
-            if _connecting:
-                what = f"opening file store {key[1]!r} has to wait for another call of bk:// that this handler of a signal has interrupted"
-                raise BlockingCallError(f"{what}: let it set a flag, raise, or start a thread")
-            connection = _connections[key] = _connected(key)
-        return connection
-
-
-def _connected(key: _Key) -> _Connection:
-    _connecting.append(key)
+def _connection(wish: _Wish) -> _Connection:
+    """The one that the process has: fsspec makes an instance for each thread. BlockingCallError in a handler of a signal that interrupts a
+    call which connects to the same store."""
+    found = _shared(wish)
+    if found is not None:
+        return found
+    connecting: set[_Store] = _mine.__dict__.setdefault("connecting", set())
+    if wish.place in connecting:
+        what = f"opening file store {wish.store!r} has to wait for another call of bk:// that this handler of a signal has interrupted"
+        raise BlockingCallError(f"{what}: let it set a flag, raise, or start a thread")
+    connecting.add(wish.place)
     try:
-        for of, gone in tuple(_leaving):
-            if of == key[:2]:
-                wait_done(gone, LEAVING_S)
-        return _Connection(*key)
+        with _doors.setdefault(wish.place, RLock()):
+            found = _shared(wish)
+            if found is None:
+                found = _connections[wish.key] = _connected(wish)
+            return found
     finally:
-        _connecting.clear()
+        connecting.discard(wish.place)
 
 
-def _owner_here(key: _Key) -> FileStore | None:
-    """The owner of the store of a key for reading, if this process has it by an instance of mode "rw"."""
-    where, store, password, _, _ = key
-    with _lock:
-        for take_over in (False, True):
-            connection = _connections.get((where, store, password, "rw", take_over))
-            if connection is not None and connection.is_open and isinstance(connection.files, FileStore) and connection.files.is_open:
-                return connection.files
-    return None
+def _shared(wish: _Wish) -> _Connection | None:
+    """None if there is none yet. An owner that was taken over is shared, too, and says so, unless ``take_over`` is asked for the first
+    time. WrongPasswordError where this process owns the store with another password: a take-over would end that owner for nothing."""
+    known = _connections.get(wish.key)
+    if known is None or not known.is_open:
+        return None
+    if known.wish.password != wish.password:
+        if known.owner is None:
+            return None
+        told = f"this process owns file store {wish.store!r} with another password than the one given; nothing was done"
+        raise WrongPasswordError(told, store=wish.store).nothing_done()
+    is_ended = wish.mode == "rw" and known.owner is None
+    return None if is_ended and wish.take_over and not known.wish.take_over else known
+
+
+def _connected(wish: _Wish) -> _Connection:
+    for of, gone in tuple(_leaving):
+        if of == wish.place:
+            wait_done(gone, LEAVING_S)
+    return _Connection(wish)
+
+
+def _owner_here(wish: _Wish) -> FileStore | None:
+    """The owner of the store that is to be read, if this process has it by an instance of mode "rw" with the same password."""
+    known = _connections.get((wish.uri, wish.store, None))
+    return known.owner if known is not None and known.wish.password == wish.password else None
 
 
 def _info(status: FileStatus) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import pickle
+import threading
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,7 @@ from bk_core.errors import (
     PathExistsError,
     PathIsDirectoryError,
     PathNotDirectoryError,
+    WrongPasswordError,
 )
 from bk_core.protocol.files import machine
 from tests.unit.client.forked import in_a_forked_child
@@ -413,7 +415,7 @@ def test_a_forked_child_is_refused_the_file_system_of_its_parent(fs: BookKeeperF
 
     def anew() -> None:
         mine = fsspec.filesystem("bk", uri=uri, store="s", mode="rw")
-        assert mine is not fs and mine._connection is None and module._lock.acquire(timeout=0)
+        assert mine is not fs and mine._connection is None and not module._doors
 
     calls = {
         "info": lambda: fs.info("/large"),
@@ -434,7 +436,7 @@ def test_a_forked_child_is_refused_the_file_system_of_its_parent(fs: BookKeeperF
         "touch": lambda: fs.touch("/t"),
         "modified": lambda: fs.modified("/large"),
     }
-    with module._lock:  # as if another thread were connecting
+    with module._doors[(uri, "s")]:  # as if another thread were connecting
         assert in_a_forked_child(calls) == dict.fromkeys(calls, "BK-FORKED")
         assert in_a_forked_child({"anew": anew}) == {"anew": ""}
     written.close()
@@ -526,3 +528,66 @@ def test_a_handler_that_strikes_while_another_call_connects_is_told_to_wait_else
     fs = BookKeeperFileSystem(uri, "s", mode="rw", skip_instance_cache=True)
     assert fs.ls("/") == []
     assert [type(error) for error in said] == [BlockingCallError]
+
+
+@pytest.mark.parametrize("how", ["opens", "leaves"])
+def test_a_store_waits_for_no_other_one(uri: str, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Neither while that one is connected to, nor while its former owner leaves."""
+    begun, go_on = threading.Event(), threading.Event()
+    fs = BookKeeperFileSystem(uri, "s", mode="rw", skip_instance_cache=True)
+    reader = BookKeeperFileSystem(uri, "s", skip_instance_cache=True)
+    slow = BookKeeperFileSystem(uri, "slow", mode="rw", skip_instance_cache=True)
+    if how == "opens":
+        own = module.own_file_store
+
+        def held(client: Any, name: str, **options: Any) -> FileStore:
+            if name == "slow":
+                begun.set()
+                assert go_on.wait(60)
+            return own(client, name, **options)
+
+        monkeypatch.setattr(module, "own_file_store", held)
+    else:
+        slow.pipe_file("/x", b"1")
+        close = FileStore.close
+        monkeypatch.setattr(FileStore, "close", lambda store: (begun.set(), go_on.wait(60), close(store))[2])
+        slow = BookKeeperFileSystem(uri, "slow", mode="rw", skip_instance_cache=True)
+        gc.collect()
+        assert begun.wait(30)
+    with ThreadPoolExecutor(2) as threads:
+        opening = threads.submit(slow.ls, "/", detail=False)
+        try:
+            assert begun.wait(30)
+            threads.submit(fs.pipe_file, "/y", b"2").result(30)
+            assert threads.submit(reader.cat_file, "/y").result(30) == b"2"
+            assert not opening.done()
+        finally:
+            go_on.set()
+        assert opening.result(60) == ([] if how == "opens" else ["/x"])
+
+
+def test_a_process_has_one_owner_of_a_store_whatever_its_instances_were_made_with(uri: str) -> None:
+    def instance(**options: Any) -> BookKeeperFileSystem:
+        return BookKeeperFileSystem(uri, "s", mode="rw", skip_instance_cache=True, **options)
+
+    first, second, third = instance(password="p"), instance(password=b"p", take_over=True), instance(password="p")
+    for number, fs in enumerate((first, second, third, first)):
+        fs.pipe_file(f"/{number}", b"x")
+    for take_over in (False, True):
+        with pytest.raises(WrongPasswordError, match="owns file store 's' with another password than the one given; nothing was done"):
+            instance(password="q", take_over=take_over).ls("/")
+    assert first.ls("/", detail=False) == second.ls("/", detail=False) == ["/0", "/1", "/2", "/3"]
+    with bk_core.connect(uri) as client, FileStore.open(client, "s", password=b"p"):
+        for fs in (first, second, instance(password="p")):
+            with pytest.raises(FileStoreTakenOverError):
+                fs.pipe_file("/late", b"")
+    again = instance(password="p", take_over=True)  # no owner of this process any more
+    again.pipe_file("/4", b"x")
+    assert instance(password="p").ls("/", detail=False)[-1] == "/4"
+    with bk_core.connect(uri) as client, FileStore.open(client, "s", password=b"p"):
+        with pytest.raises(FileStoreTakenOverError):
+            again.pipe_file("/late", b"")
+        with pytest.raises(FileStoreTakenOverError):  # two that insist would take the store from one another for ever
+            instance(password="p", take_over=True).pipe_file("/late", b"")
+    again.close()
+    assert instance(password="p").cat("/4") == b"x"
