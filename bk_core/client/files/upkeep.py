@@ -6,6 +6,7 @@ Whatever is deleted was looked at first: its node in the metadata store and the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 from bk_core.arguments import CLIENT, SECRET, checked
 from bk_core.client.files.names import nodes_path, store_log, store_of
 from bk_core.client.files.nodes import DataNode, data_nodes, delete_data_ledger
+from bk_core.client.files.owner import DEFAULT_TIMEOUT_S
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.view import FileStoreView, no_such_store
 from bk_core.client.guards import check_password
@@ -38,6 +40,7 @@ from bk_core.protocol.log.ledger_list import LedgerList
 ALIVE, GONE, UNKNOWN = "alive", "gone", "unknown"
 _NODES, _TOMBSTONES = "files", "deleted"  # places in the metadata store, by log
 _NOTHING = GcReport()
+PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # between two tries to delete what could not be deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,18 +222,33 @@ def _delete(
     damaged: Iterable[tuple[int, str]] = (),
 ) -> FileGcReport:
     """The ledgers of these nodes, each only if it is of the log that its node names. ``before``: what was done with the log itself.
-    ``damaged``: ledgers whose nodes do not say whose they are; they stay, and are told."""
+    ``damaged``: ledgers whose nodes do not say whose they are; they stay, and are told.
+
+    What may succeed later is tried again, for the client's ``operation_timeout_s`` in all: a ledger that an owner left open is closed
+    before it is deleted, and where there are no more bookies than its quorums need, each of them must answer for that in time."""
+    config = getattr(client, "config", None)
+    deadline, pause = time.monotonic() + (config.operation_timeout_s if config is not None else DEFAULT_TIMEOUT_S), PAUSE_S
     deleted, failed, foreign = list(before.deleted), [*before.failed, *damaged], list(before.foreign)
-    for node in nodes:
-        try:
-            delete_data_ledger(client, log, node.log_id, node.ledger_id, password)
-            deleted.append(node.ledger_id)
-        except ForeignLedgerError as error:
-            foreign.append((node.ledger_id, str(error)))
-        except (NoClusterError, ClusterChangedError):
-            raise
-        except BkError as error:
-            failed.append((node.ledger_id, str(error)))
+    left = list(nodes)
+    while left:
+        again = []
+        for node in left:
+            try:
+                delete_data_ledger(client, log, node.log_id, node.ledger_id, password)
+                deleted.append(node.ledger_id)
+            except ForeignLedgerError as error:
+                foreign.append((node.ledger_id, str(error)))
+            except (NoClusterError, ClusterChangedError):
+                raise
+            except BkError as error:
+                if error.retriable and time.monotonic() + pause < deadline:
+                    again.append(node)
+                else:
+                    failed.append((node.ledger_id, str(error)))
+        left = again
+        if left:
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
     with suppress(MetadataError):  # a parent that is not empty stays, and who makes a node makes its parents
         client.store.delete(nodes_path(log))
     return FileGcReport(tuple(deleted), tuple(failed), tuple(foreign))

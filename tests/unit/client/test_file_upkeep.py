@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import queue
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,15 @@ from bk_core.client.files.nodes import create_data_ledger, data_nodes
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import delete_file_store, file_store_owner, file_stores, gc_file_store
 from bk_core.client.logs import create_log, delete_log, read_log
-from bk_core.errors import BkError, FileStoreError, FileStoreTakenOverError, LogWriterAliveError, NoSuchFileStoreError, WrongPasswordError
+from bk_core.errors import (
+    BkError,
+    FileStoreError,
+    FileStoreTakenOverError,
+    LogWriterAliveError,
+    NoSuchFileStoreError,
+    NotEnoughBookiesError,
+    WrongPasswordError,
+)
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.segments import LogProperties
 
@@ -212,3 +222,28 @@ def test_data_ledgers_that_cannot_be_deleted_are_told(client: bk_core.BookKeeper
         patched.setattr(upkeep, "delete_data_ledger", fail)
         assert gc_file_store(client, "s").failed == ((unused, "[BK-FILES] no"),)
     assert gc_file_store(client, "s").deleted == (unused,)
+
+
+def test_what_may_be_deleted_a_moment_later_is_tried_again_in_time(
+    client: bk_core.BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bookie that answers too late keeps a ledger that was left open from being closed. What stays so is told, and holds up no other."""
+    made(client, "s")
+    slow, stuck, good = (staged(client, "files.s") for _ in range(3))
+    delete = upkeep.delete_data_ledger
+    tries: list[int] = []
+
+    def struck(bk: Any, log: str, log_id: str, ledger_id: int, password: bytes) -> bool:
+        tries.append(ledger_id)
+        if ledger_id == stuck or (ledger_id == slow and tries.count(slow) < 3):
+            raise NotEnoughBookiesError("a bookie answers too late")
+        return delete(bk, log, log_id, ledger_id, password)
+
+    with bk_core.connect(uri, operation_timeout_s=2) as impatient, monkeypatch.context() as patched:
+        patched.setattr(upkeep, "delete_data_ledger", struck)
+        begun = time.monotonic()
+        report = gc_file_store(impatient, "s")
+        assert time.monotonic() - begun < 30
+    assert sorted(report.deleted) == sorted([slow, good]) and tries.count(good) == 1 and tries.count(slow) == 3 < tries.count(stuck)
+    assert report.failed == ((stuck, "[BK-NOT-ENOUGH-BOOKIES] a bookie answers too late"),)
+    assert gc_file_store(client, "s").deleted == (stuck,)
