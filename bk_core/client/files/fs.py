@@ -463,7 +463,7 @@ _Key = tuple[str, str, bytes | None]
 
 
 class _Wish(NamedTuple):
-    """What an instance was made with."""
+    """The arguments that an instance was made with."""
 
     uri: str
     store: str
