@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, check_fields, one_of, whole
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_core.protocol.ledger.placement import location
-from bk_core.protocol.ledger.read_options import ReadOptions
+from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
 
 PROTOCOLS = ("v2", "v3")

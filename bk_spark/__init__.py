@@ -13,7 +13,7 @@ check()
 
 def __getattr__(name: str) -> Any:
     if name == "BookKeeperDataSource":
-        from bk_spark.source import BookKeeperDataSource
+        from bk_spark.datasource import BookKeeperDataSource
 
         return BookKeeperDataSource
     if name == "checkpoint_location":

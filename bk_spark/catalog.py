@@ -22,8 +22,8 @@ from pyspark.sql.types import StructField, StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.log.stored_json import loads
-from bk_spark.grammar import parse_secret
-from bk_spark.options import OPTIONS, Option
+from bk_spark.options.grammar import parse_secret
+from bk_spark.options.table import OPTIONS, Option
 
 KEY = "bookkeeper.options"
 _PROVIDER, _PREFIX = "provider", "option."

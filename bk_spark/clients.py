@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bk_core.client import BookKeeper
     from bk_core.metadata.lazy import LazyStore
     from bk_core.metadata.store import MetadataStore
-    from bk_spark.known import Known
+    from bk_spark.source.known import Known
 
 # For a process with one task: many such processes write to the same bookies, which queue 10,000 adds a thread (wire-protocol.md 8.2).
 LIMITS = Limits(unretired_entries_max=2000)

@@ -26,9 +26,9 @@ from kazoo.client import KazooClient
 from kazoo.recipe.election import Election
 
 import bk_core
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log
+from bk_core.client.log.lists import create_log
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import LogTakenOverError
 from bk_core.protocol.log.segments import LogProperties
 

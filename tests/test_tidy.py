@@ -76,11 +76,11 @@ LAYERS = [
 ]  # fmt: skip
 FORBIDDEN = {"bk_core": {"pyspark", "pyarrow", "pandas", "py4j", "bk_spark"}, "bk_spark": set()}
 ONLY_IN = {
-    "kazoo": ("bk_core.metadata.zookeeper", "bk_core.metadata.zookeeper_link"),
+    "kazoo": ("bk_core.metadata.zookeeper.store", "bk_core.metadata.zookeeper.link"),
     "grpc": ("bk_core.metadata.etcd",),
     "lmdb": ("bk_core.bookie.directory", "bk_core.bookie.storage"),
 }
-SPARK_FREE = {"bk_spark.planning", "bk_spark.offsets", "bk_spark.options"}  # partitions.py must subclass InputPartition
+SPARK_FREE = {"bk_spark.source.planning", "bk_spark.source.offsets", "bk_spark.options.table"}  # partitions.py must subclass InputPartition
 
 
 def modules() -> list[Path]:
@@ -155,16 +155,16 @@ def test_layer_imports(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "name", "allowed"),
     [
-        ("bk_core.protocol.ledger.writer", "time", False),
-        ("bk_core.protocol.ledger.writer", "bk_core.net.reactor", False),
-        ("bk_core.protocol.ledger.writer", "bk_core.protocol.wire.messages", True),
-        ("bk_core.protocol.wire.frames", "bk_core.protocol.ledger.writer", False),
-        ("bk_core.client.read_handle", "pyarrow", False),
-        ("bk_core.client.read_handle", "bk_core.bookie.server", False),
-        ("bk_core.metadata.zookeeper", "kazoo.client", True),
+        ("bk_core.protocol.ledger.write.writer", "time", False),
+        ("bk_core.protocol.ledger.write.writer", "bk_core.net.reactor", False),
+        ("bk_core.protocol.ledger.write.writer", "bk_core.protocol.wire.messages", True),
+        ("bk_core.protocol.wire.frames", "bk_core.protocol.ledger.write.writer", False),
+        ("bk_core.client.ledger.read_handle", "pyarrow", False),
+        ("bk_core.client.ledger.read_handle", "bk_core.bookie.server", False),
+        ("bk_core.metadata.zookeeper.store", "kazoo.client", True),
         ("bk_core.metadata.memory", "kazoo.client", False),
-        ("bk_spark.offsets", "pyspark.sql", False),
-        ("bk_spark.source", "pyspark.sql", True),
+        ("bk_spark.source.offsets", "pyspark.sql", False),
+        ("bk_spark.datasource", "pyspark.sql", True),
     ],
 )
 def test_the_import_table_means_what_it_says(module: str, name: str, allowed: bool) -> None:
@@ -287,11 +287,11 @@ def test_the_discovery_module_never_raises_on_import(monkeypatch: pytest.MonkeyP
     module = importlib.import_module("pyspark_bookkeeper")
     for name in [name for name in sys.modules if within(name, "bk_spark")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "bk_spark.source", None)  # as if it could not be imported
+    monkeypatch.setitem(sys.modules, "bk_spark.datasource", None)  # as if it could not be imported
     module = importlib.reload(module)
     source = module.DefaultSource
     assert source.name() == "bookkeeper" and source is module.DefaultSource
-    with pytest.raises(ImportError, match=r'format\("bookkeeper"\) is not available: .*bk_spark.source'):
+    with pytest.raises(ImportError, match=r'format\("bookkeeper"\) is not available: .*bk_spark.datasource'):
         source({})
     monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)  # nor has Spark anything that it could be
     module = importlib.reload(module)
@@ -311,7 +311,7 @@ _IDS = rf"{_ID}(?:(?:, | and |\.\.| \.\. ){_ID})*"
 CLIPPED = re.compile(r"(?:What|Which|Who|Whose|Whom|Whether|Where|How)\b")
 ID_FIRST = re.compile(rf"{_IDS}(?:[.:] |\.?$)")
 OTHERS_WORK_HERE = (  # ids stand first there still
-    "bk_core/client/client.py", "bk_core/client/files/", "bk_core/client/list_store.py", "bk_core/client/log_driver.py",
+    "bk_core/client/client.py", "bk_core/client/files/", "bk_core/client/log/list_store.py", "bk_core/client/log/driver.py",
     "bk_core/protocol/files/",
 )  # fmt: skip
 

@@ -18,8 +18,8 @@ from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.client.log_reader import LogReader, LogRun
-    from bk_core.client.log_writer import LogSpan, LogWriter
+    from bk_core.client.log.reader import LogReader, LogRun
+    from bk_core.client.log.writer import LogSpan, LogWriter
     from bk_core.protocol.log.position import Position
     from bk_core.protocol.log.view import LogView
 
@@ -42,7 +42,7 @@ def append(name: str, take_over: bool, take_over_queries: bool, password: str, u
 
     Prints where the entries are once all are acknowledged.
     """
-    from bk_core.client.log_writer import LogWriter
+    from bk_core.client.log.writer import LogWriter
 
     with connected(uri, protocol) as client:
         secret = password.encode()
@@ -138,8 +138,8 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
 @cluster_options
 def tail(name: str, follow: bool, count: int, start: str | None, raw: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """Entries of a log, the last ones by default. Never fences: a writer is not disturbed."""
-    from bk_core.client.log_reader import LogReader
-    from bk_core.client.logs import read_log
+    from bk_core.client.log.lists import read_log
+    from bk_core.client.log.reader import LogReader
 
     with connected(uri, protocol) as client:
         view = read_log(client, name)

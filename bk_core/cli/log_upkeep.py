@@ -11,7 +11,7 @@ from bk_core.cli.units import Duration
 from bk_core.errors import MetadataFormatError, NoSuchLogError, WrongClusterError
 
 if TYPE_CHECKING:
-    from bk_core.client.log_check import LogProblem
+    from bk_core.client.log.check import LogProblem
 
 _PROBLEM_COLUMNS = ["log", "problem", "#ledger", "#first seq", "#last seq", "#rows", "#bytes", "what"]
 
@@ -36,8 +36,8 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
 
     Each ledger that the log names must exist, carry its name, reach as far as the log says, and give its first and last listed entry.
     """
-    from bk_core.client.log_check import check_log
-    from bk_core.client.logs import list_logs
+    from bk_core.client.log.check import check_log
+    from bk_core.client.log.lists import list_logs
 
     if (name is None) is not everything:
         raise click.UsageError("give the name of one log, or --all")
@@ -77,7 +77,7 @@ def repair(name: str, yes: bool, password: str, uri: str, protocol: str, as_json
 
     Says what is lost and asks. Their segments become empty; everything else stays. What exists and cannot be read now is left alone.
     """
-    from bk_core.client.log_check import check_log, repair_log
+    from bk_core.client.log.check import check_log, repair_log
 
     with connected(uri, protocol) as client:
         lost = [one for one in check_log(client, name, read=False).problems if one.kind == "missing"]
@@ -103,7 +103,7 @@ def repair(name: str, yes: bool, password: str, uri: str, protocol: str, as_json
 @cluster_options
 def release(name: str, even_if_alive: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """Recover and close what an exclusive writer that died has left open, so that queries can write the log again."""
-    from bk_core.client.log_check import release_log
+    from bk_core.client.log.check import release_log
 
     with connected(uri, protocol) as client:
         closed = release_log(client, name, password=password.encode(), even_if_alive=even_if_alive)
@@ -123,8 +123,8 @@ def release(name: str, even_if_alive: bool, password: str, uri: str, protocol: s
 @cluster_options
 def marks(name: str, ids: tuple[str, ...], age_ms: int | None, yes: bool, uri: str, protocol: str, as_json: bool) -> None:
     """The last batch of every query and transaction that committed to a log. Drops some: such a query ends at its next batch."""
-    from bk_core.client.log_check import forget_marks
-    from bk_core.client.logs import read_ledger_list
+    from bk_core.client.log.check import forget_marks
+    from bk_core.client.log.lists import read_ledger_list
 
     with connected(uri, protocol) as client:
         committed = read_ledger_list(client, name).committed

@@ -18,7 +18,7 @@ from bk_core.protocol.ledger.replication import EntryRanges, FragmentSpan, Repli
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, Progress, RepairReport, StillNamed
+    from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, Progress, RepairReport, StillNamed
 
 _RANGES_SHOWN = 4
 _LEDGERS_SHOWN = 20
@@ -139,8 +139,8 @@ def check(
 
 def _listed_and_gone(client: BookKeeper) -> list[str]:
     """Ledgers that logs list and that do not exist: a check of those that exist cannot find them."""
-    from bk_core.client.log_check import check_log
-    from bk_core.client.logs import list_logs
+    from bk_core.client.log.check import check_log
+    from bk_core.client.log.lists import list_logs
 
     found = []
     for name in list_logs(client):

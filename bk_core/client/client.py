@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from bk_core.arguments import ID, POSITIVE, SECONDS, SECRET, checked
+from bk_core.client.ledger.read_handle import ReadHandle
+from bk_core.client.ledger.write_handle import WriteHandle
 from bk_core.client.near import meant
 from bk_core.client.operations import given_up, run_machine
-from bk_core.client.read_handle import ReadHandle
 from bk_core.client.session import Closable, Session
-from bk_core.client.write_handle import WriteHandle
 from bk_core.config import ClientConfig
 from bk_core.errors import (
     ArgumentTypeError,
@@ -44,12 +44,12 @@ from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, DigestType, Fragment, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import new_ensemble_striped, not_enough_known
 from bk_core.protocol.ledger.quorums import check_sizes
-from bk_core.protocol.ledger.read_options import ReadOptions
-from bk_core.protocol.ledger.recovery import LedgerRecovery
+from bk_core.protocol.ledger.read.options import ReadOptions
+from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
 from bk_core.threads import is_ending, is_own, made_aside, mark_own, start_aside
 
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
-    from bk_core.client.replication_report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
+    from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
 
 log = logging.getLogger("bk_core.client")
 
@@ -382,7 +382,7 @@ class BookKeeper:
         """Find replicas of entries that are missing or corrupt (RR-4). It looks at the first and last entry of each replica, or with
         ``full`` all. Neither fences nor writes. ``digest_type`` and ``password`` are used where metadata stores none (META-15).
         NoSuchLedgerError."""
-        from bk_core.client import replication
+        from bk_core.client.repair import jobs as replication
 
         options: dict[str, Any] = {"full": full, "digest_type": digest_type, "password": password}
         options |= {"bytes_per_second": bytes_per_second, "on_progress": on_progress}
@@ -391,7 +391,7 @@ class BookKeeper:
     @checked(ledger_id=ID)
     def repair_ledger(self, ledger_id: int, **options: Any) -> RepairReport:
         """Copy what is missing and exchange bookies that are gone (RR-1..RR-8, G-27). ``options`` are those of RepairOptions."""
-        from bk_core.client import replication
+        from bk_core.client.repair import jobs as replication
 
         return replication.repair_ledger(self, ledger_id, _repair_options(options))
 
@@ -406,7 +406,7 @@ class BookKeeper:
         **options: Any,
     ) -> DecommissionReport:
         """Move everything off a bookie, alive or dead, until no fragment names it. ``options`` are those of RepairOptions."""
-        from bk_core.client import replication
+        from bk_core.client.repair import jobs as replication
 
         return replication.decommission_bookie(
             self, bookie, _repair_options(options), wait_s=wait_s, delete_cookie=delete_cookie, on_ledger=on_ledger
@@ -480,7 +480,7 @@ def _custom(given: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _repair_options(options: dict[str, Any]) -> RepairOptions:
-    from bk_core.client.replication_report import RepairOptions
+    from bk_core.client.repair.report import RepairOptions
 
     _check_names(options, RepairOptions, "option of a repair")
     digest_type = options.get("digest_type")

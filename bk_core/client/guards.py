@@ -7,10 +7,10 @@ from hashlib import sha256
 
 from bk_core.client.files.names import store_of
 from bk_core.client.files.nodes import PURPOSE, holds_files
-from bk_core.client.history import read_log
-from bk_core.client.intents import abandoned, intents_of
-from bk_core.client.list_store import LogClient
-from bk_core.client.writers import writer_told
+from bk_core.client.log.history import read_log
+from bk_core.client.log.intents import abandoned, intents_of
+from bk_core.client.log.list_store import LogClient
+from bk_core.client.log.live_writers import writer_told
 from bk_core.errors import InvalidArgumentError, LedgerListedError, LogError, MetadataFormatError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.exclusive import Insisted, check_exclusive
 from bk_core.protocol.log.ledger_list import LedgerList

@@ -15,7 +15,7 @@ from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.stored_json import loads
 
 if TYPE_CHECKING:
-    from bk_core.client.list_store import LogClient
+    from bk_core.client.log.list_store import LogClient
 
 _KNOWN_MAX = 4096
 _known: dict[tuple[str, str, str], None] = {}  # cluster, log, log id: lists that name no cluster and were found to be ours

@@ -13,7 +13,7 @@ from bk_core.errors import DigestError
 from bk_core.protocol.entry import digests, layout
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
-from bk_core.protocol.ledger.replica_order import ReplicaOrder
+from bk_core.protocol.ledger.read.replica_order import ReplicaOrder
 from bk_core.protocol.wire.messages import BookieInfoRequest, BookieInfoResponse, ReadRequest, ReadResponse, Request, Response, Status
 
 if TYPE_CHECKING:

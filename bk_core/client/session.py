@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
 
-from bk_core.client.add_window import AddWindow
+from bk_core.client.ledger.add_window import AddWindow
 from bk_core.client.peers import Resolver, Suspects
 from bk_core.config import ClientConfig
 from bk_core.errors import (
@@ -39,9 +39,9 @@ from bk_core.protocol.events import (
 )
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.placement import Placement, Quarantine, RackAwarePlacement, RandomPlacement, is_bookie_failure, location
-from bk_core.protocol.ledger.recovery_options import RecoveryOptions
-from bk_core.protocol.ledger.replica_order import Rank, ReadHistory
-from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode, WriterOptions
+from bk_core.protocol.ledger.read.replica_order import Rank, ReadHistory
+from bk_core.protocol.ledger.recover.options import RecoveryOptions
+from bk_core.protocol.ledger.write.options import ChangeWindow, EnsembleChangeMode, WriterOptions
 from bk_core.protocol.session.shortage import Shortages
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRunRequest, Request, Status
 from bk_core.threads import Home, SafeFuture, WorkerPool, rest_if_daemon, wait_done

@@ -45,8 +45,8 @@ def open_store(uri: str, *, timeout_s: float = 10.0, log_root: str | None = None
 
 
 def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, log_root: str | None, patient: bool) -> MetadataStore:
-    from bk_core.metadata.zookeeper import ZooKeeperStore  # kazoo is needed only here
-    from bk_core.metadata.zookeeper_probe import split_hosts
+    from bk_core.metadata.zookeeper.probe import split_hosts
+    from bk_core.metadata.zookeeper.store import ZooKeeperStore  # kazoo is needed only here
 
     parts = urlsplit(f"//{rest}")
     hosts = parts.netloc.replace(";", ",").strip(",")

@@ -17,7 +17,7 @@ from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.secret import keep_out_of_logs, let_go
 from bk_spark.checkpoint.staging import REQUEST_PATIENCES, CheckpointFiles
-from bk_spark.options import URI_ENVIRONMENT
+from bk_spark.options.table import URI_ENVIRONMENT
 from bk_spark.plain_errors import plainly
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from pyspark.sql.types import (
 )
 
 from bk_core.client.inspect import bookie_spaces
-from bk_core.client.logs import read_log
+from bk_core.client.log.lists import read_log
 from bk_core.errors import BkError, MetadataFormatError, NoNodeError
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
-from bk_spark.options import Options
-from bk_spark.pushdown import LEDGER, Bounds
-from bk_spark.starting import source_logs
+from bk_spark.options.table import Options
+from bk_spark.source.pushdown import LEDGER, Bounds
+from bk_spark.source.starting import source_logs
 from bk_spark.tables.table import WHICH_LEDGERS, Row, Table, chunks, moment
 
 LEDGERS_PER_TASK = 2000  # about a second of metadata reads

@@ -12,9 +12,9 @@ from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, Str
 from bk_core.client.inspect import EntryHeader, entry_headers
 from bk_core.errors import InvalidArgumentError, NoSuchLedgerError
 from bk_core.protocol.wire.messages import Status
-from bk_spark.options import Options
-from bk_spark.pushdown import ENTRY, LEDGER, LOG, Bounds
-from bk_spark.snapshot import PLACES, read_ranges
+from bk_spark.options.table import Options
+from bk_spark.source.pushdown import ENTRY, LEDGER, LOG, Bounds
+from bk_spark.source.snapshot import PLACES, read_ranges
 from bk_spark.tables.table import WHICH_LEDGERS, Row, Table
 
 ENTRIES_PER_TASK = 20_000

@@ -8,13 +8,13 @@ from typing import Any
 
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from bk_core.client.logs import list_logs, read_log
+from bk_core.client.log.lists import list_logs, read_log
 from bk_core.errors import LogSchemaError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.position import Position
-from bk_spark.arrow import schema_of_text
-from bk_spark.options import Options
-from bk_spark.pushdown import LOG, TIMESTAMP, Bounds
-from bk_spark.starting import source_logs
+from bk_spark.entries.arrow import schema_of_text
+from bk_spark.options.table import Options
+from bk_spark.source.pushdown import LOG, TIMESTAMP, Bounds
+from bk_spark.source.starting import source_logs
 from bk_spark.tables.table import WHICH_LOGS, Row, Table, chunks, moment
 
 LOGS_PER_TASK = 100

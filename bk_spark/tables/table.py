@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from bk_core.client import moments
-from bk_spark.options import Options
-from bk_spark.pushdown import Bounds
+from bk_spark.options.table import Options
+from bk_spark.source.pushdown import Bounds
 
 Row = Mapping[str, Any]
 Plan = Callable[[Any, Options, Bounds], Sequence[Any]]

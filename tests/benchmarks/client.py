@@ -16,7 +16,7 @@ from functools import partial
 
 import bk_core
 from bk_core.bookie import apache
-from bk_core.protocol.ledger.read_options import ReadOptions
+from bk_core.protocol.ledger.read.options import ReadOptions
 from tests.benchmarks.measure import Comparison, CpuMeter, Reach, Sample, Steady, interleave
 from tests.benchmarks.report import Report
 from tests.benchmarks.settings import APACHE_SETTINGS, Settings

@@ -23,7 +23,7 @@ from bk_core.errors import (
     VersionConflictError,
 )
 from bk_core.metadata import BookieView, open_store
-from bk_core.metadata.zookeeper import ZooKeeperStore
+from bk_core.metadata.zookeeper.store import ZooKeeperStore
 from tests.network.stopping import stop_process
 
 _NUMBERS = itertools.count()

@@ -13,7 +13,7 @@ from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.client.client import BookKeeper
 from bk_core.errors import NotEnoughBookiesError
 from bk_core.metadata import MetadataStore, open_store
-from bk_core.metadata.zookeeper import ZooKeeperStore
+from bk_core.metadata.zookeeper.store import ZooKeeperStore
 
 WAIT_S = 15.0
 BOOKIES = ["bookie-a", "bookie-b", "10.0.0.3:3181", "10.0.0.4:3181"]

@@ -163,7 +163,7 @@ def _executor() -> int:
 
 
 def _stores() -> list[Any]:
-    from bk_core.metadata.zookeeper import ZooKeeperStore
+    from bk_core.metadata.zookeeper.store import ZooKeeperStore
 
     return [found for found in gc.get_objects() if isinstance(found, ZooKeeperStore) and found._link.client.connected]
 
@@ -192,8 +192,8 @@ def _cut(store: Any) -> None:
 def _install() -> None:
     global _installed
     _installed = True
-    from bk_core.client.write_handle import WriteHandle
-    from bk_core.metadata.zookeeper import ZooKeeperStore
+    from bk_core.client.ledger.write_handle import WriteHandle
+    from bk_core.metadata.zookeeper.store import ZooKeeperStore
 
     def of_create(path: str, *_: Any) -> str:
         return {"write": "intent"}.get(_here.phase, "") if path.startswith("intents/") else ""

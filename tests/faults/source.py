@@ -15,7 +15,7 @@ from pyspark.sql.datasource import WriterCommitMessage as Message
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from bk_spark.source import BookKeeperDataSource
+from bk_spark.datasource import BookKeeperDataSource
 from tests.faults.points import arm, phase, point
 
 NAME = "bookkeeper_faulty"

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bk_spark.entry_check import EntryCheck
-from bk_spark.entry_values import ValueCheck
-from bk_spark.unpacking import _Decoder
+from bk_spark.entries.check import EntryCheck
+from bk_spark.entries.unpacking import _Decoder
+from bk_spark.entries.values import ValueCheck
 from tests.fuzz import children, entries
 
 SEED = 20262

@@ -21,10 +21,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import bk_core
-from bk_core.client.janitor import gc_log, trim_log
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import LogProperties, create_log, read_log
+from bk_core.client.log.janitor import gc_log, trim_log
+from bk_core.client.log.lists import LogProperties, create_log, read_log
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BkError
 from bk_core.metadata import open_store
 from bk_core.protocol.log.position import Position

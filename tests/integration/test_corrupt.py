@@ -16,7 +16,7 @@ from bk_core.errors import ReadError
 from bk_core.protocol.entry import digests
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.read_options import ReadOptions
+from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire.frames import FrameReader
 from bk_core.protocol.wire.messages import AddResponse, Status

@@ -17,16 +17,16 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.client.log_reader import LogReader
-from bk_core.client.logs import LogProperties, create_log, read_ledger_list
+from bk_core.client.log.lists import LogProperties, create_log, read_ledger_list
+from bk_core.client.log.reader import LogReader
 from bk_core.protocol.ledger.metadata import LedgerState
 
 PROMPT_S = 60  # for a machine under load; what these tests are about waited for ever, or printed
 
 HEAD = """
 import atexit, sys, threading, bk_core
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogWriter
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 uri, name = sys.argv[1:]
 bk = bk_core.connect(uri)
 ended = threading.main_thread().join  # returns when the main thread is at its end

@@ -16,8 +16,8 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.client.log_reader import LogReader
-from bk_core.client.logs import LogProperties, create_log
+from bk_core.client.log.lists import LogProperties, create_log
+from bk_core.client.log.reader import LogReader
 from bk_core.protocol.ledger.metadata import LedgerState
 
 TIMEOUT_S = 120
@@ -25,9 +25,9 @@ TIMEOUT_S = 120
 PARENT = """
 import multiprocessing, os, signal, sys, threading, time, traceback
 import bk_core
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import read_log, trim_log
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
+from bk_core.client.log.lists import read_log, trim_log
 from bk_core.errors import BkError, ForkedClientError
 
 uri, name, how = sys.argv[1:]

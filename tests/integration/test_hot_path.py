@@ -24,8 +24,8 @@ import pytest
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client.client import BookKeeper
+from bk_core.client.ledger.read_handle import ReadHandle
 from bk_core.client.operations import wait
-from bk_core.client.read_handle import ReadHandle
 
 FEW, MANY = 50, 1000  # entries in a run
 RUNS = 16

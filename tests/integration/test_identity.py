@@ -23,13 +23,11 @@ import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.cli import run
-from bk_core.client.history import read_log
-from bk_core.client.intents import create_intended
-from bk_core.client.list_store import read_ledger_list
-from bk_core.client.log_check import check_log, release_log
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import (
+from bk_core.client.log.check import check_log, release_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.intents import create_intended
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import (
     adopt_log,
     create_log,
     delete_log,
@@ -42,6 +40,8 @@ from bk_core.client.logs import (
     unnamed_ledgers,
     update_ledger_list,
 )
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
     BkError,
     ClusterChangedError,
@@ -52,14 +52,16 @@ from bk_core.errors import (
     NoSuchLogError,
     WrongClusterError,
 )
-from bk_core.metadata import open_store, zookeeper
+from bk_core.metadata import open_store
+from bk_core.metadata.zookeeper import store as zookeeper
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties, SegmentRange
-from bk_spark import commit, data_ledgers, sink, sweep
-from bk_spark.first_offset import durable
-from bk_spark.options import parse_options
-from bk_spark.writer import BookKeeperStreamWriter
+from bk_spark.options.table import parse_options
+from bk_spark.sink import commit, data_ledgers, sweep
+from bk_spark.sink import task as sink
+from bk_spark.sink.writer import BookKeeperStreamWriter
+from bk_spark.source.first_offset import durable
 from tests.integration.patience import PATIENT
 
 _NUMBERS = itertools.count()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from bk_core.bookie.local_cluster import LocalCluster
     from bk_core.client import BookKeeper
-    from bk_core.client.write_handle import WriteHandle
+    from bk_core.client.ledger.write_handle import WriteHandle
 
 pytestmark = pytest.mark.apache
 

@@ -14,9 +14,8 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.client.intents import create_intended, intents_of
-from bk_core.client.log_reader import LogReader
-from bk_core.client.logs import (
+from bk_core.client.log.intents import create_intended, intents_of
+from bk_core.client.log.lists import (
     check_listable,
     create_log,
     delete_log,
@@ -28,6 +27,7 @@ from bk_core.client.logs import (
     trim_log,
     update_ledger_list,
 )
+from bk_core.client.log.reader import LogReader
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.sealing import SealLimits
 from bk_core.protocol.log.segments import LogProperties, SegmentRange
@@ -106,8 +106,8 @@ def test_rivals_lose_nothing_and_double_nothing_across_levels(client: bk_core.Bo
 CRASHING = """
 import os, sys
 import bk_core
-from bk_core.client import history
-from bk_core.client.intents import create_intended
+from bk_core.client.log import history
+from bk_core.client.log.intents import create_intended
 from bk_core.protocol.log.sealing import SealLimits
 from bk_core.protocol.log.segments import LogProperties
 

@@ -19,10 +19,10 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.client.intents import intent_path, intents_of
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogSpan, LogWriter
-from bk_core.client.logs import create_log, gc_log, read_log, trim_log, update_ledger_list
+from bk_core.client.log.intents import intent_path, intents_of
+from bk_core.client.log.lists import create_log, gc_log, read_log, trim_log, update_ledger_list
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogSpan, LogWriter
 from bk_core.errors import BkError, LogDataLossError, LogTakenOverError, MetadataOutcomeUnknownError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
@@ -156,7 +156,7 @@ def test_a_take_over_while_entries_are_on_their_way(embedded: LocalCluster, clie
 _WRITER = """
 import sys
 import bk_core
-from bk_core.client.log_writer import LogWriter
+from bk_core.client.log.writer import LogWriter
 with bk_core.connect(sys.argv[1]) as bk:
     writer = LogWriter.open(bk, sys.argv[2], roll_max_entries=50)
     for n in range(1_000_000):

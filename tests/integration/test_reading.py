@@ -16,7 +16,7 @@ import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
+from bk_core.protocol.ledger.read.options import ReadMode, ReadOptions
 from bk_core.protocol.limits import Limits
 from tests.integration.patience import PATIENT
 from tests.integration.test_corrupt import PAYLOAD, add

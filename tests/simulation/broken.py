@@ -12,17 +12,17 @@ from bk_core.protocol.bookie.rules import BookieRules
 from bk_core.protocol.effects import Complete, ReadLedger, SendAdds, WriteLedger
 from bk_core.protocol.entry import layout
 from bk_core.protocol.ledger.distribution import Distribution, in_at_least
-from bk_core.protocol.ledger.ensemble_change import ChangingWriter
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.pending import AckSet
-from bk_core.protocol.ledger.recovery import LedgerRecovery, RecoveryState
+from bk_core.protocol.ledger.recover.recovery import LedgerRecovery, RecoveryState
 from bk_core.protocol.ledger.replication import FragmentRepair, FragmentSpan, eligible_fragments
-from bk_core.protocol.ledger.writer import LedgerWriter
-from bk_core.protocol.ledger.writer_acks import CountingWriter
-from bk_core.protocol.ledger.writer_base import WriterBase, WriterState
-from bk_core.protocol.ledger.writer_close import ClosingWriter
-from bk_core.protocol.ledger.writer_failures import FailingWriter
-from bk_core.protocol.ledger.writer_lac import ConfirmingWriter
+from bk_core.protocol.ledger.write.acks import CountingWriter
+from bk_core.protocol.ledger.write.base import WriterBase, WriterState
+from bk_core.protocol.ledger.write.close import ClosingWriter
+from bk_core.protocol.ledger.write.ensemble_change import ChangingWriter
+from bk_core.protocol.ledger.write.failures import FailingWriter
+from bk_core.protocol.ledger.write.lac import ConfirmingWriter
+from bk_core.protocol.ledger.write.pending import AckSet
+from bk_core.protocol.ledger.write.writer import LedgerWriter
 from bk_core.protocol.log.clearing import ListClearing
 from bk_core.protocol.log.effects import LedgerOpened, RecoverLedger
 from bk_core.protocol.log.reader_order import LogReaderOrder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bk_core.net.link import BookieLink
-from bk_core.protocol.ledger.unreachable import Unreachable
+from bk_core.protocol.ledger.read.unreachable import Unreachable
 from bk_core.protocol.link import Attempts, FlowWindow, LinkHealth, Patience, Turns
 from bk_core.protocol.session.suspicion import Suspicion
 

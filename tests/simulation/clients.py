@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, SendAdds, SendAndForget, SendRead, SetTimer, WriteLedger
 from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.recovery import LedgerRecovery, RecoveryState
-from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
-from bk_core.protocol.ledger.writer_options import WriterOptions
+from bk_core.protocol.ledger.recover.recovery import LedgerRecovery, RecoveryState
+from bk_core.protocol.ledger.write.options import WriterOptions
+from bk_core.protocol.ledger.write.writer import LedgerWriter, WriterState
 from bk_core.protocol.wire.batch_parts import BatchParts
 from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest, ReadRunRequest, Request, Status
 from bk_core.protocol.wire.read_run import ReadRun

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bk_core.client import list_store
+from bk_core.client.log import list_store
 from bk_core.net.link import BookieLink
-from bk_core.protocol.ledger.unreachable import Unreachable
+from bk_core.protocol.ledger.read.unreachable import Unreachable
 from bk_core.protocol.link import Attempts, FlowWindow, LinkHealth, Turns
 from bk_core.protocol.log import ledger_list
 from bk_core.protocol.session.suspicion import Suspicion

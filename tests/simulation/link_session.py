@@ -13,7 +13,7 @@ from bk_core.metadata.store import BookieView, Versioned
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.placement import Quarantine
-from bk_core.protocol.ledger.replica_order import ReadHistory
+from bk_core.protocol.ledger.read.replica_order import ReadHistory
 from bk_core.protocol.session.shortage import Shortages
 from bk_core.protocol.wire.messages import Status
 from tests.simulation.links import Network, SimLink, SimNames, SimReactor

@@ -19,7 +19,7 @@ from bk_core.net.asking import is_repeatable
 from bk_core.net.link_state import CHECK_NS
 from bk_core.net.outstanding import Waiting
 from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.reader import RangeReader
+from bk_core.protocol.ledger.read.reader import RangeReader
 from bk_core.protocol.ledger.run import AddRun
 from bk_core.protocol.link import CUTS_MAX
 from bk_core.protocol.wire import connection

@@ -134,7 +134,7 @@ def trim(cluster: Cluster, name: str, log: LogTruth, bounds: TrimBounds, on_done
 
 
 def retain(cluster: Cluster, name: str, log: LogTruth, kept_ms: int) -> None:
-    """As client/janitor.py does it: what is older than ``kept_ms`` goes, and who tells how old it is (JAN-1)."""
+    """As client/log/janitor.py does it: what is older than ``kept_ms`` goes, and who tells how old it is (JAN-1)."""
     keeper = Keeper(cluster, name, log, ListClearing(LIST))
     keeper.retention = cluster.store.clock_ms(), kept_ms
     keeper.bounds = TrimBounds(before_ms=keeper.now_ms() - kept_ms)
@@ -161,7 +161,7 @@ def _run(keeper: Keeper, on_done: Callable[[Any], None]) -> Keeper:
 
 
 def seal_some(cluster: Cluster, name: str, log: LogTruth) -> None:
-    """Move what is too much of the list into history ledgers, if nobody is faster (client/history.py)."""
+    """Move what is too much of the list into history ledgers, if nobody is faster (client/log/history.py)."""
 
     def heard(found: Answer) -> None:
         if found.outcome is not Outcome.OK:

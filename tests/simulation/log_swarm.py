@@ -6,8 +6,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from bk_core.protocol.ledger.recovery import RecoveryState
-from bk_core.protocol.ledger.writer import WriterState
+from bk_core.protocol.ledger.recover.recovery import RecoveryState
+from bk_core.protocol.ledger.write.writer import WriterState
 from bk_core.protocol.log.leader import LeaderState
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.reader_order import OnTruncated

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bk_core.client import list_store
+from bk_core.client.log import list_store
 from bk_core.errors import (
     LedgerClosedError,
     LedgerFencedError,
@@ -19,7 +19,7 @@ from bk_core.errors import (
 from bk_core.protocol.effects import Complete, Fail, SetTimer
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.writer import WriterState
+from bk_core.protocol.ledger.write.writer import WriterState
 from bk_core.protocol.log import effects as log_effects
 from bk_core.protocol.log.history import Chunk
 from bk_core.protocol.log.leader import LeaderOptions, LeaderState, LogLeader
@@ -227,7 +227,7 @@ class LogClient(Client):
         self.feed(log_effects.ListRead(request, Outcome.OK, ledgers, found.version, condemned=value.condemned, listed=value))
 
     def _value_of(self, effect: log_effects.WriteList) -> LedgerList:
-        """As client/log_driver.py makes it: the last ledger behind the list of that version, with the ends known by now filled in."""
+        """As client/log/driver.py makes it: the last ledger behind the list of that version, with the ends known by now filled in."""
         if self.attempt is None or (self.attempt[0].ledgers, self.attempt[0].version) != (effect.ledgers, effect.version):
             value, now_ms = self.lists[effect.version], self.now_ms()
             for segment in value.live_segments:

@@ -13,20 +13,20 @@ from bk_core.protocol.bookie.memory import MemoryBookieStorage
 from bk_core.protocol.bookie.records import Reply
 from bk_core.protocol.bookie.rules import BookieRules
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.end_phase import EndPhase
-from bk_core.protocol.ledger.ensemble_change import ChangingWriter
-from bk_core.protocol.ledger.fence_phase import DENIALS, FencePhase
-from bk_core.protocol.ledger.pending import AckSet
-from bk_core.protocol.ledger.recovery import LedgerRecovery
+from bk_core.protocol.ledger.recover.end_phase import EndPhase
+from bk_core.protocol.ledger.recover.fence_phase import DENIALS, FencePhase
+from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
 from bk_core.protocol.ledger.replication import FragmentRepair, check, fragments
-from bk_core.protocol.ledger.writer import LedgerWriter
-from bk_core.protocol.ledger.writer_acks import CountingWriter
-from bk_core.protocol.ledger.writer_base import WriterBase
-from bk_core.protocol.ledger.writer_close import ClosingWriter
-from bk_core.protocol.ledger.writer_failures import FailingWriter
-from bk_core.protocol.ledger.writer_guarantee import GuaranteeingWriter
-from bk_core.protocol.ledger.writer_lac import ConfirmingWriter
-from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode
+from bk_core.protocol.ledger.write.acks import CountingWriter
+from bk_core.protocol.ledger.write.base import WriterBase
+from bk_core.protocol.ledger.write.close import ClosingWriter
+from bk_core.protocol.ledger.write.ensemble_change import ChangingWriter
+from bk_core.protocol.ledger.write.failures import FailingWriter
+from bk_core.protocol.ledger.write.guarantee import GuaranteeingWriter
+from bk_core.protocol.ledger.write.lac import ConfirmingWriter
+from bk_core.protocol.ledger.write.options import ChangeWindow, EnsembleChangeMode
+from bk_core.protocol.ledger.write.pending import AckSet
+from bk_core.protocol.ledger.write.writer import LedgerWriter
 from bk_core.protocol.log import reading
 from bk_core.protocol.log.clearing import ListClearing
 from bk_core.protocol.log.leader import LogLeader

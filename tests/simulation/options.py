@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from bk_core.protocol.ledger.recovery_options import RecoveryOptions
-from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode, WriterOptions
+from bk_core.protocol.ledger.recover.options import RecoveryOptions
+from bk_core.protocol.ledger.write.options import ChangeWindow, EnsembleChangeMode, WriterOptions
 from bk_core.protocol.limits import Limits
 from tests.simulation.cluster import LIMITS
 from tests.simulation.world import MS, Weather

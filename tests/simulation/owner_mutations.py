@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from bk_core.client import identity, intents, janitor, list_store, orphans
-from bk_core.metadata.zookeeper_cluster import ClusterAtRoot, LogRoot
+from bk_core.client import identity
+from bk_core.client.log import intents, janitor, list_store, orphans
+from bk_core.metadata.zookeeper.cluster import ClusterAtRoot, LogRoot
 from bk_core.protocol.log.identity import LOG_KEY, Claim, Standing
 from bk_core.protocol.log.ledger_list import LedgerList
 from tests.simulation.broken import always

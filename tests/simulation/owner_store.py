@@ -15,7 +15,8 @@ from typing import Any
 from kazoo import exceptions as kazoo_errors
 
 from bk_core.errors import BkError, MetadataOutcomeUnknownError
-from bk_core.metadata import paths, zookeeper_link
+from bk_core.metadata import paths
+from bk_core.metadata.zookeeper import link as zookeeper_link
 from bk_core.threads import Home
 
 # --- nodes -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from bk_core.client import identity, list_store, list_works, logs
+from bk_core.client import identity
+from bk_core.client.log import list_store
+from bk_core.client.log import lists as logs
+from bk_core.client.log import works as list_works
 from bk_core.errors import (
     BkError,
     ClusterChangedError,
@@ -31,7 +34,7 @@ from bk_core.errors import (
     VersionConflictError,
     WrongClusterError,
 )
-from bk_core.metadata import zookeeper
+from bk_core.metadata.zookeeper import store as zookeeper
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.log.codec import encode

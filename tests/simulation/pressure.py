@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bk_core.protocol.ledger.writer_options import EnsembleChangeMode
+from bk_core.protocol.ledger.write.options import EnsembleChangeMode
 
 PLAIN = {"gwq": False, "writer_dies_ms": 0, "replicators": 0, "calm_ms": 8000}
 STRAGGLERS = {

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.protocol.events import MetadataChanged
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.reader import LacReader, RangeReader
+from bk_core.protocol.ledger.read.reader import LacReader, RangeReader
+from bk_core.protocol.ledger.read.tail import Tail
 from bk_core.protocol.ledger.run import EntryRun
-from bk_core.protocol.ledger.tail import Tail
 from tests.simulation.clients import Client
 from tests.simulation.truth import OPENED, READ, Truth
 from tests.simulation.world import MS

@@ -9,8 +9,8 @@ from typing import Any
 from bk_core.protocol.bookie import machine as bookie_machine
 from bk_core.protocol.entry import layout
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.recovery import RecoveryState
-from bk_core.protocol.ledger.writer import WriterState
+from bk_core.protocol.ledger.recover.recovery import RecoveryState
+from bk_core.protocol.ledger.write.writer import WriterState
 from bk_core.protocol.wire.messages import AddRequest
 from tests.simulation.bookies import Call
 from tests.simulation.callers import CallerIds

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.metadata import zookeeper
+from bk_core.metadata.zookeeper import store as zookeeper
 from tests.simulation.files_invariants import FILES_INVARIANTS
 from tests.simulation.invariants import INVARIANTS
 from tests.simulation.link_invariants import LINK_INVARIANTS

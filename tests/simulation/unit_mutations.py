@@ -43,8 +43,8 @@ _ADMISSION = "bk_core.protocol.bookie.admission", "tests/unit/bookie/test_admiss
 _ROOM = "bk_core.protocol.bookie.room", "tests/unit/bookie/test_room.py"
 _GUARDS, _CHECK = "tests/unit/client/test_log_guards.py", "tests/unit/client/test_log_check.py"
 _IDENTITY = "bk_core.protocol.log.identity", "tests/unit/log/test_identity.py"
-_LISTS = "bk_core.client.list_store", "tests/unit/log/test_identity.py"
-_ROOT = "bk_core.metadata.zookeeper_cluster", "tests/unit/metadata/test_cluster_at_root.py"
+_LISTS = "bk_core.client.log.list_store", "tests/unit/log/test_identity.py"
+_ROOT = "bk_core.metadata.zookeeper.cluster", "tests/unit/metadata/test_cluster_at_root.py"
 _LISTING = "bk_core.protocol.bookie.reads", "tests/unit/bookie/test_listing.py"
 _PATHS = "bk_core.protocol.files.paths", "tests/unit/files/test_paths.py"
 _GONE_LEDGER = "        if record is None:\n            return EntryListResponse(request.request_id, Status.NO_LEDGER, request.ledger_id)\n"
@@ -114,7 +114,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     UnitMutation(
         "JAN-1 (intents)",
-        "bk_core.client.intents",
+        "bk_core.client.log.intents",
         '(stored.created_ms or int(value["createdMs"]))',
         'int(value["createdMs"])',
         "tests/unit/log/test_times.py::test_no_clock_of_a_host_makes_an_intent_old",
@@ -217,20 +217,20 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     UnitMutation(
         "GRD-3",
-        "bk_core.client.log_driver",
+        "bk_core.client.log.driver",
         "custom = {**tags, WRITER: self._tag}",
         "custom = {**tags}",
         f"{_GUARDS}::test_the_ledger_of_a_live_segment_says_who_writes_it",
     ),
     UnitMutation(
         "GRD-4",
-        "bk_core.client.log_check",
+        "bk_core.client.log.check",
         "if writer is not None and lives_here(writer):",
         "if False:",
         f"{_CHECK}::test_a_log_whose_writer_lives_here_is_not_released",
     ),
     UnitMutation(
-        "GRD-5", "bk_core.client.log_check", 'if problem.kind == "missing")', ")", f"{_CHECK}::test_what_exists_is_never_written_off"
+        "GRD-5", "bk_core.client.log.check", 'if problem.kind == "missing")', ")", f"{_CHECK}::test_what_exists_is_never_written_off"
     ),
     UnitMutation(
         "GRD-5 (numbers)",
@@ -335,7 +335,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     _of(_ROOT, "OWN-10", "if self._first is not None:", "if False:", "test_the_cluster_of_the_first_look_is_the_only_one"),
     UnitMutation(
         "OWN-12",
-        "bk_core.client.orphans",
+        "bk_core.client.log.orphans",
         'value.get("cluster") == before',
         "False",
         "tests/unit/log/test_identity.py::test_what_lies_beside_a_list_is_adopted_with_it",
@@ -356,21 +356,21 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     UnitMutation(
         "OWN-14",
-        "bk_core.client.orphans",
+        "bk_core.client.log.orphans",
         "ledger_id > last and not ledger_exists(client, ledger_id)",
         "False",
         "tests/unit/log/test_identity.py::test_a_list_of_ledgers_that_are_yet_to_be_made_is_not_adopted",
     ),
     UnitMutation(
         "OWN-5",
-        "bk_core.client.intents",
+        "bk_core.client.log.intents",
         'intent.cluster in ("", here)',
         "True",
         "tests/unit/log/test_history.py::test_only_who_seals_in_this_cluster_is_waited_for",
     ),
     UnitMutation(
         "OWN-5 (forgotten)",
-        "bk_core.client.intents",
+        "bk_core.client.log.intents",
         'intent.cluster in ("", client.store',
         'intent.cluster in (intent.cluster, "", client.store',
         "tests/unit/log/test_identity.py::test_an_intent_that_is_another_cluster_s_by_then_is_not_forgotten",
@@ -384,7 +384,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     UnitMutation(
         "OWN-5 (log)",
-        "bk_core.client.janitor",
+        "bk_core.client.log.janitor",
         "if i.log_id == log_id or (",
         "if True or (",
         "tests/unit/log/test_identity.py::test_a_deletion_spares_the_log_that_was_created_again",

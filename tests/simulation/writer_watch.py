@@ -8,7 +8,7 @@ from typing import Any
 from bk_core.errors import AddQuorumTimeoutError, DuplicateEntryIdError
 from bk_core.protocol.events import AddReply, LedgerWritten, Outcome
 from bk_core.protocol.ledger.metadata import LedgerMetadata
-from bk_core.protocol.ledger.writer_options import WriterOptions
+from bk_core.protocol.ledger.write.options import WriterOptions
 from bk_core.protocol.wire.messages import Status
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.client.logs import gc_log, read_log
+from bk_core.client.log.lists import gc_log, read_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

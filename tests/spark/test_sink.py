@@ -22,13 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import bk_core
-from bk_core.client.intents import intents_of
-from bk_core.client.logs import LogWriter, create_log, gc_log, list_logs, read_ledger_list, read_log
+from bk_core.client.log.intents import intents_of
+from bk_core.client.log.lists import LogWriter, create_log, gc_log, list_logs, read_ledger_list, read_log
 from bk_core.errors import NoSuchLogError
 from bk_core.protocol.log.segments import LogProperties
 from bk_core.protocol.log.vanished import COMMIT_GRACE_MS
-from bk_spark.source import BookKeeperDataSource
-from bk_spark.writer import BookKeeperStreamWriter, BookKeeperWriter
+from bk_spark.datasource import BookKeeperDataSource
+from bk_spark.sink.writer import BookKeeperStreamWriter, BookKeeperWriter
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file

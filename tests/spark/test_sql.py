@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from bk_core.client.logs import read_log
+from bk_core.client.log.lists import read_log
 from bk_core.errors import InvalidArgumentError
-from bk_spark.arrow import schema_of_text
 from bk_spark.catalog import KEY, for_reading, for_writing, forget, of_table, remember
-from bk_spark.source import BookKeeperDataSource
+from bk_spark.datasource import BookKeeperDataSource
+from bk_spark.entries.arrow import schema_of_text
 
 pytestmark = pytest.mark.spark
 

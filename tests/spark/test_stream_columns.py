@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from bk_core.client.logs import create_log, now_ms, update_ledger_list
+from bk_core.client.log.lists import create_log, now_ms, update_ledger_list
 from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import LogProperties, SegmentRange
-from bk_spark.options import parse_options
-from bk_spark.packing import pack_arrow
-from bk_spark.reader import BookKeeperReader, schema_of
-from bk_spark.schemas import arrow_schema, schema_text
+from bk_spark.entries.packing import pack_arrow
+from bk_spark.entries.schemas import arrow_schema, schema_text
+from bk_spark.options.table import parse_options
+from bk_spark.source.batch import BookKeeperReader, schema_of
 from tests.spark.test_stream_reader import Stream
 
 pytestmark = pytest.mark.spark
@@ -28,7 +28,7 @@ Streams = Callable[..., Stream]
 
 @pytest.fixture
 def stream(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Streams]:
-    monkeypatch.setattr("bk_spark.following.DISCOVER_S", -1.0)
+    monkeypatch.setattr("bk_spark.source.following.DISCOVER_S", -1.0)
     runs: list[Stream] = []
 
     def stream(**options: Any) -> Stream:

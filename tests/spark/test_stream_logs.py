@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.client.logs import delete_log
+from bk_core.client.log.lists import delete_log
 from bk_core.errors import InvalidArgumentError, LogDataLossError, NoSuchLogError
 from tests.spark.test_stream_reader import Stream, put
 
@@ -19,7 +19,7 @@ Streams = Callable[..., Stream]
 
 @pytest.fixture
 def stream(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Streams]:
-    monkeypatch.setattr("bk_spark.following.DISCOVER_S", -1.0)
+    monkeypatch.setattr("bk_spark.source.following.DISCOVER_S", -1.0)
     runs: list[Stream] = []
 
     def stream(**options: Any) -> Stream:

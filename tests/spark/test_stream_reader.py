@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import LongType, StructField, StructType
 
-import bk_spark.following
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log, delete_log, now_ms, read_ledger_list, read_log, trim_log, update_ledger_list
+import bk_spark.source.following
+from bk_core.client.log.lists import create_log, delete_log, now_ms, read_ledger_list, read_log, trim_log, update_ledger_list
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
     InvalidArgumentError,
     LogDataLossError,
@@ -31,12 +31,12 @@ from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.ledger_list import LogProperties
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import SegmentRange
-from bk_spark.offsets import KEYS
-from bk_spark.options import parse_options
-from bk_spark.packing import pack_arrow
-from bk_spark.reader import schema_of
-from bk_spark.schemas import arrow_schema, schema_text
-from bk_spark.stream_reader import BookKeeperStreamReader, show_logs
+from bk_spark.entries.packing import pack_arrow
+from bk_spark.entries.schemas import arrow_schema, schema_text
+from bk_spark.options.table import parse_options
+from bk_spark.source.batch import schema_of
+from bk_spark.source.offsets import KEYS
+from bk_spark.source.stream import BookKeeperStreamReader, show_logs
 
 pytestmark = pytest.mark.spark
 SCHEMA = StructType([StructField("id", LongType())])
@@ -163,7 +163,7 @@ def test_few_rows_wait_for_more_or_for_the_delay(
     client: Any, log: str, stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = 0
-    monkeypatch.setattr("bk_spark.stream_reader._clock_ms", lambda: clock)
+    monkeypatch.setattr("bk_spark.source.stream._clock_ms", lambda: clock)
     put(client, log, range(5))
     run = stream(minOffsetsPerTrigger="10", maxTriggerDelay="30s")
     assert run.limit == ReadMinRows(10)
@@ -213,7 +213,7 @@ def test_logs_share_a_limit(client: Any, log: str, stream: Callable[..., Stream]
 
 
 def test_a_pattern_finds_new_logs(client: Any, log: str, stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bk_spark.following, "DISCOVER_S", -1.0)
+    monkeypatch.setattr(bk_spark.source.following, "DISCOVER_S", -1.0)
     put(client, f"{log}-1", range(0, 5))
     put(client, f"{log}-x", range(900, 905))
     run = stream(logPattern=f"{log}-[0-9]", startingOffsets="latest")
@@ -414,7 +414,7 @@ def test_a_recreated_log(client: Any, log: str, stream: Callable[..., Stream]) -
 
 
 def test_a_list_from_a_backup(client: Any, log: str, stream: Callable[..., Stream], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bk_spark.stream_reader.CATCH_UP_S", 0.2)
+    monkeypatch.setattr("bk_spark.source.stream.CATCH_UP_S", 0.2)
     put(client, log, range(5))
     old = read_ledger_list(client, log)
     put(client, log, range(5, 10))
@@ -575,7 +575,7 @@ def test_an_idle_trigger_reads_no_list(
     wait_for_rows(run, here, [5, 6])
     assert counting.reads <= 2
     followed._watch.cancel()
-    monkeypatch.setattr(bk_spark.following, "RELIST_S", 0.2)
+    monkeypatch.setattr(bk_spark.source.following, "RELIST_S", 0.2)
     put(client, log, range(7, 8))
     wait_for_rows(run, here, [5, 6, 7])  # without a watch, only later
     counting.failures = 3

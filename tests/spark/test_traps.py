@@ -23,10 +23,10 @@ from pyspark.sql.datasource import (
     SimpleDataSourceStreamReader,
 )
 
-from bk_spark.reader import BookKeeperReader, MetadataReader
-from bk_spark.source import BookKeeperDataSource
-from bk_spark.stream_reader import BookKeeperStreamReader
-from bk_spark.writer import BookKeeperStreamWriter, BookKeeperWriter
+from bk_spark.datasource import BookKeeperDataSource
+from bk_spark.sink.writer import BookKeeperStreamWriter, BookKeeperWriter
+from bk_spark.source.batch import BookKeeperReader, MetadataReader
+from bk_spark.source.stream import BookKeeperStreamReader
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "tests/spark/test_traps.py"

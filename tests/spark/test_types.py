@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from bk_core.client.logs import list_logs
+from bk_core.client.log.lists import list_logs
 
 pytestmark = pytest.mark.spark
 

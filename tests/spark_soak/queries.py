@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 import bk_core
-from bk_core.client.logs import gc_log, read_ledger_list, read_log
+from bk_core.client.log.lists import gc_log, read_ledger_list, read_log
 from bk_core.errors import MetadataUnavailableError
 
 URI = "bookkeeper.metadataServiceUri"

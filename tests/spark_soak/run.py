@@ -18,7 +18,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import bk_core
 from bk_core.bookie.children import Child
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.client.logs import set_properties
+from bk_core.client.log.lists import set_properties
 from tests.faults.standalone import StandaloneSpark
 from tests.spark_soak.memory import Sampler, plot, summary
 from tests.spark_soak.network import Detour, spoil

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bk_core.client.list_store import log_path
+from bk_core.client.log.list_store import log_path
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 
 LOG_PREFIX = "files."

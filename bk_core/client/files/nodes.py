@@ -16,7 +16,7 @@ from typing import Any
 
 from bk_core.client.files.names import nodes_path, store_of
 from bk_core.client.identity import delete_own
-from bk_core.client.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, read_ledger_list, until_definite
+from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, read_ledger_list, until_definite
 from bk_core.errors import (
     BkError,
     ClientClosedError,

@@ -20,8 +20,8 @@ from bk_core.client.files.opening import Opened, again, broken_by, client_closed
 from bk_core.client.files.owner_parts import Asked, Gathered, Holds, end_threads, watch_data, weakly
 from bk_core.client.files.reading import ContentReader
 from bk_core.client.files.works import FileWorks, Work
-from bk_core.client.list_store import LogClient
-from bk_core.client.log_parts import Call, Worker
+from bk_core.client.log.list_store import LogClient
+from bk_core.client.log.parts import Call, Worker
 from bk_core.client.operations import LeftOpen, must_not_block, wait
 from bk_core.errors import (
     BkError,

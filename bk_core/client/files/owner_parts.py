@@ -12,7 +12,7 @@ from typing import Any
 from bk_core.client.files.data import Lease, Leases
 from bk_core.client.files.opening import again
 from bk_core.client.files.works import FileWorks
-from bk_core.client.log_parts import Call, Worker
+from bk_core.client.log.parts import Call, Worker
 from bk_core.errors import ClientClosedError, ForkedClientError
 from bk_core.metadata.store import Watch
 from bk_core.protocol.files.effects import FileEffect

@@ -18,8 +18,8 @@ from bk_core.client.files.names import store_log
 from bk_core.client.files.opening import leave, open_log
 from bk_core.client.files.owner import DEFAULT_TIMEOUT_S, StoreOwner, payload_bytes_max
 from bk_core.client.files.owner_parts import Asked, end_threads
-from bk_core.client.list_store import LogClient, now_ms
-from bk_core.client.log_parts import Call
+from bk_core.client.log.list_store import LogClient, now_ms
+from bk_core.client.log.parts import Call
 from bk_core.client.operations import must_not_block, wait
 from bk_core.errors import (
     BkError,

@@ -11,9 +11,9 @@ from typing import Any, Self, TypeVar
 from bk_core.arguments import SECONDS, SECRET, checked
 from bk_core.client.files.names import LOG_PREFIX, store_log, store_of
 from bk_core.client.files.reading import ContentReader
-from bk_core.client.list_store import read_ledger_list
-from bk_core.client.log_reader import LogReader
-from bk_core.client.logs import list_logs
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import list_logs
+from bk_core.client.log.reader import LogReader
 from bk_core.client.near import meant
 from bk_core.errors import FileDataLostError, FileStoreClosedError, FileStoreError, LogDataLossError, NoSuchFileStoreError, NoSuchLogError
 from bk_core.protocol.files.content import Content, FileStatus

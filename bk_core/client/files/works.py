@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 from bk_core.client.driver import as_bk_error, outcome_of
 from bk_core.client.files.nodes import check_node, create_data_ledger, delete_data_ledger
 from bk_core.client.identity import close_own
-from bk_core.client.janitor import trim_log
-from bk_core.client.list_store import LogClient, ledger_exists, log_path, read_ledger_list
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.writers import WRITER
+from bk_core.client.log.janitor import trim_log
+from bk_core.client.log.list_store import LogClient, ledger_exists, log_path, read_ledger_list
+from bk_core.client.log.live_writers import WRITER
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BkError, ForeignLedgerError, LogTakenOverError, NoSuchLogError
 from bk_core.metadata.store import Watch
 from bk_core.protocol.events import Outcome

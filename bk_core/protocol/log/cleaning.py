@@ -1,7 +1,7 @@
 """Cleans up after vanished writers: decides which of their ledgers are deleted, which are only closed, and in which order. Pure.
 
-Writers are judged as vanished before, by the age of intents and by what is known of their processes. ``gc_log`` (client/janitor.py) drives
-the machine in production, ``cleaning`` (tests/simulation/log_keepers.py) in the simulator.
+Writers are judged as vanished before, by the age of intents and by what is known of their processes. ``gc_log`` (client/log/janitor.py)
+drives the machine in production, ``cleaning`` (tests/simulation/log_keepers.py) in the simulator.
 """
 
 from __future__ import annotations

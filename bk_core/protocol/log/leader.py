@@ -18,7 +18,7 @@ the log over, and this leader abdicates.
 The production form of the list is ``LedgerList`` (ledger_list.py): its segments carry the same ids in the same order plus cached ends,
 which are never authoritative. ``ReadList`` stands for reading it and taking the ids of its segments, ``WriteList`` for
 ``add_live_segment`` (here always an append) under compare-and-set at that version; a log that was deleted and created again is, by its
-log id, one that does not exist. ``bk_core/client/log_writer.py`` drives this machine against a client, the simulator against its world.
+log id, one that does not exist. ``bk_core/client/log/writer.py`` drives this machine against a client, the simulator against its world.
 """
 
 from __future__ import annotations

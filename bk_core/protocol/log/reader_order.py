@@ -1,6 +1,6 @@
 """The order in which a plain reader goes through a log (replication-protocol.md 10.4). It fences nothing and writes nothing (LOG-17).
 
-``LogReader`` (client/log_reader.py) drives it in production, ``LogTail`` (tests/simulation/logs.py) in the simulator.
+``LogReader`` (client/log/reader.py) drives it in production, ``LogTail`` (tests/simulation/logs.py) in the simulator.
 """
 
 from __future__ import annotations

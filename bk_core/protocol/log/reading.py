@@ -1,9 +1,9 @@
 """The decisions that all readers of a log share: if they may go on behind a segment, and what they have lost. Pure.
 
-``LogReaderOrder`` reads one log entry by entry (client/log_reader.py drives it). Spark's source plans batches of many logs before anything
+``LogReaderOrder`` reads one log entry by entry (client/log/reader.py drives it). Spark's source plans batches of many logs before anything
 is read, from offsets that Spark keeps: it has no position that moves by reading, reads every range in another process, and repeats batches.
-So it has its own order of steps (bk_spark/following.py, bk_spark/stream_reader.py), decides itself when a list is read again (after a
-watch, when it is ten seconds old, or when Spark asks), and reports losses in rows. It asks here if it may go on and if anything is lost.
+So it has its own order of steps (bk_spark/source/following.py, bk_spark/source/stream.py), decides itself when a list is read again (after
+a watch, when it is ten seconds old, or when Spark asks), and reports losses in rows. It asks here if it may go on and if anything is lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cuts the front off a log (replication-protocol.md 10.3). It needs no leadership, because its compare-and-set only removes a prefix.
 
-``trim_log`` and the retention (client/janitor.py) drive it in production, ``truncation`` (tests/simulation/log_keepers.py) in the
+``trim_log`` and the retention (client/log/janitor.py) drive it in production, ``truncation`` (tests/simulation/log_keepers.py) in the
 simulator.
 """
 

@@ -1,7 +1,7 @@
 """Makes every Python process that has this folder on its PYTHONPATH ignore one option: BK_IGNORED_OPTION, by its name in the table.
 
 Spark plans, reads and writes in processes of its own, which inherit the environment and nothing else; Python imports a module of this name
-at every start. The product has no switch for it: the function is wrapped when ``bk_spark.options`` is imported.
+at every start. The product has no switch for it: the function is wrapped when ``bk_spark.options.table`` is imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
-MODULE = "bk_spark.options"
+MODULE = "bk_spark.options.table"
 VARIABLE = "BK_IGNORED_OPTION"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bk_core.errors import WriteFailedError
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.writer_options import WriterOptions
+from bk_core.protocol.ledger.write.options import WriterOptions
 from tests.simulation.scenario import Scenario
 
 

@@ -12,7 +12,7 @@ from bk_core.errors import (
     RecoveryFailedError,
 )
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.recovery_options import RecoveryOptions
+from bk_core.protocol.ledger.recover.options import RecoveryOptions
 from tests.simulation.cluster import LIMITS
 from tests.simulation.mutations import MUTATIONS, applied
 from tests.simulation.scenario import Scenario

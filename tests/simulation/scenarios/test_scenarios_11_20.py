@@ -14,8 +14,8 @@ from bk_core.errors import (
     NoSuchLedgerError,
 )
 from bk_core.protocol.ledger.metadata import Fragment, LedgerState
-from bk_core.protocol.ledger.writer import WriterState
-from bk_core.protocol.ledger.writer_options import WriterOptions
+from bk_core.protocol.ledger.write.options import WriterOptions
+from bk_core.protocol.ledger.write.writer import WriterState
 from tests.simulation.cluster import LIMITS
 from tests.simulation.logs import Leader, LogTruth
 from tests.simulation.scenario import Scenario

@@ -6,9 +6,9 @@ import pytest
 
 from bk_core.errors import NotEnoughBookiesError, RecoveryFailedError
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.recovery_options import RecoveryOptions
-from bk_core.protocol.ledger.writer import WriterState
-from bk_core.protocol.ledger.writer_options import ChangeWindow, EnsembleChangeMode, WriterOptions
+from bk_core.protocol.ledger.recover.options import RecoveryOptions
+from bk_core.protocol.ledger.write.options import ChangeWindow, EnsembleChangeMode, WriterOptions
+from bk_core.protocol.ledger.write.writer import WriterState
 from tests.simulation.scenario import Scenario
 
 DELAYED = WriterOptions(ensemble_change=EnsembleChangeMode.DELAYED)

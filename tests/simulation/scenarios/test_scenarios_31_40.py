@@ -7,7 +7,7 @@ from typing import Any
 from bk_core.errors import RecoveryFailedError
 from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.writer import WriterState
+from bk_core.protocol.ledger.write.writer import WriterState
 from bk_core.protocol.wire.messages import Status
 from tests.simulation.bookies import Call
 from tests.simulation.clients import Writer

@@ -9,10 +9,10 @@ from bk_core.errors import LedgerClosedError, NoSuchLedgerError, ReadError
 from bk_core.protocol.effects import Complete, Fail
 from bk_core.protocol.events import MetadataChanged
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.read_options import ReadOptions
+from bk_core.protocol.ledger.read.options import ReadOptions
+from bk_core.protocol.ledger.read.tail import Tail
 from bk_core.protocol.ledger.replication import FragmentRepair, MetadataChange, guaranteed
-from bk_core.protocol.ledger.tail import Tail
-from bk_core.protocol.ledger.writer import LedgerWriter, WriterState
+from bk_core.protocol.ledger.write.writer import LedgerWriter, WriterState
 from tests.simulation.clients import Client, Writer
 from tests.simulation.cluster import LIMITS
 from tests.simulation.log_keepers import truncation

@@ -11,7 +11,7 @@ from bk_core.errors import LogDataLossError, LogError, LogTakenOverError, ReadEr
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.reader import RangeReader
+from bk_core.protocol.ledger.read.reader import RangeReader
 from bk_core.protocol.ledger.replication import stored_bounds
 from bk_core.protocol.log import effects as log_effects
 from bk_core.protocol.log.leader_state import LeaderState, Span

@@ -21,10 +21,10 @@ from bk_core import cli
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.cli import output
 from bk_core.cli.units import Duration, Size
-from bk_core.client import logs
-from bk_core.client.intents import Intent, create_intended, record_intent
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log, delete_log, list_logs, read_log, update_ledger_list
+from bk_core.client.log import lists as logs
+from bk_core.client.log.intents import Intent, create_intended, record_intent
+from bk_core.client.log.lists import create_log, delete_log, list_logs, read_log, update_ledger_list
+from bk_core.client.log.writer import LogWriter
 from bk_core.metadata import open_store
 from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.log.segments import LogProperties

@@ -12,7 +12,7 @@ import pytest
 
 from bk_core import cli
 from bk_core.cli import queries
-from bk_core.client import logs
+from bk_core.client.log import lists as logs
 from bk_core.errors import InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import SegmentRange

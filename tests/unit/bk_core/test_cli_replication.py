@@ -12,7 +12,7 @@ import pytest
 
 from bk_core import cli
 from bk_core.cli import output, replication
-from bk_core.client.replication_report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
+from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
 from bk_core.errors import NoNodeError, NoSuchLedgerError
 from bk_core.metadata.store import BookieView
 from bk_core.metadata.underreplication import NoUnderreplication

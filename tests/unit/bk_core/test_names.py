@@ -10,8 +10,8 @@ import pytest
 
 import bk_core
 import bk_spark
-from bk_core.client import logs
 from bk_core.client.files.view import FileStoreView
+from bk_core.client.log import lists as logs
 
 
 @pytest.mark.parametrize("module", [bk_core, bk_spark, logs], ids=lambda module: module.__name__)

@@ -13,13 +13,13 @@ import bk_core
 from bk_core import cli
 from bk_core.bookie.local_cluster import local_cluster
 from bk_core.client.client import BookKeeper
-from bk_core.client.logs import create_log, list_logs, read_log, set_properties, trim_log, update_ledger_list
+from bk_core.client.log.lists import create_log, list_logs, read_log, set_properties, trim_log, update_ledger_list
 from bk_core.client.near import near_names
 from bk_core.errors import ClientClosedError, InvalidArgumentError, LogExistsError, NoSuchLogError
 from bk_core.metadata import open_store, paths
 from bk_core.metadata.lazy import LazyStore
-from bk_core.metadata.zookeeper_link import Link
-from bk_core.metadata.zookeeper_watches import Keeper
+from bk_core.metadata.zookeeper.link import Link
+from bk_core.metadata.zookeeper.watches import Keeper
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.quorums import DEFAULT_SIZES
 from bk_core.protocol.log.position import Position

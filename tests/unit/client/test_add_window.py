@@ -3,7 +3,7 @@
 import random
 from collections import defaultdict
 
-from bk_core.client.add_window import PIECE_ENTRIES_MAX, PIECE_ENTRIES_MIN, AddWindow, Place, Share
+from bk_core.client.ledger.add_window import PIECE_ENTRIES_MAX, PIECE_ENTRIES_MIN, AddWindow, Place, Share
 
 
 class Window(AddWindow):

@@ -14,16 +14,17 @@ import pytest
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client import log_check, logs
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import LogProperties, create_log
-from bk_core.client.replication_report import RepairOptions
+from bk_core.client.log import check as log_check
+from bk_core.client.log import lists as logs
+from bk_core.client.log.lists import LogProperties, create_log
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
+from bk_core.client.repair.report import RepairOptions
 from bk_core.config import ClientConfig
 from bk_core.errors import ArgumentTypeError, BkError, InvalidArgumentError
 from bk_core.metadata import open_store
 from bk_core.metadata.store import Versioned
-from bk_core.protocol.ledger.read_options import ReadOptions
+from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.position import Position
 

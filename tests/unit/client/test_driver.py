@@ -15,7 +15,7 @@ from bk_core.protocol.effects import Effect, WriteLedger
 from bk_core.protocol.events import AddReply, BookieLost, LedgerWritten, Outcome
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import RandomPlacement
-from bk_core.protocol.ledger.writer import LedgerWriter
+from bk_core.protocol.ledger.write.writer import LedgerWriter
 from bk_core.protocol.wire.messages import Status
 
 

@@ -17,11 +17,11 @@ import gc, os, sys, tempfile, threading, time, warnings
 from collections import Counter
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import LogProperties, create_log
-from bk_core.client.read_handle import ReadHandle
-from bk_core.client.write_handle import WriteHandle
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
+from bk_core.client.log.lists import LogProperties, create_log
+from bk_core.client.ledger.read_handle import ReadHandle
+from bk_core.client.ledger.write_handle import WriteHandle
 from bk_core.metadata import open_store
 from bk_core.protocol.ledger.metadata import LedgerState
 

@@ -20,7 +20,6 @@ import pytest
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client import list_store
 from bk_core.client.files import data as data_module
 from bk_core.client.files import nodes as nodes_module
 from bk_core.client.files import owner as owner_module
@@ -33,8 +32,9 @@ from bk_core.client.files.opening import log_records
 from bk_core.client.files.store import FileStore, Staged
 from bk_core.client.files.upkeep import delete_file_store, file_stores, own_file_store
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import adopt_log, apply_retention, create_log, delete_log, read_ledger_list, read_log, trim_log
+from bk_core.client.log import list_store
+from bk_core.client.log.lists import adopt_log, apply_retention, create_log, delete_log, read_ledger_list, read_log, trim_log
+from bk_core.client.log.writer import LogWriter
 from bk_core.client.near import meant
 from bk_core.errors import (
     ArgumentTypeError,

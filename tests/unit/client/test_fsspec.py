@@ -23,12 +23,12 @@ import pyarrow.parquet
 import pytest
 
 import bk_core
-from bk_core.client import log_check
 from bk_core.client.files import fs as module
 from bk_core.client.files import store, upkeep
 from bk_core.client.files.fs import BookKeeperFileSystem
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
+from bk_core.client.log import check as log_check
 from bk_core.errors import (
     ArgumentTypeError,
     BkError,

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import LogProperties, create_log
-from bk_core.client.write_handle import WriteHandle
+from bk_core.client.ledger.write_handle import WriteHandle
+from bk_core.client.log.lists import LogProperties, create_log
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BlockingCallError, ClientClosedError, LedgerClosedError, OperationTimeoutError
 from bk_core.protocol.limits import Limits
 from bk_core.threads import SafeFuture, interrupted_call

@@ -15,8 +15,8 @@ import pytest
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client.add_window import PIECE_ENTRIES_MAX
-from bk_core.client.write_handle import WriteHandle
+from bk_core.client.ledger.add_window import PIECE_ENTRIES_MAX
+from bk_core.client.ledger.write_handle import WriteHandle
 from bk_core.errors import BkError, BlockingCallError, ClientClosedError, DuplicateEntryIdError, InvalidArgumentError, NotEnoughBookiesError
 from bk_core.metadata import open_store
 from bk_core.protocol.ledger.metadata import LedgerState

@@ -21,9 +21,9 @@ import pytest
 import bk_core
 from bk_core.client.files.nodes import data_nodes
 from bk_core.client.files.store import FileStore
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import LogProperties, create_log, delete_log, read_ledger_list
+from bk_core.client.log.lists import LogProperties, create_log, delete_log, read_ledger_list
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BkError, DuplicateEntryIdError, LogExistsError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits

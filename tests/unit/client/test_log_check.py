@@ -15,14 +15,14 @@ import pytest
 import bk_core
 from bk_core import cli
 from bk_core.cli import output
-from bk_core.client import list_store
-from bk_core.client.history import seal_log
-from bk_core.client.intents import intents_of
-from bk_core.client.log_check import check_log, forget_marks, release_log, repair_log
-from bk_core.client.log_reader import LogReader
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log, gc_log, read_ledger_list, read_log, set_properties, trim_log, update_ledger_list
-from bk_core.client.writers import WRITER
+from bk_core.client.log import list_store
+from bk_core.client.log.check import check_log, forget_marks, release_log, repair_log
+from bk_core.client.log.history import seal_log
+from bk_core.client.log.intents import intents_of
+from bk_core.client.log.lists import create_log, gc_log, read_ledger_list, read_log, set_properties, trim_log, update_ledger_list
+from bk_core.client.log.live_writers import WRITER
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import ForeignLedgerError, LogDataLossError, LogListFullError, LogWriterAliveError
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.list_size import check_size, is_large

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core.client.intents import DATA, Intent, intent_here, record_intent
-from bk_core.client.log_check import release_log
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log, delete_log, read_ledger_list, trim_log, update_ledger_list
-from bk_core.client.writers import writer_of, writer_told
+from bk_core.client.log.check import release_log
+from bk_core.client.log.intents import DATA, Intent, intent_here, record_intent
+from bk_core.client.log.lists import create_log, delete_log, read_ledger_list, trim_log, update_ledger_list
+from bk_core.client.log.live_writers import writer_of, writer_told
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerListedError,

@@ -11,8 +11,8 @@ import pytest
 import bk_core
 from bk_core import cli
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client import replication
 from bk_core.client.client import BookKeeper
+from bk_core.client.repair import jobs as replication
 from bk_core.errors import ReadError, RecoveryFailedError, UnauthorizedError, WrongDigestTypeError
 from bk_core.metadata import open_store
 from bk_core.protocol.ledger import metadata_codec

@@ -95,4 +95,4 @@ def slow_down(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> No
         return request(self, message, timeout_ns, lambda *reply: reactor.call_later(20_000_000, lambda: answer(*reply)), reader)
 
     monkeypatch.setattr(BookieLink, "request", later)
-    monkeypatch.setattr("bk_core.protocol.ledger.recovery.LedgerRecovery._window_entries", lambda self: 1)
+    monkeypatch.setattr("bk_core.protocol.ledger.recover.recovery.LedgerRecovery._window_entries", lambda self: 1)

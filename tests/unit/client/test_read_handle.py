@@ -14,7 +14,7 @@ import pytest
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client.read_handle import ReadHandle
+from bk_core.client.ledger.read_handle import ReadHandle
 from bk_core.errors import (
     ClientClosedError,
     InvalidArgumentError,
@@ -30,7 +30,7 @@ from bk_core.metadata.store import MetadataStore, Versioned, Watch
 from bk_core.net.link import BookieLink
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata
-from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
+from bk_core.protocol.ledger.read.options import ReadMode, ReadOptions
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, WriteLacRequest
 

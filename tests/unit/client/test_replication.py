@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bk_core.client.client import BookKeeper, _repair_options, connect
-from bk_core.client.replication import _Job, _ReplicationDriver
-from bk_core.client.replication_report import Progress, RepairReport, StillNamed
+from bk_core.client.repair.jobs import _Job, _ReplicationDriver
+from bk_core.client.repair.report import Progress, RepairReport, StillNamed
 from bk_core.config import ClientConfig
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, RecoveryFailedError, ReplicationError
 from bk_core.metadata import open_store

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core.client import write_handle
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import LogProperties, create_log
+from bk_core.client.ledger import write_handle
+from bk_core.client.log.lists import LogProperties, create_log
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import ClientClosedError
 from bk_core.protocol.limits import Limits
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core.client.write_handle import WriteHandle
+from bk_core.client.ledger.write_handle import WriteHandle
 from bk_core.errors import ClientClosedError, InternalError, InvalidArgumentError, LedgerClosedError, OperationTimeoutError
 from bk_core.net.link import BookieLink
 from bk_core.protocol.ledger.metadata import LedgerState

@@ -17,9 +17,9 @@ from bk_core.protocol.entry import digests, layout
 from bk_core.protocol.events import AddReply, BookieLost, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.placement import RandomPlacement
-from bk_core.protocol.ledger.recovery import LedgerRecovery
-from bk_core.protocol.ledger.recovery_options import RecoveryOptions
-from bk_core.protocol.ledger.writer import LedgerWriter
+from bk_core.protocol.ledger.recover.options import RecoveryOptions
+from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
+from bk_core.protocol.ledger.write.writer import LedgerWriter
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import AddRequest, ReadRequest, Request
 from tests.unit.ledger.recovery_script import LEDGER, PASSWORD

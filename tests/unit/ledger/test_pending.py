@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.protocol.ledger.distribution import Distribution, QuorumCoverage, in_at_least
-from bk_core.protocol.ledger.pending import AckSet, PendingRun, PendingWindow, trailing_ones
 from bk_core.protocol.ledger.run import AddRun
+from bk_core.protocol.ledger.write.pending import AckSet, PendingRun, PendingWindow, trailing_ones
 
 SHAPES = [(e, w, a) for e in range(1, 6) for w in range(1, e + 1) for a in range(1, w + 1)]
 entry_sets = st.integers(0, 2**12 - 1)

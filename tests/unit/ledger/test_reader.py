@@ -15,11 +15,11 @@ from bk_core.protocol.entry import layout
 from bk_core.protocol.events import BookieLost, LedgerRead, Outcome, ReadReply, ReadsMoving, TimerFired
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import DigestType, LedgerState
-from bk_core.protocol.ledger.read_chunks import LANE_ENTRIES, EntrySizes
-from bk_core.protocol.ledger.read_failures import Failure, decisive, failure_of
-from bk_core.protocol.ledger.read_options import ReadMode, ReadOptions
-from bk_core.protocol.ledger.reader import SINGLE_READS_IN_FLIGHT, SPECULATE, RangeReader
-from bk_core.protocol.ledger.replica_order import ReplicaOrder
+from bk_core.protocol.ledger.read.chunks import LANE_ENTRIES, EntrySizes
+from bk_core.protocol.ledger.read.failures import Failure, decisive, failure_of
+from bk_core.protocol.ledger.read.options import ReadMode, ReadOptions
+from bk_core.protocol.ledger.read.reader import SINGLE_READS_IN_FLIGHT, SPECULATE, RangeReader
+from bk_core.protocol.ledger.read.replica_order import ReplicaOrder
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse, ReadRunRequest, Response, Status

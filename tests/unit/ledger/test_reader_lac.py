@@ -10,8 +10,8 @@ import pytest
 from bk_core.errors import OperationTimeoutError, ReadError, ReadTimeoutError, UnauthorizedError
 from bk_core.protocol.events import BookieLost, ReadReply
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.lac_reader import LacReader, TryLacReader
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.read.lac_reader import LacReader, TryLacReader
 from bk_core.protocol.wire.messages import AddResponse, ReadLacRequest, ReadLacResponse, ReadRequest, ReadResponse, Response, Status
 from tests.unit.ledger.reader_world import LEDGER, World, body, closed, lac_answer, metadata
 

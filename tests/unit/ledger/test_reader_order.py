@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.replica_order import Rank, ReadHistory, ReplicaOrder, Standing
+from bk_core.protocol.ledger.read.replica_order import Rank, ReadHistory, ReplicaOrder, Standing
 from bk_core.protocol.wire.messages import Status
 
 S = 1_000_000_000

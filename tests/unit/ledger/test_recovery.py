@@ -18,8 +18,8 @@ from bk_core.protocol.entry import digests
 from bk_core.protocol.events import LedgerRead, LedgerWritten, MetadataChanged, Outcome, TimerFired
 from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.recovery import FIRST_WINDOW_ENTRIES, RecoveryState
-from bk_core.protocol.ledger.recovery_options import RecoveryOptions
+from bk_core.protocol.ledger.recover.options import RecoveryOptions
+from bk_core.protocol.ledger.recover.recovery import FIRST_WINDOW_ENTRIES, RecoveryState
 from bk_core.protocol.wire.messages import LAST_ENTRY, ReadRequest, Status
 from tests.unit.ledger.recovery_script import LEDGER, NO, PASSWORD, Script, body, ledger, spoiled
 

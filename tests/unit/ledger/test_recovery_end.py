@@ -18,9 +18,9 @@ from bk_core.protocol.effects import SendAdds, WriteLedger
 from bk_core.protocol.entry import layout
 from bk_core.protocol.events import AddReply, Outcome
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.recovery import RecoveryState
-from bk_core.protocol.ledger.recovery_options import RecoveryOptions
-from bk_core.protocol.ledger.writer_options import EnsembleChangeMode
+from bk_core.protocol.ledger.recover.options import RecoveryOptions
+from bk_core.protocol.ledger.recover.recovery import RecoveryState
+from bk_core.protocol.ledger.write.options import EnsembleChangeMode
 from bk_core.protocol.wire.messages import ReadRequest, Status, WriteLacRequest
 from tests.unit.ledger.recovery_script import LEDGER, NO, Script, body, ledger
 

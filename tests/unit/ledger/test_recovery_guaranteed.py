@@ -9,8 +9,8 @@ from bk_core.protocol.effects import SendRead
 from bk_core.protocol.entry import layout
 from bk_core.protocol.events import BookiesChanged, Outcome
 from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, Fragment, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.recovery import RecoveryState
-from bk_core.protocol.ledger.recovery_options import RecoveryOptions
+from bk_core.protocol.ledger.recover.options import RecoveryOptions
+from bk_core.protocol.ledger.recover.recovery import RecoveryState
 from bk_core.protocol.wire.messages import ReadLacRequest, Status, WriteLacRequest
 from tests.unit.ledger.recovery_script import LEDGER, NO, Script, body, ledger, spoiled
 from tests.unit.ledger.recovery_table import Table

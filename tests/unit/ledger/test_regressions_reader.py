@@ -9,11 +9,11 @@ import pytest
 from bk_core.errors import NoSuchEntryError
 from bk_core.protocol.events import LedgerRead, MetadataChanged, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.lac_reader import LacReader
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.reader import SPECULATE, RangeReader
-from bk_core.protocol.ledger.replica_order import ReplicaOrder
-from bk_core.protocol.ledger.tail import LOOK, PAUSE, Tail
+from bk_core.protocol.ledger.read.lac_reader import LacReader
+from bk_core.protocol.ledger.read.reader import SPECULATE, RangeReader
+from bk_core.protocol.ledger.read.replica_order import ReplicaOrder
+from bk_core.protocol.ledger.read.tail import LOOK, PAUSE, Tail
 from bk_core.protocol.wire.messages import ReadRequest, Status
 from tests.unit.ledger.reader_world import (
     LEDGER,

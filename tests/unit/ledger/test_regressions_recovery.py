@@ -8,11 +8,11 @@ import pytest
 
 from bk_core.errors import LedgerFencedError, NotEnoughBookiesError, RecoveryFailedError
 from bk_core.protocol.events import AddReply, Outcome, ReadReply
-from bk_core.protocol.ledger.fence_phase import FencePhase
 from bk_core.protocol.ledger.metadata import Fragment, LedgerState
-from bk_core.protocol.ledger.recovery import LedgerRecovery, RecoveryState
-from bk_core.protocol.ledger.recovery_options import RecoveryOptions
-from bk_core.protocol.ledger.writer import WriterState
+from bk_core.protocol.ledger.recover.fence_phase import FencePhase
+from bk_core.protocol.ledger.recover.options import RecoveryOptions
+from bk_core.protocol.ledger.recover.recovery import LedgerRecovery, RecoveryState
+from bk_core.protocol.ledger.write.writer import WriterState
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import ReadRequest, Status
 from tests.unit.ledger.recovery_script import LEDGER, NO, Script, body, ledger

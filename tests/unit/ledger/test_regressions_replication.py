@@ -23,7 +23,7 @@ from bk_core.protocol.ledger.replication import (
     open_tail_without,
     stored_bounds,
 )
-from bk_core.protocol.ledger.writer import LedgerWriter
+from bk_core.protocol.ledger.write.writer import LedgerWriter
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import Status
 from tests.unit.ledger.replication_world import LEDGER, World, body, ledger, payload

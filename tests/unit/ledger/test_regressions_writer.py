@@ -10,7 +10,7 @@ from bk_core.errors import DuplicateEntryIdError, LedgerClosedError, LedgerFence
 from bk_core.protocol.effects import Complete, SendAdds
 from bk_core.protocol.events import AddReply, BookieLost, BookiesChanged, LedgerRead, LedgerWritten, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import Fragment, LedgerState
-from bk_core.protocol.ledger.writer import ChangeWindow, EnsembleChangeMode, WriterOptions, WriterState
+from bk_core.protocol.ledger.write.writer import ChangeWindow, EnsembleChangeMode, WriterOptions, WriterState
 from bk_core.protocol.wire.messages import Status
 from tests.unit.ledger.writer_script import WriterScript, tokens
 

@@ -10,8 +10,8 @@ from bk_core.errors import NoSuchEntryError, NoSuchLedgerError, ReadError, Unaut
 from bk_core.protocol.effects import SendRead
 from bk_core.protocol.events import BookieLost, LedgerRead, Outcome, TimerFired
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.read_options import ReadOptions
-from bk_core.protocol.ledger.tail import LOOK, PAUSE, Tail
+from bk_core.protocol.ledger.read.options import ReadOptions
+from bk_core.protocol.ledger.read.tail import LOOK, PAUSE, Tail
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import LAST_ENTRY, BatchReadRequest, ReadRequest, ReadResponse, ReadRunRequest, Status
 from tests.unit.ledger.reader_world import (

@@ -8,10 +8,10 @@ from bk_core.errors import NoSuchEntryError, ReadError, UnauthorizedError
 from bk_core.protocol.effects import SendRead
 from bk_core.protocol.events import BookieLost, ReadReply
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.long_poll import POLL_SPECULATE, LongPoll, PollResult
 from bk_core.protocol.ledger.metadata import LedgerMetadata
-from bk_core.protocol.ledger.read_options import ReadOptions
-from bk_core.protocol.ledger.replica_order import ReplicaOrder
+from bk_core.protocol.ledger.read.long_poll import POLL_SPECULATE, LongPoll, PollResult
+from bk_core.protocol.ledger.read.options import ReadOptions
+from bk_core.protocol.ledger.read.replica_order import ReplicaOrder
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import LAST_ENTRY, ReadRequest, ReadResponse, Status
 from tests.unit.ledger.reader_world import LEDGER, World, body, metadata, nothing_new, payload, single

@@ -6,10 +6,10 @@ import pytest
 
 from bk_core.errors import NoSuchEntryError, NoSuchLedgerError, ReadError, RecoveryFailedError
 from bk_core.protocol.events import Outcome
-from bk_core.protocol.ledger import lac_reader
-from bk_core.protocol.ledger.lac_reader import LacReader, TryLacReader
-from bk_core.protocol.ledger.reader import AGAIN, RangeReader
-from bk_core.protocol.ledger.unreachable import Unreachable, only_unreachable
+from bk_core.protocol.ledger.read import lac_reader
+from bk_core.protocol.ledger.read.lac_reader import LacReader, TryLacReader
+from bk_core.protocol.ledger.read.reader import AGAIN, RangeReader
+from bk_core.protocol.ledger.read.unreachable import Unreachable, only_unreachable
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import Status
 from tests.unit.ledger.reader_world import LEDGER, World, closed, good, lac_answer, metadata, payload

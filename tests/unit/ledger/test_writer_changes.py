@@ -11,7 +11,7 @@ from bk_core.protocol.effects import ReadLedger, SendAdds, WriteLedger
 from bk_core.protocol.entry import layout
 from bk_core.protocol.events import BytesDrained, LedgerRead, LedgerWritten, MetadataChanged, Outcome
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.writer import ChangeWindow, EnsembleChangeMode, WriterOptions, WriterState
+from bk_core.protocol.ledger.write.writer import ChangeWindow, EnsembleChangeMode, WriterOptions, WriterState
 from bk_core.protocol.wire.messages import Status
 from tests.unit.ledger.writer_script import SECOND, WriterScript, tokens
 

@@ -17,7 +17,7 @@ from bk_core.errors import (
 from bk_core.protocol.effects import ReadLedger, WriteLedger
 from bk_core.protocol.events import LedgerRead, LedgerWritten, Outcome
 from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.writer import WriterOptions, WriterState
+from bk_core.protocol.ledger.write.writer import WriterOptions, WriterState
 from bk_core.protocol.wire.messages import Status
 from tests.unit.ledger.writer_script import WriterScript
 

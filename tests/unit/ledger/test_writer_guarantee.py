@@ -7,13 +7,14 @@ from typing import get_type_hints
 
 import pytest
 
-from bk_core.client import BookKeeper, WriteHandle, replication_report
+from bk_core.client import BookKeeper, WriteHandle
 from bk_core.client import client as client_module
+from bk_core.client.repair import report as replication_report
 from bk_core.errors import LedgerClosedError, LedgerFencedError, NotEnoughBookiesError, UnauthorizedError, WriteFailedError
 from bk_core.protocol.effects import SendAdds, WriteLedger
 from bk_core.protocol.events import AddReply, BookiesChanged, LedgerWritten, Outcome
 from bk_core.protocol.ledger.metadata import GWQ_SEAL, Fragment, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.writer import ChangeWindow, EnsembleChangeMode, WriterOptions, WriterState
+from bk_core.protocol.ledger.write.writer import ChangeWindow, EnsembleChangeMode, WriterOptions, WriterState
 from bk_core.protocol.wire.messages import Status
 from tests.unit.ledger.writer_script import SECOND, WriterScript
 

@@ -15,7 +15,7 @@ from bk_core.errors import (
 )
 from bk_core.protocol.events import ReadReply
 from bk_core.protocol.ledger.metadata import Fragment, LedgerState
-from bk_core.protocol.ledger.writer import EnsembleChangeMode, WriterOptions, WriterState
+from bk_core.protocol.ledger.write.writer import EnsembleChangeMode, WriterOptions, WriterState
 from bk_core.protocol.wire.messages import ForceLedgerRequest, Status
 from tests.unit.ledger.writer_script import SECOND, WriterScript, tokens
 

@@ -10,7 +10,7 @@ from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, Se
 from bk_core.protocol.events import AddReply, BookieLost, Event, LedgerRead, LedgerWritten, Outcome, TimerFired
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.placement import RandomPlacement
-from bk_core.protocol.ledger.writer import LedgerWriter, WriterOptions
+from bk_core.protocol.ledger.write.writer import LedgerWriter, WriterOptions
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import Status
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from bk_core.client import intents, janitor, list_works
-from bk_core.client.history import ChunkCache, history_of, update_ledger_list
-from bk_core.client.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
-from bk_core.client.janitor import GcReport, apply_retention, check_listable, gc_log, gc_quietly, trim_log
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log, delete_log, read_ledger_list, read_log, set_properties
+from bk_core.client.log import intents, janitor
+from bk_core.client.log import works as list_works
+from bk_core.client.log.history import ChunkCache, history_of, update_ledger_list
+from bk_core.client.log.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
+from bk_core.client.log.janitor import GcReport, apply_retention, check_listable, gc_log, gc_quietly, trim_log
+from bk_core.client.log.lists import create_log, delete_log, read_ledger_list, read_log, set_properties
+from bk_core.client.log.writer import LogWriter
 from bk_core.client.processes import place_here, start_of_this
 from bk_core.errors import (
     InvalidArgumentError,
@@ -95,7 +96,7 @@ def test_only_a_process_that_is_certainly_gone_is_abandoned() -> None:
 
 
 def test_a_process_that_has_ended_is_gone_reaped_or_not() -> None:
-    script = "from bk_core.client.intents import intent_here as h; i = h(1, 'q'); print(i.pid, i.started, i.boot)"
+    script = "from bk_core.client.log.intents import intent_here as h; i = h(1, 'q'); print(i.pid, i.started, i.boot)"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         pid, started, boot = child.stdout.read().split(" ", 2)

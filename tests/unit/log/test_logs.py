@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from bk_core.client.intents import create_intended
-from bk_core.client.log_check import check_log, forget_marks, release_log, repair_log
-from bk_core.client.log_reader import LogReader
-from bk_core.client.logs import (
+from bk_core.client.log.check import check_log, forget_marks, release_log, repair_log
+from bk_core.client.log.intents import create_intended
+from bk_core.client.log.lists import (
     Intent,
     LogWriter,
     adopt_log,
@@ -28,6 +27,7 @@ from bk_core.client.logs import (
     trim_log,
     update_ledger_list,
 )
+from bk_core.client.log.reader import LogReader
 from bk_core.errors import (
     InvalidArgumentError,
     LogDataLossError,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bk_core.client import list_store
-from bk_core.client.janitor import apply_retention, gc_log, trim_log
-from bk_core.client.log_writer import LogWriter
-from bk_core.client.logs import create_log, read_ledger_list, read_log, set_properties, store_now_ms, update_ledger_list
+from bk_core.client.log import list_store
+from bk_core.client.log.janitor import apply_retention, gc_log, trim_log
+from bk_core.client.log.lists import create_log, read_ledger_list, read_log, set_properties, store_now_ms, update_ledger_list
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import LogClockError
 from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.log.ledger_list import LedgerList

@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from bk_core.client.intents import Intent, abandoned, intent_here, lives_here
+from bk_core.client.log.intents import Intent, abandoned, intent_here, lives_here
 from bk_core.client.processes import look_at
 from bk_core.protocol.log.vanished import COMMIT_GRACE_MS, Place, Presence, Seen, certainly_gone, evidently_lives, may_be_collected
 
@@ -91,7 +91,7 @@ def _run(command: tuple[str, ...], script: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-_TELL = "from bk_core.client.intents import *; i = intent_here(1, 'q'); print(i.host, i.pid, i.started, i.boot, sep='|')"
+_TELL = "from bk_core.client.log.intents import *; i = intent_here(1, 'q'); print(i.host, i.pid, i.started, i.boot, sep='|')"
 
 
 def _told(line: str) -> Intent:
@@ -100,7 +100,7 @@ def _told(line: str) -> Intent:
 
 
 def _judge(intent: Intent) -> str:
-    return f"from bk_core.client.intents import *; print(abandoned({intent!r}))"
+    return f"from bk_core.client.log.intents import *; print(abandoned({intent!r}))"
 
 
 def test_containers_that_share_the_name_of_the_host() -> None:
@@ -142,7 +142,7 @@ def test_a_clock_of_its_own_makes_no_start_another_one() -> None:
 
 _HIDDEN = """
 import os, subprocess, sys
-from bk_core.client.intents import *
+from bk_core.client.log.intents import *
 from bk_core.client.processes import look_at, place_here
 child = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"], stdin=-1, stdout=-1)
 child.stdout.readline()

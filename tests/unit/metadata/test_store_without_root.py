@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bk_core.errors import NoClusterError
-from bk_core.metadata import zookeeper
+from bk_core.metadata.zookeeper import store as zookeeper
 from tests.simulation.owner_store import Link, Pretended, Program, Tree
 
 

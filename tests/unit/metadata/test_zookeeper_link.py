@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bk_core.metadata.zookeeper_link import Link
+from bk_core.metadata.zookeeper.link import Link
 
 PORT = 1  # nobody listens there, and nobody is asked
 

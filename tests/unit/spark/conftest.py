@@ -25,19 +25,20 @@ from pyspark.sql.types import (
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client.logs import create_log, read_log
+from bk_core.client.log.lists import create_log, read_log
 from bk_core.errors import (
     MetadataOutcomeUnknownError,
 )
 from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.segments import LogProperties
-from bk_spark import commit as commits
-from bk_spark import data_ledgers, sink, sweep
-from bk_spark.arrow import arrow_batches, arrow_schema_of_text
-from bk_spark.messages import CommitMessage
-from bk_spark.options import parse_options
-from bk_spark.writer import BookKeeperStreamWriter, BookKeeperWriter
+from bk_spark.entries.arrow import arrow_batches, arrow_schema_of_text
+from bk_spark.options.table import parse_options
+from bk_spark.sink import commit as commits
+from bk_spark.sink import data_ledgers, sweep
+from bk_spark.sink import task as sink
+from bk_spark.sink.messages import CommitMessage
+from bk_spark.sink.writer import BookKeeperStreamWriter, BookKeeperWriter
 
 NEVER = Limits(explicit_lac_ns=3_600_000_000_000)
 ID = "id long"

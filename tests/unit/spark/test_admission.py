@@ -10,8 +10,8 @@ from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import SegmentRange
 from bk_core.protocol.log.view import LogView
-from bk_spark.admission import Backlog, Delay, admit, share
-from bk_spark.measuring import Measured
+from bk_spark.source.admission import Backlog, Delay, admit, share
+from bk_spark.source.measuring import Measured
 
 ROWS_PER_ENTRY = 7
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogEntryError, LogSchemaError, NullValueError
-from bk_spark.arrow import (
+from bk_spark.entries.arrow import (
     ENTRY_BYTES_MAX,
     PackedRun,
     arrow_batches,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bk_core.client.log_check import forget_marks
-from bk_core.client.logs import create_log, delete_log, list_logs, read_ledger_list, update_ledger_list
+from bk_core.client.log.check import forget_marks
+from bk_core.client.log.lists import create_log, delete_log, list_logs, read_ledger_list, update_ledger_list
 from bk_core.errors import InvalidArgumentError, LogDataLossError, LogReplayError
 from bk_core.protocol.log.segments import LogProperties
-from bk_spark.data_ledgers import _kept
+from bk_spark.sink.data_ledgers import _kept
 
 
 def run(world: Any, batch_id: int, *batches: Any, query: str = "q", schema: str = "id long", **given: str) -> None:
@@ -23,7 +23,7 @@ def run(world: Any, batch_id: int, *batches: Any, query: str = "q", schema: str 
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and r.name == "bk_spark.commit"]
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and r.name == "bk_spark.sink.commit"]
 
 
 # --- BAT-1 ---------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.client.logs import create_log, list_logs
+from bk_core.client.log.lists import create_log, list_logs
 from bk_core.errors import ClientClosedError, ClusterChangedError
 from bk_core.metadata import open_store
 from bk_spark import clients

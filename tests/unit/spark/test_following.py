@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import bk_core
-import bk_spark.following
-from bk_core.client.logs import create_log, update_ledger_list
+import bk_spark.source.following
+from bk_core.client.log.lists import create_log, update_ledger_list
 from bk_core.metadata import open_store
 from bk_core.protocol.log.ledger_list import LedgerList, LogProperties
 from bk_core.protocol.log.segments import SegmentRange
-from bk_spark.following import SourceLogs
-from bk_spark.options import parse_options
+from bk_spark.options.table import parse_options
+from bk_spark.source.following import SourceLogs
 
 LOGS = 40
 
@@ -73,7 +73,7 @@ def put(client: Any, index: int) -> None:
 
 
 def test_many_lists_are_read_at_the_same_time(client: Any, logs: SourceLogs) -> None:
-    client.store.gate = threading.Barrier(bk_spark.following._READERS)  # 8 readers pass together, five times
+    client.store.gate = threading.Barrier(bk_spark.source.following._READERS)  # 8 readers pass together, five times
     assert len(logs.snapshots(fresh=True)) == LOGS
     client.store.gate = None
     assert len(client.store.readers) == LOGS
@@ -100,8 +100,8 @@ def test_old_lists_are_read_beside_the_trigger(client: Any, logs: SourceLogs, mo
     put(client, 3)
     client.store.readers.clear()
     assert logs.snapshots()[name_of(3)] is first[name_of(3)] and not client.store.readers
-    monkeypatch.setattr(bk_spark.following, "RELIST_S", -1.0)
-    monkeypatch.setattr(bk_spark.following, "_RELIST_PACE_S", 0.0)
+    monkeypatch.setattr(bk_spark.source.following, "RELIST_S", -1.0)
+    monkeypatch.setattr(bk_spark.source.following, "_RELIST_PACE_S", 0.0)
     while logs.snapshots()[name_of(3)] is first[name_of(3)]:
         time.sleep(0.01)
     assert threading.get_ident() not in client.store.readers

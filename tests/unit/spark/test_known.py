@@ -22,12 +22,12 @@ from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerState
 from bk_core.protocol.limits import Limits
 from bk_spark import clients
-from bk_spark.arrow import arrow_schema
-from bk_spark.columns import raw_schema
-from bk_spark.known import Known, Learned
-from bk_spark.options import Options
-from bk_spark.partitions import BookKeeperPartition, partitions_of, read_partition
-from bk_spark.planning import EntryRange
+from bk_spark.entries.arrow import arrow_schema
+from bk_spark.options.table import Options
+from bk_spark.source.columns import raw_schema
+from bk_spark.source.known import Known, Learned
+from bk_spark.source.partitions import BookKeeperPartition, partitions_of, read_partition
+from bk_spark.source.planning import EntryRange
 from tests.spark_clients import close_clients
 
 SCHEMA = arrow_schema(raw_schema(None, False))
@@ -196,7 +196,7 @@ def test_a_stream_asks_about_a_ledger_once_in_a_while(world: World, monkeypatch:
     for _ in range(3):
         assert world.task(r, learned=learned).known is not None
     assert asked == [r.ledger_id]
-    monkeypatch.setattr("bk_spark.known.KEPT_S", -1.0)
+    monkeypatch.setattr("bk_spark.source.known.KEPT_S", -1.0)
     world.task(r, learned=learned)
     assert asked == [r.ledger_id] * 2
 

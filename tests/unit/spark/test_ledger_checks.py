@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from bk_core.client.logs import now_ms, update_ledger_list
+from bk_core.client.log.lists import now_ms, update_ledger_list
 from bk_core.errors import LogDataLossError, NoSuchLedgerError, WrongPasswordError
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerMetadata
-from bk_spark import known, snapshot
-from bk_spark.known import Known
-from bk_spark.ledger_checks import check_password
-from bk_spark.options import Options, parse_options
-from bk_spark.planning import EntryRange
-from bk_spark.source import BookKeeperDataSource
+from bk_spark.datasource import BookKeeperDataSource
+from bk_spark.options.table import Options, parse_options
+from bk_spark.source import known, snapshot
+from bk_spark.source.known import Known
+from bk_spark.source.ledger_checks import check_password
+from bk_spark.source.planning import EntryRange
 from tests.spark_clients import close_clients
 
 SCHEMA = StructType([StructField("id", LongType())])

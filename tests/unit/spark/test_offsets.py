@@ -15,13 +15,13 @@ from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import SegmentRange
 from bk_core.protocol.log.view import LogView
-from bk_spark.first_offset import durable, reader_path
-from bk_spark.following import Snapshot
-from bk_spark.grammar import parse_offsets, parse_times
-from bk_spark.measuring import Measured
-from bk_spark.offsets import KEYS, LogOffset, check_there, from_json, to_json
-from bk_spark.options import Options
-from bk_spark.starting import check_offsets_name, depends_on_now, ending_position, source_logs, starting_position
+from bk_spark.options.grammar import parse_offsets, parse_times
+from bk_spark.options.table import Options
+from bk_spark.source.first_offset import durable, reader_path
+from bk_spark.source.following import Snapshot
+from bk_spark.source.measuring import Measured
+from bk_spark.source.offsets import KEYS, LogOffset, check_there, from_json, to_json
+from bk_spark.source.starting import check_offsets_name, depends_on_now, ending_position, source_logs, starting_position
 
 
 def grown(batches: int, log_id: str = "a", trim: int = 0) -> LogView:

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
-from bk_core.client.logs import list_logs, read_log
+from bk_core.client.log.lists import list_logs, read_log
 from bk_core.errors import EntryTooLargeError, LogEntryError, LogSchemaError
 from bk_core.metadata import open_store
 from bk_core.protocol.bookie.runs import AddRun, ReadRun
 from bk_core.protocol.bookie.stream import RequestStream
 from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest
-from bk_spark import clients, data_ledgers, sink
-from bk_spark import commit as commits
-from bk_spark.options import URI_ENVIRONMENT
-from bk_spark.schemas import arrow_schema
-from bk_spark.source import BookKeeperDataSource
+from bk_spark import clients
+from bk_spark.datasource import BookKeeperDataSource
+from bk_spark.entries.schemas import arrow_schema
+from bk_spark.options.table import URI_ENVIRONMENT
+from bk_spark.sink import commit as commits
+from bk_spark.sink import data_ledgers
+from bk_spark.sink import task as sink
 from tests.spark_clients import close_clients
 
 ENTRIES = {AddRequest: "add", AddRun: "add", ReadRequest: "read", BatchReadRequest: "read", ReadRun: "read"}

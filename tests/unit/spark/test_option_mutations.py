@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from bk_core.errors import InvalidArgumentError
-from bk_spark.options import OPTIONS, URI_ENVIRONMENT, Option, Options, parse_options
+from bk_spark.options.table import OPTIONS, URI_ENVIRONMENT, Option, Options, parse_options
 from tests.option_mutations.table import OPTION_TESTS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -104,7 +104,7 @@ def _takes(option: Option, text: str) -> bool:
 
 def test_processes_inherit_it() -> None:
     """By PYTHONPATH alone, as Spark's planners and workers do."""
-    program = "from bk_spark.options import parse_options as p; print(p({'metadataServiceUri': 'zk://h/l', 'topic': 'a'}).log)"
+    program = "from bk_spark.options.table import parse_options as p; print(p({'metadataServiceUri': 'zk://h/l', 'topic': 'a'}).log)"
     paths = os.pathsep.join([str(IGNORE), str(ROOT)])
     for ignored, log in (("log", "None"), ("logs", "a"), ("", "a")):
         environment = {**os.environ, "PYTHONPATH": paths, "BK_IGNORED_OPTION": ignored}

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-import bk_spark.options
+import bk_spark.options.table
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.entry.layout import body_overhead
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
 from bk_core.protocol.wire.frames import FRAME_BYTES_MAX
-from bk_spark.grammar import ENTRY_BYTES_MAX, Offsets, Place, parse_duration, parse_offsets, parse_times, parse_when
-from bk_spark.option_help import ELSEWHERE, options_table, out_of_place, with_table
-from bk_spark.options import OPTIONS, Options, parse_options, refuse_others
+from bk_spark.options.grammar import ENTRY_BYTES_MAX, Offsets, Place, parse_duration, parse_offsets, parse_times, parse_when
+from bk_spark.options.help import ELSEWHERE, options_table, out_of_place, with_table
+from bk_spark.options.table import OPTIONS, Options, parse_options, refuse_others
 
 URI = {"bookkeeper.metadataserviceuri": "zk://h/ledgers"}
 
@@ -88,7 +88,7 @@ def test_the_largest_entry_size_fits_a_frame_with_the_longest_digest() -> None:
 
 
 def test_uri_from_the_environment() -> None:
-    assert parse_options({"log": "t"}, {bk_spark.options.URI_ENVIRONMENT: "zk://e/l"}).uri == "zk://e/l"
+    assert parse_options({"log": "t"}, {bk_spark.options.table.URI_ENVIRONMENT: "zk://e/l"}).uri == "zk://e/l"
     with pytest.raises(InvalidArgumentError, match="WITH"):
         parse_options({}, {})
 
@@ -182,8 +182,8 @@ def test_every_field_has_an_option_with_the_same_default() -> None:
 
 
 def test_the_readme_has_the_current_table() -> None:
-    readme = Path(bk_spark.options.__file__).with_name("README.md").read_text()
-    assert options_table(OPTIONS) in readme, "run: python -m bk_spark.option_help"
+    readme = Path(bk_spark.options.table.__file__).with_name("README.md").read_text()
+    assert options_table(OPTIONS) in readme, "run: python -m bk_spark.options.help"
     assert with_table(readme, OPTIONS) == readme
     assert with_table(readme, OPTIONS[:1]).count("\n") == readme.count("\n") - len(OPTIONS) + 1
 

@@ -17,13 +17,13 @@ from bk_core.bookie.server import EmbeddedBookie
 from bk_core.errors import InvalidArgumentError, LogDataLossError, LogSchemaError
 from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
-from bk_spark import partitions
-from bk_spark.arrow import arrow_schema, pack_arrow, schema_text
-from bk_spark.columns import arrow_columns, chosen, raw_schema
-from bk_spark.options import Options, parse_options
-from bk_spark.partitions import BookKeeperPartition, ledger_range, partitions_of, read_partition
-from bk_spark.planning import EntryRange
-from bk_spark.snapshot import check_read_schema, read_ranges
+from bk_spark.entries.arrow import arrow_schema, pack_arrow, schema_text
+from bk_spark.options.table import Options, parse_options
+from bk_spark.source import partitions
+from bk_spark.source.columns import arrow_columns, chosen, raw_schema
+from bk_spark.source.partitions import BookKeeperPartition, ledger_range, partitions_of, read_partition
+from bk_spark.source.planning import EntryRange
+from bk_spark.source.snapshot import check_read_schema, read_ranges
 
 NEVER = Limits(explicit_lac_ns=3_600_000_000_000)
 OPTIONS = Options("memory://")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from bk_core.protocol.log.ledger_list import LedgerList, SegmentRange
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
-from bk_spark.planning import EntryRange, bounded, committed_ranges, plan
-from bk_spark.pushdown import Bounds, Interval
+from bk_spark.source.planning import EntryRange, bounded, committed_ranges, plan
+from bk_spark.source.pushdown import Bounds, Interval
 
 
 def rows_of(ranges: Sequence[EntryRange]) -> list[tuple[int, int, int]]:

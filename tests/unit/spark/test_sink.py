@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core.client.intents import intents_of
-from bk_core.client.logs import delete_log, gc_log, list_logs, read_ledger_list
+from bk_core.client.log.intents import intents_of
+from bk_core.client.log.lists import delete_log, gc_log, list_logs, read_ledger_list
 from bk_core.errors import (
     ForeignLedgerError,
     InvalidArgumentError,
@@ -21,10 +21,10 @@ from bk_core.errors import (
     NullValueError,
     OperationTimeoutError,
 )
-from bk_spark import commit as commits
-from bk_spark import data_ledgers
-from bk_spark.arrow import schema_of_text
-from bk_spark.data_ledgers import kept_ledgers
+from bk_spark.entries.arrow import schema_of_text
+from bk_spark.sink import commit as commits
+from bk_spark.sink import data_ledgers
+from bk_spark.sink.data_ledgers import kept_ledgers
 
 # --- exactly once ----------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ def test_a_task_that_fails_takes_all_its_ledgers_away(world: Any) -> None:
 
 def test_entries_that_nobody_acknowledges(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_ledgers, "ACK_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(bk_core.client.write_handle.WriteHandle, "append_run", lambda *_, **__: Future())
+    monkeypatch.setattr(bk_core.client.ledger.write_handle.WriteHandle, "append_run", lambda *_, **__: Future())
     with pytest.raises(OperationTimeoutError, match="unacknowledged"):
         world.write([1], log="a")
     assert not list(kept_ledgers())

@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core.client.intents import intents_of
-from bk_core.client.logs import gc_log, list_logs, read_ledger_list
+from bk_core.client.log.intents import intents_of
+from bk_core.client.log.lists import gc_log, list_logs, read_ledger_list
 from bk_core.errors import (
     InvalidArgumentError,
     LogError,
     WrongPasswordError,
 )
 from bk_core.protocol.ledger.metadata import GWQ_MARK, LedgerState
-from bk_spark import commit as commits
-from bk_spark import data_ledgers, sink, sweep
-from bk_spark.data_ledgers import kept_ledgers
-from bk_spark.options import parse_options
+from bk_spark.options.table import parse_options
+from bk_spark.sink import commit as commits
+from bk_spark.sink import data_ledgers, sweep
+from bk_spark.sink import task as sink
+from bk_spark.sink.data_ledgers import kept_ledgers
 
 # --- data ledgers -------------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import bk_core
-from bk_core.client.intents import intents_of
-from bk_core.client.logs import LogWriter, create_log, delete_log, gc_log, list_logs, read_ledger_list
+from bk_core.client.log.intents import intents_of
+from bk_core.client.log.lists import LogWriter, create_log, delete_log, gc_log, list_logs, read_ledger_list
 from bk_core.errors import (
     InvalidArgumentError,
     LogDataLossError,
@@ -22,12 +22,13 @@ from bk_core.errors import (
 )
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.segments import LogProperties
-from bk_spark import data_ledgers, sink
-from bk_spark.arrow import schema_of_text
-from bk_spark.data_ledgers import kept_ledgers
-from bk_spark.options import parse_options
-from bk_spark.routing import split_by_log
-from bk_spark.writer import BookKeeperWriter
+from bk_spark.entries.arrow import schema_of_text
+from bk_spark.options.table import parse_options
+from bk_spark.sink import data_ledgers
+from bk_spark.sink import task as sink
+from bk_spark.sink.data_ledgers import kept_ledgers
+from bk_spark.sink.routing import split_by_log
+from bk_spark.sink.writer import BookKeeperWriter
 
 # --- routing ---------------------------------------------------------------------------------------------------------------
 

@@ -16,12 +16,12 @@ from pyspark.sql import types as T
 from pyspark.sql.types import StructField, StructType
 
 from bk_core.errors import InvalidArgumentError, LogSchemaError, MetadataFormatError
-from bk_spark.arrow import arrow_schema_of_text, schema_of_text, schema_text
 from bk_spark.catalog import KEY, for_reading
-from bk_spark.grammar import parse_offsets
-from bk_spark.intents import claim
-from bk_spark.offsets import from_json
-from bk_spark.stored_schema import COLUMNS_MAX, check_arrow_schema
+from bk_spark.entries.arrow import arrow_schema_of_text, schema_of_text, schema_text
+from bk_spark.entries.stored_schema import COLUMNS_MAX, check_arrow_schema
+from bk_spark.options.grammar import parse_offsets
+from bk_spark.sink.intents import claim
+from bk_spark.source.offsets import from_json
 
 SPARK = StructType([StructField("at", T.TimeType(3)), StructField("m", T.MapType(T.StringType("UTF8_LCASE"), T.ArrayType(T.LongType())))])
 WITH_JSON = schema_text(SPARK)

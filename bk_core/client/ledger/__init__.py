@@ -1,0 +1,1 @@
+"""The handles of one ledger: writing, reading, and the bounds of what is under way."""

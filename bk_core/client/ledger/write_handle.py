@@ -1,0 +1,531 @@
+"""The writer's handle of one ledger: blocking calls and futures over the reactor. It may be used from several threads."""
+
+from __future__ import annotations
+
+import time
+import warnings
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from itertools import accumulate
+from threading import get_ident
+from types import TracebackType
+from typing import Any, Self
+
+from bk_core.arguments import bytes_like, checked, int64_numbers, whole
+from bk_core.client.driver import Driver
+from bk_core.client.ledger.add_window import Batch, Place, Share
+from bk_core.client.log.losses import Losses
+from bk_core.client.operations import LeftOpen, must_not_block, must_not_interrupt, wait
+from bk_core.client.session import Session
+from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
+from bk_core.protocol import BytesLike
+from bk_core.protocol.effects import Effect
+from bk_core.protocol.entry import layout
+from bk_core.protocol.ledger.metadata import LedgerMetadata
+from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, largest_of
+from bk_core.protocol.ledger.write.options import WriterOptions
+from bk_core.protocol.ledger.write.writer import ENTRY_ID_MAX, LedgerWriter, WriterState
+from bk_core.threads import Bell, SafeFuture, cannot_wait, is_ending
+
+ROOM_POLL_S = 1.0  # the reactor lets waiting appends in; this is only a safety net
+
+
+class WriteHandle:
+    """The writer of one ledger. Appends are acknowledged in order.
+
+    After an error the outcome of what was pending is unknown until the ledger is CLOSED; then an entry exists if it is not above the
+    last one. If this handle closed the ledger, an entry that failed does not exist (WR-13).
+
+    A handle that nobody refers to any more stops once what is pending has its outcome, with a ResourceWarning; its ledger stays OPEN.
+    """
+
+    def __init__(
+        self, session: Session, ledger_id: int, metadata: LedgerMetadata, version: int, options: WriterOptions | None = None
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.tells_when_dropped = True  # False if another object tells it, such as the writer of a log
+        self._session = session
+        self._limits = session.config.limits
+        self._options = options or session.writer_options()
+        self._machine = LedgerWriter(ledger_id, metadata, version, session.placement, self._limits, options=self._options)
+        # Only v3 can ask for an add to be answered before it is durable (wire-protocol.md 6).
+        self._driver = Driver(session, ledger_id, add_kind="control" if self._options.deferred_sync else "data")
+        self._driver.machine = self._machine
+        self._driver.set_quorums(metadata)
+        self._driver.on_complete, self._driver.on_fail = _completed, _failed
+        self._driver.on_broken = self._machine.give_up
+        self._client = session.client  # the client must outlive its handles
+        self._answered = Bell()  # rung when a whole batch is answered, which a flush waits for
+        self._adds = session.adds
+        self._share = Share()
+        self._losses = Losses()
+        self._handed_over = self._given_back = 0  # entries that the reactor has taken, and those of them that left the window again
+        self._highest_entry_id = -1  # the highest one that the reactor has taken, with the caller's ids
+        self._driver.on_step = _stepping(weakref.ref(self))
+        self._payload_bytes_max = self._limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - layout.body_overhead(metadata.digest_type)
+        self._closed = False
+        session.reactor.post(partial(session.tell_of_bookies, self._driver, True))
+        self._left_open = LeftOpen(self._leave)
+        session.close_with(self._left_open)
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._machine.metadata
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self._machine.last_add_confirmed
+
+    @property
+    def last_add_fully_replicated(self) -> int:
+        """The LAFR: the last entry that is, like all before it, on every bookie of its write set (G-1)."""
+        return self._machine.last_add_fully_replicated
+
+    @property
+    def length(self) -> int:
+        """The payload bytes of all entries handed in so far."""
+        return self._machine.length
+
+    def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
+        """Append one entry, wait for its acknowledgement, and return its id. ``entry_id``: see append_run."""
+        what = f"append to ledger {self.ledger_id}"
+        if entry_id is not None:
+            what = f"append of entry {entry_id} to ledger {self.ledger_id} (acknowledged once all lower ids are)"
+        must_not_block(what)
+        since_s = time.monotonic()
+        future = self.append_future(payload, entry_id=entry_id)
+        return int(wait(future, self._session.config.operation_timeout_s, what, since_s=since_s))
+
+    def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Future[int]:
+        """Append one entry; the future has its id once it is acknowledged. ``entry_id``: see append_run."""
+        self._session.check()
+        data = self._bytes_of(payload)
+        self._check_entry_id(entry_id, 1)
+        self._check_largest(len(data))
+        return self._append(data, memoryview(array("q", (0, len(data)))), entry_id)
+
+    def append_many(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> Future[int]:
+        """Append entries as one run; the future has the last one's id. ``entry_id``: see append_run."""
+        if isinstance(payloads, str | bytes | bytearray | memoryview) or not isinstance(payloads, Iterable):
+            message = f"payloads must be a sequence of bytes, one for each entry, not {type(payloads).__name__}"
+            raise ArgumentTypeError(message, ledger=self.ledger_id)
+        # This makes no call of Python for a payload of bytes, and no name that only a message needs, because there may be a thousand
+        # payloads.
+        parts = [
+            payload if isinstance(payload, bytes) else self._bytes_of(payload, f"payloads[{index}]")
+            for index, payload in enumerate(payloads)
+        ]
+        if not parts:
+            raise InvalidArgumentError("payloads is empty: give at least one entry", ledger=self.ledger_id)
+        offsets = array("q", accumulate(map(len, parts), initial=0))
+        return self.append_run(b"".join(parts), offsets, entry_id=entry_id)
+
+    def append_run(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> Future[int]:
+        """Append ``len(offsets) - 1`` entries; entry i is ``payloads[offsets[i]:offsets[i + 1]]`` (int64 offsets).
+
+        The future has the id of the run's last entry once the whole run is acknowledged. Blocks while more than
+        ``pending_bytes_max`` are in flight, or while another thread is in the middle of a long run. A buffer that is read-only is not
+        copied: leave it alone until then. Raises InvalidArgumentError for a payload over the frame limit, before anything is sent;
+        OperationTimeoutError when there was no turn and no room within ``operation_timeout_s`` of the call, or no room for the next piece
+        of a long run within that of the last; BlockingCallError in a completion callback that would have to wait, and, before anything is
+        sent, in a handler of a signal (or a finalizer) that would have to wait for what it interrupts.
+
+        ``entry_id`` is the id of the first entry of the run in a ledger created with ``caller_ids`` (WR-2), and must be left out in others.
+        Ids may come in any order, each once (DuplicateEntryIdError in the future); an acknowledgement waits for all lower ids.
+        """
+        self._session.check()
+        bounds = self._bounds_of(offsets)
+        self._check_entry_id(entry_id, len(bounds) - 1)
+        # Copy the buffer if the caller may change it, because it is packaged later, on the reactor thread.
+        payloads = self._bytes_of(payloads, "payloads")
+        self._check_largest(largest_of(bounds, len(payloads)))
+        return self._append(payloads, bounds, entry_id)
+
+    def _append(self, payloads: BytesLike, bounds: memoryview, entry_id: int | None) -> Future[int]:
+        """Append a run. Long runs go in pieces, so that the reactor can take acknowledgements in between, and other ledgers get their share
+        of the window."""
+        future: Future[int] = SafeFuture()
+        count, size = len(bounds) - 1, self._adds.piece_entries()
+        try:
+            if count <= size:
+                self._admit(payloads, bounds, future, True, entry_id)
+            else:
+                self._append_long(payloads, bounds, future, entry_id, size)
+        finally:
+            self._nudge()
+        return future
+
+    def _append_long(self, payloads: BytesLike, bounds: memoryview, future: Future[int], entry_id: int | None, size: int) -> None:
+        """Append a run in pieces. Its entries are consecutive, whoever else appends. A caller who chooses ids needs no turn, and must not
+        wait for one, because this run may fill the gap that all others wait behind."""
+        # an error after half of it was handed in would come too late
+        must_not_interrupt(f"append of {len(bounds) - 1} entries to ledger {self.ledger_id}")
+        deadline = self._deadline()
+        try:
+            if entry_id is None:
+                self._await_turn(future, deadline)
+            self._admit_pieces(payloads, bounds, future, entry_id, size, deadline)
+        finally:
+            if self._share.turn is future:
+                self._share.turn = None  # ``_append`` has the reactor let the next append in
+
+    def _admit_pieces(
+        self, payloads: BytesLike, bounds: memoryview, future: Future[int], first: int | None, size: int, deadline: float
+    ) -> None:
+        count = len(bounds) - 1
+        for start in range(0, count, size):
+            piece, last = bounds[start : start + size + 1], start + size >= count
+            self._admit(payloads, piece, future, last, None if first is None else first + start, deadline if not start else None)
+
+    def _admit(
+        self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None, deadline: float | None = None
+    ) -> None:
+        size, count = bounds[-1] - bounds[0], len(bounds) - 1
+
+        def hand_over(batch: Batch) -> None:
+            self._handed_over += count
+            self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
+            token, now_ns = (self, batch, future, size, last), self._session.reactor.now_ns()
+            self._driver.step(self._machine.append, payloads, bounds, token, now_ns, first_entry_id=first, asker=token)
+
+        if self._try(hand_over, count, size, first, future):
+            return
+        try:
+            self._check_may_wait(future)
+        except BlockingCallError:  # a caller that must not wait passes those who can, if there is room
+            if self._try(hand_over, count, size, first, future, passing=True):
+                return
+            raise
+        turn = None if first is not None else future
+        self._wait_for_room(Place(hand_over, count, size, first, turn, get_ident()), future, deadline or self._deadline())
+
+    def _try(
+        self, hand_over: Callable[[Batch], None], count: int, size: int, first: int | None, future: Future[int], *, passing: bool = False
+    ) -> bool:
+        """Hand the append in if there is room: for bytes that nobody acknowledged, and for bytes and entries that a slow bookie still has
+        to take (WR-15). The entries of all ledgers of this client count, because bookies count them so."""
+        self._check_open()
+        if first is not None and first <= self._highest_entry_id:
+            # Entries below those already handed in, perhaps during this wait, must not wait for room that only they can make.
+            self._adds.hand_in(self._share, hand_over, count, size)
+            return True
+        if self._machine.unretired_bytes > self._limits.unretired_bytes_max:
+            return False
+        turn = None if first is not None else future
+        return self._adds.admit(self._share, hand_over, count, size, self._limits.pending_bytes_max, turn, passing=passing)
+
+    def _await_turn(self, future: Future[int], deadline: float) -> None:
+        self._check_open()
+        if self._adds.take_turn(self._share, future, get_ident()):
+            return
+        try:
+            self._check_may_wait(future)
+        except BlockingCallError:
+            if self._adds.take_turn(self._share, future, get_ident(), passing=True):
+                return
+            raise
+        self._wait_for_room(Place(None, 0, 0, None, future, get_ident()), future, deadline)
+
+    def _wait_for_room(self, place: Place, future: Future[int], deadline: float) -> None:
+        """Wait until the reactor has let ``place`` in. This holds nothing that others need, and nobody waits for this thread to run."""
+        try:
+            self._adds.stand_in_line(self._share, place)
+            while not place.admitted and not self._closed:
+                self._check_may_wait(future)
+                self._nudge()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                place.ticket.acquire(True, min(left, ROOM_POLL_S))
+        finally:
+            place.gone = True  # no interrupt strikes before this
+        if not self._adds.leave(place):
+            self._check_open()
+            raise OperationTimeoutError(self._why_not_appended(future))
+
+    def _let_in(self) -> None:
+        """Let the first in line in, as long as there is room. The others are neither asked nor woken. Reactor thread."""
+        share = self._share
+        if self._closed:
+            for waiting in self._adds.dismiss(share):
+                waiting.ticket.release()
+            return
+        handed_in = False
+        while share.line:
+            bytes_max = self._limits.pending_bytes_max if self._machine.unretired_bytes <= self._limits.unretired_bytes_max else None
+            place = self._adds.next_in(share, self._highest_entry_id, bytes_max)
+            if place is None:
+                break
+            handed_in = handed_in or place.item is not None
+            place.ticket.release()
+        if handed_in:
+            self._nudge()
+
+    def _check_may_wait(self, future: Future[int]) -> None:
+        """Raise BlockingCallError if this thread must not wait."""
+        share = self._share
+        if self._is_others_turn(future) and share.turn_of == get_ident():
+            long = f"append of a long run to ledger {self.ledger_id}"
+            raise BlockingCallError(f"append to ledger {self.ledger_id} has to wait for a run of this thread, and {cannot_wait(long)}")
+        must_not_block(f"append to ledger {self.ledger_id}, whose window is full,")
+
+    def _is_others_turn(self, future: Future[int]) -> bool:
+        return self._share.turn is not None and self._share.turn is not future
+
+    def _why_not_appended(self, future: Future[int]) -> str:
+        if self._is_others_turn(future):
+            return f"{self._unacknowledged()}, and another thread's run is not handed in yet; this one was not appended"
+        return f"{self._unacknowledged()}, {self._machine.unretired_bytes} not yet on all bookies; the rest of this run was not appended"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError(f"ledger {self.ledger_id} was closed by this program", ledger=self.ledger_id)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._session.config.operation_timeout_s
+
+    def _nudge(self) -> None:
+        """Have the reactor take what was handed in. A waiting thread does this too, because an interrupt may have kept the thread that
+        handed in from doing it."""
+        self._session.reactor.post(self._take_in)
+
+    def _take_in(self) -> None:
+        """Take what was handed in. Reactor thread."""
+        inbox = self._share.inbox
+        if not inbox:
+            if self._share.line:
+                self._let_in()
+            return
+        try:
+            for _ in range(len(inbox)):
+                hand_over, batch = inbox.popleft()
+                hand_over(batch)
+        finally:
+            self._stepped()
+            if inbox:  # one of the steps raised
+                self._nudge()
+
+    def _bytes_of(self, payload: Any, name: str = "payload") -> BytesLike:
+        """Return the payload as bytes. A read-only buffer is taken as it is: the caller must not change it by another way until it is
+        acknowledged."""
+        if isinstance(payload, bytes):
+            return payload
+        view = bytes_like(name, payload, ledger=self.ledger_id)
+        return view if view.readonly else bytes(view)
+
+    def _bounds_of(self, offsets: Any) -> memoryview:
+        bounds = int64_numbers("offsets", offsets, ledger=self.ledger_id)
+        if len(bounds) < 2:
+            raise InvalidArgumentError("an empty run cannot be appended: offsets must have two numbers at least", ledger=self.ledger_id)
+        return bounds
+
+    def _check_entry_id(self, entry_id: int | None, count: int) -> None:
+        """Check that ``entry_id`` is given if the caller chooses ids, and only then, and is a possible id (WR-2)."""
+        if (entry_id is not None) != self._options.caller_ids:
+            how = (
+                "needs entry_id: it was created with caller_ids" if self._options.caller_ids else "numbers its entries itself: no entry_id"
+            )
+            raise InvalidArgumentError(f"ledger {self.ledger_id} {how}", ledger=self.ledger_id)
+        if entry_id is not None:
+            whole(0, ENTRY_ID_MAX - count + 1)("entry_id", entry_id)
+
+    def _unacknowledged(self) -> str:
+        """Return a text about the entries in flight, and with the caller's ids about the entries that they may wait for."""
+        text = f"ledger {self.ledger_id}: {self._share.bytes} bytes stayed unacknowledged"
+        if self._options.caller_ids:
+            text += f"; no entry is acknowledged before entry {self._machine.acknowledged_head + 1}"
+        return text
+
+    def _check_largest(self, largest: int) -> None:
+        if largest > self._payload_bytes_max:
+            raise InvalidArgumentError(
+                f"a payload of {largest} bytes is too large for ledger {self.ledger_id}: "
+                f"at most {self._payload_bytes_max} bytes fit into one frame",
+                ledger=self.ledger_id,
+            )
+
+    def _stepped(self) -> None:
+        """Take note of the machine's state after each of its steps. Reactor thread."""
+        self._give_back(self._handed_over - self._machine.unretired_entries - self._given_back)
+        if self._share.line:
+            self._let_in()
+
+    def _give_back(self, entries: int) -> None:
+        if entries:
+            self._given_back += entries
+            self._adds.released(self._share, entries)
+
+    def _end(self) -> None:
+        """End the machine, which is not stepped any more. Reactor thread."""
+        self._driver.close()
+        self._give_back(self._handed_over - self._given_back)
+
+    def _hand_in(self, step: Callable[[Any], list[Effect]], future: Future[Any]) -> None:
+        """Hand in something other than entries, behind what was appended. It is answered like a run of no bytes. ``step`` gets
+        its token."""
+        try:
+            self._adds.hand_in(self._share, lambda batch: self._ask(step, (self, batch, future, 0, True)))
+        finally:
+            self._nudge()
+
+    def _ask(self, step: Callable[[Any], list[Effect]], token: Any) -> None:
+        self._driver.step(step, token, asker=token)
+
+    def _release(self, size: int, batch: Batch, _future: object = None) -> None:
+        """Release the room of a run that has its outcome. Its future has been told, so a flush finds all futures done, and users' callbacks
+        find room."""
+        self._adds.answered(self._share, size, batch)
+        if not batch.runs:
+            self._answered.notify_all()
+
+    def flush(self) -> None:
+        """Wait until everything appended so far is acknowledged, whatever others append meanwhile. Raises its error if that fails."""
+        self._session.check()
+        self._nudge()
+        if not self._share.batch.is_done:
+            must_not_block(f"flushing ledger {self.ledger_id}")
+            until_now = self._adds.mark(self._share, Batch())
+            if not self._answered.until(lambda: until_now.is_done, self._session.config.operation_timeout_s):
+                raise OperationTimeoutError(self._unacknowledged())
+            until_now.before = None
+        if self._machine.error is not None:
+            self._losses.told(self._machine.error)
+            raise self._machine.error
+
+    def force(self) -> int:
+        """Make everything acknowledged so far durable on all bookies of the ensemble, and return the new LAC (WR-17, ``deferred_sync``).
+
+        In a ledger without ``deferred_sync`` acknowledged entries are durable already: this then sends nothing and returns the LAC.
+        """
+        return int(wait(self.force_future(), self._session.config.operation_timeout_s, f"forcing ledger {self.ledger_id}"))
+
+    def force_future(self) -> Future[int]:
+        """Do the same as ``force``, and return a future at once."""
+        self._session.check()
+        future: Future[int] = SafeFuture()
+        self._check_open()
+        self._hand_in(lambda token: self._machine.force(token, self._session.reactor.now_ns()), future)
+        return future
+
+    @checked()
+    def close(self, *, forced: bool = False) -> LedgerMetadata:
+        """Wait for what was appended (and with ``deferred_sync`` force it), then close the ledger at its last entry. Idempotent.
+
+        The first call raises the error of appends that failed, after it has closed the ledger without them, unless somebody was told it:
+        ``result()`` or ``exception()`` of one of their futures was called, or a call of this handle raised it. A completion callback that
+        does not look at its future is told nothing. ``metadata`` has what a call that raises does not return.
+
+        A ledger with guaranteed write quorum is closed once every entry is on all of its write set, which takes a bookie for every
+        position: OperationTimeoutError when that lasts too long, and the close goes on. ``forced`` waits for nothing
+        and gives up what is not acknowledged (G-11), with ``deferred_sync`` also what was not forced; ``abandon`` gives up the close and
+        leaves the ledger to a recovery (G-10). In a forked child it does nothing.
+        """
+        if not self._session.home.is_here:
+            return self.metadata
+        must_not_block(f"closing ledger {self.ledger_id}")
+        if not self._closed and not forced and self._machine.error is None:
+            self.flush()
+            if self._options.deferred_sync:
+                self.force()
+        metadata = self._close(forced)
+        if forced:
+            self._losses.forgive()
+        lost = self._losses.take()
+        if lost is not None:
+            raise lost
+        return metadata
+
+    def _close(self, forced: bool = False) -> LedgerMetadata:
+        self._session.check()
+        future: Future[LedgerMetadata] = SafeFuture()
+        future.add_done_callback(lambda _: self._session.reactor.post(self._end))
+        self._closed = True
+        self._hand_in(lambda token: self._machine.close(token, self._session.reactor.now_ns(), forced=forced), future)
+        # After a timeout or an interrupt it is still being tried (CL-5: a later call waits for the same result).
+        metadata = wait(future, self._session.config.operation_timeout_s, f"closing ledger {self.ledger_id}")
+        assert isinstance(metadata, LedgerMetadata)
+        return metadata
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger, which somebody will have to recover. Entries in flight fail, and may or may not be in it."""
+        if not self._session.home.is_here:
+            return
+        self._closed = True
+
+        def stop() -> None:
+            try:
+                self._take_in()
+            finally:
+                self._driver.step(self._machine.abandon, self._session.reactor.now_ns())
+                self._end()
+
+        self._session.reactor.post(stop)
+
+    def _leave(self) -> None:
+        if self._machine.state is WriterState.OPEN:
+            self.abandon()
+
+    def __del__(self) -> None:
+        """Stop a handle that was dropped. Nothing is pending, because that would refer to the handle."""
+        if getattr(self, "_closed", True) or is_ending() or self._session.is_over or not self._session.home.is_here:
+            return
+        message = f"unclosed {self!r}"
+        self.abandon()
+        if self.tells_when_dropped:
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the ledger if there was no error; this raises the error of appends that failed if nobody was told it."""
+        if kind is None:
+            self.close()
+            return
+        if not self._session.home.is_here:
+            return
+        try:
+            self._close()
+        except BkError:
+            pass  # the error on its way out is the one to show
+
+    def __repr__(self) -> str:
+        return f"<WriteHandle ledger {self.ledger_id} {self._machine.state.name} last add confirmed {self.last_add_confirmed}>"
+
+
+def _completed(token: Any, value: Any) -> None:
+    """Tell an append that it is acknowledged. A pending append keeps its handle alive, because the machine has its token until it is
+    answered."""
+    handle, batch, future, size, last = token
+    if last and not future.done():
+        future.call_first(partial(handle._release, size, batch))
+        future.set_result(value)
+    else:
+        handle._release(size, batch)
+
+
+def _failed(token: Any, error: Exception) -> None:
+    """Tell that an append failed. A run is acknowledged only if all its pieces are: with the caller's ids one may be refused and the next
+    accepted."""
+    handle, batch, future, size, _ = token
+    if future.done():
+        handle._release(size, batch)
+    else:
+        handle._losses.lost(future, handle._machine.error or error)
+        future.call_first(partial(handle._release, size, batch))
+        future.set_exception(error)
+
+
+def _stepping(known: weakref.ref[WriteHandle]) -> Callable[[], None]:
+    """Return the function that the driver calls after each step. It does not keep the handle alive, because the driver lives as long as
+    connections know of it."""
+
+    def stepped() -> None:
+        handle = known()
+        if handle is not None:
+            handle._stepped()
+
+    return stepped

@@ -1,0 +1,1 @@
+"""Logs over ledgers: lists, writers, readers and the janitor."""

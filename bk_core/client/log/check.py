@@ -1,0 +1,265 @@
+"""Checks that everything is there that a log lists, writes off what is lost, and closes what a dead writer left open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from bk_core.arguments import COUNT, SECRET, checked
+from bk_core.client.identity import carried, recover_own
+from bk_core.client.log.history import ChunkCache, history_of, update_ledger_list, write_chunk
+from bk_core.client.log.intents import HISTORY, create_intended, forget_intent, lives_here
+from bk_core.client.log.list_store import LogClient, change_ledger_list, ledger_exists, read_ledger_list, store_now_ms
+from bk_core.client.log.live_writers import writer_of, writer_told
+from bk_core.errors import BkError, LogDataLossError, LogError, LogWriterAliveError, NoSuchLedgerError
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.history import Item, Load
+from bk_core.protocol.log.identity import Standing, standing
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.segments import HistoryRef, Segment
+from bk_core.protocol.log.writing_off import write_off
+
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LogProblem:
+    """``kind``: missing, short (closed before the last listed entry), unreadable, foreign (of another log, or of none, and not adopted),
+    history (a chunk of it).
+
+    ``first_seq .. last_seq`` are the segments concerned, both inclusive; ``rows`` and ``bytes`` what the list says is in them.
+    """
+
+    kind: str
+    ledger_id: int
+    first_seq: int
+    last_seq: int
+    rows: int
+    bytes: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogCheck:
+    """The result of a check; ``ledgers`` is the number of ledgers that the log names, history included."""
+
+    log: str
+    segments: int
+    ledgers: int
+    problems: tuple[LogProblem, ...]
+
+    @property
+    def is_good(self) -> bool:
+        return not self.problems
+
+
+@dataclass(slots=True)
+class _Named:
+    """All that a log lists of one ledger."""
+
+    first_seq: int
+    last_seq: int
+    first_entry: int
+    last_entry: int | None
+    live: bool
+    rows: int
+    bytes: int
+
+    def add(self, segment: Segment) -> None:
+        self.last_seq = segment.seq
+        self.first_entry = min(self.first_entry, segment.first_entry)
+        ends = [end for end in (self.last_entry, segment.last_entry) if end is not None]
+        self.last_entry = max(ends, default=None)
+        self.live = self.live or segment.live
+        self.rows, self.bytes = self.rows + segment.rows, self.bytes + segment.bytes
+
+
+class _Look:
+    """One look at everything that a list names."""
+
+    def __init__(self, client: LogClient, name: str, listed: LedgerList) -> None:
+        self._client = client
+        self._name = name
+        self._listed = listed
+        # a fresh cache, because what this process remembers proves nothing
+        self._load: Load = history_of(client, name, listed.log_id, ChunkCache())
+        self.problems: list[LogProblem] = []
+        self.named: dict[int, _Named] = {}
+        self.chunks = 0
+        self._walk(listed.items)
+
+    def _walk(self, items: Iterable[Item]) -> None:
+        for item in items:
+            if item.after_seq <= self._listed.trimmed_seq:
+                continue
+            if isinstance(item, HistoryRef):
+                self._chunk(item)
+            elif item.ledger_id in self.named:
+                self.named[item.ledger_id].add(item)
+            else:
+                ends = (item.first_entry, item.last_entry, item.live)
+                self.named[item.ledger_id] = _Named(item.seq, item.seq, *ends, item.rows, item.bytes)
+
+    def _chunk(self, ref: HistoryRef) -> None:
+        self.chunks += 1
+        place = (ref.ledger_id, ref.first_seq, ref.after_seq - 1, ref.rows, ref.bytes)
+        try:
+            chunk = self._load(ref)
+            foreign = self._foreign(ref.ledger_id, self._client.ledger_metadata(ref.ledger_id).custom)
+        except BkError as error:
+            kind = "history" if ledger_exists(self._client, ref.ledger_id) else "missing"
+            self.problems.append(LogProblem(kind, *place, f"history: {error}"))
+        else:
+            if foreign is not None:
+                self.problems.append(LogProblem(foreign[0], *place, foreign[1]))
+            self._walk(chunk)
+
+    def find(self, password: bytes, *, read: bool) -> None:
+        for ledger_id, named in self.named.items():
+            found = self._problem(ledger_id, named, password, read)
+            if found is not None:
+                span = (ledger_id, named.first_seq, named.last_seq, named.rows, named.bytes)
+                self.problems.append(LogProblem(found[0], *span, found[1]))
+
+    def _foreign(self, ledger_id: int, custom: Mapping[str, bytes]) -> tuple[str, str] | None:
+        """Return the problem of a ledger that is read and listed, but neither taken over nor ever deleted for this log (OWN-6, OWN-11)."""
+        adopted = ledger_id in self._listed.adopted
+        if standing(custom, self._name, self._listed.log_id, adopted=adopted) is not Standing.OTHER:
+            return None
+        return "foreign", f"ledger {ledger_id} is not fenced or deleted for log {self._name!r}: {carried(self._name, custom)}"
+
+    def _problem(self, ledger_id: int, named: _Named, password: bytes, read: bool) -> tuple[str, str] | None:
+        try:
+            metadata = self._client.ledger_metadata(ledger_id)
+            foreign = self._foreign(ledger_id, metadata.custom)
+            if foreign is not None:
+                return foreign
+            closed, last = metadata.state is LedgerState.CLOSED, named.last_entry
+            if closed and last is not None and metadata.last_entry_id < last:
+                return "short", f"ledger {ledger_id} was closed at entry {metadata.last_entry_id}, and entries up to {last} are listed"
+            if read and last is not None and last >= named.first_entry:
+                with self._client.open_ledger(ledger_id, password=password) as handle:
+                    for entry in {named.first_entry, last}:
+                        for _ in handle.read_runs(entry, entry, unchecked_bound=not closed):
+                            pass
+        except NoSuchLedgerError:
+            return "missing", f"ledger {ledger_id} does not exist"
+        except BkError as error:
+            return "unreadable", str(error)
+        return None
+
+
+@checked(password=SECRET)
+def check_log(client: LogClient, name: str, *, password: bytes = b"", read: bool = True) -> LogCheck:
+    """Check that all ledgers that the log names, history included, exist, are this log's and are long enough.
+
+    With ``read`` both ends of what is listed of each are read too. It fences nothing and changes nothing. Raises NoSuchLogError and
+    WrongClusterError.
+    """
+    for _ in range(_TRIES):
+        listed = read_ledger_list(client, name)
+        look = _Look(client, name, listed)
+        look.find(password, read=read)
+        now = read_ledger_list(client, name)
+        if not look.problems or (now.log_id, now.trimmed_seq) == (listed.log_id, listed.trimmed_seq):
+            break  # otherwise it may have been trimmed meanwhile
+    problems = tuple(sorted(look.problems, key=lambda problem: (problem.first_seq, problem.ledger_id)))
+    return LogCheck(name, listed.next_seq - listed.trimmed_seq, len(look.named) + look.chunks, problems)
+
+
+# --- writing off ------------------------------------------------------------------------------------------------------------
+
+
+@checked(password=SECRET)
+def repair_log(client: LogClient, name: str, *, password: bytes = b"") -> tuple[LogProblem, ...]:
+    """Write off what no longer exists, so that the log can be written and read again (GRD-5). Returns what is lost, () if nothing was.
+
+    Segments of ledgers that do not exist become empty and keep their numbers; nothing else is changed. Ledgers that exist but cannot be
+    read now stay listed. Lost rows are counted no more, so row offsets of what follows get smaller. Raises LogError if others change the
+    log meanwhile.
+    """
+    lost = tuple(problem for problem in check_log(client, name, read=False).problems if problem.kind == "missing")
+    if not lost:
+        return ()
+    missing = {problem.ledger_id for problem in lost}
+    listed = read_ledger_list(client, name)
+    made: list[int] = []
+    custom = {"application": b"bk_core", "purpose": b"stand-in"}
+    stand_in = create_intended(client, name, listed.properties, log_id=listed.log_id, password=password, custom=custom)
+    stand_in.close()
+    load = history_of(client, name, listed.log_id, ChunkCache())
+    mended = write_off(listed, missing, stand_in.ledger_id, load, lambda chunk: write_chunk(client, name, listed, chunk, made))
+
+    def change(current: LedgerList) -> LedgerList:
+        if current == mended:
+            return current  # META-14
+        if current != listed:
+            raise LogError(f"log {name!r} was changed by others during its repair; nothing was repaired. Repair it again", log=name)
+        return mended
+
+    change_ledger_list(client, name, change)  # if this fails, the janitor finds the new ledgers by their intents
+    forget_intent(client, name, int(stand_in.ledger_id))
+    for ledger_id in made:
+        forget_intent(client, name, ledger_id, HISTORY)
+    return lost
+
+
+# --- releasing --------------------------------------------------------------------------------------------------------------
+
+
+@checked(password=SECRET)
+def release_log(client: LogClient, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> tuple[int, ...]:
+    """Close what an exclusive writer that died has left live, so that others may append (GRD-4); returns the ledgers, () if none is.
+
+    LogWriterAliveError if the writer is seen running on this host, unless ``even_if_alive``, which fences it. A writer of another host
+    cannot be seen: ``bk log show`` tells which. LogDataLossError for a ledger that does not exist (``repair_log`` writes it off);
+    ForeignLedgerError for one that does not carry the log's name, which is not fenced (OWN-6).
+    """
+    listed = read_ledger_list(client, name)
+    live = [segment.ledger_id for segment in listed.live_segments]
+    for ledger_id in live if not even_if_alive else ():
+        writer = writer_of(client, ledger_id)
+        if writer is not None and lives_here(writer):
+            told = writer_told(client, [ledger_id])
+            message = f"log {name!r} is being written ({told}; ledger {ledger_id}); stop that process, or fence it: even_if_alive=True"
+            raise LogWriterAliveError(f"{message} (--even-if-alive)", log=name, ledger=ledger_id)
+    for ledger_id in live:
+        last, size = _ended(client, listed, name, ledger_id, password)
+        at_ms = store_now_ms(client)
+
+        def change(current: LedgerList, ended: tuple[int, int, int, int] = (ledger_id, last, size, at_ms)) -> LedgerList:
+            return current.close_live(*ended)
+
+        update_ledger_list(client, name, change)
+    return tuple(live)
+
+
+def _ended(client: LogClient, listed: LedgerList, name: str, ledger_id: int, password: bytes) -> tuple[int, int]:
+    try:
+        with recover_own(client, name, listed.log_id, ledger_id, password, listed.adopted) as ended:
+            return int(ended.last_add_confirmed), int(ended.length)
+    except NoSuchLedgerError:
+        message = f"log {name!r} lists ledger {ledger_id}, which does not exist; bk log repair writes it off"
+        raise LogDataLossError(message, log=name, ledger=ledger_id) from None
+
+
+# --- marks ------------------------------------------------------------------------------------------------------------------
+
+
+@checked(older_than_ms=COUNT)
+def forget_marks(client: LogClient, name: str, query_ids: Iterable[str] = (), *, older_than_ms: int | None = None) -> tuple[str, ...]:
+    """Drop marks of queries and transactions by id, or by age in milliseconds; returns the ids.
+
+    A batch that such a query commits again is published again. Marks without a time are dropped by id only. NoSuchLogError.
+    """
+    wanted = frozenset(query_ids)
+    gone: list[str] = []
+
+    def change(listed: LedgerList) -> LedgerList:
+        before_ms = 0 if older_than_ms is None else store_now_ms(client) - older_than_ms
+        old = {query for query, mark in listed.committed.items() if 0 < mark.at_ms < before_ms}
+        gone[:] = sorted((wanted | old) & set(listed.committed))
+        return replace(listed, committed={q: m for q, m in listed.committed.items() if q not in gone}) if gone else listed
+
+    change_ledger_list(client, name, change)
+    return tuple(gone)

@@ -1,0 +1,211 @@
+"""Intents: who is about to write a ledger that nothing lists yet. Recorded before the ledger is created, so that none is ever forgotten.
+
+One value per ledger at store path ``intents/<log>/<ledger id>`` for data, ``intents/<log>/<ledger id>.history`` for history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, now_ms, until_definite
+from bk_core.client.processes import look_at, place_here, start_of_this
+from bk_core.errors import (
+    BkError,
+    ClientClosedError,
+    MetadataFormatError,
+    MetadataOutcomeUnknownError,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+)
+from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY
+from bk_core.protocol.log.segments import LogProperties
+from bk_core.protocol.log.stored_json import loads
+from bk_core.protocol.log.vanished import Place, certainly_gone, evidently_lives
+
+DATA = "data"
+HISTORY = "history"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """The process that opened a ledger, and its host.
+
+    ``started`` is the start time of process ``pid`` in clock ticks since boot; ``boot`` names the boot of the host and the process
+    namespace in which ``pid`` means something. 0 and "": not known, so that only age tells.
+
+    ``log_id`` is the log's, and ``cluster`` the identity of the cluster that issued the ledger id (OWN-5); "" where an earlier program
+    did not note them.
+    """
+
+    ledger_id: int
+    query_id: str
+    host: str
+    pid: int
+    created_ms: int
+    started: int = 0
+    boot: str = ""
+    purpose: str = DATA
+    log_id: str = ""
+    cluster: str = ""
+
+
+def intent_here(ledger_id: int, query_id: str, purpose: str = DATA, *, log_id: str = "", cluster: str = "") -> Intent:
+    """The intent of this process."""
+    here = place_here()
+    worker = (here.host, os.getpid(), now_ms(), start_of_this(), here.boot)
+    return Intent(ledger_id, query_id, *worker, purpose, log_id, cluster)
+
+
+def abandoned(intent: Intent) -> bool:
+    """The process that opened the ledger is certainly gone (JAN-5): it ran on this very host and runs no more. Else only age tells."""
+    return certainly_gone(Place(intent.host, intent.boot), intent.started, place_here(), look_at(intent.pid))
+
+
+def lives_here(intent: Intent) -> bool:
+    """The process that opened the ledger is seen running on this host."""
+    return evidently_lives(Place(intent.host, intent.boot), intent.started, place_here(), look_at(intent.pid))
+
+
+def intent_path(log: str, ledger_id: int, purpose: str = DATA) -> str:
+    return f"intents/{log}/{ledger_id}" + ("" if purpose == DATA else f".{purpose}")
+
+
+def record_intent(client: LogClient, log: str, intent: Intent) -> bool:
+    """False if there is an intent of that number already that is not this one: another cluster uses the log root, or used it (OWN-5)."""
+    value = {"query": intent.query_id, "host": intent.host, "pid": intent.pid, "createdMs": intent.created_ms}
+    whose = {key: text for key, text in (("logId", intent.log_id), ("cluster", intent.cluster)) if text}
+    data = json.dumps({**value, "started": intent.started, "boot": intent.boot, **whose}).encode()
+    path = intent_path(log, intent.ledger_id, intent.purpose)
+    try:
+        until_definite(lambda: client.store.create(path, data), time.monotonic() + UPDATE_TIMEOUT_S)
+    except NodeExistsError:
+        return _is_there(client, path, data)
+    return True
+
+
+def _is_there(client: LogClient, path: str, data: bytes) -> bool:
+    """A cluster never issues an id twice: what says the same is our own first try (META-12), so was what a janitor has forgotten since."""
+    try:
+        return until_definite(lambda: client.store.read(path), time.monotonic() + UPDATE_TIMEOUT_S).data == data
+    except NoNodeError:
+        return True
+
+
+def forget_intent(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
+    """The ledger is listed for good, or deleted. Absent is success, and so is an intent of another cluster, which stays (OWN-5)."""
+    until_definite(lambda: forget_own(client, log, ledger_id, purpose), time.monotonic() + UPDATE_TIMEOUT_S)
+
+
+def forget_own(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
+    """One try of ``forget_intent``.
+
+    Ours may be forgotten already, by a janitor or by our first try, and since then another cluster at this log root may have come to the
+    number. So the intent is read before each try. It is compared with the cluster that this client began with, which need not be there
+    at the moment. Between the read and the deletion no other request of this client goes out; the store can compare no more, because an
+    intent that was made anew has the version that it had before.
+    """
+    path = intent_path(log, ledger_id, purpose)
+    intent = read_intent(client, log, path.rpartition("/")[2])
+    if intent is not None and intent.cluster in ("", client.store.known_cluster or client.store.cluster_id()):
+        client.store.delete(path)
+
+
+def create_intended(
+    client: LogClient,
+    log: str,
+    properties: LogProperties,
+    *,
+    log_id: str = "",
+    query_id: str = "",
+    purpose: str = DATA,
+    password: bytes = b"",
+    custom: Mapping[str, bytes] | None = None,
+) -> Any:
+    """A new ledger with the log's settings, whose intent was recorded before it came to be. Returns its writer.
+
+    Intent and ledger both carry the log's id (OWN-5, OWN-6). A number under which another cluster has an intent at this log root is left
+    out: that intent would be taken for this ledger's, and forgotten with it. Whatever creating a ledger raises; the intent is forgotten
+    then, unless the ledger may have come to be. InvalidArgumentError before anything is done for properties that no ledger can have.
+    """
+    properties.check()
+    digest_type = DigestType[properties.digest_type]
+    cluster = client.store.cluster_id()
+    whose = {LOG_KEY: log.encode(), LOG_ID_KEY: log_id.encode(), LOG_ROOT_KEY: client.store.log_root.encode()}  # LOG-9
+    while True:
+        ledger_id = client.store.new_ledger_id()
+        if record_intent(client, log, intent_here(ledger_id, query_id, purpose, log_id=log_id, cluster=cluster)):
+            break
+    try:
+        return client.create_ledger(
+            ledger_id=ledger_id,
+            ensemble_size=properties.ensemble_size,
+            write_quorum_size=properties.write_quorum_size,
+            ack_quorum_size=properties.ack_quorum_size,
+            digest_type=digest_type,
+            password=password,
+            custom={**{key: value for key, value in whose.items() if value}, **(custom or {})},
+            guaranteed_write_quorum=properties.guaranteed and purpose == DATA,
+        )
+    except (MetadataOutcomeUnknownError, OperationTimeoutError, ClientClosedError):  # it may come to be: the janitor looks after it
+        raise
+    except Exception:
+        if _never_was(client, ledger_id):
+            forget_intent(client, log, ledger_id, purpose)
+        raise
+
+
+def _never_was(client: LogClient, ledger_id: int) -> bool:
+    """True if the ledger does not exist, for certain. Whatever failed, it may have failed after the ledger was created."""
+    try:
+        return not ledger_exists(client, ledger_id)
+    except BkError:  # nobody can tell now: the janitor looks after it
+        return False
+
+
+def intents_of(client: LogClient, log: str) -> dict[int, Intent]:
+    """All intents of a log, by ledger. Those of another cluster are left out (OWN-5): their ledger ids mean nothing here."""
+    return {intent.ledger_id: intent for intent in _read(client, log)}
+
+
+def _read(client: LogClient, log: str, purpose: str | None = None) -> Iterator[Intent]:
+    """Those for ``purpose``, None for any. The cluster is looked at after the children were listed, and before any of them is read."""
+    children = [child for child in client.store.children(f"intents/{log}") if purpose in (None, _named(child)[1])]
+    here = client.store.cluster_id()
+    for child in children:
+        intent = read_intent(client, log, child)
+        if intent is not None and intent.cluster in ("", here):
+            yield intent
+
+
+def intended_ledgers(client: LogClient, log: str, purpose: str, since_ms: int = 0) -> list[int]:
+    """Ledgers that somebody has intended for ``purpose`` since then, in this cluster (OWN-5)."""
+    return [intent.ledger_id for intent in _read(client, log, purpose) if intent.created_ms >= since_ms]
+
+
+def _named(child: str) -> tuple[int, str]:
+    ledger_id, _, purpose = child.partition(".")
+    return int(ledger_id), purpose or DATA
+
+
+def read_intent(client: LogClient, log: str, child: str) -> Intent | None:
+    """By the name of its node; None if it is gone meanwhile."""
+    path = f"intents/{log}/{child}"
+    try:
+        ledger_id, purpose = _named(child)
+        stored = client.store.read(path)
+        value = loads(stored.data)
+        created_ms = (stored.created_ms or int(value["createdMs"])) if value["createdMs"] else 0  # JAN-1; 0 is a word: nobody's any more
+        worker = (str(value["query"]), str(value["host"]), int(value["pid"]), created_ms)
+        process = (int(value.get("started", 0)), str(value.get("boot", "")))
+    except NoNodeError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MetadataFormatError(f"{path} in the metadata store is no intent to write a ledger: {error}") from None
+    return Intent(ledger_id, *worker, *process, purpose, str(value.get("logId", "")), str(value.get("cluster", "")))

@@ -1,0 +1,258 @@
+"""The one place that reads and changes the stored ledger list of a log (compare-and-set, META-12 .. META-14)."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from bk_core.client.identity import of_this_cluster
+from bk_core.client.near import meant
+from bk_core.client.operations import given_up
+from bk_core.errors import (
+    ArgumentTypeError,
+    InvalidArgumentError,
+    MetadataFormatError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NoNodeError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    NoSuchLogRootError,
+    OperationTimeoutError,
+    VersionConflictError,
+)
+from bk_core.metadata.paths import VALUE_BYTES_MAX
+from bk_core.protocol.ledger.metadata import DigestType
+from bk_core.protocol.log.codec import decode, encode
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.list_size import check_size, is_large
+from bk_core.protocol.log.list_size import told as size_told
+from bk_core.protocol.log.times import is_skewed
+
+if TYPE_CHECKING:
+    from bk_core.metadata.store import MetadataStore
+
+T = TypeVar("T")
+UPDATE_TIMEOUT_S = 60.0
+WARN_AGAIN_S = 3600.0
+_log = logging.getLogger("bk_core.client.log.lists")
+_warned_s: float | None = None
+_large: dict[str, float] = {}  # by log id: when its size was warned about
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+class LogClient(Protocol):
+    """The part of ``BookKeeper`` that logs need."""
+
+    @property
+    def store(self) -> MetadataStore: ...
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = ...,
+        write_quorum_size: int = ...,
+        ack_quorum_size: int = ...,
+        digest_type: DigestType = ...,
+        password: bytes = ...,
+        custom: Any = ...,
+        ledger_id: int | None = ...,
+        guaranteed_write_quorum: bool = ...,
+    ) -> Any: ...
+    def open_ledger(self, ledger_id: int, *, password: bytes = ...) -> Any: ...
+    def recover_ledger(self, ledger_id: int, *, password: bytes = ...) -> Any: ...
+    def delete_ledger(self, ledger_id: int, *, even_if_listed: bool = ...) -> None: ...
+    def ledger_metadata(self, ledger_id: int) -> Any: ...
+    def await_bookies(self, ensemble_size: int, write_quorum_size: int) -> None: ...
+
+
+def ledger_exists(client: LogClient, ledger_id: int) -> bool:
+    """False only if the metadata store says so; whatever else it says is raised."""
+    try:
+        client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        return False
+    return True
+
+
+def log_path(name: str) -> str:
+    """InvalidArgumentError for a name that cannot be one path element in every store."""
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"the name of a log must be text, not of type {type(name).__name__}")
+    if not _NAME.fullmatch(name):
+        raise InvalidArgumentError(f"log name {name!r}: use letters, digits, '.', '_', '-' (at most 200), starting with a letter or digit")
+    return f"logs/{name}"
+
+
+def now_ms() -> int:
+    """On this host's clock: for what is shown, never for what decides how old something is."""
+    return int(time.time() * 1000)
+
+
+def store_now_ms(client: LogClient, *, timeout_s: float = UPDATE_TIMEOUT_S) -> int:
+    """On the metadata store's clock (JAN-1). Warns of a host clock that disagrees (JAN-4), at most once an hour."""
+    global _warned_s
+    told = until_definite(client.store.clock_ms, time.monotonic() + timeout_s)
+    host = now_ms()
+    if is_skewed(host, told) and (_warned_s is None or time.monotonic() - _warned_s >= WARN_AGAIN_S):
+        _warned_s = time.monotonic()
+        where = "ahead of" if host > told else "behind"
+        _log.warning("this host's clock is %d minutes %s the metadata store's; set it right", abs(host - told) // 60_000, where)
+    return told
+
+
+def read_ledger_list(client: LogClient, name: str) -> LedgerList:
+    """NoSuchLogError if the log does not exist. For reading entries take ``read_log``: it knows the history too."""
+    return read_versioned(client, name)[0]
+
+
+def read_versioned(client: LogClient, name: str) -> tuple[LedgerList, int]:
+    """The one way to a list: it is looked at whether it is this cluster's before anybody sees it (OWN-3). WrongClusterError."""
+    try:
+        stored, here = client.store.read_here(log_path(name))
+    except NoNodeError:
+        raise no_such_log(client, name) from None
+    return of_this_cluster(client, name, _decoded(name, stored.data), here), stored.version
+
+
+def list_if_any(client: LogClient, name: str) -> LedgerList | None:
+    """As ``read_ledger_list``, but None if there is none, for whoever makes the log then. The error for a log that is not there compares
+    its name with those of all logs, which costs more with each."""
+    try:
+        stored, here = client.store.read_here(log_path(name))
+    except NoNodeError:
+        return None
+    return of_this_cluster(client, name, _decoded(name, stored.data), here)
+
+
+def read_unlooked(client: LogClient, name: str) -> tuple[LedgerList, int]:
+    """As it is stored, whosever it is: only to say whose it is, or to look for a change of one's own."""
+    try:
+        stored = client.store.read(log_path(name))
+    except NoNodeError:
+        raise no_such_log(client, name) from None
+    return _decoded(name, stored.data), stored.version
+
+
+def _decoded(name: str, data: bytes) -> LedgerList:
+    try:
+        return decode(data)
+    except MetadataFormatError as error:
+        raise MetadataFormatError(f"log {name!r}: {error.args[0]}", log=name) from None
+
+
+def no_such_log(client: LogClient, name: str) -> NoSuchLogError:
+    """Only where there is a cluster, and the same one as before, does a missing list mean that there is no such log (OWN-2)."""
+    client.store.check_cluster()
+    check_log_root(client)
+    elsewhere = client.store.log_elsewhere(name)
+    hint = "" if elsewhere is None else f" at {client.store.log_root}; an older program keeps one at {elsewhere} (log_root={elsewhere!r})"
+    near = meant(name, client.store.children("logs"))
+    return NoSuchLogError(f"there is no log {name!r}{hint}{f'; {near}' if near else ''}", log=name)
+
+
+def check_log_root(client: LogClient) -> None:
+    """NoSuchLogRootError where the log root was given by hand and does not exist: it is mistyped, or no log was ever made there."""
+    others = client.store.other_log_roots()
+    if others is None:
+        return
+    there = f"there are {', '.join(others)}: look at log_root" if others else "nor is another one near it"
+    message = f"there is no log root {client.store.log_root}, no log was ever made there; {there}. Creating a log makes the root"
+    raise NoSuchLogRootError(message, log_root=client.store.log_root)
+
+
+def change_ledger_list(
+    client: LogClient, name: str, change: Callable[[LedgerList], LedgerList], *, timeout_s: float = UPDATE_TIMEOUT_S
+) -> LedgerList:
+    """Read, change, compare-and-set until it holds; returns the list that does.
+
+    ``change`` may run several times and must leave a list alone that it has already changed: after a lost answer (META-12: the identical
+    request is repeated until the outcome is definite) a conflict may be our own success. OperationTimeoutError after ``timeout_s``;
+    whatever ``change`` raises.
+    """
+    deadline = time.monotonic() + timeout_s
+    pause = 0.01
+    while True:
+        listed, version = until_definite(lambda: read_versioned(client, name), deadline)
+        changed = change(listed)
+        if changed is listed:
+            return listed
+        try:
+            compare_and_set_list(client, name, changed, version, deadline)
+            return changed
+        except VersionConflictError:
+            pause = back_off(pause, deadline, f"changing log {name!r}")
+        except NoNodeError:
+            raise NoSuchLogError(f"log {name!r} was deleted", log=name) from None
+
+
+def encoded(name: str, listed: LedgerList) -> bytes:
+    """JAN-7: what is to be stored. LogListFullError if the store would not take it; a warning from half of that on, once an hour a log."""
+    data = encode(listed)
+    check_size(name, listed, len(data), VALUE_BYTES_MAX)
+    if is_large(len(data), VALUE_BYTES_MAX) and time.monotonic() - _large.get(listed.log_id, -WARN_AGAIN_S) >= WARN_AGAIN_S:
+        _large[listed.log_id] = time.monotonic()
+        _log.warning("the list of log %s has %s", name, size_told(listed, len(data), VALUE_BYTES_MAX))
+    return data
+
+
+def compare_and_set_list(client: LogClient, name: str, listed: LedgerList, version: int, deadline: float) -> None:
+    """META-12, but the log is looked at before a request is repeated: one that was deleted and created again meanwhile counts its versions
+    anew, and the compare-and-set would not notice (OWN-7). VersionConflictError, NoNodeError, NoSuchLogError."""
+    pause, data = 0.01, encoded(name, listed)
+    while True:
+        try:
+            client.store.write(log_path(name), data, version)
+            return
+        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
+            if time.monotonic() >= deadline:  # the caller learns whether the outcome is still open
+                raise
+            pause = back_off(pause, deadline, str(error))
+        again, now = until_definite(lambda: read_unlooked(client, name), deadline)
+        if (again.log_id, now) != (listed.log_id, version):
+            raise VersionConflictError(f"log {name!r} has another version")
+
+
+def delete_list(client: LogClient, name: str, log_id: str, version: int, deadline: float) -> None:
+    """VersionConflictError if the log is still there and was changed. A lost answer is looked into, not repeated: under the same name,
+    with the same version, there may be another log by then (OWN-7)."""
+    pause = 0.01
+    while True:
+        try:
+            client.store.delete(log_path(name), version)
+            return
+        except VersionConflictError:
+            conflict = True
+        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
+            conflict = False
+            pause = back_off(pause, deadline, str(error))
+        try:
+            again, now = until_definite(lambda: read_unlooked(client, name), deadline)
+        except NoSuchLogError:
+            return
+        if again.log_id != log_id:
+            return
+        if conflict or now != version:
+            raise VersionConflictError(f"log {name!r} has another version")
+
+
+def until_definite(request: Callable[[], T], deadline: float) -> T:
+    """Repeat the identical request while its outcome is unknown or the store is away (META-12, META-13)."""
+    pause, begun = 0.01, time.monotonic()
+    while True:
+        try:
+            return request()
+        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
+            if time.monotonic() >= deadline:  # the caller learns whether the outcome is still open
+                raise given_up(error, begun) from error
+            pause = back_off(pause, deadline, str(error))
+
+
+def back_off(pause: float, deadline: float, what: str) -> float:
+    if time.monotonic() >= deadline:
+        raise OperationTimeoutError(f"timed out: {what}")
+    time.sleep(pause * random.uniform(0.5, 1.0))
+    return min(pause * 2, 1.0)

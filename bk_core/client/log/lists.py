@@ -1,0 +1,139 @@
+"""Logs over ledgers: create, list, change, delete. Blocking functions over a client and its store.
+
+A log is one value at store path ``logs/<name>`` (protocol/log/ledger_list.py), only ever changed by compare-and-set (``list_store``). Its
+older segments are in history ledgers (``history``). Beside it, under the same log root: ``intents/<log>/<ledger id>`` for ledgers that
+writers keep open (``janitor``), and ``readers/<log>/<name>`` for durable first offsets. Reading is in ``log_reader``, exclusive writing in
+``log_writer``.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from bk_core.arguments import checked
+from bk_core.client.log.history import read_log, seal_log, update_ledger_list
+from bk_core.client.log.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
+from bk_core.client.log.janitor import GcReport, apply_retention, check_listable, delete_log, gc_log, gc_quietly, trim_log
+from bk_core.client.log.list_store import (
+    UPDATE_TIMEOUT_S,
+    LogClient,
+    check_log_root,
+    log_path,
+    now_ms,
+    read_ledger_list,
+    store_now_ms,
+    until_definite,
+)
+from bk_core.client.log.orphans import Orphan, adopt_log, delete_orphan, find_orphans, forget_log, unnamed_ledgers
+from bk_core.client.near import meant
+from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
+from bk_core.protocol.log.codec import encode
+from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.segments import LogProperties
+
+if TYPE_CHECKING:
+    from bk_core.client.log.writer import LogWriter
+
+__all__ = [
+    "GcReport",
+    "Intent",
+    "LogClient",
+    "LogProperties",
+    "LogWriter",
+    "Orphan",
+    "abandoned",
+    "adopt_log",
+    "apply_retention",
+    "check_listable",
+    "create_intended",
+    "create_log",
+    "delete_log",
+    "delete_orphan",
+    "find_orphans",
+    "forget_intent",
+    "forget_log",
+    "gc_log",
+    "gc_quietly",
+    "intent_here",
+    "intents_of",
+    "list_logs",
+    "log_path",
+    "now_ms",
+    "read_ledger_list",
+    "read_log",
+    "record_intent",
+    "seal_log",
+    "set_properties",
+    "store_now_ms",
+    "trim_log",
+    "unnamed_ledgers",
+    "update_ledger_list",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LogWriter":  # log_writer imports this module
+        from bk_core.client.log.writer import LogWriter
+
+        return LogWriter
+    raise AttributeError(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+@checked()
+def create_log(client: LogClient, name: str, properties: LogProperties | None = None, *, exist_ok: bool = False) -> LedgerList:
+    """Create an empty log, by default of raw entries, as ``LogWriter`` writes them. LogExistsError unless ``exist_ok``, which returns the
+    log that is there."""
+    chosen = properties or LogProperties()
+    chosen.check(str)
+    path = log_path(name)
+    fresh = LedgerList(log_id=uuid.uuid4().hex, properties=chosen, cluster=client.store.cluster_id())
+    elsewhere = client.store.log_elsewhere(name)
+    if elsewhere is not None:
+        raise LogExistsError(f"an older program keeps a log {name!r} at {elsewhere}; log_root={elsewhere!r} opens it", log=name)
+    data = encode(fresh)
+    try:
+        until_definite(lambda: client.store.create(path, data), time.monotonic() + UPDATE_TIMEOUT_S)
+    except NodeExistsError:
+        found = read_ledger_list(client, name)
+        if found.log_id == fresh.log_id or exist_ok:  # the first answer was lost (META-12), or somebody was there first
+            return found
+        raise LogExistsError(f"log {name!r} exists; exist_ok=True (--exist-ok) takes it as it is", log=name) from None
+    return fresh
+
+
+@checked()
+def list_logs(client: LogClient) -> list[str]:
+    """Names of all logs, sorted. NoSuchLogRootError where the log root was given by hand and does not exist."""
+    names = client.store.children("logs")
+    if not names:
+        check_log_root(client)
+    return names
+
+
+@checked()
+def set_properties(client: LogClient, name: str, **changes: Any) -> LedgerList:
+    """Change properties of a log (fields of ``LogProperties``) for what is written from now on.
+
+    InvalidArgumentError for an unknown one, for what cannot work, and for the entry format and the schema, which stay as they are.
+    """
+    known = {field.name for field in fields(LogProperties)} - {"extra"}
+    unknown = sorted(set(changes) - known)
+    if unknown:
+        free = sorted(known - {"entry_format", "schema"})
+        hint = meant(unknown[0], free) or f"those that can be changed are {', '.join(free)}"
+        raise InvalidArgumentError(f"a log has no property {unknown[0]!r}; {hint}")
+
+    def change(listed: LedgerList) -> LedgerList:
+        """Marks that are too old by now go at once: a full list has no room for one more (JAN-6)."""
+        wanted = replace(listed.properties, **changes)
+        wanted.check(str)
+        return listed.set_properties(wanted).forget_old_marks(store_now_ms(client))
+
+    return update_ledger_list(client, name, change)

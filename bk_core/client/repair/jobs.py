@@ -1,0 +1,508 @@
+"""Checks ledgers, repairs them and moves a bookie's entries away: the blocking side of ``bk_core.protocol.ledger.replication``.
+
+A repair holds the ledger's replication lock, Apache's own, from before the first copy until its compare-and-set is definite (RR-11), so
+that it and Apache's auto-recovery never copy one ledger at the same time. The lock is checked again right before each compare-and-set.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from bk_core.client.driver import Driver, outcome_of
+from bk_core.client.repair.report import (
+    DecommissionReport,
+    LedgerReport,
+    Moved,
+    Progress,
+    Refilled,
+    RepairOptions,
+    RepairReport,
+    StillNamed,
+)
+from bk_core.errors import BkError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError, ReplicationError
+from bk_core.metadata.store import Version
+from bk_core.metadata.underreplication import ReplicationLock
+from bk_core.protocol.events import LedgerWritten, Outcome
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.replication import (
+    DrainStep,
+    EntryRanges,
+    ExchangeGroup,
+    FragmentRepair,
+    FragmentReport,
+    FragmentSpan,
+    LedgerCheck,
+    MetadataChange,
+    after_look,
+    eligible_fragments,
+    guaranteed,
+    open_tail_without,
+    span_now,
+)
+from bk_core.threads import Flag
+
+if TYPE_CHECKING:
+    from bk_core.client.client import BookKeeper
+
+POLL_S = 0.2
+TARGETS_TRIED_MAX = 3  # another bookie takes the place of one that takes no copies
+LOCK_POLL_S = 0.5
+
+
+def check_ledger(client: BookKeeper, ledger_id: int, options: RepairOptions) -> LedgerReport:
+    """Check a ledger; it neither fences nor writes (RR-4). Raises NoSuchLedgerError."""
+    return _Job(client, ledger_id, options).check()
+
+
+def repair_ledger(client: BookKeeper, ledger_id: int, options: RepairOptions) -> RepairReport:
+    """Repair a ledger (RR-1..RR-8, G-27). The report has what cannot be done now; this raises only if the metadata store or the ledger is
+    in the way."""
+    return _Job(client, ledger_id, options).repair()
+
+
+def decommission_bookie(
+    client: BookKeeper,
+    bookie: BookieId,
+    options: RepairOptions,
+    *,
+    wait_s: float = 0.0,
+    delete_cookie: bool = False,
+    on_ledger: Callable[[int, int, int], None] | None = None,
+) -> DecommissionReport:
+    """Repair every ledger that names ``bookie`` away from it, in rounds: one at least, more until none does or ``wait_s`` is over (RR-14).
+
+    The report comes from a last look at all ledgers, after the last repair: it names those that still name the bookie, and which of these
+    are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie is deleted only if nothing names the
+    bookie and it is down. Meanwhile this client places nothing on the bookie, but other clients do as long as it is registered as writable,
+    so it should be made read-only or stopped before.
+    """
+    client.store.check_cluster()
+    options = replace(options, lost=options.lost | {bookie}, only_lost=True)
+    report = DecommissionReport(bookie)
+    deadline = time.monotonic() + wait_s
+    rounds, changed = 0, False
+    with client._session.without(bookie):
+        while True:
+            report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
+            left_s = deadline - time.monotonic()
+            match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
+                case DrainStep.END:
+                    break
+                case DrainStep.WAIT:
+                    time.sleep(min(1.0, left_s))
+                    changed = True  # perhaps, because writers replace bookies by themselves
+                case DrainStep.REPAIR:
+                    changed = _drain_round(client, report, options, on_ledger, deadline if rounds else None)
+                    rounds += 1
+    client.store.check_cluster()  # a store that was emptied meanwhile names the bookie in no ledger either (OWN-2)
+    view = client.bookies()
+    report.writable, report.registered = bookie in view.writable, bookie in {*view.writable, *view.readonly}
+    if delete_cookie and report.is_complete and not report.registered:
+        report.cookie_deleted = client.delete_cookie(bookie)
+    return report
+
+
+def _drain_round(
+    client: BookKeeper,
+    report: DecommissionReport,
+    options: RepairOptions,
+    on_ledger: Callable[[int, int, int], None] | None,
+    deadline: float | None,
+) -> bool:
+    """Make one round and return True if a repair changed anything. No repair is begun after ``deadline``."""
+    changed = False
+    named = report.named_by
+    for number, ledger_id in enumerate(named, 1):
+        if deadline is not None and time.monotonic() >= deadline:
+            break
+        if on_ledger is not None:
+            on_ledger(number, len(named), ledger_id)
+        if deadline is not None:
+            options = replace(options, lock_wait_s=min(options.lock_wait_s, max(0.0, deadline - time.monotonic())))
+        repaired = repair_ledger(client, ledger_id, options)
+        changed = changed or repaired.changed
+        report.note(repaired)
+    return changed
+
+
+def _naming(client: BookKeeper, ledger_id: int, bookie: BookieId) -> StillNamed | None:
+    """Return how a ledger's metadata names the bookie, None if it does not."""
+    try:
+        metadata = client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        client.store.check_cluster()
+        return None
+    except MetadataFormatError as error:
+        return StillNamed(ledger_id, problem=str(error.args[0]))
+    if not any(bookie in fragment.ensemble for fragment in metadata.fragments):
+        return None
+    written = metadata.state is LedgerState.OPEN and bookie in metadata.last_fragment.ensemble
+    log = metadata.custom.get("log")
+    return StillNamed(ledger_id, metadata.state, written, None if log is None else log.decode(errors="replace"))
+
+
+class _Job:
+    """One check or repair of one ledger."""
+
+    def __init__(self, client: BookKeeper, ledger_id: int, options: RepairOptions) -> None:
+        self._client = client
+        self._session = client._session
+        self._limits = client.config.limits
+        self.ledger_id = ledger_id
+        self._options = options
+        self._lock: ReplicationLock | None = None
+        self._metadata: LedgerMetadata
+        self._version: Version = -1
+        self._registered: frozenset[BookieId] = frozenset()
+        self._avoid: set[BookieId] = set()
+        self._report = RepairReport(ledger_id)
+        self._group = ExchangeGroup(0)
+        self._copied: dict[int, tuple[FragmentRepair, FragmentSpan]] = {}  # copied fragments that wait in the group
+
+    # --- checking ----------------------------------------------------------------------------------------------------
+
+    def check(self) -> LedgerReport:
+        self._client.store.check_cluster()
+        self._load()
+        fragments = tuple(self._check_many(eligible_fragments(self._metadata), full=self._options.full))
+        tail = open_tail_without(self._metadata, self._registered)
+        return LedgerReport(self.ledger_id, self._metadata, self._options.full, fragments, tail)
+
+    def _load(self) -> None:
+        """Load the metadata and the registry as they are now. Bookies named as lost count as gone."""
+        metadata, self._version = self._client._load(self.ledger_id)
+        self._metadata = metadata.with_access(self._options.access)
+        self._session.refresh_bookies()
+        view = self._session.bookies()
+        self._registered = frozenset({*view.writable, *view.readonly} - self._options.lost)
+
+    def _check(self, span: FragmentSpan, *, full: bool, positions: Collection[int] | None = None) -> FragmentReport:
+        return self._check_many([span], full=full, positions=None if positions is None else lambda _: positions)[0]
+
+    def _check_many(
+        self, spans: Sequence[FragmentSpan], *, full: bool, positions: Callable[[FragmentSpan], Collection[int]] | None = None
+    ) -> list[FragmentReport]:
+        """Check several fragments at once (RR-15)."""
+        machine = LedgerCheck(
+            self.ledger_id,
+            self._metadata,
+            spans,
+            None,
+            registered=self._registered,
+            full=full,
+            batch=self._session.config.protocol == "v2",
+            positions=positions,
+            bytes_per_second=self._options.bytes_per_second,
+            limits=self._limits,
+        )
+        total = sum(span.last_entry_id - span.first_entry_id + 1 for span in spans) * self._metadata.write_quorum_size
+        shown = total if full and positions is None else None
+        reports: list[FragmentReport] = self._run(
+            machine, lambda: Progress(self.ledger_id, "check", machine.entries_checked, shown, machine.bytes_read)
+        )
+        return reports
+
+    # --- repairing ---------------------------------------------------------------------------------------------------
+
+    def repair(self) -> RepairReport:
+        self._client.store.check_cluster()  # before a lock or a ledger of another cluster is touched (OWN-2)
+        marks = self._session.store.underreplication()
+        with self._locked() as locked:
+            if not locked:
+                return self._report
+            mark = marks.mark_of(self.ledger_id)
+            try:
+                self._load()
+                self._repair_tail()
+                self._repair_fragments()
+                self._fill()
+            except NoSuchLedgerError:
+                self._client.store.check_cluster()
+                self._report.deleted = True
+            except (LedgerError, MetadataFormatError, OperationTimeoutError) as error:
+                self._report.problems.append(str(error.args[0]))
+            if mark is not None and self._report.is_complete and not self._options.only_lost:
+                marks.unmark(mark)
+        return self._report
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Hold the ledger's replication lock; yield False if another process keeps it longer than we wait (RR-11)."""
+        store = self._session.store.underreplication()
+        deadline = time.monotonic() + self._options.lock_wait_s
+        while (lock := store.lock(self.ledger_id, socket.gethostname())) is None:
+            if time.monotonic() >= deadline:
+                self._report.locked_by = store.lock_holder(self.ledger_id) or "another replicator"
+                yield False
+                return
+            self._say(Progress(self.ledger_id, "wait"))
+            time.sleep(min(LOCK_POLL_S, max(0.0, deadline - time.monotonic())))
+        self._lock = lock
+        try:
+            yield True
+        finally:
+            self._lock = None
+            lock.release()
+
+    def _repair_tail(self) -> None:
+        """Leave the writer time to replace the bookies itself, look again, then recover the ledger, if the caller asked for that (RR-3)."""
+        lost = self._lost_from_tail()
+        if lost and self._options.recover_open:
+            lost = self._after_grace()
+            if lost:
+                self._say(Progress(self.ledger_id, "recover"))
+                self._recover()
+                self._load()
+        elif lost:
+            self._report.open_tail_lost = lost
+
+    def _lost_from_tail(self) -> tuple[BookieId, ...]:
+        lost = open_tail_without(self._metadata, self._registered)
+        return tuple(bookie for bookie in lost if bookie in self._options.lost) if self._options.only_lost else lost
+
+    def _after_grace(self) -> tuple[BookieId, ...]:
+        """Return the bookies that are still lost when the grace period is over, or none as soon as the writer has replaced them."""
+        changed = Flag()
+        watch = self._session.store.watch_ledger(self.ledger_id, changed.set)
+        try:
+            deadline = time.monotonic() + self._options.grace_s
+            while True:
+                changed.clear()
+                self._load()
+                lost = self._lost_from_tail()
+                left_s = deadline - time.monotonic()
+                if not lost or left_s <= 0:
+                    return lost
+                self._say(Progress(self.ledger_id, "wait"))
+                changed.wait(min(1.0, left_s))
+        finally:
+            watch.cancel()
+
+    def _recover(self) -> None:
+        access = self._metadata.access
+        self._client.recover_ledger(self.ledger_id, password=access.password or b"", digest_type=access.digest_type).close()
+        self._report.recovered = True
+
+    def _repair_fragments(self) -> None:
+        """Check all fragments first, several at once (RR-15); then repair those that need it, one after the other."""
+        only_lost = self._options.only_lost
+        spans = eligible_fragments(self._metadata, with_empty=only_lost)
+        reports = [None] * len(spans) if only_lost else self._check_many(spans, full=self._options.full, positions=self._present)
+        self._group = ExchangeGroup(len(spans))
+        try:
+            for span, report in zip(spans, reports, strict=True):
+                self._repair_one(span_now(self._metadata, span), report)
+        finally:
+            self._exchange_group()
+
+    def _repair_one(self, span: FragmentSpan, report: FragmentReport | None) -> None:
+        lost = self._lost_positions(span)
+        refill = {} if report is None else self._find_damage(span, report)
+        if lost or refill:
+            self._repair_fragment(span, lost, refill)
+        if self._group.is_due:
+            self._exchange_group()
+
+    def _lost_positions(self, span: FragmentSpan) -> list[int]:
+        lost = [position for position, bookie in enumerate(span.ensemble) if bookie not in self._registered]
+        return [position for position in lost if span.ensemble[position] in self._options.lost] if self._options.only_lost else lost
+
+    def _present(self, span: FragmentSpan) -> list[int]:
+        return [position for position, bookie in enumerate(span.ensemble) if bookie in self._registered]
+
+    def _find_damage(self, span: FragmentSpan, report: FragmentReport) -> dict[int, EntryRanges]:
+        """Return the entries of which the available bookies have no good copy. A quick look that found something is followed by
+        a full one."""
+        bad = [replica.position for replica in report.replicas if not replica.is_good and replica.silent is None]
+        if bad and not self._options.full:
+            silent = [replica for replica in report.replicas if replica.silent is not None]
+            thorough = self._check(span, full=True, positions=bad)
+            report = FragmentReport(span, (*thorough.replicas, *silent))
+        self._note_silence(report)
+        found = {replica.position: replica.damaged | replica.unreadable for replica in report.replicas if replica.silent is None}
+        return {position: ranges for position, ranges in found.items() if ranges}
+
+    def _note_silence(self, report: FragmentReport) -> None:
+        for replica in report.replicas:
+            if replica.silent is not None:
+                why = replica.silent.name.lower().replace("_", " ")
+                text = f"{replica.bookie} is registered but gives no answer ({why})"
+                self._report.problems.append(f"{text}; its replica of fragment {report.span.first_entry_id} is not judged")
+
+    def _repair_fragment(self, span: FragmentSpan, lost: list[int], refill: Mapping[int, EntryRanges]) -> None:
+        """Repair one fragment. A target that takes no copies is replaced by another one (RR-6, RR-7); any other failure is
+        reported (RR-8)."""
+        for _ in range(TARGETS_TRIED_MAX):
+            targets = self._targets(span, lost)
+            if lost and len(targets) < len(lost):
+                without = ", ".join(span.ensemble[position] for position in lost if position not in targets)
+                self._report.problems.append(f"no writable bookie can take the place of {without} in fragment {span.first_entry_id}")
+            if not targets and not refill:
+                return
+            machine = FragmentRepair(
+                self.ledger_id, self._metadata, self._version, span, None, targets=targets, refill=refill, exchange=False, **self._how()
+            )
+            try:
+                self._copy(machine, span)
+            except NoSuchLedgerError:
+                raise
+            except BkError as error:
+                failed = set(machine.failed_bookies) & set(targets.values())
+                if failed:
+                    self._avoid |= failed
+                    continue
+                self._report.problems.append(str(error.args[0]))
+                return
+            if machine.exchanges:
+                self._group.add(span.first_entry_id, machine.exchanges, machine.bytes_copied)
+                self._copied[span.first_entry_id] = (machine, span)
+            else:
+                self._note(machine, span)
+            return
+        self._report.problems.append(f"no bookie took the copies of fragment {span.first_entry_id}: tried {', '.join(sorted(self._avoid))}")
+
+    def _exchange_group(self) -> None:
+        """Exchange the bookies of the group by one change, because everything in it is copied and confirmed (RR-7, RR-15)."""
+        group, copied = self._group, self._copied
+        self._group, self._copied = ExchangeGroup(group.fragments), {}
+        if not group.exchanges:
+            return
+        change = MetadataChange(self.ledger_id, self._metadata, self._version, group.intent, None, self._limits)
+        try:
+            self._run(change, lambda: Progress(self.ledger_id, "copy", self._report.entries_copied, None, self._report.bytes_copied))
+        except NoSuchLedgerError:
+            raise
+        except BkError as error:
+            self._report.problems.append(str(error.args[0]))
+            return
+        finally:
+            self._metadata, self._version = change.metadata, change.version
+        self._report.problems += [str(error.args[0]) for error in group.refused.values()]
+        for first_entry_id, (machine, span) in copied.items():
+            if first_entry_id not in group.refused:
+                self._note(machine, span)
+
+    def _targets(self, span: FragmentSpan, lost: list[int]) -> dict[int, BookieId]:
+        """Choose targets by the placement policy: bookies that are not in the fragment, not lost, and have not failed us (RR-6)."""
+        avoid = {*self._avoid, *self._options.lost}
+        return self._session.placement.replace(span.ensemble, lost, avoid) if lost else {}
+
+    def _how(self) -> dict[str, Any]:
+        return {
+            "batch": self._session.config.protocol == "v2",
+            "bytes_per_second": self._options.bytes_per_second,
+            "limits": self._limits,
+        }
+
+    def _copy(self, machine: FragmentRepair, span: FragmentSpan) -> None:
+        total = span.last_entry_id - span.first_entry_id + 1 if machine.targets else None
+        try:
+            self._run(machine, lambda: Progress(self.ledger_id, "copy", machine.entries_copied, total, machine.bytes_copied))
+        finally:
+            self._report.entries_copied += machine.entries_copied
+            self._report.bytes_copied += machine.bytes_copied
+
+    def _note(self, machine: FragmentRepair, span: FragmentSpan) -> None:
+        first, distribution = span.first_entry_id, machine.distribution
+        whole = EntryRanges(((first, span.last_entry_id),)) if not span.is_empty else EntryRanges()
+        for position, old, new in machine.exchanged_positions:
+            self._report.moved.append(Moved(first, position, old, new, whole.count(distribution, position)))
+        for position, ranges in machine.refill.items():
+            self._report.refilled.append(Refilled(first, position, span.ensemble[position], ranges.count(distribution, position)))
+
+    def _fill(self) -> None:
+        """Fill in a ledger with guaranteed write quorum (G-27). Older fragments are checked entry by entry first, because a plain client
+        that recovered the ledger may have added several."""
+        if self._options.only_lost or not guaranteed.needs_filling(self._metadata) or self._report.problems:
+            return
+        filled = self._metadata.fragments
+        last = guaranteed.spans_to_fill(self._metadata)
+        for span in eligible_fragments(self._metadata):
+            if span not in last:
+                damage = self._check(span, full=True)
+                self._note_silence(damage)  # no seal for a replica that nobody has seen
+                refill = {replica.position: replica.damaged | replica.unreadable for replica in damage.replicas if not replica.is_good}
+            else:
+                refill = guaranteed.everything(self._metadata, span)
+            if refill:
+                self._repair_fragment(span, [], refill)
+        if len(self._report.problems) > 0:
+            return
+        change = MetadataChange(
+            self.ledger_id, self._metadata, self._version, lambda stored: guaranteed.sealed(stored, filled), None, self._limits
+        )
+        try:
+            self._run(change, lambda: Progress(self.ledger_id, "copy"))
+        except ReplicationError as error:
+            self._report.problems.append(str(error.args[0]))
+            return
+        self._report.sealed = True
+
+    # --- machines ----------------------------------------------------------------------------------------------------
+
+    def _say(self, progress: Progress) -> None:
+        if self._options.on_progress is not None:
+            self._options.on_progress(progress)
+
+    def _run(self, machine: Any, look: Callable[[], Progress]) -> Any:
+        """Drive a machine to its completion. Raises OperationTimeoutError if nothing moves for the operation timeout."""
+        future: Future[Any] = Future()
+        driver = _ReplicationDriver(self._session, self.ledger_id, self._lock)
+        driver.machine = machine
+        driver.set_quorums(self._metadata)
+        driver.on_complete = lambda token, value: None if future.done() else future.set_result(value)
+        driver.on_fail = lambda token, error: None if future.done() else future.set_exception(error)
+        self._session.reactor.post(lambda: driver.step(machine.start))
+        try:
+            return self._wait(future, look)
+        finally:
+            self._session.reactor.post(driver.close)
+
+    def _wait(self, future: Future[Any], look: Callable[[], Progress]) -> Any:
+        seen, since = look(), time.monotonic()
+        while True:
+            try:
+                return future.result(timeout=POLL_S)
+            except FutureTimeoutError:
+                if future.done():
+                    raise
+            now = look()
+            self._say(now)
+            if now != seen:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > self._session.config.operation_timeout_s:
+                raise OperationTimeoutError(f"nothing moved in ledger {self.ledger_id} for {self._session.config.operation_timeout_s:g} s")
+
+
+class _ReplicationDriver(Driver):
+    """A driver whose adds have their own connections, so that no writer of this client takes their answers for its own. It writes only
+    under the lock (RR-11)."""
+
+    def __init__(self, session: Any, ledger_id: int, lock: ReplicationLock | None) -> None:
+        super().__init__(session, ledger_id, add_kind=f"replication-{random.getrandbits(32)}")
+        self._lock = lock
+
+    def _write_ledger(self, request: int, metadata: LedgerMetadata, version: int) -> None:
+        data = metadata_codec.encode(metadata)
+
+        def write() -> Version:
+            if self._lock is None or not self._lock.is_held():
+                raise ReplicationError(f"the replication lock of ledger {self.ledger_id} was lost; repair it again", ledger=self.ledger_id)
+            return self.session.store.write_ledger(self.ledger_id, data, version)
+
+        def then(result: Any, error: Exception | None) -> None:
+            if error is None:
+                self.feed(LedgerWritten(request, Outcome.OK, result))
+            else:
+                self.feed(LedgerWritten(request, outcome_of(error), error=error))
+
+        self.session.metadata_call(write, then)

@@ -1,0 +1,329 @@
+"""Watches of a ZooKeeperStore and registrations of bookies, and the keeper, the one thread that looks after them.
+
+Everything that may have changed is put on its queue, by a watch that fired and by each new connection, because watches do not outlive one.
+The keeper then looks at the server and compares.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Event, Lock, RLock, Thread, current_thread
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bk_core.errors import (
+    CLIENT_CLOSED,
+    ClientClosedError,
+    MetadataError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
+from bk_core.metadata.store import BookieView
+from bk_core.protocol.ledger.metadata import BookieId
+from bk_core.threads import Home, mark_own
+
+if TYPE_CHECKING:
+    from bk_core.metadata.zookeeper.store import ZooKeeperStore
+
+_LOG = logging.getLogger(__name__)
+
+ANY_VERSION = -1
+PAUSE_S = 0.05  # before a read is repeated or a foreign registration is looked at again
+_KEEPER_RETRY_S = 0.5
+
+Arm = Callable[[Any], None]
+Stamp = tuple[int, int] | None  # (creation, last change) of a node as transaction ids; None if it does not exist
+
+
+class Charge(Protocol):
+    """Something that the keeper looks after."""
+
+    def look(self) -> None:
+        """Compare with the server and act. After a MetadataError the keeper looks again soon."""
+
+
+class Keeper:
+    """One thread that looks at charges when something may have changed."""
+
+    def __init__(self) -> None:
+        self.home = Home()
+        self._queue: SimpleQueue[Charge | None] = SimpleQueue()
+        self._charges: dict[int, Charge] = {}  # by their identity, because there may be thousands
+        self._lock = RLock()
+        self._closed = False
+        self._thread: Thread | None = None
+
+    def add(self, charge: Charge) -> None:
+        with self._lock:
+            if self._closed:
+                raise ClientClosedError(CLIENT_CLOSED)
+            self._charges[id(charge)] = charge
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="bk-metadata-keeper", daemon=True)
+                self._thread.start()
+
+    def remove(self, charge: Charge) -> None:
+        with self._lock:
+            self._charges.pop(id(charge), None)
+
+    def look_at(self, charge: Charge) -> None:
+        self._queue.put(charge)
+
+    def look_at_all(self) -> None:
+        with self._lock:
+            charges = list(self._charges.values())
+        for charge in charges:
+            self._queue.put(charge)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._charges = {}
+        self._queue.put(None)
+
+    def join(self) -> None:
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        mark_own()
+        again: list[Charge] = []
+        while True:
+            try:
+                charge = self._queue.get(timeout=_KEEPER_RETRY_S if again else None)
+            except Empty:
+                charge = again.pop(0)
+            if charge is None:
+                return
+            with self._lock:
+                known = id(charge) in self._charges  # ``_charges`` keeps the charge, so that no other object gets its identity
+            if known and not self._looked(charge) and charge not in again:
+                again.append(charge)
+
+    def _looked(self, charge: Charge) -> bool:
+        try:
+            charge.look()
+        except ClientClosedError:
+            return True
+        except MetadataError as error:
+            _LOG.debug("looking again soon: %s", error)
+            return False
+        except Exception:
+            _LOG.exception("a callback of a metadata watch failed")
+        return True
+
+
+class Arms:
+    """The callbacks that the ZooKeeper client gets: one function per node, however often that is watched.
+
+    kazoo keeps a function until the node changes or the connection is lost, because a single watch cannot be taken back. So the function
+    must not keep a cancelled watch alive, and with it everything that its callback refers to.
+    """
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._lock = RLock()
+        self._of_path: dict[str, tuple[Arm, list[Charge]]] = {}
+
+    def enter(self, path: str, charge: Charge) -> Arm:
+        """Return the function of this node, which has the keeper look at ``charge`` until ``leave``."""
+        with self._lock:
+            if path not in self._of_path:
+                self._of_path[path] = (partial(self._fired, path), [])
+            function, charges = self._of_path[path]
+            charges.append(charge)
+            return function
+
+    def leave(self, path: str, charge: Charge) -> None:
+        with self._lock:
+            _, charges = self._of_path.get(path, (None, []))
+            charges[:] = [other for other in charges if other is not charge]
+
+    def _fired(self, path: str, _event: Any) -> None:
+        with self._lock:
+            charges = list(self._of_path[path][1]) if path in self._of_path else []
+            if not charges:  # kazoo has forgotten this function, and will not call it again
+                self._of_path.pop(path, None)
+        for charge in charges:
+            self._keeper.look_at(charge)
+
+
+class _KeptWatch(ABC):
+    """A watch that the keeper looks at when an event came, until it is cancelled."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._cancelled = False
+
+    @abstractmethod
+    def look(self) -> None: ...
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._keeper.home.is_here:
+            self._keeper.remove(self)
+
+    def _on_event(self, _event: Any) -> None:
+        if not self._cancelled:
+            self._keeper.look_at(self)
+
+
+class NodeWatch(_KeptWatch):
+    """Calls back when the node's last change differs from that at the last look."""
+
+    def __init__(self, keeper: Keeper, arms: Arms, path: str, stamp_of: Callable[[str, Arm], Stamp], callback: Callable[[], None]) -> None:
+        super().__init__(keeper)
+        self._arms, self._path, self._stamp_of = arms, path, stamp_of
+        self._callback: Callable[[], None] | None = callback
+        self._seen: Stamp = None
+        self._ready = Event()
+        self._arm = arms.enter(path, self)
+
+    def start(self) -> None:
+        self._seen = self._stamp_of(self._path, self._arm)
+        self._ready.set()
+        self._keeper.look_at(self)  # the keeper may have heard of a lost connection before, and then saw no stamp
+
+    def look(self) -> None:
+        if self._cancelled or not self._ready.is_set():
+            return
+        stamp, callback = self._stamp_of(self._path, self._arm), self._callback
+        if stamp == self._seen or callback is None:
+            return
+        self._seen = stamp
+        callback()
+
+    def cancel(self) -> None:
+        super().cancel()
+        if self._keeper.home.is_here:
+            self._arms.leave(self._path, self)
+        self._callback = None  # the keeper may hold this object for a while, and must not hold the watcher
+
+
+class BookiesWatch(_KeptWatch):
+    """Calls back at once, then whenever the registered bookies differ from those at the last call."""
+
+    def __init__(
+        self, keeper: Keeper, probe: Callable[[Callable[[Any], None] | None], BookieView], callback: Callable[[BookieView], None]
+    ) -> None:
+        super().__init__(keeper)
+        self._probe = probe
+        self._callback: Callable[[BookieView], None] | None = callback
+        self._seen: BookieView | None = None
+
+    def start(self) -> None:
+        view, callback = self._probe(self._on_event), self._callback
+        self._seen = view
+        if callback is not None:
+            callback(view)
+        self._keeper.look_at(self)
+
+    def look(self) -> None:
+        if self._cancelled or self._seen is None:
+            return
+        view, callback = self._probe(self._on_event), self._callback
+        if view == self._seen or callback is None:
+            return
+        self._seen = view
+        callback(view)
+
+    def cancel(self) -> None:
+        super().cancel()
+        self._callback = None  # kazoo holds this until the registry changes
+
+
+class NodeRegistration:
+    """The ephemeral node of one bookie. The keeper makes it again whenever it is gone while this object is open."""
+
+    def __init__(self, store: ZooKeeperStore, bookie_id: BookieId, payload: bytes, readonly: bool) -> None:
+        self.bookie_id = bookie_id
+        self._store = store
+        self._payload = payload
+        self._readonly = readonly
+        self._closed = False
+        self._lock = Lock()
+
+    def start(self) -> None:
+        deadline = time.monotonic() + self._store._session_timeout_s + 1.0
+        while True:
+            try:
+                with self._lock:
+                    self._apply()
+                break
+            except NodeExistsError:
+                if time.monotonic() > deadline:
+                    raise
+            except MetadataOutcomeUnknownError as error:
+                if time.monotonic() > deadline:
+                    raise MetadataUnavailableError(f"bookie {self.bookie_id} could not be registered") from error
+            time.sleep(PAUSE_S)
+        self._store._keeper.add(self)
+        self._store._keeper.look_at(self)
+
+    def set_readonly(self, readonly: bool) -> None:
+        """Make the new node, then delete the old one (metadata.md 4.1). If that fails, the keeper finishes it."""
+        with self._lock:
+            self._readonly = readonly
+            try:
+                self._apply()
+            finally:
+                self._store._keeper.look_at(self)
+
+    def close(self) -> None:
+        """Remove the node. Raises MetadataUnavailableError or MetadataOutcomeUnknownError; the node then goes with the session."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._store._forget(self)
+            for readonly in (False, True):
+                self._withdraw(readonly)
+
+    def look(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._apply()
+
+    def _apply(self) -> None:
+        """Keep exactly one node, owned by this session. Raises NodeExistsError while another session's is in the way."""
+        path = self._store._registration_path(self.bookie_id, self._readonly)
+        owner = self._owner(path)
+        if owner is None:
+            self._create(path)
+            owner = self._owner(path)  # this sets the watch that notices the loss of the node
+        if owner != self._store._session_id():
+            raise NodeExistsError(f"bookie {self.bookie_id} is registered by another process", bookie=self.bookie_id)
+        self._withdraw(not self._readonly)
+
+    def _create(self, path: str) -> None:
+        client = self._store._link.client
+        try:
+            self._store._link.call(lambda: client.create_async(path, self._payload, ephemeral=True), self._store._timeout_s, path)
+        except NodeExistsError:
+            pass  # the caller looks at its owner
+        except NoNodeError:
+            available = f"{self._store._root}/available"
+            if not self._readonly or not self._store._exists(available):
+                raise MetadataError(f"{available} does not exist: the cluster was not initialised") from None
+            self._store._ensure(f"{available}/readonly")
+            raise MetadataOutcomeUnknownError(f"{path} had no parent; it has one now") from None
+
+    def _withdraw(self, readonly: bool) -> None:
+        path = self._store._registration_path(self.bookie_id, readonly)
+        stat = self._store._read("exists", path)
+        if stat is not None and stat.ephemeralOwner == self._store._session_id():
+            self._store._remove(path, ANY_VERSION)
+
+    def _owner(self, path: str) -> int | None:
+        stat = self._store._read("exists", path, self._on_event)
+        return None if stat is None else int(stat.ephemeralOwner)
+
+    def _on_event(self, _event: Any) -> None:
+        if not self._closed:
+            self._store._keeper.look_at(self)

@@ -1,0 +1,1 @@
+"""Reading a ledger: ranges, tails, LACs and the order of replicas."""

@@ -1,0 +1,1 @@
+"""The recovery of one ledger: fence, read forward, write back, close."""

@@ -1,0 +1,1 @@
+"""The writer of one ledger. ``writer`` has the theory of operation."""

@@ -1,0 +1,80 @@
+"""The data source named ``bookkeeper``. It holds options only, because Spark pickles it, so nothing is opened here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from bk_core.errors import InvalidArgumentError
+from bk_spark.catalog import for_reading, for_writing, forget, of_table, remember
+from bk_spark.options.table import parse_options
+from bk_spark.plain_errors import plainly
+from bk_spark.worker_process import spare_collections
+
+if TYPE_CHECKING:
+    from bk_spark.sink.writer import BookKeeperStreamWriter, BookKeeperWriter
+    from bk_spark.source.stream import BookKeeperStreamReader
+
+_BATCH_ONLY = frozenset({"ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp", "pushdown"})
+
+
+class BookKeeperDataSource(DataSource):
+    """``spark.read.format("bookkeeper").option("log", "flights").load()`` and its three companions.
+
+    The first call that knows all options parses them and reports mistakes, because a catalog table's come with its schema. Each call runs
+    in a process of its own kind (spark-connectors.md 5.1), which imports only what it needs itself.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        spare_collections()
+        self._table = of_table(options)
+        self._given = dict(options) if self._table is None else {}
+        self._inferred = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(sorted(self._given))})"
+
+    @classmethod
+    def name(cls) -> str:
+        return "bookkeeper"
+
+    @plainly
+    def schema(self) -> StructType:
+        """Spark pickles the source after this call, and calls it only where no schema was given (spark-connectors.md 5.2): so what follows
+        knows."""
+        from bk_spark.source.batch import schema_of
+
+        self._inferred = True
+        if self._table is not None:
+            return remember(schema_of(parse_options(self._table)), self._table)
+        return schema_of(parse_options(self._given))
+
+    @plainly
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from bk_spark.source.batch import BATCH_OPTIONS, batch_reader
+
+        return batch_reader(parse_options(for_reading(self._given, schema, BATCH_OPTIONS.__contains__)), schema)
+
+    @plainly
+    def streamReader(self, schema: StructType) -> BookKeeperStreamReader:
+        from bk_spark.source.stream import BookKeeperStreamReader
+
+        options = parse_options(for_reading(self._given, schema, lambda field: field not in _BATCH_ONLY))
+        if options.metadata is not None:
+            raise InvalidArgumentError(f"metadata={options.metadata} is a table for batch reads; a stream reads log, logs or logPattern")
+        return BookKeeperStreamReader(options, schema, self._inferred)
+
+    @plainly
+    def writer(self, schema: StructType, overwrite: bool) -> BookKeeperWriter:
+        from bk_spark.sink.writer import BookKeeperWriter
+
+        return BookKeeperWriter(parse_options(for_writing(self._given)), forget(schema), overwrite)
+
+    @plainly
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BookKeeperStreamWriter:
+        from bk_spark.sink.writer import BookKeeperStreamWriter
+
+        return BookKeeperStreamWriter(parse_options(for_writing(self._given)), forget(schema), overwrite)

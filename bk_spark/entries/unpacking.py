@@ -1,0 +1,204 @@
+"""Turns entries into record batches that Spark takes: strictly the demanded schema, int32 offsets, bounded by bytes (spark-connectors.md
+5.4).
+
+No entry is trusted. Before Arrow decodes one its structure is checked (``entry_check``), and before a decoded column is used all its values
+are. A digest does not make that needless, because it vouches for bytes and not for the program that wrote them. Nor does a digest with a
+password, because a defect of another writer does the same harm as malice, and the check is a small part of a read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from bk_core.errors import LogEntryError, LogSchemaError
+from bk_core.protocol import BytesLike
+from bk_spark.entries.check import BadEntryError, EntryCheck
+from bk_spark.entries.packing import BYTES_PER_ENTRY_MAX, as_type
+from bk_spark.entries.values import ValueCheck
+from bk_spark.source.planning import EntryRange
+
+BATCH_BYTES = 2 << 20  # the batch that a reader hands to Spark at once; larger ones do not fit the processor's caches
+
+
+class Run(Protocol):
+    """Consecutive entries, as ``ReadHandle.read_runs`` yields them."""
+
+    @property
+    def first_entry_id(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def values(self) -> BytesLike: ...
+    @property
+    def offsets(self) -> memoryview: ...
+
+
+# --- raw ------------------------------------------------------------------------------------------------------------
+
+
+def value_array(run: Run) -> pa.Array:
+    """Return the payloads of a run as a binary column over the run's own memory."""
+    return pa.Array.from_buffers(pa.binary(), run.count, [None, _offsets32(run.offsets, run.count), pa.py_buffer(run.values)])
+
+
+def _offsets32(offsets: memoryview, count: int) -> pa.Buffer:
+    wide = pa.Array.from_buffers(pa.int64(), count + 1, [None, pa.py_buffer(offsets)])
+    return wide.cast(pa.int32()).buffers()[1]
+
+
+# --- arrow ----------------------------------------------------------------------------------------------------------
+
+
+def arrow_batches(
+    schema: pa.Schema,
+    runs: Iterable[Run],
+    skip_rows: int = 0,
+    take_rows: int | None = None,
+    *,
+    stored: pa.Schema | None = None,
+    origin: EntryRange | None = None,
+    bytes_max: int = BATCH_BYTES,
+    entry_bytes_max: int = BYTES_PER_ENTRY_MAX,
+) -> Iterator[pa.RecordBatch]:
+    """Decode entries and join small ones into batches of about ``bytes_max``, each of exactly ``schema``.
+
+    ``skip_rows``: rows of the first entry that were read before. ``take_rows``: rows of the *last* entry to read, counted from that
+    entry's beginning (so ``skip_rows`` of them are skipped if it is also the first); None = all of it.
+    ``stored``: the schema that these entries were written with, if it is not ``schema``: columns are matched by name, only the wanted
+    ones are decoded, and those that the entries do not have are null.
+    ``origin``: the range that the entries are of; each must have the rows that it tells, and errors name its log and ledger.
+    ``entry_bytes_max``: bytes that the columns of one entry may have, decompressed.
+    LogEntryError for an entry that is no sound record batch of the stored schema.
+    """
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    decoder = _Decoder(schema, schema if stored is None else stored, origin, entry_bytes_max)
+    for batch in _cut_ends(decoder.batches(runs), skip_rows, take_rows):
+        pending.append(batch)
+        size += batch.nbytes
+        if size >= bytes_max:
+            yield from _joined(pending, schema)
+            pending, size = [], 0
+    yield from _joined(pending, schema)
+
+
+def _cut_ends(batches: Iterator[pa.RecordBatch], skip_rows: int, take_rows: int | None) -> Iterator[pa.RecordBatch]:
+    """Cut the ends. One entry is held back, because only when none follows is it known to be the last."""
+    held: pa.RecordBatch | None = None
+    skip = skip_rows
+    for batch in batches:
+        if held is not None:
+            yield held.slice(skip)
+            skip = 0
+        held = batch
+    if held is not None:
+        yield held.slice(0, take_rows).slice(skip) if take_rows is not None else held.slice(skip)
+
+
+class _Decoder:
+    def __init__(self, wanted: pa.Schema, stored: pa.Schema, origin: EntryRange | None, entry_bytes_max: int) -> None:
+        self._wanted = wanted
+        self._stored = stored
+        self._origin = origin
+        self._check = EntryCheck(stored, entry_bytes_max)
+        self._values = ValueCheck(stored)
+        known = {name: i for i, name in enumerate(stored.names)}
+        self._included = sorted(known[name] for name in wanted.names if name in known)
+        self._partly = len(self._included) < len(stored)
+        self._same = not self._partly and stored.equals(wanted)
+
+    def batches(self, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
+        for run in runs:
+            compressed = self._checked(run)
+            for batch in self._stream(run) if self._partly or compressed else self._whole(run):
+                yield batch if self._same else self._fitted(batch)
+
+    def _checked(self, run: Run) -> bool:
+        """Return True if any entry is compressed. Raises LogEntryError unless all are record batches with the rows that they must have."""
+        compressed = False
+        edges = run.offsets.tolist()
+        for i in range(run.count):
+            entry_id = run.first_entry_id + i
+            try:
+                shape = self._check.shape(run.values, edges[i], edges[i + 1])
+                if self._origin is not None:
+                    _check_rows(self._origin, entry_id, shape.rows)
+            except BadEntryError as error:
+                raise self._damaged(entry_id, error) from None
+            compressed = compressed or shape.compressed
+        return compressed
+
+    def _whole(self, run: Run) -> Iterator[pa.RecordBatch]:
+        values = pa.py_buffer(run.values)
+        for i in range(run.count):
+            try:
+                batch = pa.ipc.read_record_batch(values.slice(run.offsets[i], run.offsets[i + 1] - run.offsets[i]), self._stored)
+                self._values.check(batch)
+            except (pa.ArrowException, BadEntryError, OSError) as error:
+                raise self._damaged(run.first_entry_id + i, error) from error
+            yield batch
+
+    def _stream(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """Decode a run as a stream. It lacks its schema, and putting that in front costs a copy. Only a stream can decode (and decompress)
+        some columns and leave the others, and only there Arrow's threads can be switched off, which cost more than they save in a task of
+        one core."""
+        fields = {"included_fields": self._included or [0]} if self._partly else {}  # Arrow takes an empty list for all
+        source = pa.py_buffer(b"".join((self._stored.serialize(), run.values)))
+        done = 0
+        try:
+            for batch in pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False, **fields)):
+                self._values.check(batch)
+                yield batch
+                done += 1
+        except (pa.ArrowException, BadEntryError, OSError) as error:
+            raise self._damaged(run.first_entry_id + done, error) from error
+        if done != run.count:
+            raise self._damaged(run.first_entry_id + done, "it is empty")
+
+    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        there = set(batch.schema.names)
+        columns: list[Any] = [
+            as_type(batch.column(f.name), f.type) if f.name in there else pa.nulls(batch.num_rows, f.type) for f in self._wanted
+        ]
+        if not columns:
+            raise LogSchemaError("at least one column must be read")
+        return pa.RecordBatch.from_arrays(columns, schema=self._wanted)
+
+    def _damaged(self, entry_id: int, reason: object) -> LogEntryError:
+        origin = self._origin
+        where = f"entry {entry_id}"
+        context: dict[str, Any] = {"entry": entry_id}
+        if origin is not None:
+            where += f" of ledger {origin.ledger_id}" + ("" if origin.log is None else f" of log {origin.log!r}")
+            context |= {"ledger": origin.ledger_id, "log": origin.log}
+        message = (
+            f"{where} is no sound Arrow record batch of the log's schema: {reason}. Its digest is right, so it was written like that, and "
+            "every read of it ends here. startingOffsets and endingOffsets read what lies before and behind, the option ledgers its bytes"
+        )
+        return LogEntryError(message, **context)
+
+
+def _check_rows(origin: EntryRange, entry_id: int, rows: int) -> None:
+    """Check the rows of each entry, which the list of a log tells. Raises BadEntryError for others, because every later row would have a
+    wrong number."""
+    per_entry = origin.rows_per_entry
+    if not per_entry:
+        return
+    least = most = per_entry
+    if entry_id == origin.last:
+        if origin.last_rows is not None:
+            least = origin.last_rows
+        elif origin.rows is not None:
+            least = most = origin.skip_rows + origin.rows - (origin.last - origin.first) * per_entry
+        else:
+            least = 1
+    if not least <= rows <= most:
+        raise BadEntryError(f"it has {rows} rows, and the log's list says {least if least == most else f'{least} to {most}'}")
+
+
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if batches:
+        yield from pa.Table.from_batches(batches, schema=schema).combine_chunks().to_batches()

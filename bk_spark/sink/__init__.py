@@ -1,0 +1,1 @@
+"""Writes: from the plan over the tasks to the commit."""

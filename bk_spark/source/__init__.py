@@ -1,0 +1,1 @@
+"""Reads: batch and streaming, from the plan to the columns."""

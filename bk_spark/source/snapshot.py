@@ -1,0 +1,216 @@
+"""The content of a batch read: the logs as they are now, and the ranges of their entries between its starting and ending offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from bk_core.client.log.lists import now_ms, read_log
+from bk_core.errors import InvalidArgumentError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.view import LogView
+from bk_spark.entries.arrow import arrow_schema, schema_of_text
+from bk_spark.options.grammar import KAFKA
+from bk_spark.options.table import Options
+from bk_spark.source.columns import arrow_columns, named, raw_schema
+from bk_spark.source.kafka_columns import kafka_schema
+from bk_spark.source.ledger_checks import REST, lost_live
+from bk_spark.source.partitions import ledger_end, range_until, warn_of_open
+from bk_spark.source.planning import EntryRange, bounded, committed_ranges
+from bk_spark.source.pushdown import NO_BOUNDS, Bounds
+from bk_spark.source.starting import ending_position, source_logs, starting_position
+
+_log = logging.getLogger("bk_spark.read")
+PLACES = frozenset(
+    {
+        "starting_offsets",
+        "starting_timestamp",
+        "starting_offsets_by_timestamp",
+        "starting_offsets_by_timestamp_strategy",
+        "ending_offsets",
+        "ending_timestamp",
+        "ending_offsets_by_timestamp",
+    }
+)
+"""The options, by field, that are places in logs."""
+
+
+# --- schema -------------------------------------------------------------------------------------------------------------
+
+
+def views_of(client: Any, options: Options, under_way: bool = False) -> dict[str, LogView]:
+    """Return the logs to read, by name. With ``logPattern`` a log that is deleted at this moment is left out; otherwise it is a
+    NoSuchLogError.
+
+    ``under_way``: for a stream that may have begun long ago (``source_logs``). With ``failOnDataLoss=false`` it does without logs that are
+    gone, as long as there is one that tells the columns.
+    """
+    views: dict[str, LogView] = {}
+    missing: NoSuchLogError | None = None
+    for name in source_logs(options, client, under_way):
+        try:
+            views[name] = read_log(client, name)
+        except NoSuchLogError as error:
+            missing = with_deleted(error) if under_way else error
+            if options.log_pattern is None and (not under_way or options.fail_on_data_loss):
+                raise missing from None
+    if missing is not None and not views:
+        raise missing
+    return views
+
+
+def with_deleted(error: NoSuchLogError) -> NoSuchLogError:
+    """Return the same error for what may be a stream that is started again, because a deleted log cannot be told from one that never
+    existed."""
+    if type(error) is not NoSuchLogError:
+        return error
+    text = str(error.args[0])
+    stop = "" if text.endswith("?") else "."
+    return NoSuchLogError(
+        f"{text}{stop} If this is a stream that has read it before, it was deleted, and what was not read yet is lost", **error.context
+    )
+
+
+def is_raw_source(options: Options, views: Mapping[str, LogView]) -> bool:
+    """Return True for raw logs. Raises LogSchemaError for logs of both entry formats, which have no columns in common."""
+    if options.ledgers is not None:
+        return True
+    formats = {view.properties.entry_format: name for name, view in sorted(views.items(), reverse=True)}
+    if len(formats) > 1:
+        both = " and ".join(f"{name!r} ({entry_format})" for entry_format, name in sorted(formats.items()))
+        raise LogSchemaError(f"logs {both} cannot be read together: their entry formats differ")
+    return "raw" in formats
+
+
+def source_schema(options: Options, views: Mapping[str, LogView]) -> StructType:
+    """Return all columns that there are to read. Raises LogSchemaError if there was no write yet, or if the columns of several logs do not
+    fit."""
+    if is_raw_source(options, views):
+        if options.include_metadata == KAFKA:
+            return kafka_schema(None, options.include_headers)
+        return raw_schema(options.include_metadata is not False, options.include_headers)
+    own = common_columns(views)
+    if options.include_metadata == KAFKA:
+        return kafka_schema(own, options.include_headers, widest(views))
+    if options.include_headers and named(own.names, "headers") is None:
+        raise LogSchemaError(f"log {widest(views)!r} has no column 'headers', so includeHeaders=true has nothing to show: leave it out")
+    return arrow_columns(own, bool(options.include_metadata))
+
+
+def common_columns(views: Mapping[str, LogView]) -> StructType:
+    """Return the columns of the log with the most. The others have the first of them, as if written before columns were added
+    (null there)."""
+    schemas = _schemas(views)
+    longest = _longest(schemas)
+    whole = list(arrow_schema(schemas[longest]))
+    for name, schema in schemas.items():
+        fields = list(arrow_schema(schema))
+        if fields != whole[: len(fields)]:
+            differs = next(f for f, other in zip(fields, whole, strict=False) if f != other)
+            raise LogSchemaError(f"logs {name!r} and {longest!r} cannot be read together: they differ at column {differs.name!r}", log=name)
+    return schemas[longest]
+
+
+def widest(views: Mapping[str, LogView]) -> str:
+    """Return the log whose columns ``common_columns`` gives."""
+    return _longest(_schemas(views))
+
+
+def _schemas(views: Mapping[str, LogView]) -> dict[str, StructType]:
+    schemas = {name: schema_of_text(view.properties.schema) for name, view in views.items() if view.properties.schema}
+    if not schemas:
+        raise LogSchemaError(f"log {', '.join(map(repr, views))} has no schema yet: its first write gives it")
+    return schemas
+
+
+def _longest(schemas: Mapping[str, StructType]) -> str:
+    return max(schemas, key=lambda name: len(schemas[name].fields))
+
+
+def check_read_schema(given: StructType, whole: StructType) -> None:
+    """Raise LogSchemaError unless every column that is asked for is there, with its type: a user's schema, or a table's from when it was
+    made."""
+    there = {field.name: field for field in arrow_schema(whole)}
+    for field in arrow_schema(given):
+        if field.name not in there or there[field.name].type != field.type:
+            spelled = named(list(there), field.name)
+            found = "not there" if spelled is None else f"{spelled!r} {whole[spelled].dataType.simpleString()}"
+            raise LogSchemaError(
+                f"the schema asks for column {field.name!r} as {given[field.name].dataType.simpleString()}, which is {found}: leave "
+                ".schema(...) out; if there is none, the log's columns were replaced since: make the DataFrame, or the table, anew"
+            )
+
+
+# --- ranges -------------------------------------------------------------------------------------------------------------
+
+
+def read_ranges(client: Any, options: Options, bounds: Bounds = NO_BOUNDS) -> tuple[dict[str, LogView], list[EntryRange]]:
+    """Return the logs by name, and the parts of them (or of single ledgers) to read, in order."""
+    if options.ledgers is not None:
+        return {}, _ledger_ranges(client, options, bounds)
+    views = views_of(client, options)
+    ranges: list[EntryRange] = []
+    for name, view in views.items():
+        seen, end = _with_live(client, options, view, name)
+        start, stop = starting_position(seen, name, options, "earliest", end), ending_position(seen, name, options, end)
+        if start > stop:
+            raise InvalidArgumentError(f"log {name!r}: the starting offset (segment {start.seq}) lies beyond the ending one ({stop.seq})")
+        live = {segment.seq for segment in view.live_segments}
+        found = committed_ranges(seen, start, stop, name, bounds)
+        ranges += [replace(r, committed_at_ms=None) if r.seq in live else r for r in found]
+    return views, ranges
+
+
+def _ledger_ranges(client: Any, options: Options, bounds: Bounds) -> list[EntryRange]:
+    """Return the ranges of single ledgers. Raises InvalidArgumentError for offsets of logs, and NoSuchLedgerError unless
+    ``failOnDataLoss=false``, which gives the rest."""
+    if options.given & PLACES:
+        raise InvalidArgumentError("ledgers are read whole: starting and ending offsets are places in logs; filter on entryId instead")
+    ranges: list[EntryRange] = []
+    left_out: list[int] = []
+    for ledger_id in dict.fromkeys(i for first, last in options.ledgers or () for i in range(first, last + 1)):
+        try:
+            end = ledger_end(client, options, ledger_id)
+        except NoSuchLedgerError:
+            if options.fail_on_data_loss:
+                message = f"option ledgers: ledger {ledger_id} does not exist; {REST}"
+                raise NoSuchLedgerError(message, ledger=ledger_id) from None
+            continue
+        if end is None:
+            left_out.append(ledger_id)
+        found = range_until(ledger_id, end)
+        ranges += [] if found is None else bounded(found, bounds)
+    warn_of_open(client, options, left_out)
+    return ranges
+
+
+def _with_live(client: Any, options: Options, view: LogView, log: str) -> tuple[LogView, Position]:
+    """Return the log with its live segments ended where ``openLedgers`` allows to read, and the end of what is read. A live segment whose
+    ledger is CLOSED is read in any case; nothing is read behind one that is not (LOG-15)."""
+    listed, end = view.listed, view.end_position
+    for segment in view.live_segments:
+        try:
+            ended = ledger_end(client, options, segment.ledger_id)
+        except NoSuchLedgerError:
+            lost = lost_live(log, segment.ledger_id)
+            if options.fail_on_data_loss:
+                raise lost from None
+            _log.warning("%s", lost, extra={"context": {"log": log}})
+            continue
+        if ended is None:
+            warn_of_open(client, options, [segment.ledger_id], log)
+            break
+        last, size, closed = ended
+        if last >= 0 or closed:
+            listed = listed.close_live(segment.ledger_id, last, size, now_ms())
+        end = Position(segment.seq + 1) if closed else Position(segment.seq, last + 1)
+        if not closed:
+            break
+    seen = copy(view)
+    seen.listed = listed
+    return seen, end
