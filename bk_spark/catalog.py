@@ -22,10 +22,10 @@ from pyspark.sql.types import StructField, StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.log.stored_json import loads
+from bk_spark.entries.schemas import TABLE_OPTIONS_KEY
 from bk_spark.options.grammar import parse_secret
 from bk_spark.options.table import OPTIONS, Option
 
-KEY = "bookkeeper.options"
 _PROVIDER, _PREFIX = "provider", "option."
 _SOURCES = frozenset({"log", "logs", "log_pattern", "ledgers"})  # a statement that names one of them does not mean the table's
 _SPELLED: Mapping[str, Option] = {name.lower(): option for option in OPTIONS for name in (option.name, *option.aliases)}
@@ -45,18 +45,8 @@ def remember(schema: StructType, given: Mapping[str, str]) -> StructType:
     """Return the schema with all options but the secret ones in the metadata of its first column."""
     kept = {key: value for key, value in given.items() if not _is_secret(key)}
     first, *rest = schema.fields
-    noted: dict[str, Any] = {**(first.metadata or {}), KEY: json.dumps(kept, sort_keys=True)}
+    noted: dict[str, Any] = {**(first.metadata or {}), TABLE_OPTIONS_KEY: json.dumps(kept, sort_keys=True)}
     return StructType([StructField(first.name, first.dataType, first.nullable, noted), *rest])
-
-
-def forget(schema: StructType) -> StructType:
-    """Return the schema without remembered options, for what is stored with a log."""
-    return StructType(
-        [
-            StructField(f.name, f.dataType, f.nullable, {key: value for key, value in (f.metadata or {}).items() if key != KEY})
-            for f in schema.fields
-        ]
-    )
 
 
 def for_reading(given: Mapping[str, str], schema: StructType, takes: Callable[[str], bool] = lambda _: True) -> dict[str, str]:
@@ -93,7 +83,7 @@ def for_writing(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _remembered(schema: StructType) -> dict[str, str]:
-    text = (schema.fields[0].metadata or {}).get(KEY) if schema.fields else None
+    text = (schema.fields[0].metadata or {}).get(TABLE_OPTIONS_KEY) if schema.fields else None
     try:
         return {str(key): str(value) for key, value in loads(text).items()} if text else {}
     except (ValueError, AttributeError) as error:

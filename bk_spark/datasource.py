@@ -9,8 +9,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from bk_core.errors import InvalidArgumentError
-from bk_spark.catalog import for_reading, for_writing, forget, of_table, remember
-from bk_spark.options.table import parse_options
+from bk_spark.catalog import for_reading, for_writing, of_table, remember
+from bk_spark.entries.schemas import without_table_options
+from bk_spark.options.scopes import BATCH_OPTIONS, ENDINGS
+from bk_spark.options.table import Options, parse_options
 from bk_spark.plain_errors import plainly
 from bk_spark.worker_process import spare_collections
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from bk_spark.sink.writer import BookKeeperStreamWriter, BookKeeperWriter
     from bk_spark.source.stream import BookKeeperStreamReader
 
-_BATCH_ONLY = frozenset({"ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp", "pushdown"})
+_BATCH_ONLY = ENDINGS | {"pushdown"}
 
 
 class BookKeeperDataSource(DataSource):
@@ -45,8 +47,6 @@ class BookKeeperDataSource(DataSource):
     def schema(self) -> StructType:
         """Spark pickles the source after this call, and calls it only where no schema was given (spark-connectors.md 5.2): so what follows
         knows."""
-        from bk_spark.source.batch import schema_of
-
         self._inferred = True
         if self._table is not None:
             return remember(schema_of(parse_options(self._table)), self._table)
@@ -54,8 +54,6 @@ class BookKeeperDataSource(DataSource):
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
-        from bk_spark.source.batch import BATCH_OPTIONS, batch_reader
-
         return batch_reader(parse_options(for_reading(self._given, schema, BATCH_OPTIONS.__contains__)), schema)
 
     @plainly
@@ -71,10 +69,32 @@ class BookKeeperDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BookKeeperWriter:
         from bk_spark.sink.writer import BookKeeperWriter
 
-        return BookKeeperWriter(parse_options(for_writing(self._given)), forget(schema), overwrite)
+        return BookKeeperWriter(parse_options(for_writing(self._given)), without_table_options(schema), overwrite)
 
     @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> BookKeeperStreamWriter:
         from bk_spark.sink.writer import BookKeeperStreamWriter
 
-        return BookKeeperStreamWriter(parse_options(for_writing(self._given)), forget(schema), overwrite)
+        return BookKeeperStreamWriter(parse_options(for_writing(self._given)), without_table_options(schema), overwrite)
+
+
+def schema_of(options: Options) -> StructType:
+    """Return the columns that a read with these options gives: of rows, or of a metadata table."""
+    if options.metadata is not None:
+        from bk_spark.tables.reader import table_schema
+
+        return table_schema(options.metadata, options.columns)
+    from bk_spark.source.batch import rows_schema
+
+    return rows_schema(options)
+
+
+def batch_reader(options: Options, schema: StructType) -> DataSourceReader:
+    """Return a reader of rows, or of a metadata table."""
+    if options.metadata is not None:
+        from bk_spark.tables.reader import table_reader
+
+        return table_reader(options.metadata, options, schema)
+    from bk_spark.source.batch import rows_reader
+
+    return rows_reader(options, schema)

@@ -9,7 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -150,6 +150,44 @@ def test_layer_imports(path: Path) -> None:
     wrong = [f"{path.relative_to(ROOT)}:{line}: {layer_of(module).name} may not import {name}"
              for line, name in imports(path) if not is_allowed(module, name)]  # fmt: skip
     assert not wrong, "\n".join(wrong)
+
+
+def import_graph() -> dict[str, set[str]]:
+    """The modules that each module imports, at any time. The names that a package hands on are not followed."""
+    graph: dict[str, set[str]] = {module_name(path): set() for path in modules()}
+    packages = {module_name(path) for path in modules() if path.name == "__init__.py"}
+    for path in modules():
+        for _, name in imports(path):
+            if name in graph and name not in packages and name != module_name(path):
+                graph[module_name(path)].add(name)
+    return graph
+
+
+def circle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    """The modules of a circle, in its order; none is []."""
+    done: set[str] = set()
+
+    def visit(module: str, path: list[str]) -> list[str]:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return []
+        found = next((circle for name in sorted(graph[module]) if (circle := visit(name, [*path, module]))), [])
+        done.add(module)
+        return found
+
+    return next((circle for module in sorted(graph) if (circle := visit(module, []))), [])
+
+
+def test_no_modules_import_one_another() -> None:
+    """Neither when they are loaded, nor inside a function."""
+    circle = circle_in(import_graph())
+    assert not circle, " -> ".join(circle)
+
+
+def test_a_circle_is_found() -> None:
+    assert circle_in({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
+    assert circle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
 @cluster_options
 def tail(name: str, follow: bool, count: int, start: str | None, raw: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """Entries of a log, the last ones by default. Never fences: a writer is not disturbed."""
-    from bk_core.client.log.lists import read_log
+    from bk_core.client.log.history import read_log
     from bk_core.client.log.reader import LogReader
 
     with connected(uri, protocol) as client:

@@ -124,7 +124,7 @@ def release(name: str, even_if_alive: bool, password: str, uri: str, protocol: s
 def marks(name: str, ids: tuple[str, ...], age_ms: int | None, yes: bool, uri: str, protocol: str, as_json: bool) -> None:
     """The last batch of every query and transaction that committed to a log. Drops some: such a query ends at its next batch."""
     from bk_core.client.log.check import forget_marks
-    from bk_core.client.log.lists import read_ledger_list
+    from bk_core.client.log.list_store import read_ledger_list
 
     with connected(uri, protocol) as client:
         committed = read_ledger_list(client, name).committed

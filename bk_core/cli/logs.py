@@ -86,7 +86,8 @@ def _properties(properties: LogProperties) -> dict[str, Any]:
 @cluster_options
 def show_logs(uri: str, protocol: str, as_json: bool) -> None:
     """All logs with their size. Entries of a live segment are not counted yet."""
-    from bk_core.client.log.lists import list_logs, read_log
+    from bk_core.client.log.history import read_log
+    from bk_core.client.log.lists import list_logs
 
     summaries = []
     with connected(uri, protocol) as client:
@@ -112,7 +113,7 @@ def show_logs(uri: str, protocol: str, as_json: bool) -> None:
 @cluster_options
 def show_log(name: str, uri: str, protocol: str, as_json: bool) -> None:
     """One log: its properties, what was committed by whom, and its newest segments (`bk log segments` has all)."""
-    from bk_core.client.log.lists import read_log
+    from bk_core.client.log.history import read_log
     from bk_core.client.log.live_writers import writer_told
 
     with connected(uri, protocol) as client:
@@ -146,7 +147,7 @@ def show_log(name: str, uri: str, protocol: str, as_json: bool) -> None:
 @cluster_options
 def show_segments(name: str, first: int, last: int | None, uri: str, protocol: str, as_json: bool) -> None:
     """All segments of a log, however old, read from its history chunk by chunk."""
-    from bk_core.client.log.lists import read_log
+    from bk_core.client.log.history import read_log
 
     check_range(first, last)
     with connected(uri, protocol) as client:
@@ -204,7 +205,8 @@ def _option(name: str) -> str:
 @cluster_options
 def create(name: str, entry_format: str, exist_ok: bool, uri: str, protocol: str, as_json: bool, **properties: Any) -> None:
     """Make an empty log."""
-    from bk_core.client.log.lists import create_log, read_log
+    from bk_core.client.log.history import read_log
+    from bk_core.client.log.lists import create_log
 
     wanted = LogProperties(entry_format=entry_format, **_given(properties))
     wanted.check(_option)
@@ -220,7 +222,8 @@ def create(name: str, entry_format: str, exist_ok: bool, uri: str, protocol: str
 @cluster_options
 def change(name: str, uri: str, protocol: str, as_json: bool, **properties: Any) -> None:
     """Change properties of a log, for what is written from now on. Retention takes effect when somebody commits or trims."""
-    from bk_core.client.log.lists import read_log, set_properties
+    from bk_core.client.log.history import read_log
+    from bk_core.client.log.lists import set_properties
 
     given = _given(properties)
     if not given:
@@ -247,7 +250,8 @@ def _say_log(name: str, view: LogView, as_json: bool) -> None:
 @cluster_options
 def remove(names: tuple[str, ...], yes: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """Delete logs with all their ledgers. Writers are fenced; what readers have not read is lost."""
-    from bk_core.client.log.lists import delete_log, read_log
+    from bk_core.client.log.history import read_log
+    from bk_core.client.log.janitor import delete_log
 
     with connected(uri, protocol) as client:
         for name in names:
@@ -286,7 +290,7 @@ def adopt(
     Ledgers that carry no log's name can be read, but are not fenced or deleted for the log unless --unnamed says that they are its own;
     those that carry another log's name never are.
     """
-    from bk_core.client.log.lists import adopt_log, unnamed_ledgers
+    from bk_core.client.log.orphans import adopt_log, unnamed_ledgers
 
     if bool(names) is everything or (everything and from_cluster is None):
         raise click.UsageError("give names, or --all with --from")
@@ -332,7 +336,7 @@ def _logs_of(client: BookKeeper, cluster: str) -> list[str]:
 @cluster_options
 def forget(name: str, cluster: str, uri: str, protocol: str, as_json: bool) -> None:
     """Remove the list of a log whose cluster is gone for good, such as one that was initialised anew. No ledger is touched."""
-    from bk_core.client.log.lists import forget_log
+    from bk_core.client.log.orphans import forget_log
 
     with connected(uri, protocol) as client:
         forget_log(client, name, cluster=cluster)
@@ -370,7 +374,9 @@ def trim(
 
     Of several bounds the farthest counts.
     """
-    from bk_core.client.log.lists import read_log, store_now_ms, trim_log
+    from bk_core.client.log.history import read_log
+    from bk_core.client.log.janitor import trim_log
+    from bk_core.client.log.list_store import store_now_ms
     from bk_core.protocol.log.position import Position
 
     with connected(uri, protocol) as client:
@@ -475,7 +481,7 @@ def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, pas
 
 def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_json: bool) -> bool:
     """True if something failed."""
-    from bk_core.client.log.lists import gc_log
+    from bk_core.client.log.janitor import gc_log
 
     try:
         report = gc_log(client, name, min_age_s=age_ms / 1000, password=password.encode())
@@ -496,7 +502,7 @@ def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_j
 
 def _collect_orphans(client: BookKeeper, wanted: str | None, password: str, as_json: bool) -> bool:
     """True if something failed."""
-    from bk_core.client.log.lists import delete_orphan, find_orphans
+    from bk_core.client.log.orphans import delete_orphan, find_orphans
 
     failed = False
     for orphan in find_orphans(client):

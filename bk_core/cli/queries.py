@@ -49,7 +49,7 @@ def show_lag(checkpoint: str, password: str, uri: str, protocol: str, as_json: b
     bk://NAME. What counts is the last batch that was committed; entries of a live segment of an exclusive writer do not count until it is
     closed. The time is the age of the oldest row that was not read. The password is that of the file store.
     """
-    from bk_core.client.log.lists import read_log
+    from bk_core.client.log.history import read_log
 
     rows, place = [], stored_at(checkpoint)
     here = read_progress(LocalFolder(local_path(checkpoint))) if place is None else None

@@ -19,7 +19,7 @@ import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client import BookKeeper
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.log.lists import read_log
+from bk_core.client.log.history import read_log
 from bk_core.errors import NoSuchLogError, NoSuchPathError
 from bk_core.protocol.log.segments import Segment
 from bk_spark.demo.compare import Comparison

@@ -18,12 +18,13 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.stored_json import loads
-from bk_spark.catalog import forget
 from bk_spark.entries import stored_schema
 from bk_spark.needs import check_version
 
 check_version("pyarrow", pa.__version__)
 
+TABLE_OPTIONS_KEY = "bookkeeper.options"
+"""Of the first column's metadata: the options of a catalog table (bk_spark/catalog.py)."""
 SPARK_SCHEMA_KEY = stored_schema.SPARK_SCHEMA_KEY.encode()
 """Arrow schema metadata: Spark's JSON, present only where Arrow alone would lose something (time precision, interval fields, collation)."""
 
@@ -136,7 +137,7 @@ def schema_of_text(text: str) -> StructType:
     spark = (stored.metadata or {}).get(SPARK_SCHEMA_KEY)
     try:
         found = from_arrow_schema(stored, prefer_timestamp_ntz=True) if spark is None else _spark_schema(spark)
-        nullable = forget(all_nullable(found))  # a log must not carry the options of a table
+        nullable = without_table_options(all_nullable(found))  # a log must not carry the options of a table
         check_schema(nullable)
         same = to_arrow_schema(nullable, timezone="UTC").equals(stored)
     except (ValueError, KeyError, TypeError, AttributeError, PySparkException) as error:
@@ -169,3 +170,13 @@ def arrow_schema_of_text(text: str) -> pa.Schema:
 def spark_type(kind: pa.DataType) -> str:
     """Return the name that Spark gives the type, for messages: ``bigint`` for int64."""
     return from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString()
+
+
+def without_table_options(schema: StructType) -> StructType:
+    """Return the schema without remembered options, for what is stored with a log."""
+    return StructType(
+        [
+            StructField(f.name, f.dataType, f.nullable, {k: v for k, v in (f.metadata or {}).items() if k != TABLE_OPTIONS_KEY})
+            for f in schema.fields
+        ]
+    )

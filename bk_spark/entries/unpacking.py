@@ -17,8 +17,8 @@ from bk_core.errors import LogEntryError, LogSchemaError
 from bk_core.protocol import BytesLike
 from bk_spark.entries.check import BadEntryError, EntryCheck
 from bk_spark.entries.packing import BYTES_PER_ENTRY_MAX, as_type
+from bk_spark.entries.ranges import EntryRange
 from bk_spark.entries.values import ValueCheck
-from bk_spark.source.planning import EntryRange
 
 BATCH_BYTES = 2 << 20  # the batch that a reader hands to Spark at once; larger ones do not fit the processor's caches
 

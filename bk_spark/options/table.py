@@ -33,7 +33,8 @@ from bk_spark.options.grammar import (
     parse_version,
     parse_when,
 )
-from bk_spark.options.help import out_of_place, unknown
+from bk_spark.options.help import unknown
+from bk_spark.options.scopes import out_of_place
 
 URI_ENVIRONMENT = "BOOKKEEPER_METADATA_SERVICE_URI"
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})  # Spark mixes these into a streaming sink's options

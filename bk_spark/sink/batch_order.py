@@ -10,7 +10,7 @@ from bk_core.protocol.log.batches import Standing, standing_of
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_spark.options.table import Options
 
-_log = logging.getLogger("bk_spark.sink.commit")
+_log = logging.getLogger("bk_spark.sink")
 
 
 @dataclass(frozen=True, slots=True)

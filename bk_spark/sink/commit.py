@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from bk_core.client.identity import recover_own
-from bk_core.client.log.history import history_of
+from bk_core.client.log.history import history_of, update_ledger_list
 from bk_core.client.log.intents import DATA, forget_intent, intents_of
 from bk_core.client.log.janitor import check_listable
 from bk_core.client.log.list_store import store_now_ms
-from bk_core.client.log.lists import create_log, update_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.errors import BkError, LogDataLossError, LogError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.batches import Standing
 from bk_core.protocol.log.ledger_list import ONE_SHOT, LedgerList
@@ -30,7 +30,7 @@ from bk_spark.sink.plan import check_fixed, check_own_password, same_kind, wante
 from bk_spark.sink.schema import extends
 from bk_spark.sink.sweep import delete_condemned, sweep
 
-_log = logging.getLogger("bk_spark.sink.commit")
+_log = logging.getLogger("bk_spark.sink")
 ONE_SHOTS_KEPT = 64
 ONE_SHOT_AGE_MS = 10 * 60_000
 

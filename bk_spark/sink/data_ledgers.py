@@ -20,7 +20,7 @@ from bk_core.client.log.intents import create_intended
 from bk_core.errors import BkError, OperationTimeoutError
 from bk_core.protocol.log.ledger_list import LogProperties, SegmentRange
 from bk_spark.clients import client_for
-from bk_spark.entries.arrow import PackedRun
+from bk_spark.entries.packing import PackedRun
 from bk_spark.options.table import Options
 from bk_spark.sink.intents import still_usable, withdraw
 

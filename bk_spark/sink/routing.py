@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructType
 
-from bk_core.client.log.lists import log_path
+from bk_core.client.log.list_store import log_path
 from bk_core.errors import InvalidArgumentError, LogSchemaError
 
 ROUTE_COLUMNS = ("log", "topic")

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from bk_core.client.identity import NOBODY_ADOPTED, delete_own
+from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.intents import forget_intent
 from bk_core.client.log.janitor import gc_quietly
-from bk_core.client.log.lists import update_ledger_list
 from bk_core.errors import ForeignLedgerError, NoSuchLogError
 from bk_spark.options.table import Options
 

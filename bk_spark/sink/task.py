@@ -14,8 +14,9 @@ from pyspark.sql.types import StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_spark.clients import client_for
-from bk_spark.entries.arrow import arrow_schema_of_text, check_schema, conform, pack_arrow, pack_raw
-from bk_spark.entries.packing import PackedRun, Packer
+from bk_spark.entries.packing import PackedRun, Packer, conform, pack_arrow, pack_raw
+from bk_spark.entries.schemas import arrow_schema_of_text, check_schema
+from bk_spark.options.scopes import SINK_OPTIONS, STREAM_SINK_OPTIONS
 from bk_spark.options.table import Options, refuse_others
 from bk_spark.sink.data_ledgers import TaskLedgers
 from bk_spark.sink.messages import CommitMessage, LogPart
@@ -24,17 +25,8 @@ from bk_spark.sink.routing import route_column, split_by_log, without_route
 from bk_spark.sink.schema import only_value, spelled
 from bk_spark.worker_process import spare_collections
 
-_log = logging.getLogger("bk_spark.sink.task")
+_log = logging.getLogger("bk_spark.sink")
 _SOURCE_ONLY = {"ledgers": "ledgers", "logs": "logs", "logPattern": "log_pattern", "metadata": "metadata"}
-_LEDGERS = {"ensemble_size", "write_quorum_size", "ack_quorum_size", "digest_type", "password", "guaranteed_write_quorum"}
-_PACKING = {"entry_format", "entry_size", "compression", "max_bytes_per_entry"}
-_ROLLS = {"roll_max_bytes", "roll_max_entries", "roll_max_time_ms", "max_open_ledgers", "max_in_flight_bytes"}
-_COMMITS = {"create_logs", "merge_schema", "overwrite_schema", "take_over", "exactly_once"}
-_TRANSACTIONS = {"txn_app_id", "txn_version"}
-SINK_OPTIONS = frozenset({"uri", "protocol", "log"} | _LEDGERS | _PACKING | _ROLLS | _COMMITS | _TRANSACTIONS)
-"""The options, by field, that have an effect on a write."""
-STREAM_SINK_OPTIONS = (SINK_OPTIONS - _TRANSACTIONS) | {"fail_on_data_loss", "fail_on_different_replay"}
-"""Those that have an effect on a stream; batch writes have no checkpoint that could fit a log or not."""
 ROUTED_RUN_BYTES = 512 << 10
 """The payload of one append to one of several logs, each of which has its own memory for the run that it fills."""
 

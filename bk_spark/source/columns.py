@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from bk_core.errors import InvalidArgumentError, LogSchemaError
-from bk_spark.entries.arrow import Run, arrow_batches, value_array
-from bk_spark.source.planning import EntryRange
+from bk_spark.entries.ranges import EntryRange
+from bk_spark.entries.unpacking import Run, arrow_batches, value_array
 
 _TIMESTAMP = pa.timestamp("us", "UTC")
 JOIN_BYTES = 1 << 20  # smaller batches are joined: each costs Spark a round through the JVM

@@ -18,7 +18,9 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from bk_core.client.identity import recover_own
-from bk_core.client.log.lists import list_logs, log_path, now_ms, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.list_store import log_path, now_ms
+from bk_core.client.log.lists import list_logs
 from bk_core.errors import BkError, ClientClosedError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log import reading

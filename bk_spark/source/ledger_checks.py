@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from bk_core.errors import LogDataLossError, WrongPasswordError
 from bk_core.protocol.log.password import is_same
+from bk_spark.entries.ranges import EntryRange
 from bk_spark.options.table import Options
 from bk_spark.source.known import Known, facts_of
-from bk_spark.source.planning import EntryRange
 
 _log = logging.getLogger("bk_spark.read")
 REST = "failOnDataLoss=false reads the rest"

@@ -21,14 +21,16 @@ from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.view import LogView
 from bk_core.threads import WorkerPool
 from bk_spark.clients import client_for, reading_client
-from bk_spark.entries.arrow import Run, arrow_schema_of_text
+from bk_spark.entries.ranges import EntryRange
+from bk_spark.entries.schemas import arrow_schema_of_text
+from bk_spark.entries.unpacking import Run
 from bk_spark.options.grammar import KAFKA
 from bk_spark.options.table import Options
 from bk_spark.source.columns import RunSplitter, arrow_column_batches, joined, raw_column_batches
 from bk_spark.source.kafka_columns import kafka_batches, plain_schema
 from bk_spark.source.known import Known, Learned, facts_of, part_of
 from bk_spark.source.ledger_checks import check_password, still_there
-from bk_spark.source.planning import Boundaries, EntryRange, plan
+from bk_spark.source.planning import Boundaries, plan
 from bk_spark.worker_process import spare_collections
 
 OPENERS = 4  # ledgers that a task opens ahead

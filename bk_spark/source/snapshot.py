@@ -10,34 +10,25 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from bk_core.client.log.lists import now_ms, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.list_store import now_ms
 from bk_core.errors import InvalidArgumentError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
-from bk_spark.entries.arrow import arrow_schema, schema_of_text
+from bk_spark.entries.ranges import EntryRange
+from bk_spark.entries.schemas import arrow_schema, schema_of_text
 from bk_spark.options.grammar import KAFKA
+from bk_spark.options.scopes import PLACES
 from bk_spark.options.table import Options
 from bk_spark.source.columns import arrow_columns, named, raw_schema
 from bk_spark.source.kafka_columns import kafka_schema
 from bk_spark.source.ledger_checks import REST, lost_live
 from bk_spark.source.partitions import ledger_end, range_until, warn_of_open
-from bk_spark.source.planning import EntryRange, bounded, committed_ranges
+from bk_spark.source.planning import bounded, committed_ranges
 from bk_spark.source.pushdown import NO_BOUNDS, Bounds
 from bk_spark.source.starting import ending_position, source_logs, starting_position
 
 _log = logging.getLogger("bk_spark.read")
-PLACES = frozenset(
-    {
-        "starting_offsets",
-        "starting_timestamp",
-        "starting_offsets_by_timestamp",
-        "starting_offsets_by_timestamp_strategy",
-        "ending_offsets",
-        "ending_timestamp",
-        "ending_offsets_by_timestamp",
-    }
-)
-"""The options, by field, that are places in logs."""
 
 
 # --- schema -------------------------------------------------------------------------------------------------------------

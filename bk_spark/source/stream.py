@@ -25,34 +25,29 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from bk_core.client.log.list_store import no_such_log
-from bk_core.client.log.lists import now_ms
+from bk_core.client.log.list_store import no_such_log, now_ms
 from bk_core.errors import InvalidArgumentError, LogDataLossError, LogError, LogSchemaError
 from bk_core.protocol.log.lag import Lag, lag
 from bk_core.protocol.log.position import Position
 from bk_spark.clients import client_for
-from bk_spark.entries.arrow import arrow_schema
+from bk_spark.entries.ranges import EntryRange
+from bk_spark.entries.schemas import arrow_schema
 from bk_spark.options.grammar import KAFKA, matching
+from bk_spark.options.scopes import STREAM_OPTIONS
 from bk_spark.options.table import Options, refuse_others
 from bk_spark.plain_errors import plainly
 from bk_spark.source.admission import Backlog, Delay, admit
-from bk_spark.source.batch import BATCH_ONLY, BATCH_OPTIONS
 from bk_spark.source.first_offset import durable
 from bk_spark.source.following import Snapshot, SourceLogs, retried
 from bk_spark.source.known import Learned
 from bk_spark.source.known_columns import KnownColumns
 from bk_spark.source.offsets import LogOffset, check_there, from_json, to_json
 from bk_spark.source.partitions import partitions_of, read_partition
-from bk_spark.source.planning import EntryRange, committed_ranges
+from bk_spark.source.planning import committed_ranges
 from bk_spark.source.snapshot import check_read_schema, common_columns, is_raw_source, source_schema, views_of, with_deleted
 from bk_spark.source.starting import check_beginning, depends_on_now, source_logs, starting_position, unnamed_place
 
 CATCH_UP_S = 5.0
-_TRIGGERS = {"max_rows_per_trigger", "max_bytes_per_trigger", "min_rows_per_trigger", "max_trigger_delay_ms"}
-STREAM_OPTIONS = BATCH_OPTIONS | _TRIGGERS | {"reader_name", "fail_on_new_columns"}
-"""The options, by field, that have an effect on a stream, beside those that ``_refuse_batch_options`` has a message for."""
-STREAMED = STREAM_OPTIONS - BATCH_ONLY
-"""Those among them that have an effect there."""
 LOG_LEVEL = "BOOKKEEPER_LOG_LEVEL"
 _log = logging.getLogger("bk_spark.stream")
 Offsets = dict[str, LogOffset]

@@ -20,14 +20,14 @@ from pyspark.sql.types import (
 )
 
 from bk_core.client.inspect import bookie_spaces
-from bk_core.client.log.lists import read_log
+from bk_core.client.log.history import read_log
 from bk_core.errors import BkError, MetadataFormatError, NoNodeError
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_spark.options.table import Options
 from bk_spark.source.pushdown import LEDGER, Bounds
 from bk_spark.source.starting import source_logs
-from bk_spark.tables.table import WHICH_LEDGERS, Row, Table, chunks, moment
+from bk_spark.tables.table import Row, Table, chunks, moment
 
 LEDGERS_PER_TASK = 2000  # about a second of metadata reads
 _UNREADABLE = "UNREADABLE"
@@ -215,6 +215,6 @@ def _address(client: Any, bookie: str) -> tuple[str | None, int | None]:
     return host, port
 
 
-LEDGERS = Table(_LEDGERS_SCHEMA, _plan_ledgers, _ledger_rows, WHICH_LEDGERS | {"open_ledgers", "password"}, {"ledgerId": LEDGER})
-FRAGMENTS = Table(_FRAGMENTS_SCHEMA, _plan_ledgers, _fragment_rows, WHICH_LEDGERS, {"ledgerId": LEDGER})
-BOOKIES = Table(_BOOKIES_SCHEMA, _plan_bookies, _bookie_rows, frozenset(), {})
+LEDGERS = Table(_LEDGERS_SCHEMA, _plan_ledgers, _ledger_rows, {"ledgerId": LEDGER})
+FRAGMENTS = Table(_FRAGMENTS_SCHEMA, _plan_ledgers, _fragment_rows, {"ledgerId": LEDGER})
+BOOKIES = Table(_BOOKIES_SCHEMA, _plan_bookies, _bookie_rows, {})

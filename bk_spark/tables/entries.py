@@ -14,8 +14,8 @@ from bk_core.errors import InvalidArgumentError, NoSuchLedgerError
 from bk_core.protocol.wire.messages import Status
 from bk_spark.options.table import Options
 from bk_spark.source.pushdown import ENTRY, LEDGER, LOG, Bounds
-from bk_spark.source.snapshot import PLACES, read_ranges
-from bk_spark.tables.table import WHICH_LEDGERS, Row, Table
+from bk_spark.source.snapshot import read_ranges
+from bk_spark.tables.table import Row, Table
 
 ENTRIES_PER_TASK = 20_000
 
@@ -96,5 +96,4 @@ def _row(part: EntriesOf, entry_id: int, replicas: list[EntryHeader]) -> Row:
     }
 
 
-_TAKES = WHICH_LEDGERS | PLACES | {"open_ledgers", "password", "fail_on_data_loss", "min_partitions"}
-ENTRIES = Table(_SCHEMA, _plan, _rows, _TAKES, {"log": LOG, "ledgerId": LEDGER, "entryId": ENTRY})
+ENTRIES = Table(_SCHEMA, _plan, _rows, {"log": LOG, "ledgerId": LEDGER, "entryId": ENTRY})

@@ -8,14 +8,15 @@ from typing import Any
 
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from bk_core.client.log.lists import list_logs, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.lists import list_logs
 from bk_core.errors import LogSchemaError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.position import Position
-from bk_spark.entries.arrow import schema_of_text
+from bk_spark.entries.schemas import schema_of_text
 from bk_spark.options.table import Options
 from bk_spark.source.pushdown import LOG, TIMESTAMP, Bounds
 from bk_spark.source.starting import source_logs
-from bk_spark.tables.table import WHICH_LOGS, Row, Table, chunks, moment
+from bk_spark.tables.table import Row, Table, chunks, moment
 
 LOGS_PER_TASK = 100
 SEGMENTS_PER_TASK = 16 * 1024
@@ -172,5 +173,5 @@ def _segment_rows(client: Any, options: Options, unit: SegmentsOf, columns: Coll
         offset += segment.rows
 
 
-LOGS = Table(_LOGS_SCHEMA, _plan_logs, _log_rows, WHICH_LOGS, {"log": LOG})
-SEGMENTS = Table(_SEGMENTS_SCHEMA, _plan_segments, _segment_rows, WHICH_LOGS, {"log": LOG, "committedAt": TIMESTAMP})
+LOGS = Table(_LOGS_SCHEMA, _plan_logs, _log_rows, {"log": LOG})
+SEGMENTS = Table(_SEGMENTS_SCHEMA, _plan_segments, _segment_rows, {"log": LOG, "committedAt": TIMESTAMP})

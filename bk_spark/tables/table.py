@@ -24,19 +24,14 @@ class Table:
     the rows of one, as values by column: only those in ``columns`` are used, so a table need not compute expensive columns that nobody
     asked for.
 
-    ``takes``: options (by field) that have an effect on it. ``bounded_by``: columns whose filters ``plan`` understands, and their meaning
+    ``bounded_by``: columns whose filters ``plan`` understands, and their meaning
     (pushdown.py).
     """
 
     schema: StructType
     plan: Plan
     rows: Rows
-    takes: frozenset[str]
     bounded_by: Mapping[str, str]
-
-
-WHICH_LOGS = frozenset({"log", "logs", "log_pattern"})
-WHICH_LEDGERS = WHICH_LOGS | {"ledgers"}
 
 
 def moment(ms: int | None) -> datetime | None:

@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import bk_core
-from bk_core.client.log.lists import create_log, delete_log, log_path, now_ms, read_ledger_list, read_log, trim_log, update_ledger_list
+from bk_core.client.log.history import read_log, update_ledger_list
+from bk_core.client.log.janitor import delete_log, trim_log
+from bk_core.client.log.list_store import log_path, now_ms, read_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.protocol.log.codec import encode_segment
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position

@@ -16,13 +16,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from bk_core.client.log.lists import create_log, now_ms, update_ledger_list
+from bk_core.client.log.history import update_ledger_list
+from bk_core.client.log.list_store import now_ms
+from bk_core.client.log.lists import create_log
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import LogProperties, SegmentRange
+from bk_spark.datasource import schema_of
 from bk_spark.options.table import parse_options
-from bk_spark.source.batch import BookKeeperReader, schema_of
+from bk_spark.source.batch import BookKeeperReader
 from tests.benchmarks.measure import Comparison, CpuMeter, Reach, Sample, interleave
 from tests.benchmarks.spark_read import ON_EMBEDDED, PARQUET, Filled, Size, compare
 from tests.benchmarks.spark_stream import available, read_stream

@@ -22,7 +22,9 @@ from pyspark.sql import functions as f
 
 import bk_core
 from bk_core.bookie.apache import DEFAULT_VERSION
-from bk_core.client.log.lists import delete_log, read_ledger_list, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.janitor import delete_log
+from bk_core.client.log.list_store import read_ledger_list
 from bk_core.protocol.ledger import metadata_codec
 from pyspark_bookkeeper import DefaultSource
 from tests.benchmarks.measure import CpuMeter, Sample, descendants, usage_of

@@ -16,7 +16,7 @@ from typing import Any
 
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client import BookKeeper
-from bk_core.client.log.lists import delete_log
+from bk_core.client.log.janitor import delete_log
 from bk_core.errors import NoSuchLogError
 from tests.checkpoints.cases import Case
 from tests.checkpoints.feed import write_files

@@ -28,7 +28,8 @@ from bk_core.client.files.names import store_log
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import delete_file_store
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.log.lists import delete_log, gc_log, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.janitor import delete_log, gc_log
 from bk_core.errors import NoSuchLogError
 from tests.faults.commands import MARK
 from tests.faults.driver import STORE

@@ -9,7 +9,7 @@ from bk_core.client.files.names import store_log
 from bk_core.client.files.nodes import data_nodes
 from bk_core.client.files.upkeep import FileGcReport, delete_file_store, file_stores, gc_file_store
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.log.lists import read_log
+from bk_core.client.log.history import read_log
 from bk_core.errors import BkError, NoSuchFileStoreError, NoSuchLedgerError, NotEnoughBookiesError
 
 COLLECTIONS_MAX = 5

@@ -22,8 +22,9 @@ from typing import Any
 import pyarrow as pa
 
 from bk_core.errors import LogEntryError
-from bk_spark.entries.arrow import arrow_batches, pack_arrow
-from bk_spark.source.planning import EntryRange
+from bk_spark.entries.packing import pack_arrow
+from bk_spark.entries.ranges import EntryRange
+from bk_spark.entries.unpacking import arrow_batches
 from tests.fuzz.children import play_each, run_cases
 from tests.fuzz.plain_arrow import NotSoundError, rows_of
 

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructField, StructType
 from bk_core.errors import BkError
 from bk_core.metadata.racks import parse_rack_map
 from bk_core.protocol.log.codec import decode, encode
-from bk_spark.catalog import KEY, _remembered
-from bk_spark.entries.arrow import schema_of_text, schema_text
+from bk_spark.catalog import _remembered
+from bk_spark.entries.schemas import TABLE_OPTIONS_KEY, schema_of_text, schema_text
 from bk_spark.options.table import OPTIONS, parse_options
 from bk_spark.source.offsets import from_json, to_json
 from tests.fuzz.children import play_each, run_cases
@@ -87,7 +87,7 @@ def _option(name: str) -> Callable[[str], None]:
 
 
 def _table(text: str) -> None:
-    _remembered(StructType([StructField("a", T.LongType(), True, {KEY: text})]))
+    _remembered(StructType([StructField("a", T.LongType(), True, {TABLE_OPTIONS_KEY: text})]))
 
 
 TARGETS: list[tuple[str, str, Callable[[str], None]]] = [

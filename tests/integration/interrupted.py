@@ -21,13 +21,15 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import bk_core
+from bk_core.client.log.history import read_log
 from bk_core.client.log.janitor import gc_log, trim_log
-from bk_core.client.log.lists import LogProperties, create_log, read_log
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BkError
 from bk_core.metadata import open_store
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import LogProperties
 from tests.network.proxy import Proxy
 
 MOMENT_S = {False: 0.02, True: 0.2}  # an interrupt comes within this after a call began

@@ -17,9 +17,11 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.client.log.lists import LogProperties, create_log, read_ledger_list
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
 from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.segments import LogProperties
 
 PROMPT_S = 60  # for a machine under load; what these tests are about waited for ever, or printed
 

@@ -14,7 +14,7 @@ import pytest
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.client.files.nodes import data_nodes
-from bk_core.client.log.lists import read_log
+from bk_core.client.log.history import read_log
 from bk_core.errors import FileStoreTakenOverError
 from bk_core.protocol.ledger.metadata import LedgerState
 from tests.integration.embedded import eventually

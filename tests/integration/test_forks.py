@@ -16,9 +16,10 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.client.log.lists import LogProperties, create_log
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
 from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.segments import LogProperties
 
 TIMEOUT_S = 120
 
@@ -27,7 +28,8 @@ import multiprocessing, os, signal, sys, threading, time, traceback
 import bk_core
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
-from bk_core.client.log.lists import read_log, trim_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.janitor import trim_log
 from bk_core.errors import BkError, ForkedClientError
 
 uri, name, how = sys.argv[1:]

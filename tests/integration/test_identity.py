@@ -24,22 +24,12 @@ from bk_core.bookie.server import EmbeddedBookie
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.cli import run
 from bk_core.client.log.check import check_log, release_log
-from bk_core.client.log.history import read_log
+from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import create_intended
+from bk_core.client.log.janitor import delete_log, gc_log, trim_log
 from bk_core.client.log.list_store import read_ledger_list
-from bk_core.client.log.lists import (
-    adopt_log,
-    create_log,
-    delete_log,
-    delete_orphan,
-    find_orphans,
-    forget_log,
-    gc_log,
-    list_logs,
-    trim_log,
-    unnamed_ledgers,
-    update_ledger_list,
-)
+from bk_core.client.log.lists import create_log, list_logs
+from bk_core.client.log.orphans import adopt_log, delete_orphan, find_orphans, forget_log, unnamed_ledgers
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (

@@ -14,19 +14,11 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import create_intended, intents_of
-from bk_core.client.log.lists import (
-    check_listable,
-    create_log,
-    delete_log,
-    gc_log,
-    gc_quietly,
-    now_ms,
-    read_ledger_list,
-    read_log,
-    trim_log,
-    update_ledger_list,
-)
+from bk_core.client.log.janitor import check_listable, delete_log, gc_log, gc_quietly, trim_log
+from bk_core.client.log.list_store import now_ms, read_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.sealing import SealLimits

@@ -9,8 +9,9 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.client.log.history import read_log
 from bk_core.client.log.janitor import apply_retention
-from bk_core.client.log.lists import create_log, read_log, set_properties
+from bk_core.client.log.lists import create_log, set_properties
 from bk_core.client.log.writer import LogWriter
 from bk_core.protocol.log.segments import LogProperties
 

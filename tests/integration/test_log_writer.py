@@ -19,8 +19,10 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import intent_path, intents_of
-from bk_core.client.log.lists import create_log, gc_log, read_log, trim_log, update_ledger_list
+from bk_core.client.log.janitor import gc_log, trim_log
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogSpan, LogWriter
 from bk_core.errors import BkError, LogDataLossError, LogTakenOverError, MetadataOutcomeUnknownError

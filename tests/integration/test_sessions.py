@@ -25,10 +25,12 @@ import bk_core
 from bk_core.bookie import apache
 from bk_core.bookie.local_cluster import LocalCluster, local_cluster
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
-from bk_core.client.log.lists import LogProperties, LogWriter, create_log
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BkError, BookieUnavailableError, MetadataUnavailableError, ReadError
 from bk_core.metadata import open_store
+from bk_core.protocol.log.segments import LogProperties
 from tests.integration.patience import PATIENCE_S, until
 from tests.network.proxy import Proxy
 from tests.network.stopping import stop_process

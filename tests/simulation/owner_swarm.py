@@ -17,8 +17,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from bk_core.client import identity
-from bk_core.client.log import list_store
-from bk_core.client.log import lists as logs
+from bk_core.client.log import history, intents, janitor, list_store, lists, orphans
 from bk_core.client.log import works as list_works
 from bk_core.errors import (
     BkError,
@@ -183,7 +182,7 @@ class OwnerRun:
         zero_kept = (zookeeper, "CLOCK_KEPT_S", -1.0)
         pauses = [(module, "back_off", lambda pause, deadline, what: pause) for module in (list_store, list_works)]
         host = (list_store, "now_ms", lambda: self.world.now // MS)
-        names = (logs, "uuid", Names(random.Random(f"names of {self.world.seed}")))
+        names = (lists, "uuid", Names(random.Random(f"names of {self.world.seed}")))
         links = (zookeeper, "Link", lambda hosts, session_timeout_s, on_connection: _made.link)
         identity._known.clear()
         with Pretended(zero_kept, *pauses, host, names, links):
@@ -312,12 +311,12 @@ class OwnerRun:
             (0.34, self._commit),
             (0.44, self._leave),
             (0.50, self._plain),
-            (0.66, lambda c, name: logs.gc_log(c, name, min_age_s=0)),
-            (0.74, lambda c, name: logs.trim_log(c, name, max_bytes=int(random() * 4))),
-            (0.86, logs.delete_log),
+            (0.66, lambda c, name: janitor.gc_log(c, name, min_age_s=0)),
+            (0.74, lambda c, name: janitor.trim_log(c, name, max_bytes=int(random() * 4))),
+            (0.86, janitor.delete_log),
             (0.91, self._orphans),
             (0.96, self._adopt),
-            (1.00, logs.read_log),
+            (1.00, history.read_log),
         ]
         for _ in range(self.options.actions):
             chosen, name = random(), LOGS[int(random() * 2) + (program.home != "cluster1")]
@@ -348,8 +347,8 @@ class OwnerRun:
 
     def _commit(self, client: Any, name: str) -> None:
         """A batch of a sink: a ledger that was intended, closed, and listed."""
-        listed = logs.create_log(client, name, RAW, exist_ok=True)
-        handle = logs.create_intended(client, name, listed.properties, log_id=listed.log_id)
+        listed = lists.create_log(client, name, RAW, exist_ok=True)
+        handle = intents.create_intended(client, name, listed.properties, log_id=listed.log_id)
         if self.world.random() < 0.1:
             return
         handle.close()
@@ -357,17 +356,17 @@ class OwnerRun:
         def change(current: LedgerList) -> LedgerList:
             if current.log_id != listed.log_id:
                 raise LogError(f"log {name!r} was created again")
-            logs.check_listable(client, name, listed.log_id, [handle.ledger_id])
-            return current.append_segments([SegmentRange(handle.ledger_id, 0, 0, 1, 1)], logs.store_now_ms(client))
+            janitor.check_listable(client, name, listed.log_id, [handle.ledger_id])
+            return current.append_segments([SegmentRange(handle.ledger_id, 0, 0, 1, 1)], list_store.store_now_ms(client))
 
-        logs.update_ledger_list(client, name, change)
-        logs.forget_intent(client, name, handle.ledger_id)
+        history.update_ledger_list(client, name, change)
+        intents.forget_intent(client, name, handle.ledger_id)
         self.world.stats["owners: segments committed"] += 1
 
     def _leave(self, client: Any, name: str) -> None:
         """A worker that died with an open ledger."""
-        listed = logs.create_log(client, name, RAW, exist_ok=True)
-        logs.create_intended(client, name, listed.properties, log_id=listed.log_id)
+        listed = lists.create_log(client, name, RAW, exist_ok=True)
+        intents.create_intended(client, name, listed.properties, log_id=listed.log_id)
 
     def _plain(self, client: Any, name: str) -> None:
         """Somebody whose ledgers are of no log, or of one of an earlier program."""
@@ -378,9 +377,9 @@ class OwnerRun:
     def _orphans(self, client: Any, name: str) -> None:
         assert self.now is not None
         who, self.now.doing = self.now, "orphans"
-        for orphan in list(logs.find_orphans(client)):
+        for orphan in list(orphans.find_orphans(client)):
             who.doing = orphan.log
-            if logs.delete_orphan(client, orphan):
+            if orphans.delete_orphan(client, orphan):
                 self.world.probes["a ledger whose log was gone was deleted"] += 1
 
     def _adopt(self, client: Any, name: str) -> None:
@@ -388,10 +387,10 @@ class OwnerRun:
         listed, _ = list_store.read_unlooked(client, name)
         assert self.now is not None
         who, self.now.doing = self.now, "a person"
-        if logs.adopt_log(client, name, from_cluster=listed.cluster or None) != listed:
+        if orphans.adopt_log(client, name, from_cluster=listed.cluster or None) != listed:
             self.world.probes["a person said whose a log is"] += 1
             who.doing = name
-            logs.trim_log(client, name, max_bytes=0)
+            janitor.trim_log(client, name, max_bytes=0)
 
     def _earlier_programs(self) -> None:
         """Lists that name no cluster: of a cluster that was here before, of this one, or of nobody."""
@@ -431,7 +430,7 @@ class OwnerRun:
         def clean() -> None:
             client = OwnerClient(self, program, root)
             for name in LOGS:
-                self._do(program, client, lambda c, n: logs.gc_log(c, n, min_age_s=0), name)
+                self._do(program, client, lambda c, n: janitor.gc_log(c, n, min_age_s=0), name)
             self._do(program, client, self._orphans, "")
 
         program = Program(f"last{root}", clean)

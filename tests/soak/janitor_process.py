@@ -24,7 +24,7 @@ def main(options: dict[str, object]) -> None:
     assert isinstance(skew_s, int | float) and isinstance(logs, list)
     wrong_clock(skew_s)  # before the product is imported
     import bk_core
-    from bk_core.client.log.lists import apply_retention, gc_log
+    from bk_core.client.log.janitor import apply_retention, gc_log
     from bk_core.errors import BkError
 
     never = threading.Event()

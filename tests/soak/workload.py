@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from bk_core.client import BookKeeper, ReadHandle, WriteHandle
-from bk_core.client.log.lists import LogWriter, create_log, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.client.operations import wait
 from bk_core.errors import BkError
 from bk_core.protocol.ledger.metadata import LedgerState

@@ -16,13 +16,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, InputPartition, LessThan, LessThanOrEqual
 
-from bk_core.client.log.lists import LogWriter, create_log, gc_log, list_logs, read_log, trim_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.janitor import gc_log, trim_log
+from bk_core.client.log.lists import create_log, list_logs
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import InvalidArgumentError, LogDataLossError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.ledger_list import LogProperties
 from bk_core.protocol.log.position import Position
 from bk_spark.datasource import BookKeeperDataSource
-from bk_spark.entries.arrow import arrow_schema
+from bk_spark.entries.schemas import arrow_schema
 from tests.spark_clients import close_clients
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from bk_core.bookie.local_cluster import LocalCluster
-from bk_core.client.log.lists import gc_log, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.janitor import gc_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -12,12 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThan, InputPartition
 
-from bk_core.client.log.lists import LogWriter, create_log, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.lists import create_log
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.ledger_list import LogProperties
 from bk_spark.datasource import BookKeeperDataSource
-from bk_spark.source.batch import TABLES
+from bk_spark.tables.reader import TABLES
 from tests.spark_clients import close_clients
 
 pytestmark = pytest.mark.spark

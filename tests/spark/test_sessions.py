@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bk_spark import clients
+from bk_spark.datasource import batch_reader, schema_of
 from bk_spark.options.table import parse_options
-from bk_spark.source.batch import batch_reader, schema_of
 
 pytestmark = pytest.mark.spark
 

@@ -22,8 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import bk_core
+from bk_core.client.log.history import read_log
 from bk_core.client.log.intents import intents_of
-from bk_core.client.log.lists import LogWriter, create_log, gc_log, list_logs, read_ledger_list, read_log
+from bk_core.client.log.janitor import gc_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log, list_logs
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import NoSuchLogError
 from bk_core.protocol.log.segments import LogProperties
 from bk_core.protocol.log.vanished import COMMIT_GRACE_MS

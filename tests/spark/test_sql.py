@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from bk_core.client.log.lists import read_log
+from bk_core.client.log.history import read_log
 from bk_core.errors import InvalidArgumentError
-from bk_spark.catalog import KEY, for_reading, for_writing, forget, of_table, remember
+from bk_spark.catalog import for_reading, for_writing, of_table, remember
 from bk_spark.datasource import BookKeeperDataSource
-from bk_spark.entries.arrow import schema_of_text
+from bk_spark.entries.schemas import TABLE_OPTIONS_KEY, schema_of_text, without_table_options
 
 pytestmark = pytest.mark.spark
 
@@ -31,8 +31,8 @@ def test_options_travel_in_the_first_column_without_secrets() -> None:
     assert options == {"log": "a", "password": "hunter2"} and of_table({"log": "a"}) is None
     noted = remember(SCHEMA, options)
     assert "hunter2" not in noted.json() and noted.fields[0].metadata["comment"] == "kept" and noted.names == SCHEMA.names
-    assert for_reading({}, noted) == {"log": "a"} and forget(noted) == forget(SCHEMA)
-    assert forget(noted).fields[0].metadata == {"comment": "kept"}
+    assert for_reading({}, noted) == {"log": "a"} and without_table_options(noted) == without_table_options(SCHEMA)
+    assert without_table_options(noted).fields[0].metadata == {"comment": "kept"}
 
 
 def test_a_statement_goes_before_its_table() -> None:
@@ -52,7 +52,7 @@ def test_without_options_the_error_says_what_to_write() -> None:
         for_reading({}, SCHEMA)
     with pytest.raises(InvalidArgumentError, match=r"INSERT INTO t WITH \(.*log = 'name'\) SELECT"):
         for_writing({})
-    damaged = StructType([StructField("id", LongType(), True, {KEY: "[1"})])
+    damaged = StructType([StructField("id", LongType(), True, {TABLE_OPTIONS_KEY: "[1"})])
     with pytest.raises(InvalidArgumentError, match="create it again"):
         for_reading({}, damaged)
 
@@ -99,7 +99,7 @@ def test_inserts_say_where_to(spark: SparkSession, cluster: Any, client: Any, ta
     spark.sql(f"INSERT INTO t1 WITH ({to}) SELECT * FROM t0")
     views = [read_log(client, name) for name in ("sql-copied", *tables)]
     assert [view.counts_before(view.end_position)[0] for view in views] == [7, 7, 2]
-    assert KEY not in schema_of_text(views[0].properties.schema).json()
+    assert TABLE_OPTIONS_KEY not in schema_of_text(views[0].properties.schema).json()
 
 
 def test_tables_from_queries_and_views(spark: SparkSession, cluster: Any, tables: tuple[str, str]) -> None:

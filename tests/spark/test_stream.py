@@ -14,7 +14,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from bk_core import cli
-from bk_core.client.log.lists import delete_log, read_ledger_list
+from bk_core.client.log.janitor import delete_log
+from bk_core.client.log.list_store import read_ledger_list
 from bk_spark.source.offsets import KEYS
 
 pytestmark = pytest.mark.spark

@@ -10,14 +10,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from bk_core.client.log.lists import create_log, now_ms, update_ledger_list
+from bk_core.client.log.history import update_ledger_list
+from bk_core.client.log.list_store import now_ms
+from bk_core.client.log.lists import create_log
 from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import LogProperties, SegmentRange
+from bk_spark.datasource import schema_of
 from bk_spark.entries.packing import pack_arrow
 from bk_spark.entries.schemas import arrow_schema, schema_text
 from bk_spark.options.table import parse_options
-from bk_spark.source.batch import BookKeeperReader, schema_of
+from bk_spark.source.batch import BookKeeperReader
 from tests.spark.test_stream_reader import Stream
 
 pytestmark = pytest.mark.spark

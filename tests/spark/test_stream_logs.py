@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.client.log.lists import delete_log
+from bk_core.client.log.janitor import delete_log
 from bk_core.errors import InvalidArgumentError, LogDataLossError, NoSuchLogError
 from tests.spark.test_stream_reader import Stream, put
 

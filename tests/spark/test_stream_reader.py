@@ -17,7 +17,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import LongType, StructField, StructType
 
 import bk_spark.source.following
-from bk_core.client.log.lists import create_log, delete_log, now_ms, read_ledger_list, read_log, trim_log, update_ledger_list
+from bk_core.client.log.history import read_log, update_ledger_list
+from bk_core.client.log.janitor import delete_log, trim_log
+from bk_core.client.log.list_store import now_ms, read_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
     InvalidArgumentError,
@@ -31,10 +34,10 @@ from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.ledger_list import LogProperties
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import SegmentRange
+from bk_spark.datasource import schema_of
 from bk_spark.entries.packing import pack_arrow
 from bk_spark.entries.schemas import arrow_schema, schema_text
 from bk_spark.options.table import parse_options
-from bk_spark.source.batch import schema_of
 from bk_spark.source.offsets import KEYS
 from bk_spark.source.stream import BookKeeperStreamReader, show_logs
 

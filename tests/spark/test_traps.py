@@ -25,8 +25,9 @@ from pyspark.sql.datasource import (
 
 from bk_spark.datasource import BookKeeperDataSource
 from bk_spark.sink.writer import BookKeeperStreamWriter, BookKeeperWriter
-from bk_spark.source.batch import BookKeeperReader, MetadataReader
+from bk_spark.source.batch import BookKeeperReader
 from bk_spark.source.stream import BookKeeperStreamReader
+from bk_spark.tables.reader import MetadataReader
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "tests/spark/test_traps.py"

@@ -21,7 +21,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 import bk_core
-from bk_core.client.log.lists import gc_log, read_ledger_list, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.janitor import gc_log
+from bk_core.client.log.list_store import read_ledger_list
 from bk_core.errors import MetadataUnavailableError
 
 URI = "bookkeeper.metadataServiceUri"

@@ -21,9 +21,9 @@ from bk_core.client.files.view import FileStoreView, no_such_store
 from bk_core.client.guards import check_password
 from bk_core.client.log.check import release_log
 from bk_core.client.log.intents import abandoned, lives_here
-from bk_core.client.log.janitor import GcReport, gc_log
+from bk_core.client.log.janitor import GcReport, delete_log, gc_log
 from bk_core.client.log.list_store import list_if_any, read_ledger_list
-from bk_core.client.log.lists import delete_log, list_logs
+from bk_core.client.log.lists import list_logs
 from bk_core.client.log.live_writers import writer_of
 from bk_core.client.moments import told_utc
 from bk_core.errors import (

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 from bk_core.client.driver import as_bk_error, outcome_of
 from bk_core.client.guards import admit_writer, check_password
 from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, of_this_cluster, recover_own
+from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.intents import create_intended, forget_own
 from bk_core.client.log.list_store import LogClient, encoded, log_path, no_such_log, now_ms, store_now_ms
-from bk_core.client.log.lists import update_ledger_list
 from bk_core.client.log.live_writers import WRITER, writer_tag
 from bk_core.errors import (
     BkError,

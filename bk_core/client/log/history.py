@@ -37,7 +37,7 @@ from bk_core.protocol.log.view import LogView
 CACHED_ITEMS = 65536  # segments and references, of about 250 bytes each
 SEAL_TIMEOUT_S = 15.0
 RETRY_AFTER_S = 30.0
-_log = logging.getLogger("bk_core.client.log.history")
+_log = logging.getLogger("bk_core.client.log")
 
 
 class ChunkCache:

@@ -68,7 +68,7 @@ from bk_core.protocol.log.vanished import may_be_collected
 
 INTENT_AGE_S = 6 * 3600.0
 GC_PERIOD_S = 10.0
-_log = logging.getLogger("bk_core.client.log.janitor")
+_log = logging.getLogger("bk_core.client.log")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 UPDATE_TIMEOUT_S = 60.0
 WARN_AGAIN_S = 3600.0
-_log = logging.getLogger("bk_core.client.log.lists")
+_log = logging.getLogger("bk_core.client.log")
 _warned_s: float | None = None
 _large: dict[str, float] = {}  # by log id: when its size was warned about
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")

@@ -1,9 +1,9 @@
-"""Logs over ledgers: create, list, change, delete. Blocking functions over a client and its store.
+"""Creates and lists logs, and changes their properties. Blocking functions over a client and its store.
 
 A log is one value at store path ``logs/<name>`` (protocol/log/ledger_list.py), only ever changed by compare-and-set (``list_store``). Its
 older segments are in history ledgers (``history``). Beside it, under the same log root: ``intents/<log>/<ledger id>`` for ledgers that
-writers keep open (``janitor``), and ``readers/<log>/<name>`` for durable first offsets. Reading is in ``log_reader``, exclusive writing in
-``log_writer``.
+writers keep open (``intents``), and ``readers/<log>/<name>`` for durable first offsets. ``reader`` reads a log, ``writer`` writes one
+exclusively, and ``janitor`` trims, cleans and deletes.
 """
 
 from __future__ import annotations
@@ -11,79 +11,24 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bk_core.arguments import checked
-from bk_core.client.log.history import read_log, seal_log, update_ledger_list
-from bk_core.client.log.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
-from bk_core.client.log.janitor import GcReport, apply_retention, check_listable, delete_log, gc_log, gc_quietly, trim_log
+from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
     check_log_root,
     log_path,
-    now_ms,
     read_ledger_list,
     store_now_ms,
     until_definite,
 )
-from bk_core.client.log.orphans import Orphan, adopt_log, delete_orphan, find_orphans, forget_log, unnamed_ledgers
 from bk_core.client.near import meant
 from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
 from bk_core.protocol.log.codec import encode
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import LogProperties
-
-if TYPE_CHECKING:
-    from bk_core.client.log.writer import LogWriter
-
-__all__ = [
-    "GcReport",
-    "Intent",
-    "LogClient",
-    "LogProperties",
-    "LogWriter",
-    "Orphan",
-    "abandoned",
-    "adopt_log",
-    "apply_retention",
-    "check_listable",
-    "create_intended",
-    "create_log",
-    "delete_log",
-    "delete_orphan",
-    "find_orphans",
-    "forget_intent",
-    "forget_log",
-    "gc_log",
-    "gc_quietly",
-    "intent_here",
-    "intents_of",
-    "list_logs",
-    "log_path",
-    "now_ms",
-    "read_ledger_list",
-    "read_log",
-    "record_intent",
-    "seal_log",
-    "set_properties",
-    "store_now_ms",
-    "trim_log",
-    "unnamed_ledgers",
-    "update_ledger_list",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "LogWriter":  # log_writer imports this module
-        from bk_core.client.log.writer import LogWriter
-
-        return LogWriter
-    raise AttributeError(name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
 
 
 @checked()

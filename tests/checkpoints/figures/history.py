@@ -29,7 +29,7 @@ import bk_core
 from bk_core.client.files.nodes import data_nodes
 from bk_core.client.files.opening import log_records
 from bk_core.client.files.store import FileStore
-from bk_core.client.log.lists import log_path
+from bk_core.client.log.list_store import log_path
 from bk_core.errors import NoSuchLedgerError
 from tests.faults.stores import ledgers_of
 

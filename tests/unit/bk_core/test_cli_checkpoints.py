@@ -24,7 +24,8 @@ from bk_core.client.files import upkeep
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.log.lists import create_log, delete_log
+from bk_core.client.log.janitor import delete_log
+from bk_core.client.log.lists import create_log
 from bk_core.errors import (
     FileStoreError,
     FileStoreTakenOverError,

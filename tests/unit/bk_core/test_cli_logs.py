@@ -21,9 +21,11 @@ from bk_core import cli
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.cli import output
 from bk_core.cli.units import Duration, Size
-from bk_core.client.log import lists as logs
+from bk_core.client.log import janitor, list_store, lists
+from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import Intent, create_intended, record_intent
-from bk_core.client.log.lists import create_log, delete_log, list_logs, read_log, update_ledger_list
+from bk_core.client.log.janitor import delete_log
+from bk_core.client.log.lists import create_log, list_logs
 from bk_core.client.log.writer import LogWriter
 from bk_core.metadata import open_store
 from bk_core.metadata.memory import MemoryStore
@@ -227,7 +229,7 @@ def test_lines_are_written_as_they_come(bk: Bk, client: bk_core.BookKeeper, monk
             there.clear()
         sink.close()
         assert writing.result(60) == 0
-        logs.delete_log(client, "a")
+        janitor.delete_log(client, "a")
         assert following.result(60) == 1
     assert [value["bytes"] for value in said] == [1, 10] * 3
 
@@ -256,9 +258,9 @@ def test_trim(bk: Bk, client: bk_core.BookKeeper, bound: list[str], left: int) -
     """A dry run says what the real one does."""
     fill(client, "a", 4)
     bk("set", "a", "--retention-bytes", "18", "--retention", "1d")
-    now_ms = logs.now_ms() + 1000
+    now_ms = list_store.now_ms() + 1000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "store_now_ms", lambda _: now_ms)
+        patch.setattr(lists, "store_now_ms", lambda _: now_ms)
         (would,) = bk.json("trim", "a", *bound, "--dry-run")
         assert len(read_log(client, "a").listed.segments) == 4
         text = bk("trim", "a", *bound, "--dry-run")
@@ -286,9 +288,9 @@ def test_gc(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch)
     with client.create_ledger(custom=of_a) as orphan, client.create_ledger(custom=of_a) as young:
         pass
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryStore, "clock_ms", lambda _: logs.now_ms() - 7_200_000)
-        record_intent(client, "a", Intent(orphan.ledger_id, "q", "elsewhere", 1, logs.now_ms()))
-    record_intent(client, "a", Intent(young.ledger_id, "q", "elsewhere", 1, logs.now_ms()))
+        patch.setattr(MemoryStore, "clock_ms", lambda _: list_store.now_ms() - 7_200_000)
+        record_intent(client, "a", Intent(orphan.ledger_id, "q", "elsewhere", 1, list_store.now_ms()))
+    record_intent(client, "a", Intent(young.ledger_id, "q", "elsewhere", 1, list_store.now_ms()))
     assert [report["deleted"] for report in bk.json("gc")] == [[], []]
     assert bk.json("gc", "--min-age", "1h") == [
         {"log": "a", "deleted": [orphan.ledger_id], "closed": [], "failed": [], "foreign": []},

@@ -12,7 +12,7 @@ import pytest
 
 from bk_core import cli
 from bk_core.cli import queries
-from bk_core.client.log import lists as logs
+from bk_core.client.log import history
 from bk_core.errors import InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import SegmentRange
@@ -41,7 +41,7 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return grown(trim=2) if name == "trimmed" else grown()
 
     monkeypatch.setattr(queries, "connected", connected)
-    monkeypatch.setattr(logs, "read_log", read_log)
+    monkeypatch.setattr(history, "read_log", read_log)
     monkeypatch.setattr(queries.time, "time", lambda: (HOUR_AGO_MS + 3_600_000) / 1000)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "commits").mkdir()

@@ -11,10 +11,9 @@ import pytest
 import bk_core
 import bk_spark
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.log import lists as logs
 
 
-@pytest.mark.parametrize("module", [bk_core, bk_spark, logs], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [bk_core, bk_spark], ids=lambda module: module.__name__)
 def test_dir_tells_every_name_of_a_module(module: ModuleType) -> None:
     assert set(module.__all__) <= set(dir(module))
     assert "__name__" in dir(module)

@@ -13,7 +13,9 @@ import bk_core
 from bk_core import cli
 from bk_core.bookie.local_cluster import local_cluster
 from bk_core.client.client import BookKeeper
-from bk_core.client.log.lists import create_log, list_logs, read_log, set_properties, trim_log, update_ledger_list
+from bk_core.client.log.history import read_log, update_ledger_list
+from bk_core.client.log.janitor import trim_log
+from bk_core.client.log.lists import create_log, list_logs, set_properties
 from bk_core.client.near import near_names
 from bk_core.errors import ClientClosedError, InvalidArgumentError, LogExistsError, NoSuchLogError
 from bk_core.metadata import open_store, paths

@@ -14,9 +14,8 @@ import pytest
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client.log import check as log_check
-from bk_core.client.log import lists as logs
-from bk_core.client.log.lists import LogProperties, create_log
+from bk_core.client.log import check, history, janitor, lists, orphans
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.client.repair.report import RepairOptions
@@ -27,6 +26,7 @@ from bk_core.metadata.store import Versioned
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import LogProperties
 
 # By what an annotation says: values that are not of that kind. None is one of them unless the annotation allows it.
 NO_NUMBERS: list[Any] = ["8", b"8", 1.5, True, [], object(), float("nan")]
@@ -62,12 +62,9 @@ WRONG: dict[str, list[Any]] = {
 }
 # Numbers of the right kind that can never work, by the end of an argument's name.
 NEGATIVE = ("_id", "_size", "_s", "_ms", "_bytes", "_max", "_entries", "_per_second", "attempts", "bookies", "index", "_ns", "_errors")
-PUBLIC_LOGS = [name for name in logs.__all__ if name[0].islower()]
 VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-OF_LOG_CHECK = ("check_log", "repair_log", "release_log", "forget_marks")
 INNER = {  # not for users: parts of writing a log, of machines, and of the janitor
-    "abandoned", "create_intended", "forget_intent", "intent_here", "intents_of", "log_path", "now_ms", "record_intent", "seal_log",
-    "store_now_ms", "update_ledger_list", "check_listable", "check_ledgers_exist", "gc_quietly", "read_ledger_list",
+    "check_listable", "gc_quietly", "history_of", "seal_log", "update_ledger_list", "write_chunk",
 }  # fmt: skip
 
 
@@ -88,7 +85,7 @@ class Tree:
         self.log_writer.append(b"x")
         self.log_reader = LogReader(self.client, "log")
         self.reader = self.client.open_ledger(self.writer.ledger_id)
-        self.orphan = logs.Orphan(99, "log")
+        self.orphan = orphans.Orphan(99, "log")
 
     def look(self) -> object:
         store = self.store
@@ -116,6 +113,14 @@ def methods(kind: type, *without: str) -> list[str]:
     return [name for name, _ in found if not name.startswith("_") and name not in without]
 
 
+def of_logs() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The functions about logs that users call."""
+    for module in (check, history, janitor, lists, orphans):
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if function.__module__ == module.__name__ and not name.startswith("_") and name not in INNER:
+                yield name, function
+
+
 # What a call needs beside the argument in question.
 NEEDED: dict[str, Any] = {
     "ensemble_size": 1,
@@ -130,8 +135,7 @@ CALLS: list[tuple[str, Callable[[Tree], Callable[..., Any]]]] = [
     *((f"client.{name}", lambda tree, name=name: getattr(tree.client, name)) for name in methods(bk_core.BookKeeper, "close_with")),
     *((f"reader.{name}", lambda tree, name=name: getattr(tree.reader, name)) for name in methods(bk_core.ReadHandle, "open")),
     *((f"writer.{name}", lambda tree, name=name: getattr(tree.writer, name)) for name in methods(bk_core.WriteHandle)),
-    *((f"logs.{name}", lambda tree, name=name: getattr(logs, name)) for name in PUBLIC_LOGS if name not in INNER),
-    *((f"log_check.{name}", lambda tree, name=name: getattr(log_check, name)) for name in OF_LOG_CHECK),
+    *((name, lambda tree, function=function: function) for name, function in of_logs()),
     ("LogReader", lambda tree: LogReader),
     *((f"log_reader.{name}", lambda tree, name=name: getattr(tree.log_reader, name)) for name in methods(LogReader)),
     ("LogWriter.open", lambda tree: LogWriter.open),

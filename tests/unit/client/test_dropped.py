@@ -19,7 +19,8 @@ import bk_core
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
-from bk_core.client.log.lists import LogProperties, create_log
+from bk_core.client.log.lists import create_log
+from bk_core.protocol.log.segments import LogProperties
 from bk_core.client.ledger.read_handle import ReadHandle
 from bk_core.client.ledger.write_handle import WriteHandle
 from bk_core.metadata import open_store

@@ -33,7 +33,11 @@ from bk_core.client.files.store import FileStore, Staged
 from bk_core.client.files.upkeep import delete_file_store, file_stores, own_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log import list_store
-from bk_core.client.log.lists import adopt_log, apply_retention, create_log, delete_log, read_ledger_list, read_log, trim_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.janitor import apply_retention, delete_log, trim_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log
+from bk_core.client.log.orphans import adopt_log
 from bk_core.client.log.writer import LogWriter
 from bk_core.client.near import meant
 from bk_core.errors import (

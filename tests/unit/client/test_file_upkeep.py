@@ -15,7 +15,9 @@ from bk_core.client.files import upkeep
 from bk_core.client.files.nodes import create_data_ledger, data_nodes
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import delete_file_store, file_store_owner, file_stores, gc_file_store
-from bk_core.client.log.lists import create_log, delete_log, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.janitor import delete_log
+from bk_core.client.log.lists import create_log
 from bk_core.errors import (
     BkError,
     FileStoreError,

@@ -15,8 +15,9 @@ from bk_core.client.files import view as views
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import delete_file_store, gc_file_store
 from bk_core.client.files.view import FileStoreView
+from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import log_path
-from bk_core.client.log.lists import create_log, read_log
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (

@@ -21,11 +21,12 @@ import pytest
 
 import bk_core
 from bk_core.client.ledger.write_handle import WriteHandle
-from bk_core.client.log.lists import LogProperties, create_log
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BlockingCallError, ClientClosedError, LedgerClosedError, OperationTimeoutError
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.segments import LogProperties
 from bk_core.threads import SafeFuture, interrupted_call
 
 POINTS_MAX = 20_000

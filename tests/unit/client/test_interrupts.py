@@ -21,12 +21,15 @@ import pytest
 import bk_core
 from bk_core.client.files.nodes import data_nodes
 from bk_core.client.files.store import FileStore
-from bk_core.client.log.lists import LogProperties, create_log, delete_log, read_ledger_list
+from bk_core.client.log.janitor import delete_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BkError, DuplicateEntryIdError, LogExistsError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.segments import LogProperties
 
 POINTS_MAX = 20_000  # of one call; more than there can be
 

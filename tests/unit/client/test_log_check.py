@@ -17,9 +17,11 @@ from bk_core import cli
 from bk_core.cli import output
 from bk_core.client.log import list_store
 from bk_core.client.log.check import check_log, forget_marks, release_log, repair_log
-from bk_core.client.log.history import seal_log
+from bk_core.client.log.history import read_log, seal_log, update_ledger_list
 from bk_core.client.log.intents import intents_of
-from bk_core.client.log.lists import create_log, gc_log, read_ledger_list, read_log, set_properties, trim_log, update_ledger_list
+from bk_core.client.log.janitor import gc_log, trim_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log, set_properties
 from bk_core.client.log.live_writers import WRITER
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter

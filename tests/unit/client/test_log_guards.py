@@ -11,8 +11,11 @@ import pytest
 
 import bk_core
 from bk_core.client.log.check import release_log
+from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.intents import DATA, Intent, intent_here, record_intent
-from bk_core.client.log.lists import create_log, delete_log, read_ledger_list, trim_log, update_ledger_list
+from bk_core.client.log.janitor import delete_log, trim_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.live_writers import writer_of, writer_told
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (

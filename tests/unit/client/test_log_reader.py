@@ -16,8 +16,11 @@ import pytest
 
 import bk_core
 from bk_core.client.log import reader as log_reader
-from bk_core.client.log.lists import LogWriter, create_log, delete_log, read_log, trim_log, update_ledger_list
+from bk_core.client.log.history import read_log, update_ledger_list
+from bk_core.client.log.janitor import delete_log, trim_log
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import LogDataLossError, NoSuchLogError
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerState

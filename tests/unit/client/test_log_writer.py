@@ -17,8 +17,11 @@ import pytest
 
 import bk_core
 from bk_core.client.log.driver import LeaderWorks, append_outcome
+from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import intents_of
-from bk_core.client.log.lists import create_log, delete_log, read_ledger_list, read_log, update_ledger_list
+from bk_core.client.log.janitor import delete_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.parts import Call, PayloadRun, Worker
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogSpan, LogWriter
@@ -432,7 +435,7 @@ def test_a_recreated_log_is_another_log(client: bk_core.BookKeeper) -> None:
 
 
 def test_who_trims_does_not_take_over(client: bk_core.BookKeeper) -> None:
-    from bk_core.client.log.lists import trim_log
+    from bk_core.client.log.janitor import trim_log
 
     with LogWriter.open(client, "a") as writer:
         writer.append(b"one")

@@ -15,10 +15,11 @@ import pytest
 
 import bk_core
 from bk_core.client.ledger import write_handle
-from bk_core.client.log.lists import LogProperties, create_log
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import ClientClosedError
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.segments import LogProperties
 
 TIMEOUT_S = 120.0
 WAITING = 80

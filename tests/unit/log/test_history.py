@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from bk_core.client.log import history
-from bk_core.client.log.history import ChunkCache, history_of, seal_log, update_ledger_list
+from bk_core.client.log.history import ChunkCache, history_of, read_log, seal_log, update_ledger_list
 from bk_core.client.log.intents import HISTORY, create_intended, intended_ledgers, intent_here, intents_of, record_intent
-from bk_core.client.log.list_store import change_ledger_list
-from bk_core.client.log.lists import create_log, delete_log, gc_log, read_ledger_list, read_log, set_properties, trim_log
+from bk_core.client.log.janitor import delete_log, gc_log, trim_log
+from bk_core.client.log.list_store import change_ledger_list, read_ledger_list
+from bk_core.client.log.lists import create_log, set_properties
 from bk_core.errors import (
     InvalidArgumentError,
     LogDataLossError,

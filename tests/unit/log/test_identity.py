@@ -13,9 +13,10 @@ from bk_core.client.identity import log_id_of_reader
 from bk_core.client.log.driver import LeaderWorks
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import Intent, create_intended, forget_intent, intents_of, record_intent
-from bk_core.client.log.janitor import delete_log, gc_log, trim_log
+from bk_core.client.log.janitor import check_listable, delete_log, gc_log, trim_log
 from bk_core.client.log.list_store import change_ledger_list, now_ms, read_ledger_list
-from bk_core.client.log.lists import adopt_log, check_listable, create_log, set_properties
+from bk_core.client.log.lists import create_log, set_properties
+from bk_core.client.log.orphans import adopt_log
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (

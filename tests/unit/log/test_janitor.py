@@ -14,10 +14,11 @@ import pytest
 
 from bk_core.client.log import intents, janitor
 from bk_core.client.log import works as list_works
-from bk_core.client.log.history import ChunkCache, history_of, update_ledger_list
+from bk_core.client.log.history import ChunkCache, history_of, read_log, update_ledger_list
 from bk_core.client.log.intents import Intent, abandoned, create_intended, forget_intent, intent_here, intents_of, record_intent
-from bk_core.client.log.janitor import GcReport, apply_retention, check_listable, gc_log, gc_quietly, trim_log
-from bk_core.client.log.lists import create_log, delete_log, read_ledger_list, read_log, set_properties
+from bk_core.client.log.janitor import GcReport, apply_retention, check_listable, delete_log, gc_log, gc_quietly, trim_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log, set_properties
 from bk_core.client.log.writer import LogWriter
 from bk_core.client.processes import place_here, start_of_this
 from bk_core.errors import (

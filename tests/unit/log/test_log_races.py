@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from bk_core.client.log import janitor
-from bk_core.client.log.history import update_ledger_list
+from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import create_intended, intents_of
-from bk_core.client.log.janitor import check_listable, gc_log, gc_quietly, trim_log
-from bk_core.client.log.lists import create_log, delete_log, read_ledger_list, read_log
+from bk_core.client.log.janitor import check_listable, delete_log, gc_log, gc_quietly, trim_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.errors import LogDataLossError, LogError
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position

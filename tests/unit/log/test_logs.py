@@ -8,26 +8,14 @@ from typing import Any
 import pytest
 
 from bk_core.client.log.check import check_log, forget_marks, release_log, repair_log
-from bk_core.client.log.intents import create_intended
-from bk_core.client.log.lists import (
-    Intent,
-    LogWriter,
-    adopt_log,
-    apply_retention,
-    check_listable,
-    create_log,
-    delete_log,
-    gc_log,
-    list_logs,
-    read_ledger_list,
-    read_log,
-    record_intent,
-    seal_log,
-    set_properties,
-    trim_log,
-    update_ledger_list,
-)
+from bk_core.client.log.history import read_log, seal_log, update_ledger_list
+from bk_core.client.log.intents import Intent, create_intended, record_intent
+from bk_core.client.log.janitor import apply_retention, check_listable, delete_log, gc_log, trim_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log, list_logs, set_properties
+from bk_core.client.log.orphans import adopt_log
 from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
     InvalidArgumentError,
     LogDataLossError,

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.intents import create_intended
-from bk_core.client.log.lists import LogWriter, create_log, gc_log, read_ledger_list, trim_log, update_ledger_list
+from bk_core.client.log.janitor import gc_log, trim_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import LogDataLossError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position

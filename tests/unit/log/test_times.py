@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from bk_core.client.log import list_store
+from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.janitor import apply_retention, gc_log, trim_log
-from bk_core.client.log.lists import create_log, read_ledger_list, read_log, set_properties, store_now_ms, update_ledger_list
+from bk_core.client.log.list_store import read_ledger_list, store_now_ms
+from bk_core.client.log.lists import create_log, set_properties
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import LogClockError
 from bk_core.metadata.memory import MemoryStore

@@ -25,14 +25,16 @@ from pyspark.sql.types import (
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
-from bk_core.client.log.lists import create_log, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.lists import create_log
 from bk_core.errors import (
     MetadataOutcomeUnknownError,
 )
 from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.segments import LogProperties
-from bk_spark.entries.arrow import arrow_batches, arrow_schema_of_text
+from bk_spark.entries.schemas import arrow_schema_of_text
+from bk_spark.entries.unpacking import arrow_batches
 from bk_spark.options.table import parse_options
 from bk_spark.sink import commit as commits
 from bk_spark.sink import data_ledgers, sweep

@@ -16,16 +16,10 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogEntryError, LogSchemaError, NullValueError
-from bk_spark.entries.arrow import (
-    ENTRY_BYTES_MAX,
-    PackedRun,
-    arrow_batches,
-    arrow_schema,
-    conform,
-    pack_arrow,
-    pack_raw,
-    value_array,
-)
+from bk_spark.entries.packing import PackedRun, conform, pack_arrow, pack_raw
+from bk_spark.entries.schemas import arrow_schema
+from bk_spark.entries.unpacking import arrow_batches, value_array
+from bk_spark.options.grammar import ENTRY_BYTES_MAX
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from bk_core.client.log.check import forget_marks
-from bk_core.client.log.lists import create_log, delete_log, list_logs, read_ledger_list, update_ledger_list
+from bk_core.client.log.history import update_ledger_list
+from bk_core.client.log.janitor import delete_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log, list_logs
 from bk_core.errors import InvalidArgumentError, LogDataLossError, LogReplayError
 from bk_core.protocol.log.segments import LogProperties
 from bk_spark.sink.data_ledgers import _kept
@@ -23,7 +26,7 @@ def run(world: Any, batch_id: int, *batches: Any, query: str = "q", schema: str 
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and r.name == "bk_spark.sink.commit"]
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and r.name == "bk_spark.sink"]
 
 
 # --- BAT-1 ---------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import pytest
 
 import bk_core
 import bk_spark.source.following
-from bk_core.client.log.lists import create_log, update_ledger_list
+from bk_core.client.log.history import update_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.metadata import open_store
 from bk_core.protocol.log.ledger_list import LedgerList, LogProperties
 from bk_core.protocol.log.segments import SegmentRange

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 
 from bk_core.errors import EntryTooLargeError, LogEntryError
-from bk_spark.entries.arrow import arrow_batches, pack_arrow
 from bk_spark.entries.check import BadEntryError, EntryCheck
 from bk_spark.entries.flatbuffer import FlatBuffer
-from bk_spark.source.planning import EntryRange
+from bk_spark.entries.packing import pack_arrow
+from bk_spark.entries.ranges import EntryRange
+from bk_spark.entries.unpacking import arrow_batches
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 BATCH = pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int64()), pa.array(["abcdef", "ghijkl", None])], schema=SCHEMA)

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from bk_core.client.log.lists import now_ms, update_ledger_list
+from bk_core.client.log.history import update_ledger_list
+from bk_core.client.log.list_store import now_ms
 from bk_core.errors import LogDataLossError, NoSuchLedgerError, WrongPasswordError
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_spark.datasource import BookKeeperDataSource
+from bk_spark.entries.ranges import EntryRange
 from bk_spark.options.table import Options, parse_options
 from bk_spark.source import known, snapshot
 from bk_spark.source.known import Known
 from bk_spark.source.ledger_checks import check_password
-from bk_spark.source.planning import EntryRange
 from tests.spark_clients import close_clients
 
 SCHEMA = StructType([StructField("id", LongType())])

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
-from bk_core.client.log.lists import list_logs, read_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.lists import list_logs
 from bk_core.errors import EntryTooLargeError, LogEntryError, LogSchemaError
 from bk_core.metadata import open_store
 from bk_core.protocol.bookie.runs import AddRun, ReadRun

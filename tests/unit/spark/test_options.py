@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-import bk_spark.options.table
+import bk_spark
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.entry.layout import body_overhead
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
 from bk_core.protocol.wire.frames import FRAME_BYTES_MAX
 from bk_spark.options.grammar import ENTRY_BYTES_MAX, Offsets, Place, parse_duration, parse_offsets, parse_times, parse_when
-from bk_spark.options.help import ELSEWHERE, options_table, out_of_place, with_table
+from bk_spark.options.help import ELSEWHERE
+from bk_spark.options.readme import options_table, with_table
+from bk_spark.options.scopes import out_of_place
 from bk_spark.options.table import OPTIONS, Options, parse_options, refuse_others
 
 URI = {"bookkeeper.metadataserviceuri": "zk://h/ledgers"}
@@ -182,8 +184,8 @@ def test_every_field_has_an_option_with_the_same_default() -> None:
 
 
 def test_the_readme_has_the_current_table() -> None:
-    readme = Path(bk_spark.options.table.__file__).with_name("README.md").read_text()
-    assert options_table(OPTIONS) in readme, "run: python -m bk_spark.options.help"
+    readme = (Path(bk_spark.__file__).parent / "README.md").read_text()
+    assert options_table(OPTIONS) in readme, "run: python -m bk_spark.options.readme"
     assert with_table(readme, OPTIONS) == readme
     assert with_table(readme, OPTIONS[:1]).count("\n") == readme.count("\n") - len(OPTIONS) + 1
 

@@ -14,13 +14,14 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.sql.worker import create_data_source
 from pyspark.util import handle_worker_exception
 
-from bk_core.client.log.lists import delete_log
+from bk_core.client.log.janitor import delete_log
 from bk_core.errors import BkError, InternalError, LogSchemaError
 from bk_spark.datasource import BookKeeperDataSource
 from bk_spark.plain_errors import plainly
 from bk_spark.sink.writer import BookKeeperStreamWriter, BookKeeperWriter
-from bk_spark.source.batch import BookKeeperReader, MetadataReader, PushdownMetadataReader, PushdownReader
+from bk_spark.source.batch import BookKeeperReader, PushdownReader
 from bk_spark.source.stream import BookKeeperStreamReader
+from bk_spark.tables.reader import MetadataReader, PushdownMetadataReader
 from tests.spark_clients import close_clients
 
 SCHEMA = StructType([StructField("id", LongType())])

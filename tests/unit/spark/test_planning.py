@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from bk_core.protocol.log.ledger_list import LedgerList, SegmentRange
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
-from bk_spark.source.planning import EntryRange, bounded, committed_ranges, plan
+from bk_spark.entries.ranges import EntryRange
+from bk_spark.source.planning import bounded, committed_ranges, plan
 from bk_spark.source.pushdown import Bounds, Interval
 
 

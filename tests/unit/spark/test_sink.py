@@ -11,7 +11,9 @@ import pytest
 
 import bk_core
 from bk_core.client.log.intents import intents_of
-from bk_core.client.log.lists import delete_log, gc_log, list_logs, read_ledger_list
+from bk_core.client.log.janitor import delete_log, gc_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import list_logs
 from bk_core.errors import (
     ForeignLedgerError,
     InvalidArgumentError,
@@ -21,7 +23,7 @@ from bk_core.errors import (
     NullValueError,
     OperationTimeoutError,
 )
-from bk_spark.entries.arrow import schema_of_text
+from bk_spark.entries.schemas import schema_of_text
 from bk_spark.sink import commit as commits
 from bk_spark.sink import data_ledgers
 from bk_spark.sink.data_ledgers import kept_ledgers

@@ -9,7 +9,9 @@ import pytest
 
 import bk_core
 from bk_core.client.log.intents import intents_of
-from bk_core.client.log.lists import gc_log, list_logs, read_ledger_list
+from bk_core.client.log.janitor import gc_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import list_logs
 from bk_core.errors import (
     InvalidArgumentError,
     LogError,

@@ -10,7 +10,10 @@ import pytest
 
 import bk_core
 from bk_core.client.log.intents import intents_of
-from bk_core.client.log.lists import LogWriter, create_log, delete_log, gc_log, list_logs, read_ledger_list
+from bk_core.client.log.janitor import delete_log, gc_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log, list_logs
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
     InvalidArgumentError,
     LogDataLossError,
@@ -22,7 +25,7 @@ from bk_core.errors import (
 )
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.segments import LogProperties
-from bk_spark.entries.arrow import schema_of_text
+from bk_spark.entries.schemas import schema_of_text
 from bk_spark.options.table import parse_options
 from bk_spark.sink import data_ledgers
 from bk_spark.sink import task as sink

@@ -16,8 +16,8 @@ from pyspark.sql import types as T
 from pyspark.sql.types import StructField, StructType
 
 from bk_core.errors import InvalidArgumentError, LogSchemaError, MetadataFormatError
-from bk_spark.catalog import KEY, for_reading
-from bk_spark.entries.arrow import arrow_schema_of_text, schema_of_text, schema_text
+from bk_spark.catalog import for_reading
+from bk_spark.entries.schemas import TABLE_OPTIONS_KEY, arrow_schema_of_text, schema_of_text, schema_text
 from bk_spark.entries.stored_schema import COLUMNS_MAX, check_arrow_schema
 from bk_spark.options.grammar import parse_offsets
 from bk_spark.sink.intents import claim
@@ -210,7 +210,7 @@ def test_texts_that_are_no_schema(text: str) -> None:
 def test_a_log_says_no_options_of_a_table() -> None:
     """Else whoever writes the list of a log would choose the cluster that its readers connect to."""
     kept = json.dumps({"metadataServiceUri": "zk://elsewhere/ledgers"})
-    stored = schema_text(StructType([StructField("a", T.LongType(), True, {KEY: kept, "comment": "c"})]))
+    stored = schema_text(StructType([StructField("a", T.LongType(), True, {TABLE_OPTIONS_KEY: kept, "comment": "c"})]))
     schema = schema_of_text(stored)
     assert schema.fields[0].metadata == {"comment": "c"}
     with pytest.raises(InvalidArgumentError):
