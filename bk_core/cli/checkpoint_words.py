@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from bk_core.cli.output import PASSWORD_VARIABLE
+from bk_core.client.files.words import GATEWAY_AUTHORITY, GATEWAY_SCHEME, STORE_SCHEME, of_checkpoint, stored_at
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchPathError, PathIsDirectoryError
 from bk_core.protocol.files.paths import ROOT, join, normal, parent
 
@@ -15,26 +15,9 @@ if TYPE_CHECKING:
     from bk_core.client import BookKeeper
     from bk_core.client.files.view import FileStoreView
 
-STORE_SCHEME = "bk"
-GATEWAY_SCHEME, GATEWAY_AUTHORITY = "webhdfs", "bookkeeper-checkpoints"  # what bk_spark gives Spark as the location of a checkpoint
 PASSWORD_GIVEN_BY = f"--password, or {PASSWORD_VARIABLE}"
 _NAMES_MAX = 8
 _NEAR_MAX = 1000  # names that are compared with one that is not there
-
-
-def stored_at(checkpoint: str) -> tuple[str, str] | None:
-    """The store and the path in it, of a location such as Spark is given for a checkpoint in a file store; None for another one.
-
-    It is no URL: Hadoop's paths may have ``?`` and ``#`` in them, and what is behind these must not be cut off.
-    """
-    scheme, _, place = checkpoint.partition("://")
-    authority, _, path = place.partition("/")
-    if place and scheme == STORE_SCHEME:
-        return unquote(authority), f"/{unquote(path)}"
-    if place and scheme in (GATEWAY_SCHEME, f"s{GATEWAY_SCHEME}") and authority == GATEWAY_AUTHORITY:
-        name, _, path = unquote(path).lstrip("/").partition("/")
-        return name, f"/{path}"
-    return None
 
 
 def store_and_path(given: str, below: str = "") -> tuple[str, str]:
@@ -65,8 +48,6 @@ def whole_store(given: str, command: str) -> str:
 @contextmanager
 def in_words(name: str, password: str) -> Iterator[None]:
     """Errors of the block speak of the checkpoint ``name``, not of a store, its log and its ledgers."""
-    from bk_core.client.files.words import of_checkpoint
-
     try:
         yield
     except BkError as error:

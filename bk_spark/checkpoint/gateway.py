@@ -79,11 +79,14 @@ class Gateway:
         self._tls, self._quiet_until_s = tls, 0.0
         self.url = f"{'http' if tls is None else 'https'}://{self.address}"
         self.operations = Operations(self.files, self.url)
-        self._leaving = threading.RLock()  # of the stores: held while one is closed, so that nobody closes the client under it
+        self._leaving: dict[str, tuple[CheckpointFiles, threading.Thread]] = {}  # stores that are being closed, and by whom
+        self._left = threading.Condition()  # of them: nobody closes the client under one
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
         self._connections: set[_Connection] = set()
         self._closing = threading.Event()
+        self._closer: threading.Thread | None = None
+        self._silent = threading.Event()
         self._closed = threading.Event()
         self._threads = [
             threading.Thread(target=self._accept, name="bk-checkpoint-accept", daemon=True),
@@ -97,14 +100,27 @@ class Gateway:
         return f"<Gateway {self.address} {sorted(self.files)}>"
 
     def close(self) -> None:
-        """End all connections, carry out what was kept back, close the stores. Calling it again waits for the first call."""
+        """End all connections, carry out what was kept back, close the stores side by side. A second call returns when all is closed, too,
+        and goes on with what an interrupted first one has left."""
+        caller = threading.current_thread()
         with self._lock:
             first, connections = not self._closing.is_set(), list(self._connections)
+            if first:
+                self._closer = caller
             self._closing.set()
             self._freed.notify_all()
-        if not first:
-            self._closed.wait(JOIN_S)
+        if first:
+            try:
+                self._stop_serving(connections)
+            finally:
+                self._silent.set()
+        elif caller in self._threads:  # the first caller waits for this thread
             return
+        elif caller is not self._closer:  # and not from a signal handler, inside the first call
+            self._silent.wait()
+        self._close_stores()
+
+    def _stop_serving(self, connections: list[_Connection]) -> None:
         _wake(self._listener)
         for connection in connections:
             _wake(connection.socket)
@@ -113,11 +129,27 @@ class Gateway:
             if thread is not None and thread.ident is not None and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
         self._listener.close()
+
+    def _close_stores(self) -> None:
+        """Each in a thread, so that one that stands still holds up no other. They all have the time that the most patient one needs."""
         for name in list(self.files):
-            self.close_files(name)
-        with self._leaving:
-            self._on_close()
-        self._closed.set()
+            closer = threading.Thread(target=self._end, args=(name,), name="bk-checkpoint-close", daemon=True)
+            if self._take(name, closer):
+                try:
+                    closer.start()
+                except RuntimeError:  # no thread is left, or the interpreter ends
+                    self._leaving[name] = self._leaving[name][0], threading.current_thread()
+                    self._end(name)
+        with self._left:
+            patience_s = JOIN_S + max((files.close_s for files, _ in self._leaving.values()), default=0.0)
+            if not self._left.wait_for(self._others_have_left, patience_s):
+                names = ", ".join(sorted(self._leaving))
+                log.warning("checkpoints that did not close in %.0f s, and are recovered by who opens them next: %s", patience_s, names)
+            if not self._closed.is_set():
+                try:
+                    self._on_close()
+                finally:
+                    self._closed.set()
 
     @property
     def is_closing(self) -> bool:
@@ -126,20 +158,39 @@ class Gateway:
 
     def close_files(self, name: str) -> None:
         """Close one store; requests about it are answered that it is not open. Return once it is closed, whoever closes it."""
-        with self._leaving:
-            files = self.files.pop(name, None)
-            if files is None:
-                return
-            try:
-                files.close()
-            except Exception as error:  # the others are closed too; what is durable stays so
-                log.warning("the checkpoint %s did not close well: %s", name, error)
+        if self._take(name, threading.current_thread()):
+            self._end(name)
+        with self._left:
+            self._left.wait_for(lambda: name not in self._leaving or self._leaving[name][1] is threading.current_thread())
 
     def if_idle(self, do: Callable[[], None]) -> None:
-        """Call it if no store is open, nor being closed."""
-        with self._leaving:
+        """Call it if no store is open, once none is being closed."""
+        with self._left:
+            self._left.wait_for(self._others_have_left)
             if not self.files:
                 do()
+
+    def _take(self, name: str, closer: threading.Thread) -> bool:
+        """True if the store was open and is ``closer``'s now, which calls ``_end``."""
+        with self._left:
+            files = self.files.pop(name, None)
+            if files is not None:
+                self._leaving[name] = files, closer
+            return files is not None
+
+    def _end(self, name: str) -> None:
+        try:
+            self._leaving[name][0].close()
+        except Exception as error:  # the others are closed too; what is durable stays so
+            log.warning("the checkpoint %s did not close well: %s", name, error)
+        finally:
+            with self._left:
+                del self._leaving[name]
+                self._left.notify_all()
+
+    def _others_have_left(self) -> bool:
+        """Of this thread's own store a signal handler asks, which the thread waits for."""
+        return all(closer is threading.current_thread() for _, closer in self._leaving.values())
 
     # --- threads ------------------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from bk_core.client.files.words import GATEWAY_AUTHORITY as AUTHORITY
+from bk_core.client.files.words import GATEWAY_SCHEME as SCHEME
+from bk_core.client.files.words import GATEWAY_TLS_SCHEME as SECURE_SCHEME
 from bk_core.errors import InvalidArgumentError
 
-AUTHORITY = "bookkeeper-checkpoints"
-SCHEME, SECURE_SCHEME = "webhdfs", "swebhdfs"
 NAMENODE = "gateway"
 CLIENT_ID = "bk-spark"
 SERVICES = "dfs.nameservices"
@@ -20,6 +21,7 @@ REFRESH_URL = "dfs.webhdfs.oauth2.refresh.url"
 OAUTH = "dfs.webhdfs.oauth2.enabled"
 REFRESH_TOKEN = "dfs.webhdfs.oauth2.refresh.token"
 PROVIDER = "org.apache.hadoop.hdfs.web.oauth2.ConfRefreshTokenBasedAccessTokenProvider"
+SERVED = "bk.spark.checkpoint.served."  # a property of the JVM, with the scheme behind it: a client of an earlier gateway may be kept
 WIRE_LOGGERS = ("org.apache.hadoop.shaded.org.apache.http", "org.apache.http", "sun.net.www.protocol.http")
 
 
@@ -64,13 +66,18 @@ def check(configuration: Any) -> None:
 
 
 def apply(jvm: Any, configuration: Any, url: str, refresh_token: str, read_timeout_s: float, forget: bool) -> None:
-    """Set them. ``forget``: close the client that the JVM has kept from an earlier gateway; a query that uses it would end."""
+    """Set them. ``forget``: close the client that the JVM has kept from an earlier gateway; a query that uses it would end.
+
+    Hadoop keeps clients for a JVM, and not for a SparkContext. Where no gateway was before, asking for one only loads Hadoop's classes.
+    """
     _quieten(jvm)
     for key, value in settings(url, refresh_token, read_timeout_s, configuration.get(SERVICES) or "").items():
         configuration.set(key, value)
-    if forget:
-        place = jvm.java.net.URI(location("", url.startswith("https:")))
-        jvm.org.apache.hadoop.fs.FileSystem.get(place, configuration).close()
+    place = location("", url.startswith("https:"))
+    served = SERVED + place.partition(":")[0]
+    if forget and jvm.java.lang.System.getProperty(served) is not None:
+        jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI(place), configuration).close()
+    jvm.java.lang.System.setProperty(served, "true")
 
 
 def _quieten(jvm: Any) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import ssl
 import threading
 from typing import TYPE_CHECKING, Any
 
 from bk_core.arguments import POSITIVE_SECONDS, Check, checked, whole
 from bk_core.client.files.names import store_log
-from bk_core.client.files.words import of_checkpoint
-from bk_core.errors import BkError, InvalidArgumentError, LocalResourceError, NotEnoughBookiesError
+from bk_core.client.files.words import of_checkpoint, stored_at
+from bk_core.client.near import meant
+from bk_core.errors import ArgumentTypeError, BkError, InvalidArgumentError, LocalResourceError, NotEnoughBookiesError
 from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.secret import keep_out_of_logs, let_go
@@ -31,10 +33,7 @@ _TLS = Check(
 )
 _PASSWORD = Check("text or bytes", lambda value: isinstance(value, str | bytes), secret=True)
 READ_TIMEOUT_MIN_S = 3600.0  # so that a later checkpoint may have more patience: the JVM keeps the client of the first
-NO_CONTEXT = (
-    "a checkpoint in ledgers is served by the driver: call checkpoint_location there, with a session that has a SparkContext and "
-    "is not stopped. With Spark Connect that is the server's own session, not the client's"
-)
+_PLACE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 log = logging.getLogger("bk_spark.checkpoint")
 
 
@@ -191,11 +190,15 @@ def close(spark: Any, name: str | None = None) -> None:
     """Close the checkpoint ``name``, or all that are open in this application, so that its ledgers are closed and another driver need not
     recover them. Queries that still use one end. Nothing happens if none is open, nor after the session was stopped and all were closed.
 
-    Any thread may call it. InvalidArgumentError for what is no name, and for a session that has no SparkContext, as one of Spark Connect.
+    Any thread may call it. InvalidArgumentError for what is no name, for one that was never opened in this application, and for what is no
+    session of a driver, as one of Spark Connect.
     """
     if name is not None:
         _check_name(name)
-    application = _applications.get(id(_context_of(spark)))
+    context = _context_of(spark)
+    application = _applications.get(id(context))
+    if name is not None and not _is_stopped(context):
+        _check_known(name, application)
     if application is not None:
         for known in [name] if name is not None else list(application.gateway.files):
             application.gateway.close_files(known)
@@ -203,12 +206,31 @@ def close(spark: Any, name: str | None = None) -> None:
             application.gateway.if_idle(application.close_clients)
 
 
+def _check_known(name: str, application: _Application | None) -> None:
+    """InvalidArgumentError for a checkpoint that was never open here."""
+    asked, opened = ({}, {}) if application is None else (application.asked, application.gateway.files)
+    if name not in asked:
+        near = meant(name, asked)
+        shown = ", ".join(map(repr, sorted(list(opened)))) or "none is"
+        raise InvalidArgumentError(
+            f"there is no checkpoint {name!r} to close, none was opened in this application under that name; open here: {shown}"
+            + (f". {near[0].upper()}{near[1:]}" if near else "")
+        )
+
+
 def _check_name(name: str) -> None:
     """InvalidArgumentError."""
-    for place in (hadoop_conf.location(""), hadoop_conf.location("", secure=True)):
-        if name.startswith(place):
-            given = name.removeprefix(place).strip("/")
-            raise InvalidArgumentError(f"{name} is the place of a checkpoint, not its name: give {given!r}")
+    place = stored_at(name)
+    if place is not None:
+        given, path = place[0], place[1].strip("/")
+        more = f", and put /{path} behind the place that checkpoint_location returns" if path else ""
+        told = repr(given) if given else "a name such as 'flights'"
+        raise InvalidArgumentError(f"{name} is the place of a checkpoint, not its name: give {told}{more}")
+    if _PLACE.match(name):
+        raise InvalidArgumentError(
+            f"{name} is a place, and not the name of a checkpoint in ledgers: give a name such as 'flights'. A query that keeps its "
+            "checkpoint in another file system is given that place itself, without bk_spark"
+        )
     try:
         store_log(name)
     except InvalidArgumentError as error:
@@ -218,10 +240,8 @@ def _check_name(name: str) -> None:
 def _is_open_here(application: _Application, name: str, asked: dict[str, Any]) -> bool:
     """InvalidArgumentError if it is, and was opened in another way."""
     files = application.gateway.files.get(name)
-    if files is None:
-        return False
-    if not files.store.is_open:
-        application.gateway.close_files(name)  # it was taken over, or failed
+    if files is None or not files.store.is_open:  # closed, being closed in another thread, taken over, or failed
+        application.gateway.close_files(name)
         return False
     before = application.asked[name]
     if before["uri"] != asked["uri"]:
@@ -276,21 +296,32 @@ def _open(application: _Application, name: str, uri: str, protocol: str, patienc
 
 
 def _context_of(spark: Any) -> Any:
-    """The SparkContext of a session, stopped or not. InvalidArgumentError for a session that has none: with Spark Connect the driver is
-    elsewhere."""
-    context = None
-    if not type(spark).__module__.startswith("pyspark.sql.connect"):
-        context = getattr(spark, "sparkContext", None)
+    """The SparkContext of a session, stopped or not. InvalidArgumentError for a session of Spark Connect, ArgumentTypeError for none."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise InvalidArgumentError(
+            "this is a session of Spark Connect's client, and a checkpoint in ledgers is served by the driver, which is elsewhere: call it "
+            "in the server's own Python, with the session of that driver"
+        )
+    context = getattr(spark, "sparkContext", None)
     if context is None:
-        raise InvalidArgumentError(NO_CONTEXT)
+        given = "None" if spark is None else f"of type {type(spark).__name__}"
+        here = "SparkSession.builder.getOrCreate() gives it in the driver, and a task has none"
+        raise ArgumentTypeError(f"spark must be the SparkSession of the driver, not {given}: {here}")
     return context
+
+
+def _is_stopped(context: Any) -> bool:
+    return getattr(context, "_jsc", None) is None
 
 
 def _context(spark: Any) -> Any:
     """The SparkContext of a session that is not stopped."""
     context = _context_of(spark)
-    if getattr(context, "_jsc", None) is None:
-        raise InvalidArgumentError(NO_CONTEXT)
+    if _is_stopped(context):
+        raise InvalidArgumentError(
+            "this session was stopped, and the gateway of its checkpoints has ended with it: take one that runs; "
+            "SparkSession.builder.getOrCreate() makes it"
+        )
     return context
 
 

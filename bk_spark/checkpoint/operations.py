@@ -7,7 +7,9 @@ to, or takes them from. What is not here is answered with an UnsupportedOperatio
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 
@@ -26,6 +28,7 @@ STEP = "bkstep"
 LIST_MAX = 1000
 INT_DIGITS_MAX = 18
 WARN_AGAIN_S = 60.0  # the same failure of the same checkpoint
+WARNED_MAX = 256  # failures that are remembered: a request may have any name
 log = logging.getLogger("bk_spark.checkpoint")
 
 _WHOLE_SPACE = FileStatus(ROOT, True, 0, 0, 0)
@@ -45,7 +48,8 @@ class Operations:
 
     def __init__(self, files: Mapping[str, CheckpointFiles], url: str) -> None:
         self._files, self._url, self._uploads = files, url, Uploads()
-        self._warned: dict[tuple[str, str], float] = {}
+        self._warned: OrderedDict[tuple[str, str], float] = OrderedDict()  # the latest last
+        self._warning = threading.Lock()
 
     def handle(self, request: Request, body: Body) -> Answer:
         """An answer to whatever was asked; BadRequest and PeerGone pass."""
@@ -76,10 +80,15 @@ class Operations:
     def _warn(self, request: Request, code: str, refusal: Refusal) -> None:
         """In the driver's log, because Spark hides the cause of some failures (CANNOT_WRITE_STATE_STORE). Not for each of many tasks."""
         key, now = (_name_in(request), code), time.monotonic()
-        if now - self._warned.get(key, -WARN_AGAIN_S) >= WARN_AGAIN_S:
+        with self._warning:
+            if now - self._warned.get(key, -WARN_AGAIN_S) < WARN_AGAIN_S:
+                return
             self._warned[key] = now
-            path = request.path.removeprefix(PREFIX)
-            log.warning("checkpoint %r: %s of %s failed: %s", key[0], request.query.get("op", "").upper(), path, refusal)
+            self._warned.move_to_end(key)
+            if len(self._warned) > WARNED_MAX:
+                self._warned.popitem(last=False)
+        path = request.path.removeprefix(PREFIX)
+        log.warning("checkpoint %r: %s of %s failed: %s", key[0], request.query.get("op", "").upper(), path, refusal)
 
     # --- where --------------------------------------------------------------------------------------------------------------
 

@@ -221,10 +221,10 @@ class CheckpointFiles:
             return
         with self._touching(src, dst) as deadline:
             self._refuse_files_above(dst)
-            if overwrite:
-                self._refuse_other_kind(src, dst)
+            self._refuse_temporary(src, dst, overwrite)
             self.store.rename(src, dst, overwrite=overwrite, timeout_s=self._left(deadline))
             self._release_below(src)  # their writers find the directory gone, as they would anywhere
+            self._release(dst)
 
     def rename_if_possible(self, src: str, dst: str) -> bool:
         """Hadoop's old rename: into ``dst`` if that is a directory; False where it is not possible."""
@@ -290,17 +290,23 @@ class CheckpointFiles:
                         self._kept_back[path] = replace(self._kept_back[path], until_s=now + KEPT_BACK_S)
                 return
 
+    @property
+    def close_s(self) -> float:
+        """The longest that ``close`` takes: as long as a change for all deletes that were kept back, and patience for the store."""
+        return (CHANGE_PATIENCES + 1) * self.patience_s
+
     def close(self) -> None:
         """Make the deletes that were kept back, and close the store. From here on none is kept back."""
         with self._lock:
             self._closing = True
+        until = self._clock() + CHANGE_PATIENCES * self.patience_s
         while self.store.is_open:
             with self._lock:
                 path = next(iter(self._kept_back), None)
             if path is None:
                 break
-            with suppress(BkError), self._claims(path) as deadline:
-                self._carry_out(path, self._left(deadline))
+            with suppress(BkError), self._claims(path, wait_s=max(0.0, min(self.patience_s, until - self._clock()))) as deadline:
+                self._carry_out(path, self._left(min(deadline, until)))
             with self._lock:
                 self._kept_back.pop(path, None)  # if that failed, the file keeps what it had
         self._release_below(ROOT)
@@ -309,27 +315,33 @@ class CheckpointFiles:
     # --- temporary files ----------------------------------------------------------------------------------------------------
 
     def _create_temporary(self, path: str, pieces: Iterable[bytes], parents: bool) -> None:
-        try:
-            above = self.store.status(parent(path))
-        except NoSuchPathError:
-            if not parents:
-                raise
-            self.store.mkdirs(parent(path), timeout_s=self.patience_s)
-        else:
-            if not above.is_directory:
-                raise PathNotDirectoryError(f"{parent(path)} is a file, so nothing can be in it", path=path)
-        staged: Staged = self.store.stage(pieces)
+        staged: Staged = self.store.stage(pieces)  # it may take long, so nothing is claimed yet
         now_ms = int(time.time() * 1000)
         status = FileStatus(path, False, staged.size, now_ms, -next(self._numbers))
         temporary = Temporary(status, staged, target_of(path), self._clock() + TEMPORARY_S)
         try:
-            with self._lock:
-                before = self._temporary.put(path, temporary)
+            with self._touching(path) as deadline:  # so that nobody deletes its directory meanwhile, who would not see it
+                self._refuse_files_above(path)
+                self._need_directory(parent(path), parents, deadline)
+                with self._lock:
+                    before = self._temporary.put(path, temporary)
         except BaseException:
             staged.release()
             raise
         if before is not None:
             before.staged.release()
+
+    def _need_directory(self, path: str, make: bool, deadline: float) -> None:
+        """NoSuchPathError where it is not there and not to be made; PathNotDirectoryError for a file."""
+        try:
+            there = self.store.status(path)
+        except NoSuchPathError:
+            if not make:
+                raise
+            self.store.mkdirs(path, timeout_s=self._left(deadline))
+        else:
+            if not there.is_directory:
+                raise PathNotDirectoryError(f"{path} is a file, so nothing can be in it", path=path)
 
     def _publish(self, src: str, dst: str, overwrite: bool) -> None:
         """Make a temporary file one of the store, in one change. A repeated rename, whose answer was lost, is told as the first one was."""
@@ -443,13 +455,16 @@ class CheckpointFiles:
             self._release_below(ROOT)
         return True
 
-    def _refuse_other_kind(self, src: str, dst: str) -> None:
-        """Hadoop replaces a file by a file and an empty directory by a directory; the store would replace either by either."""
-        is_directory = self.status(src).is_directory
-        with suppress(NoSuchPathError):
-            if self.status(dst).is_directory != is_directory:
-                kind = PathNotDirectoryError if is_directory else PathIsDirectoryError
-                raise kind(f"a file does not replace a directory, nor a directory a file: {src}, {dst}", path=dst)
+    def _refuse_temporary(self, src: str, dst: str, overwrite: bool) -> None:
+        """The store refuses what FS-19 forbids for its own files; a temporary one at ``dst`` it does not know."""
+        with self._lock:
+            taken = dst in self._temporary
+        if not taken:
+            return
+        if not overwrite:
+            raise PathExistsError(f"{dst} is there already, and overwriting it was not asked for", path=dst)
+        if self.store.status(src).is_directory:
+            raise PathNotDirectoryError(f"{dst} is a file, so the directory {src} cannot take its place", path=dst)
 
     def _refuse_files_above(self, path: str) -> None:
         """The store says so itself of its files; temporary ones it does not know."""

@@ -49,6 +49,12 @@ def session(directory: Path) -> SparkSession:
     return builder.getOrCreate()
 
 
+def has_had_a_client(spark: SparkSession) -> bool:
+    """True if this JVM ever made a file system for WebHDFS: Hadoop counts its operations from then on."""
+    jvm: Any = spark.sparkContext._jvm
+    return jvm.org.apache.hadoop.fs.FileSystem.getGlobalStorageStatistics().get("webhdfs") is not None
+
+
 def go_on(spark: SparkSession, task: Task, checkpoint: str) -> int:
     """Take what has come since the last commit; the number of the last batch."""
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(task.input)
@@ -77,13 +83,14 @@ def keep_what_is_shown(spark: SparkSession, directory: Path, checkpoint: str) ->
 def main(task: Task) -> None:
     directory = Path(task.directory)
     logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
-    places, batches, gateways = [], [], []
+    places, batches, gateways, clients = [], [], [], []
     for number in range(2):
         spark = session(directory)
         if not number:
             sys.stdin.read()  # the other driver has begun
         spark.sparkContext.setLogLevel("DEBUG" if not number else "ERROR")
         places.append(checkpoint_location(spark, task.checkpoint, uri=task.uri))
+        clients.append(has_had_a_client(spark))
         gateway = next(iter(location._applications.values())).gateway
         gateways.append(gateway.address)
         with (directory / "secrets").open("a") as kept:
@@ -96,7 +103,7 @@ def main(task: Task) -> None:
         spark.stop()
         assert gateway._closed.wait(20) and not location._applications
         location.close(spark)  # nothing is open any more
-    print(json.dumps({"places": places, "batches": batches, "gateways": gateways}))
+    print(json.dumps({"places": places, "batches": batches, "gateways": gateways, "clients": clients}))
 
 
 if __name__ == "__main__":

@@ -110,6 +110,7 @@ def test_another_driver_goes_on_and_ends_the_first(
     assert other.returncode == 0, (kept / "stderr").read_text()[-3000:]
     told = json.loads((kept / "stdout").read_text().splitlines()[-1])
     assert told["places"] == [place, place] and len(set(told["gateways"])) == 2
+    assert told["clients"] == [False, True]  # opening makes no client to close it, where none can be
     with pytest.raises(StreamingQueryException, match="BK-FILES-TAKEN-OVER") as caught:  # it met the third file
         query.awaitTermination(60)
     assert "another driver opened the checkpoint" in str(caught.value)
@@ -222,8 +223,11 @@ def test_the_same_checkpoint_is_opened_once(spark: SparkSession, cluster: Any, p
     close(spark, name)
     assert not store.is_open and name not in application.gateway.files
     assert checkpoint_location(spark, name, uri=cluster.uri) == place
+    with pytest.raises(InvalidArgumentError, match=f"open here: .*'{name}'.*Did you mean '{name}'"):
+        close(spark, f"{name}x")
     close(spark)
     close(spark)
+    close(spark, name)
     assert not application.gateway.files and list(_applications.values()) == [application]
 
 
@@ -231,7 +235,7 @@ def test_what_cannot_work_is_said_at_once(spark: SparkSession, monkeypatch: pyte
     monkeypatch.delenv("BOOKKEEPER_METADATA_SERVICE_URI", raising=False)
     with pytest.raises(InvalidArgumentError, match="name the cluster: checkpoint_location"):
         checkpoint_location(spark, "x")
-    with pytest.raises(InvalidArgumentError, match="served by the driver"):
+    with pytest.raises(InvalidArgumentError, match="must be the SparkSession of the driver"):
         checkpoint_location(object(), "x", uri="zk://localhost/ledgers")
     with pytest.raises(InvalidArgumentError, match="letters, digits"):
         checkpoint_location(spark, "a/b", uri="memory://none")

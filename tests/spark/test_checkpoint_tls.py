@@ -1,4 +1,4 @@
-"""A stateful query whose checkpoint is reached over TLS, with Spark's own client (``swebhdfs:``)."""
+"""A stateful query whose checkpoint is reached over TLS, from driver and executor, with Spark's own client (``swebhdfs:``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_query_keeps_its_state_over_tls(cluster: Any, tmp_path: Path) -> None:
-    """Token, both steps of each upload and of each read: all of it is one connection's TLS or another's."""
+    """Token, both steps of each upload and of each read: all of it is one connection's TLS or another's. The driver writes offsets and
+    commits, the executor the state."""
     files, trusted = certificate(tmp_path, "driver"), str(tmp_path / "trust.p12")
     store = ["-keystore", trusted, "-storetype", "PKCS12", "-storepass", "changeit"]
     subprocess.run(["keytool", "-importcert", "-noprompt", "-alias", "driver", "-file", files[0], *store], check=True, capture_output=True)

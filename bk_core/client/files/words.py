@@ -1,17 +1,38 @@
-"""Errors of file stores in the words of those who know them as checkpoints: users of ``checkpoint_location`` and of ``bk checkpoint``."""
+"""File stores in the words of those who know them as checkpoints: users of ``checkpoint_location`` and of ``bk checkpoint``.
+
+Both need the same places and the same errors, and neither may import the other.
+"""
 
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 from bk_core.client.files.names import LOG_PREFIX
 from bk_core.errors import BkError, FileStoreTakenOverError, LogTakenOverError, WrongPasswordError
 
+STORE_SCHEME = "bk"
+GATEWAY_SCHEME, GATEWAY_TLS_SCHEME, GATEWAY_AUTHORITY = "webhdfs", "swebhdfs", "bookkeeper-checkpoints"  # of the places that Spark is given
 _WORDS = (
     (re.compile(r"\bfile store(s?)\b"), r"checkpoint\1"),
     (re.compile(rf"\blog '{re.escape(LOG_PREFIX)}([^']*)'"), r"the log of checkpoint '\1'"),
 )
 _TWO_SPELLINGS = re.compile(r"\b(\w+=True) \((--[a-z-]+)\)")
+
+
+def stored_at(checkpoint: str) -> tuple[str, str] | None:
+    """The store and the path in it, of a place such as fsspec or Spark is given for a file in a file store; None for another one.
+
+    It is no URL: Hadoop's paths may have ``?`` and ``#`` in them, and what is behind these must not be cut off.
+    """
+    scheme, _, place = checkpoint.partition("://")
+    authority, _, path = place.partition("/")
+    if place and scheme == STORE_SCHEME:
+        return unquote(authority), f"/{unquote(path)}"
+    if place and scheme in (GATEWAY_SCHEME, GATEWAY_TLS_SCHEME) and authority == GATEWAY_AUTHORITY:
+        name, _, path = unquote(path).lstrip("/").partition("/")
+        return name, f"/{path}"
+    return None
 
 
 def of_checkpoint(error: BkError, name: str, *, password: bytes, password_given_by: str, flags: bool) -> BkError:

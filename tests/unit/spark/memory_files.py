@@ -143,6 +143,9 @@ class MemoryFiles:
             there = self.nodes.get(dst)
             if there is not None and not overwrite:
                 raise PathExistsError(f"{dst} is there already")
+            if there is not None and there[0].is_directory != source.is_directory:  # FS-19
+                kind = PathIsDirectoryError if there[0].is_directory else PathNotDirectoryError
+                raise kind(f"{dst} is of another kind than {src}")
             if there is not None and there[0].is_directory and self.listing(dst):
                 raise DirectoryNotEmptyError(f"{dst} has something in it")
             self.changes.append(("rename", src, dst))

@@ -31,7 +31,7 @@ from bk_core.errors import (
 )
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_spark.checkpoint import gateway as gateways
-from bk_spark.checkpoint import http_parts, listings, staging, temporaries, uploads
+from bk_spark.checkpoint import http_parts, listings, operations, staging, temporaries, uploads
 from bk_spark.checkpoint.gateway import CONNECTIONS_MAX, Gateway
 from bk_spark.checkpoint.http_parts import PeerGone
 from bk_spark.checkpoint.secret import PY4J_LOGGERS, Secret, keep_out_of_logs, let_go
@@ -94,13 +94,27 @@ def test_names_of_any_letters(client: Client) -> None:
 
 
 def test_a_rename_replaces_only_what_is_of_its_kind(client: Client) -> None:
-    """As Hadoop's contract has it; the store would replace either by either. The root of a checkpoint stays where it is."""
+    """As Hadoop's contract has it; the store says so of its files (FS-19). The root of a checkpoint stays where it is."""
     client.mkdirs("/d")
     client.create("/f", b"1")
     for src, dst in (("/d", "/f"), ("/f", "/d"), ("/", "/x")):
         with pytest.raises(JavaError):
             client.rename(src, dst, "OVERWRITE")
     assert not client.rename("/", "/x", None) and sorted(client.names("/")) == ["d", "f"]
+
+
+def test_a_rename_to_a_temporary_file_replaces_it_or_is_refused(client: Client, store: MemoryFiles) -> None:
+    """The store does not know that it is there."""
+    there = temporary("/0")
+    client.create(there, b"waits")
+    client.create("/f", b"1")
+    client.mkdirs("/d")
+    for src, options, told in (("/f", "NONE", "FileAlreadyExists"), ("/d", "OVERWRITE", "is a file, so the directory /d cannot")):
+        with pytest.raises(JavaError, match=told):
+            client.rename(src, there, options)
+    assert client.read(there) == b"waits" and store.staged
+    client.rename("/f", there, "OVERWRITE")
+    assert client.read(there) == b"1" and not store.staged
 
 
 def test_hadoop_sends_utf_8_as_it_is(client: Client, gateway: Gateway) -> None:
@@ -645,6 +659,19 @@ def test_a_failure_is_told_once_in_the_drivers_log(gateway: Gateway, client: Cli
     told = [record.getMessage() for record in caplog.records]
     assert told[0] == (f"checkpoint 'x': RENAME of /x{temporary('/state/0')} failed: [BK-TIMEOUT] no bookie answers (checkpoint 'x')")
     assert len(told) == 2 and told[1].startswith("checkpoint 'xx': GETFILESTATUS of /xx/0 failed: no checkpoint 'xx' is open")
+
+
+def test_the_failures_that_were_told_are_forgotten_in_the_end(
+    client: Client, gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(operations, "WARNED_MAX", 3)
+    with caplog.at_level(logging.WARNING, "bk_spark.checkpoint"):
+        for number in (0, 1, 2, 3, 4, 3, 4, 0):
+            client.name = f"other{number}"
+            with pytest.raises(JavaError, match="is open in this driver"):
+                client.status("/0")
+    assert [record.getMessage().split("'")[1] for record in caplog.records] == [f"other{number}" for number in (0, 1, 2, 3, 4, 0)]
+    assert len(gateway.operations._warned) == 3
 
 
 def test_a_defect_is_an_io_exception_without_details(client: Client, store: MemoryFiles, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,8 +14,10 @@ import pytest
 import bk_spark
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_spark.checkpoint import checkpoint_location, close, hadoop_conf
-from bk_spark.checkpoint.location import READ_TIMEOUT_MIN_S, _addresses, _Application, _is_open_here
+from bk_spark.checkpoint.location import READ_TIMEOUT_MIN_S, _addresses, _Application, _applications, _is_open_here
 from bk_spark.checkpoint.secret import Secret
+from bk_spark.checkpoint.staging import CheckpointFiles
+from tests.unit.spark.memory_files import MemoryFiles
 
 ROOT = Path(__file__).resolve().parents[3]
 SPARK_REDACTS = re.compile("(?i)secret|password|token|access[.]?key")  # spark.redaction.regex
@@ -81,7 +83,7 @@ def test_tasks_find_the_driver_where_spark_says(context: Any, host: str | None, 
         ({"patience_s": 0}, InvalidArgumentError, "patience_s"),
         ({"port": 70_000}, InvalidArgumentError, "port"),
         ({"password": 57}, ArgumentTypeError, "password"),
-        ({}, InvalidArgumentError, "served by the driver"),
+        ({}, ArgumentTypeError, "spark must be the SparkSession of the driver, not of type object"),
     ],
 )
 def test_arguments_are_looked_at_before_anything_is_done(given: dict[str, Any], error: type[Exception], told: str) -> None:
@@ -98,6 +100,13 @@ class Opened:
         self.gateway = SimpleNamespace(files={"x": SimpleNamespace(store=SimpleNamespace(is_open=True))})
 
 
+def test_a_checkpoint_that_is_being_closed_is_opened_behind_that() -> None:
+    """Else it would be taken over from itself."""
+    waited: list[str] = []
+    application: Any = SimpleNamespace(gateway=SimpleNamespace(files={}, close_files=waited.append), asked={})
+    assert not _is_open_here(application, "x", {}) and waited == ["x"]
+
+
 @pytest.mark.parametrize(
     "other", [{"password": b"hush2"}, {"protocol": "v3"}, {"patience_s": 5}, {"take_over": False}, {"ensemble_size": 5}]
 )
@@ -111,10 +120,21 @@ def test_an_open_checkpoint_is_not_opened_with_other_options(other: dict[str, An
 
 
 class Java:
-    """Counts the file systems that were closed."""
+    """Counts the file systems that were asked for, and those that were closed."""
 
     def __init__(self) -> None:
-        self.closed = 0
+        self.got = self.closed = 0
+        self.properties: dict[str, str] = {}
+
+    def getProperty(self, key: str) -> str | None:  # noqa: N802  # Java's name
+        return self.properties.get(key)
+
+    def setProperty(self, key: str, value: str) -> None:  # noqa: N802  # Java's name
+        self.properties[key] = value
+
+    def get(self, place: Any, configuration: Any) -> Any:
+        self.got += 1
+        return self
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -126,14 +146,19 @@ class Java:
         self.closed += 1
 
 
-def test_a_client_that_queries_may_use_is_not_closed() -> None:
+def test_a_client_that_queries_may_use_is_not_closed_and_none_is_made_to_be_closed() -> None:
     class Configuration(dict[str, str]):
         def set(self, key: str, value: str) -> None:
             self[key] = value
 
-    jvm, configuration = Java(), Configuration()
+    jvm = Java()
+    hadoop_conf.apply(jvm, Configuration(), "http://127.0.0.1:4000", "x", 600, forget=True)
+    assert jvm.got == 0  # it would load Hadoop's classes for nothing
+    configuration = Configuration()  # of another SparkContext; clients are the JVM's
+    hadoop_conf.apply(jvm, configuration, "https://127.0.0.1:4000", "x", 600, forget=True)
+    assert jvm.got == 0  # of the other scheme
     hadoop_conf.apply(jvm, configuration, "http://127.0.0.1:4000", "x", 600, forget=True)
-    assert jvm.closed == 1
+    assert jvm.got == jvm.closed == 1
     hadoop_conf.apply(jvm, configuration, "http://127.0.0.1:4000", "x", 900, forget=False)
     assert jvm.closed == 1 and configuration["dfs.webhdfs.socket.read-timeout"] == "900000ms"
 
@@ -148,7 +173,19 @@ def test_the_package_exports_it_without_loading_it() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("webhdfs://bookkeeper-checkpoints/flights", "is the place of a checkpoint, not its name: give 'flights'"),
+        ("webhdfs://bookkeeper-checkpoints/flights", "is the place of a checkpoint, not its name: give 'flights'$"),
+        ("swebhdfs://bookkeeper-checkpoints/flights/", "is the place of a checkpoint, not its name: give 'flights'$"),
+        ("webhdfs://bookkeeper-checkpoints/flights/a/b", "give 'flights', and put /a/b behind the place that checkpoint_location returns"),
+        ("webhdfs://bookkeeper-checkpoints/", "is the place of a checkpoint, not its name: give a name such as 'flights'$"),
+        ("bk://flights", "bk://flights is the place of a checkpoint, not its name: give 'flights'$"),
+        ("bk://flights/a", "give 'flights', and put /a behind the place"),
+        ("bk://", "bk:// is a place, and not the name of a checkpoint in ledgers: give a name such as 'flights'"),
+        ("webhdfs://other/flights", "webhdfs://other/flights is a place, and not the name of a checkpoint in ledgers"),
+        ("hdfs://namenode/flights", "is a place, and not the name .* is given that place itself, without bk_spark"),
+        ("s3a://bucket/flights", "is a place, and not the name"),
+        ("file:/tmp/x", "is a place, and not the name"),
+        ("/tmp/x", "/tmp/x is a place, and not the name"),
+        ("hdfs://[x/flights", "is a place, and not the name"),
         ("a b", "checkpoint name 'a b': use letters"),
         ("", "checkpoint name '': use letters"),
     ],
@@ -169,18 +206,57 @@ class Connect:
         raise AttributeError("not there")
 
 
-@pytest.mark.parametrize("session", [None, 7, "flights", Connect()])
-def test_closing_needs_the_drivers_session(session: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="served by the driver"):
-        close(session)
+STOPPED = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+
+
+@pytest.mark.parametrize(
+    ("session", "error", "told"),
+    [
+        (None, ArgumentTypeError, "the SparkSession of the driver, not None: SparkSession.builder.getOrCreate.. gives it in the driver"),
+        (7, ArgumentTypeError, "the SparkSession of the driver, not of type int"),
+        ("flights", ArgumentTypeError, "the SparkSession of the driver, not of type str"),
+        (Connect(), InvalidArgumentError, "a session of Spark Connect's client, .* which is elsewhere"),
+        (
+            STOPPED,
+            InvalidArgumentError,
+            "this session was stopped, and the gateway of its checkpoints has ended with it: take one that runs",
+        ),
+    ],
+)
+def test_each_wrong_session_is_told_in_its_own_words(session: Any, error: type[Exception], told: str) -> None:
+    calls: list[Any] = [lambda: checkpoint_location(session, "flights", uri="zk://localhost/ledgers")]
+    for call in calls if session is STOPPED else [*calls, lambda: close(session)]:
+        with pytest.raises(error, match=told) as caught:
+            call()
+        assert ("Connect" in str(caught.value)) == isinstance(session, Connect)
 
 
 def test_closing_what_is_not_open_does_nothing() -> None:
-    stopped = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
-    close(stopped)
-    close(stopped, "flights")
-    with pytest.raises(InvalidArgumentError, match="not stopped"):
-        checkpoint_location(stopped, "flights", uri="zk://localhost/ledgers")
+    close(STOPPED)
+    close(STOPPED, "flights")
+    close(SimpleNamespace(sparkContext=Context("local")))
+
+
+def test_closing_a_name_that_was_never_opened_is_a_mistake() -> None:
+    made = application()
+    session = SimpleNamespace(sparkContext=made.context)
+    try:
+        with pytest.raises(InvalidArgumentError, match="no checkpoint 'flights' to close.* open here: none is$"):
+            close(session, "flights")
+        _applications[id(made.context)] = made
+        for name in ("flights", "delays"):
+            made.asked[name] = {}
+            made.gateway.files[name] = CheckpointFiles(MemoryFiles(), 10)
+        for _ in range(2):
+            close(session, "delays")
+        with pytest.raises(
+            InvalidArgumentError, match=r"no checkpoint 'fligths' to close.* open here: 'flights'\. Did you mean 'flights'\?"
+        ):
+            close(session, "fligths")
+        assert list(made.gateway.files) == ["flights"]
+    finally:
+        made.gateway.close()
+    assert made not in _applications.values()
 
 
 def application(master: str = "local[2]", **where: Any) -> _Application:
@@ -206,7 +282,7 @@ def test_a_later_checkpoint_has_no_more_patience_than_clients_that_are_kept(mast
         made.check_wait(9000, 900)
         made.read_timeout_s = READ_TIMEOUT_MIN_S
         made.check_wait(READ_TIMEOUT_MIN_S, 300)
-        made.gateway.files["first"] = SimpleNamespace(close=lambda: None)  # type: ignore[assignment]
+        made.gateway.files["first"] = CheckpointFiles(MemoryFiles(), 10)
         with pytest.raises(InvalidArgumentError, match="patience_s=900 is more than Spark's clients wait for .3600 s"):
             made.check_wait(9000, 900)
         made.gateway.files.clear()

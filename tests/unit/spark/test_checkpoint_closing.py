@@ -1,0 +1,187 @@
+"""How the checkpoint gateway closes: all stores side by side, all callers together, and nothing that keeps it open for ever."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from bk_core.errors import NoSuchPathError, OperationTimeoutError
+from bk_core.protocol.files.content import FileStatus
+from bk_spark.checkpoint import gateway as gateways
+from bk_spark.checkpoint.gateway import Gateway
+from bk_spark.checkpoint.staging import CheckpointFiles
+from tests.unit.spark.checkpoint_client import temporary
+from tests.unit.spark.memory_files import MemoryFiles
+
+
+class SlowFiles(CheckpointFiles):
+    """Closing it waits for ``go_on``."""
+
+    def __init__(self, go_on: threading.Event, patience_s: float = 10) -> None:
+        super().__init__(MemoryFiles(), patience_s)
+        self.begun, self.go_on, self.is_closed = threading.Event(), go_on, False
+
+    def close(self) -> None:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        super().close()
+        self.is_closed = True
+
+
+def test_stores_are_closed_side_by_side_and_whoever_closes_returns_when_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, told = threading.Event(), threading.Event()
+    gateway = Gateway(on_close=told.set)
+    monkeypatch.setattr(gateways, "JOIN_S", 0.05)
+    slow = {name: SlowFiles(go_on) for name in "abc"}
+    gateway.files.update(slow)
+    returned: list[bool] = []
+
+    def close() -> None:
+        gateway.close()
+        returned.append(told.is_set() and all(files.is_closed for files in slow.values()))
+
+    callers = [threading.Thread(target=close) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    assert all(files.begun.wait(30) for files in slow.values())
+    callers[0].join(0.2)
+    assert returned == [] and not told.is_set()
+    go_on.set()
+    for caller in callers:
+        caller.join(30)
+    assert returned == [True] * 3
+
+
+def test_a_store_that_does_not_close_does_not_keep_the_gateway(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    go_on, told = threading.Event(), threading.Event()
+    gateway = Gateway(on_close=told.set)
+    monkeypatch.setattr(gateways, "JOIN_S", 0.2)
+    stuck, good = SlowFiles(go_on, 0.01), CheckpointFiles(MemoryFiles(), 0.01)
+    gateway.files.update({"stuck": stuck, "good": good})
+    with caplog.at_level(logging.WARNING, "bk_spark.checkpoint"):
+        gateway.close()
+    assert told.is_set() and not good.store.is_open and not stuck.is_closed
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records if "did not close in" in record.getMessage()] == ["stuck"]
+    go_on.set()
+    gateway.close_files("stuck")
+    assert stuck.is_closed
+
+
+def test_stores_are_closed_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as in the last moments of the interpreter."""
+    gateway = Gateway()
+    files = gateway.files["x"] = CheckpointFiles(MemoryFiles(), 10)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "bk-checkpoint-close":
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    gateway.close()
+    assert not files.store.is_open and gateway._closed.is_set()
+
+
+def test_a_close_that_was_interrupted_is_finished_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+    gateway = Gateway(on_close=told.set)
+    files = gateway.files["x"] = CheckpointFiles(MemoryFiles(), 10)
+    stop_serving = gateway._stop_serving
+
+    def interrupt(connections: Any) -> None:
+        stop_serving(connections)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gateway, "_stop_serving", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        gateway.close()
+    assert files.store.is_open and not told.is_set()
+    gateway.close()
+    assert not files.store.is_open and told.is_set()
+
+
+def test_closing_inside_of_closing_does_not_wait_for_itself() -> None:
+    """As the handler of a signal may, in the thread that closes already."""
+    gateway = Gateway()
+    files = gateway.files["x"] = CheckpointFiles(MemoryFiles(), 10)
+    wake, told = gateways._wake, threading.Event()
+
+    def close_again(socket: Any) -> None:
+        wake(socket)
+        gateway.close()
+        told.set()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(gateways, "_wake", close_again)
+        closing = threading.Thread(target=gateway.close, daemon=True)
+        closing.start()
+        assert told.wait(30)
+    closing.join(30)
+    assert not closing.is_alive() and not files.store.is_open
+
+
+def test_closing_has_one_time_for_all_deletes_that_were_kept_back() -> None:
+    store, now, allowed = MemoryFiles(), [0.0], []
+    files = CheckpointFiles(store, 10, clock=lambda: now[0])
+    for name in ("/0", "/1", "/2", "/3"):
+        files.create(name, [b"old"], True, True)
+        files.create(temporary(name), [b"new"], True, True)
+        files.delete(name, recursive=False)
+
+    def fail(path: str, **options: Any) -> bool:
+        allowed.append(options["timeout_s"])
+        now[0] += 8
+        raise OperationTimeoutError("no bookie answers")
+
+    store.delete = fail  # type: ignore[method-assign]
+    files.close()
+    assert allowed == [10, 10, 4, 0.01] and store.is_closed and not store.staged
+    assert files.close_s == 30
+
+
+@pytest.mark.parametrize("parents", [True, False])
+def test_no_temporary_file_is_made_in_a_directory_that_was_deleted_meanwhile(parents: bool) -> None:
+    """It would be an orphan for an hour: whoever deleted the directory has not seen it."""
+    store = MemoryFiles()
+    files = CheckpointFiles(store, 10)
+    files.mkdirs("/state/0")
+    path, stage = temporary("/state/0/1.delta"), store.stage
+
+    def delete_meanwhile(pieces: Any) -> Any:
+        assert files.delete("/state", recursive=True)
+        return stage(pieces)
+
+    store.stage = delete_meanwhile  # type: ignore[method-assign]
+    if parents:
+        files.create(path, [b"new"], True, True)
+        assert [status.path for status in files.listing("/state/0")] == [path]
+    else:
+        with pytest.raises(NoSuchPathError):
+            files.create(path, [b"new"], True, False)
+        assert not store.staged
+
+
+def test_a_delete_of_a_directory_waits_for_a_temporary_file_that_is_made_in_it() -> None:
+    store = MemoryFiles()
+    files = CheckpointFiles(store, 10)
+    files.mkdirs("/state/0")
+    path, status = temporary("/state/0/1.delta"), store.status
+    deleting = threading.Thread(target=files.delete, args=("/state", True))
+
+    def delete_meanwhile(asked: str) -> FileStatus:
+        found = status(asked)
+        if asked == "/state/0" and deleting.ident is None:  # it is looked at, and the file is to be put into it
+            deleting.start()
+            deleting.join(0.2)
+        return found
+
+    store.status = delete_meanwhile  # type: ignore[method-assign]
+    files.create(path, [b"new"], True, True)
+    deleting.join(30)
+    assert not store.staged and list(store.nodes) == ["/"]
+    with pytest.raises(NoSuchPathError):
+        files.status(path)
