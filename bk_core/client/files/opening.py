@@ -60,7 +60,8 @@ def open_log(
     """``create``: the properties of a log that is made if there is none; None refuses with NoSuchFileStoreError.
 
     Bookies that are away, as in a restart of them all, are waited for: too few for a new ledger before anything is made or anybody is
-    fenced (NotEnoughBookiesError), and those that hold the log before it is replayed. ``timeout_s`` bounds each of these.
+    fenced (NotEnoughBookiesError, which does not wait for bookies that the cluster never had), and those that hold the log before it is
+    replayed. ``timeout_s`` bounds each of these.
     """
     _await_bookies(client, log, create, timeout_s)
     if create is not None:

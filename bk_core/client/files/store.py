@@ -115,7 +115,8 @@ class FileStore(StoreOwner):
 
         NoSuchFileStoreError without ``create``; FileStoreTakenOverError with ``take_over=False`` where the store has an owner or one died
         owning it, or where others won; NotEnoughBookiesError, before anything is made or anybody is fenced, when there are too few
-        bookies for that time; FileStoreFormatError for a log that holds something else; what LogWriter.open raises.
+        bookies for that time, and at once when the cluster has fewer; FileStoreFormatError for a log that holds something else; what
+        LogWriter.open raises.
         """
         log_name = store_log(name)
         must_not_block(f"opening file store {name!r}")
