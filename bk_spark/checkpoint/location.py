@@ -268,11 +268,21 @@ def _open_or_leave(
             raise
         given_by = "password=... of checkpoint_location"
         told = of_checkpoint(error, name, password=options["password"], password_given_by=given_by, flags=False)
-        if isinstance(error, NotEnoughBookiesError):
-            stays = "one that is there already keeps those that it was made with, whatever is asked for later"
-            message = f"{told.args[0]}. The sizes asked for are those of a new checkpoint; {stays}"
-            told = NotEnoughBookiesError(message, **told.context)
-        raise told from error
+        raise _with_its_name(told, name) from error
+
+
+def _with_its_name(error: BkError, name: str) -> BkError:
+    """The error of an open. Bookies and ledgers that it is about are nobody's whom the user knows, so the checkpoint is named before them."""
+    if isinstance(error, InvalidArgumentError):
+        return error
+    text = str(error.args[0])
+    if isinstance(error, NotEnoughBookiesError):
+        stays = "one that is there already keeps those that it was made with, whatever is asked for later"
+        text = f"{text}. The sizes asked for are those of a new checkpoint; {stays}"
+    if repr(name) not in text:
+        text = f"checkpoint {name!r} cannot be opened: {text}"
+    named = type(error)(text, **error.context)
+    return named if error.outcome_unknown else named.nothing_done()
 
 
 def _open(application: _Application, name: str, uri: str, protocol: str, patience_s: float | None, options: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bk_core.client.files.names import store_log
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.log.history import read_log
+from bk_core.client.logs import read_ledger_list
 from tests.checkpoints.hardships.ground import BOOKIES, LOOK_S, Ground, Outcome, Query, ground, play
 
 SHORT_S, LONG_S = 15.0, 120.0  # patience
@@ -96,5 +96,4 @@ def _ledgers(here: Ground, name: str, what: str) -> list[int]:
         data = set(view.ledgers() or ())
     if what == "data":
         return sorted(data)
-    log = read_log(here.client, store_log(name))
-    return [segment.ledger_id for segment in log.segments]
+    return [segment.ledger_id for segment in read_ledger_list(here.client, store_log(name)).segments]

@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 
 import bk_spark
-from bk_core.errors import ArgumentTypeError, InvalidArgumentError
-from bk_spark.checkpoint import checkpoint_location, close, hadoop_conf
+from bk_core.errors import (
+    ArgumentTypeError,
+    BkError,
+    InvalidArgumentError,
+    NoSuchFileStoreError,
+    NotEnoughBookiesError,
+    OperationTimeoutError,
+    ReadTimeoutError,
+)
+from bk_spark.checkpoint import checkpoint_location, close, hadoop_conf, location
 from bk_spark.checkpoint.location import READ_TIMEOUT_MIN_S, _addresses, _Application, _applications, _is_open_here
 from bk_spark.checkpoint.secret import Secret
 from bk_spark.checkpoint.staging import CheckpointFiles
@@ -117,6 +125,33 @@ def test_an_open_checkpoint_is_not_opened_with_other_options(other: dict[str, An
     with pytest.raises(InvalidArgumentError, match=rf"with other options \({next(iter(other))}\)") as caught:
         _is_open_here(application, "x", {**asked, **other})
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ReadTimeoutError("a read of ledger 22 did not finish in time", ledger=22), "checkpoint 'x' cannot be opened: a read of ledger 22"),
+        (
+            NotEnoughBookiesError("2 of 3 bookies"),
+            "checkpoint 'x' cannot be opened: 2 of 3 bookies. The sizes asked for are those of a new",
+        ),
+        (NoSuchFileStoreError("there is no file store 'x'"), "there is no checkpoint 'x'"),
+        (InvalidArgumentError("ack_quorum_size 4 is above 3"), "ack_quorum_size 4 is above 3"),
+        (OperationTimeoutError("it took too long"), "checkpoint 'x' cannot be opened: it took too long"),
+    ],
+)
+def test_an_open_that_fails_names_the_checkpoint(error: BkError, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user knows the name, and no ledger's number."""
+
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(location, "_open", fail)
+    application: Any = SimpleNamespace(read_timeout_s=1.0)
+    with pytest.raises(type(error)) as caught:
+        location._open_or_leave(application, "x", "zk://a/l", "v2", None, {"password": b""})
+    assert caught.value.args[0].startswith(told) and caught.value.context == error.context
+    assert caught.value.outcome_unknown == error.outcome_unknown and caught.value.__cause__ is error
 
 
 class Java:
