@@ -70,23 +70,26 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
 @click.command("repair")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--even-if-files", is_flag=True, help="Also the log of a file store (a checkpoint), which shows older files then, or none.")
 @password_option
 @cluster_options
-def repair(name: str, yes: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
+def repair(name: str, yes: bool, even_if_files: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """Write off ledgers that a log lists and that do not exist any more, so that it can be written and read again.
 
     Says what is lost and asks. Their segments become empty; everything else stays. What exists and cannot be read now is left alone.
     """
-    from bk_core.client.log.check import check_log, repair_log
+    from bk_core.client.log.check import check_log, check_repairs_files, repair_log
 
     with connected(uri, protocol) as client:
         lost = [one for one in check_log(client, name, read=False).problems if one.kind == "missing"]
+        if lost:
+            check_repairs_files(name, even_if_files)
         if lost and not yes:
             say_table(_PROBLEM_COLUMNS, [_problem_row(name, problem) for problem in lost])
             rows, size = sum(problem.rows for problem in lost), sum(problem.bytes for problem in lost)
             what = f"{counted(len(lost), 'ledger')} of log {name} with {counted(rows, 'listed row')}, {counted(size, 'byte')}"
             click.confirm(f"write off {what}, for good?", abort=True, err=True)
-        done = repair_log(client, name, password=password.encode()) if lost else ()
+        done = repair_log(client, name, password=password.encode(), even_if_files=even_if_files) if lost else ()
     if as_json:
         say_json({"log": name, "lost": [_problem_json(name, problem) for problem in done]})
         return

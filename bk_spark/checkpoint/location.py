@@ -272,7 +272,7 @@ def _open_or_leave(
 
 
 def _with_its_name(error: BkError, name: str) -> BkError:
-    """The error of an open. Bookies and ledgers that it is about are nobody's whom the user knows, so the checkpoint is named before them."""
+    """The error of an open. A user knows none of the ledgers that it may be about, so the checkpoint is named before them."""
     if isinstance(error, InvalidArgumentError):
         return error
     text = str(error.args[0])

@@ -18,6 +18,7 @@ from bk_core.errors import (
     CLIENT_CLOSED,
     BkError,
     ClientClosedError,
+    FileDataLostError,
     FileStoreClosedError,
     FileStoreError,
     FileStoreTakenOverError,
@@ -80,6 +81,8 @@ def open_log(
         )
     except NoSuchLogError as error:
         raise no_such_store(client, name) from error
+    except LogDataLossError as error:
+        raise changes_lost(name, error).nothing_done() from error
     except LogTakenOverError as error:
         message = f"file store {name!r} was not taken over, because it has an owner, or one that died without closing it: {error.args[0]}"
         raise FileStoreTakenOverError(message, store=name).nothing_done() from error
@@ -87,8 +90,10 @@ def open_log(
         deadline = time.monotonic() + timeout_s
         listed = until_definite(lambda: read_ledger_list(client, log), deadline)
         return Opened(writer, listed, _replayed_in_time(client, name, log, password, deadline), ledgers)
-    except BaseException:
+    except BaseException as error:
         leave(writer)
+        if isinstance(error, LogDataLossError):
+            raise changes_lost(name, error) from error
         raise
 
 
@@ -187,6 +192,14 @@ def log_ledger_deleted(name: str, ledger_id: int, cause: BaseException | None = 
     )
     deleted.__cause__ = cause
     return deleted
+
+
+def changes_lost(name: str, error: LogDataLossError) -> FileDataLostError:
+    """The store's error when a ledger of its log is gone."""
+    ledger_id = error.context.get("ledger")
+    what = f"ledger {ledger_id}, which held changes of file store {name!r}, does not exist, so nobody can tell what its files are"
+    then = f"restore that ledger, or delete what is left (bk checkpoint rm {name}): a query begins anew then, or from a copy"
+    return FileDataLostError(f"{what}: {then} (bk checkpoint import)", store=name, ledger=ledger_id)
 
 
 def client_closed(name: str) -> FileStoreClosedError:

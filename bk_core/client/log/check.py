@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from bk_core.arguments import COUNT, SECRET, checked
+from bk_core.client.files.names import store_of
 from bk_core.client.identity import carried, recover_own
 from bk_core.client.log.history import ChunkCache, history_of, update_ledger_list, write_chunk
 from bk_core.client.log.intents import HISTORY, create_intended, forget_intent, lives_here
 from bk_core.client.log.list_store import LogClient, change_ledger_list, ledger_exists, read_ledger_list, store_now_ms
 from bk_core.client.log.live_writers import writer_of, writer_told
-from bk_core.errors import BkError, LogDataLossError, LogError, LogWriterAliveError, NoSuchLedgerError
+from bk_core.errors import BkError, InvalidArgumentError, LogDataLossError, LogError, LogWriterAliveError, NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.history import Item, Load
 from bk_core.protocol.log.identity import Standing, standing
@@ -171,16 +172,20 @@ def check_log(client: LogClient, name: str, *, password: bytes = b"", read: bool
 
 
 @checked(password=SECRET)
-def repair_log(client: LogClient, name: str, *, password: bytes = b"") -> tuple[LogProblem, ...]:
+def repair_log(client: LogClient, name: str, *, password: bytes = b"", even_if_files: bool = False) -> tuple[LogProblem, ...]:
     """Write off what no longer exists, so that the log can be written and read again (GRD-5). Returns what is lost, () if nothing was.
 
     Segments of ledgers that do not exist become empty and keep their numbers; nothing else is changed. Ledgers that exist but cannot be
     read now stay listed. Lost rows are counted no more, so row offsets of what follows get smaller. Raises LogError if others change the
     log meanwhile.
+
+    InvalidArgumentError for the log of a file store, unless ``even_if_files``: what is left of its changes makes other files than there
+    were, or none, and the store would show them (GRD-7).
     """
     lost = tuple(problem for problem in check_log(client, name, read=False).problems if problem.kind == "missing")
     if not lost:
         return ()
+    check_repairs_files(name, even_if_files)
     missing = {problem.ledger_id for problem in lost}
     listed = read_ledger_list(client, name)
     made: list[int] = []
@@ -202,6 +207,22 @@ def repair_log(client: LogClient, name: str, *, password: bytes = b"") -> tuple[
     for ledger_id in made:
         forget_intent(client, name, ledger_id, HISTORY)
     return lost
+
+
+def check_repairs_files(name: str, even_if_files: bool) -> None:
+    """InvalidArgumentError for the log of a file store that has lost ledgers, unless the caller insists."""
+    store = store_of(name)
+    if store is None or even_if_files:
+        return
+    what = (
+        f"log {name!r} holds the changes of file store {store!r}, and some are lost: written off, the store would show older files, or none"
+    )
+    query = f"bk checkpoint rm {store} deletes it, and a query begins anew or from a copy (bk checkpoint import)"
+    raise InvalidArgumentError(
+        f"{what}, and a query would go on from there without a word. Nothing was done. {query}; "
+        "even_if_files=True (--even-if-files) writes them off all the same",
+        log=name,
+    )
 
 
 # --- releasing --------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bk_core.client.files.names import store_log
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.logs import read_ledger_list
+from bk_core.client.log.list_store import read_ledger_list
 from tests.checkpoints.hardships.ground import BOOKIES, LOOK_S, Ground, Outcome, Query, ground, play
 
 SHORT_S, LONG_S = 15.0, 120.0  # patience

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 import bk_core
+from bk_core.client.files.names import store_log
 from bk_core.client.files.store import FileStore
-from bk_core.errors import FileStoreTakenOverError, InvalidArgumentError
+from bk_core.client.log.check import repair_log
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.errors import FileDataLostError, FileStoreTakenOverError, InvalidArgumentError
 from tests.unit.bk_core.conftest import Bk
 
 NOT_THERE = "[BK-FILES-NO-STORE] there is no checkpoint 'fligths'; did you mean 'flights'?"
@@ -169,6 +172,34 @@ def test_a_name_without_its_scheme_is_not_looked_for_on_this_machine_in_vain(bk:
     assert "there is no folder flights on this machine; a checkpoint in ledgers is given as bk://NAME" in bk.err
     bk("lag", "bk://fligths", group="query", status=1)
     assert NOT_THERE in bk.err
+
+
+def test_grd_7_a_checkpoint_that_has_lost_changes_is_never_shown_as_another(bk: Bk, client: bk_core.BookKeeper, folder: Path) -> None:
+    """The error told of `bk log repair`, which made it an empty one: a query would have begun anew without a word."""
+    bk("import", "flights", folder)
+    lost = read_ledger_list(client, store_log("flights")).segments[0].ledger_id
+    client.store.delete_ledger(lost)
+    with pytest.raises(
+        FileDataLostError, match=rf"^\[BK-FILES-DATA-LOST\] ledger {lost}, which held changes .*\(bk checkpoint rm flights\)"
+    ) as caught:
+        FileStore.open(client, "flights")
+    assert "repair" not in str(caught.value)
+    for command in ("ls flights", "show flights", "tail flights", "cat flights metadata", "export flights OUT", "gc flights"):
+        bk(*command.replace("OUT", str(folder.parent / "out")).split(), status=1)
+        assert "[BK-FILES-DATA-LOST]" in bk.err and "checkpoint 'flights'" in bk.err and "file store" not in bk.err, command
+    for flags in ([], ["--yes"]):
+        bk("repair", "files.flights", *flags, group="log", status=1)
+        assert "bk checkpoint rm flights deletes it" in bk.err and "--even-if-files" in bk.err
+    with pytest.raises(InvalidArgumentError, match="Nothing was done"):
+        repair_log(client, "files.flights")
+    with pytest.raises(FileDataLostError):
+        FileStore.open(client, "flights")
+    bk("repair", "files.flights", "--yes", "--even-if-files", group="log")
+    assert "0 files" in bk("show", "flights") or "files                 0" in bk("show", "flights")
+    client.store.delete_ledger(read_ledger_list(client, store_log("flights")).segments[-1].ledger_id)
+    bk("rm", "flights", "--yes")
+    bk("import", "flights", folder)
+    assert bk("cat", "flights", "metadata") == '{"id":"q"}'
 
 
 def test_sizes_of_a_store_are_told_as_they_were_given(client: bk_core.BookKeeper) -> None:
