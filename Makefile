@@ -160,9 +160,9 @@ checkpoint-restarts: setup
 	@$(ENV) $(BIN)/python -m tests.checkpoints --restarts "$${RESTARTS:-20}" --kills "$${KILLS:-6}" --together "$${TOGETHER:-2}" \
 	  $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases "$(CASES)") --json .cache/checkpoint-restarts.json
 
-# Full disks, bad links, no cluster, deleted ledgers, large files (tests/checkpoints/hardships). PARTS, APACHE=4.18.0, BYTES, FILES
+# Full disks, bad links, no cluster, deleted ledgers, large files (tests/checkpoints/hardships). PARTS, ONLY, APACHE=4.18.0, BYTES, FILES
 checkpoint-hardships: setup
-	@$(ENV) $(BIN)/python -m tests.checkpoints.hardships $(PARTS) $(if $(APACHE),--apache $(APACHE)) $(if $(BYTES),--bytes $(BYTES)) \
+	@$(ENV) $(BIN)/python -m tests.checkpoints.hardships $(PARTS) $(if $(APACHE),--apache $(APACHE)) $(if $(ONLY),--only '$(ONLY)') $(if $(BYTES),--bytes $(BYTES)) \
 	  $(if $(FILES),--files $(FILES))
 
 FIGURES = $(ENV) $(BIN)/python -m tests.checkpoints.figures $(if $(DIRECTORY),--directory $(DIRECTORY))

@@ -12,8 +12,6 @@ from tests.checkpoints.figures.numbers import load, table
 from tests.checkpoints.hardships import disks, large, links, outages
 from tests.checkpoints.hardships.ground import Outcome, gist
 
-STATES = ("hdfs", "rocksdb")
-
 
 def _say(what: object) -> None:
     print(what, file=sys.stderr, flush=True)
@@ -32,10 +30,10 @@ def summary(found: list[Outcome]) -> str:
 
 
 def _played(
-    measure: Callable[[Path, str | None, list[str], Callable[[object], None]], list[Outcome]],
+    measure: Callable[[Path, str | None, str, Callable[[object], None]], list[Outcome]],
 ) -> Callable[[argparse.Namespace, Path], bool]:
     def run(options: argparse.Namespace, directory: Path) -> bool:
-        found = measure(directory, options.apache, options.states.split(","), _say)
+        found = measure(directory, options.apache, options.only, _say)
         print(summary(found), flush=True)
         return all(one.good for one in found)
 
@@ -69,7 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.checkpoints.hardships")
     parser.add_argument("parts", choices=list(PARTS), nargs="*", default=list(PARTS), help="all, if none is named")
     parser.add_argument("--apache", metavar="VERSION", default=None, help="Apache's bookies")
-    parser.add_argument("--states", default=",".join(STATES), help="state stores")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="plays whose hardship and state store this finds")
     parser.add_argument("--bytes", type=int, default=large.LARGE_BYTES, help="of the large file; 0: none")
     parser.add_argument("--files", type=int, default=large.MANY, help="in one directory; 0: none")
     parser.add_argument("--directory", type=Path, default=None, help="for input, output and drivers' logs; kept")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.checkpoints.hardships.ground import BOOKIES, Ground, Outcome, Query, ground, play, until
+from tests.checkpoints.hardships.ground import BOOKIES, STATES, Ground, Outcome, Query, ground, play_all, until
 from tests.integration.small_disk import fill_with, small_disk
 
 DISK_MIB = 320  # Apache's bookies keep some entry logs
@@ -35,12 +35,10 @@ def full(ground: Ground, count: int, query: Query) -> str:
     return what
 
 
-def measure(work: Path, apache: str | None, states: list[str], say: Callable[[object], None]) -> list[Outcome]:
+def measure(work: Path, apache: str | None, only: str, say: Callable[[object], None]) -> list[Outcome]:
     """One disk, then two, with each state store."""
-    found = []
     with ground(work, apache, small) as here:
-        for state in states:
-            for count in (1, 2):
-                found.append(play(here, f"{count} of {BOOKIES} disks full", state, PATIENCE_S, partial(full, here, count)))
-                say(found[-1])
-    return found
+        plays = [
+            (f"{count} of {BOOKIES} disks full", state, PATIENCE_S, partial(full, here, count)) for state in STATES for count in (1, 2)
+        ]
+        return play_all(here, plays, only, say)

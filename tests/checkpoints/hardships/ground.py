@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from tests.network.proxy import Link, Proxy
 
 MODULE = "tests.checkpoints.hardships.driver"
 BOOKIES = 3
+STATES = ("hdfs", "rocksdb")
 LIMIT_S = 600.0
 LOOK_S = 0.2
 BATCHES = 8  # of each play, from 0 on
@@ -236,6 +237,10 @@ class Query:
                     break
         else:
             raise HardshipError(f"{self.name}: does not go on: {self.told[-1]}")
+        self.stop()
+
+    def stop(self) -> None:
+        """Let the task go that is held, too."""
         driver = self.ground.driver
         driver.begin({"do": "stop", "names": [self.name]})
         driver.end(self.release)
@@ -247,7 +252,7 @@ class Query:
         return rows, states
 
 
-def play(ground: Ground, hardship: str, state: str, patience_s: float, do: Callable[[Query], str | None]) -> Outcome:
+def play(ground: Ground, hardship: str, state: str, patience_s: float, do: Callable[[Query], str]) -> Outcome:
     """``do`` is called when a task of batch ``HARD`` is held, and heals what it broke; what it returns is told beside the outcome."""
     if state not in ground.undisturbed:
         quiet = Query(ground, f"quiet-{state}".replace(" ", "-"), state, patience_s, undisturbed=True)
@@ -260,7 +265,7 @@ def play(ground: Ground, hardship: str, state: str, patience_s: float, do: Calla
     query.hold_at(HARD)
     if not query.start() or not query.until(lambda: query.is_held):
         raise HardshipError(f"{hardship}: {query.told}")
-    outcome.more = do(query) or ""
+    outcome.more = do(query)
     query.to_the_end()
     rows, states = query.seen()
     right_rows, right_states = ground.undisturbed[state]
@@ -270,6 +275,18 @@ def play(ground: Ground, hardship: str, state: str, patience_s: float, do: Calla
     outcome.left = [*leftovers(ground.client, query.name), *remains(ground.client, query.name)]
     outcome.starts, outcome.told, outcome.seconds = query.starts, query.told, time.monotonic() - begun
     return outcome
+
+
+def play_all(
+    ground: Ground, plays: Iterable[tuple[str, str, float, Callable[[Query], str]]], only: str, say: Callable[[object], None]
+) -> list[Outcome]:
+    """Those whose name the regular expression ``only`` finds. A play is (hardship, state store, patience, what to do)."""
+    found = []
+    for hardship, state, patience_s, do in plays:
+        if re.search(only, f"{hardship}, {state}"):
+            found.append(play(ground, hardship, state, patience_s, do))
+            say(found[-1])
+    return found
 
 
 def until(holds: Callable[[], bool], limit_s: float, otherwise: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
-from tests.checkpoints.hardships.ground import BATCHES, Ground, Outcome, Query, ground, play
+from tests.checkpoints.hardships.ground import BATCHES, STATES, Ground, Outcome, Query, ground, play_all
 from tests.network.proxy import IN, OUT, Link, Proxy
 
 PATIENCE_S = 15.0
@@ -75,10 +76,8 @@ def plays(ground: Ground) -> list[tuple[str, Callable[[Query], str]]]:
     ]
 
 
-def measure(work: Path, apache: str | None, states: list[str], say: Callable[[object], None]) -> list[Outcome]:
-    found = []
+def measure(work: Path, apache: str | None, only: str, say: Callable[[object], None]) -> list[Outcome]:
+    """With one state store and the other in turn."""
     with ground(work, apache) as here:
-        for number, (name, do) in enumerate(plays(here)):
-            found.append(play(here, name, states[number % len(states)], PATIENCE_S, do))
-            say(found[-1])
-    return found
+        found = [(name, state, PATIENCE_S, do) for (name, do), state in zip(plays(here), cycle(STATES), strict=False)]
+        return play_all(here, found, only, say)

@@ -10,7 +10,7 @@ from pathlib import Path
 from bk_core.client.files.names import store_log
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log.list_store import read_ledger_list
-from tests.checkpoints.hardships.ground import BOOKIES, LOOK_S, Ground, Outcome, Query, ground, play
+from tests.checkpoints.hardships.ground import BOOKIES, HARD, LOOK_S, STATES, Ground, HardshipError, Outcome, Query, ground, play_all
 
 SHORT_S, LONG_S = 15.0, 120.0  # patience
 OUTAGE_S = 60.0
@@ -36,16 +36,12 @@ def outage(ground: Ground, query: Query) -> str:
     return what + (f"ended after {ended_s:.0f} s" if ended_s is not None else query.under_hardship(GOES_ON_S))
 
 
-def measure(work: Path, apache: str | None, states: list[str], say: Callable[[object], None]) -> list[Outcome]:
-    """Each with both patiences."""
-    found = []
+def measure(work: Path, apache: str | None, only: str, say: Callable[[object], None]) -> list[Outcome]:
+    """Each state store with both patiences."""
     with ground(work, apache) as here:
-        for state in states:
-            for patience_s in (SHORT_S, LONG_S):
-                name = f"cluster lost for a minute, patience_s={patience_s:g}"
-                found.append(play(here, name, state, patience_s, partial(outage, here)))
-                say(found[-1])
-    return found
+        name, do = "cluster lost for a minute, patience_s", partial(outage, here)
+        plays = [(f"{name}={patience_s:g}", state, patience_s, do) for state in STATES for patience_s in (SHORT_S, LONG_S)]
+        return play_all(here, plays, only, say)
 
 
 def deleted(work: Path, apache: str | None, say: Callable[[object], None]) -> list[tuple[str, str, list[str]]]:
@@ -62,33 +58,24 @@ def deleted(work: Path, apache: str | None, say: Callable[[object], None]) -> li
 
 def _deleted(here: Ground, what: str, when: str) -> list[str]:
     query = Query(here, f"deleted-{what}-{when}", "hdfs", SHORT_S)
-    query.hold_at(3)
+    query.hold_at(HARD)
     query.start()
     query.until(lambda: query.is_held)
     if when == "closed":
-        driver = here.driver
-        driver.begin({"do": "stop", "names": [query.name]})
-        driver.end(query.release)
-        query.look()
+        query.stop()
         query.told.clear()
         query.close()
-    ledgers = _ledgers(here, query.name, what)
-    for ledger_id in ledgers:
+    for ledger_id in _ledgers(here, query.name, what):
         here.client.store.delete_ledger(ledger_id)  # as a tool of BookKeeper does, which knows of no logs
     if when == "open":
-        query.under_hardship(90.0)
-        told = [f"query: {error}" for error in query.told]
-        query.told.clear()
-        query.close()
-    else:
-        told = []
-    for _ in range(2):  # opened again, and once more
-        if query.start():
-            query.under_hardship(30.0)
-        told += query.told or ["goes on"]
-        query.told.clear()
-    here.kill_driver()
-    return told
+        query.under_hardship(GOES_ON_S)
+        if query.look()["active"]:  # what its state needs is in the executor's memory
+            query.stop()
+    here.kill_driver()  # which has state in its memory
+    for _ in range(2):
+        if query.start() and query.until(lambda: query.is_held):
+            raise HardshipError(f"the query goes on without the ledger of its {what}: {query.told}")
+    return query.told
 
 
 def _ledgers(here: Ground, name: str, what: str) -> list[int]:
