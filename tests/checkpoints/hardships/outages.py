@@ -10,7 +10,19 @@ from pathlib import Path
 from bk_core.client.files.names import store_log
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log.list_store import read_ledger_list
-from tests.checkpoints.hardships.ground import BOOKIES, HARD, LOOK_S, STATES, Ground, HardshipError, Outcome, Query, ground, play_all
+from tests.checkpoints.hardships.ground import (
+    BATCHES,
+    BOOKIES,
+    HARD,
+    LOOK_S,
+    STATES,
+    Ground,
+    HardshipError,
+    Outcome,
+    Query,
+    ground,
+    play_all,
+)
 
 SHORT_S, LONG_S = 15.0, 120.0  # patience
 OUTAGE_S = 60.0
@@ -68,13 +80,16 @@ def _deleted(here: Ground, what: str, when: str) -> list[str]:
     for ledger_id in _ledgers(here, query.name, what):
         here.client.store.delete_ledger(ledger_id)  # as a tool of BookKeeper does, which knows of no logs
     if when == "open":
-        query.under_hardship(GOES_ON_S)
-        if query.look()["active"]:  # what its state needs is in the executor's memory
+        what_came = query.under_hardship(GOES_ON_S)
+        if query.look()["active"]:  # state is in the executor's memory, and later snapshots of it are in another ledger
             query.stop()
+            here.kill_driver()
+            return [f"goes on {what_came}"]
     here.kill_driver()  # which has state in its memory
+    query.hold_at(BATCHES)
     for _ in range(2):
         if query.start() and query.until(lambda: query.is_held):
-            raise HardshipError(f"the query goes on without the ledger of its {what}: {query.told}")
+            raise HardshipError(f"the query went on without the ledger of its {what}: {query.told}")
     return query.told
 
 
