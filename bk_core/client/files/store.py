@@ -137,17 +137,17 @@ class FileStore(StoreOwner):
             leave(opened.writer)
             raise
         try:
-            store._serve(opened.ledgers)
+            store._serve(opened.ledgers, opened.listed.has_put_aside)
         except BaseException:
             store._give_up(FileStoreClosedError(f"file store {name!r} could not be opened", store=name))
             raise
         return store
 
-    def _serve(self, ledgers: list[int]) -> None:
+    def _serve(self, ledgers: list[int], trim_left: bool) -> None:
         call, segment = Call(), self._writer.position.seq
 
         def begin() -> None:
-            self._step(lambda: self._machine.serve(ledgers, segment), call)
+            self._step(lambda: self._machine.serve(ledgers, segment, trim_left=trim_left), call)
             if not call.future.done():
                 self._step(lambda: self._machine.barrier(call), call)
                 self._worker.submit(self._watch_log)

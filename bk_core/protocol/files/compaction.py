@@ -128,9 +128,9 @@ class LogKeeping(DataLedgers):
         if self.state is FileState.STARTING:  # the first record of a log, which has nothing before it
             self.state = FileState.SERVING
 
-    def _shorten(self, replay: FileReplay, segment: int) -> None:
+    def _shorten(self, replay: FileReplay, segment: int, trim_left: bool) -> None:
         """FS-18: each opening begins a segment, however little is written to it. FS-12 else."""
-        before = replay.trim_before()
+        before = replay.trim_before() or (replay.base_position if trim_left else None)
         if replay.base_position is not None and segment - replay.base_position.seq > self._limits.segments_max:
             self._append_base()  # the first record of a segment, so nothing need be rolled
         elif before is not None:

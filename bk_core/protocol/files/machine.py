@@ -55,13 +55,15 @@ class FileMachine(LogKeeping):
         assert self.state is FileState.REPLAYING, "records are replayed before the store serves"
         self._replay.take(record, position)
 
-    def serve(self, data_ledgers: Iterable[int], segment: int) -> list[FileEffect]:
+    def serve(self, data_ledgers: Iterable[int], segment: int, *, trim_left: bool = False) -> list[FileEffect]:
         """Behind the last record of the log, which nobody else could write when it was taken over. ``data_ledgers`` are those that this
         store had *before* it was taken over (FS-16); the ones that nothing refers to are dropped. FileStoreFormatError for a log with
         changes and without a base: its beginning is lost.
 
-        ``segment`` is the number of the log's segment that this owner begins. Operations may be called from here on. A new store appends an
-        empty base first, and one whose log has many segments a base; ``barrier`` tells when that is acknowledged.
+        ``segment`` is the number of the log's segment that this owner begins. ``trim_left``: a former owner took segments off the log's
+        list and has not deleted their ledgers, so the log is trimmed again, which deletes them (FS-12). Operations may be called from here
+        on. A new store appends an empty base first, and one whose log has many segments a base; ``barrier`` tells when that is
+        acknowledged.
         """
         if self._replay.passed_over and not self._replay.complete:
             what = f"file store {self.name!r}: its log has changes, and no whole base before them, so its beginning is lost"
@@ -70,7 +72,7 @@ class FileMachine(LogKeeping):
         if self._replay.complete:
             self.state = FileState.SERVING
             self._has_base = True
-            self._shorten(self._replay, segment)
+            self._shorten(self._replay, segment, trim_left)
         else:  # FS-7: before anything else
             self.state = FileState.STARTING
             self._append_base()

@@ -79,6 +79,11 @@ class LedgerList:
     # --- queries ------------------------------------------------------------------------------------------------
 
     @property
+    def has_put_aside(self) -> bool:
+        """True if ledgers are still to be deleted that a trim or a janitor took off the list."""
+        return bool(self.condemned or self.released or self.dropped)
+
+    @property
     def items(self) -> tuple[Item, ...]:
         return (*self.history, *self.segments)
 

@@ -33,7 +33,8 @@ from bk_core.client.files.store import FileStore, Staged
 from bk_core.client.files.upkeep import delete_file_store, file_stores, own_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.log import list_store
-from bk_core.client.log.history import read_log
+from bk_core.client.log.history import read_log, update_ledger_list
+from bk_core.client.log.intents import create_intended, forget_intent
 from bk_core.client.log.janitor import apply_retention, delete_log, trim_log
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log
@@ -695,6 +696,20 @@ def test_a_log_that_is_no_store_is_not_opened(client: bk_core.BookKeeper) -> Non
         FileStore.open(client, "a")
     assert not read_ledger_list(client, LOG).live_segments
     eventually(lambda: not threads())
+
+
+def test_what_a_dead_owner_took_off_the_list_is_deleted_by_the_next_one(client: bk_core.BookKeeper) -> None:
+    """FS-12: it died between the two steps of its trim, after the list had condemned the ledger."""
+    with FileStore.open(client, "a") as store:
+        store.put("/a", b"a")
+    listed = read_ledger_list(client, LOG)
+    left = create_intended(client, LOG, listed.properties, log_id=listed.log_id)
+    left.close()
+    forget_intent(client, LOG, left.ledger_id)
+    update_ledger_list(client, LOG, lambda current: current.condemn([left.ledger_id]))
+    with FileStore.open(client, "a") as store:
+        eventually(lambda: not read_ledger_list(client, LOG).has_put_aside)
+        assert left.ledger_id not in client.list_ledgers() and store.read("/a") == b"a"
 
 
 def test_opening_goes_on_where_a_former_owner_still_trims(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,9 @@ class World:
     Requests wait in ``asked`` until ``answer`` takes one; ``settle`` answers all of them OK.
     """
 
-    def __init__(self, log: Sequence[Entry] = (), data: Iterable[int] = (), limits: FileLimits | None = None) -> None:
+    def __init__(
+        self, log: Sequence[Entry] = (), data: Iterable[int] = (), limits: FileLimits | None = None, *, trim_left: bool = False
+    ) -> None:
         self.machine = FileMachine("s", limits)
         self.log: list[Entry] = list(log)
         self.seq = self.log[-1][0].seq + 1 if self.log else 0
@@ -70,7 +72,7 @@ class World:
         self.on_drop: Callable[[int], None] = lambda ledger_id: None
         for position, record in log:
             self.machine.replay(record, position)
-        self.take(self.machine.serve(self.data, self.seq))
+        self.take(self.machine.serve(self.data, self.seq, trim_left=trim_left))
 
     def take(self, effects: Iterable[FileEffect]) -> None:
         for effect in effects:

@@ -188,6 +188,17 @@ def test_fs_12_the_next_owner_trims_what_a_dead_one_left() -> None:
     assert not World([one for one in world.log if one[0].seq == 1]).asks(TrimLog)
 
 
+def test_fs_12_the_next_owner_deletes_what_a_dead_one_took_off_the_list() -> None:
+    """FS-12: the former owner died between the two steps of its trim, so no segment lies before the base."""
+    world = begun(new_store(SMALL))
+    world.settle()
+    assert not World(world.log).asks(TrimLog)
+    following = World(world.log, trim_left=True)
+    assert following.find(TrimLog).before == Position(1, 0)
+    following.settle()
+    assert following.machine.compaction is Compaction.NONE
+
+
 def test_the_next_owner_counts_the_bytes_of_the_one_before() -> None:
     """Else many short-lived owners would never make a base."""
     world = new_store(FileLimits(compact_bytes=1 << 30))
