@@ -3,6 +3,10 @@
 >>> with bk_core.local_cluster() as cluster, bk_core.connect(cluster.uri) as bk:
 ...     with bk.create_ledger() as ledger:
 ...         ledger.append(b"hello")
+...     log = bk.create_log("events")
+...     with log.writer() as writer:
+...         writer.append(b"hello")
+...     rows = [payload for run in log.reader() for payload in run.payloads()]
 
 Names are loaded on first use, so that a process that needs one part (a bookie, a command line) does not pay for the others.
 """
@@ -15,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bk_core import exit_hook as _exit_hook  # noqa: F401 - registers what ends clients before the program registers anything
 
 if TYPE_CHECKING:
+    from bk_core import errors as errors
     from bk_core.bookie.local_cluster import LocalCluster as LocalCluster
     from bk_core.bookie.local_cluster import local_cluster as local_cluster
     from bk_core.client import BookKeeper as BookKeeper
@@ -23,11 +28,16 @@ if TYPE_CHECKING:
     from bk_core.client import connect as connect
     from bk_core.client.files.store import FileStore as FileStore
     from bk_core.client.files.view import FileStoreView as FileStoreView
+    from bk_core.client.log.log import Log as Log
+    from bk_core.client.log.reader import LogReader as LogReader
+    from bk_core.client.log.writer import LogWriter as LogWriter
     from bk_core.errors import BkError as BkError
     from bk_core.protocol.ledger.metadata import DigestType as DigestType
     from bk_core.protocol.ledger.metadata import LedgerMetadata as LedgerMetadata
     from bk_core.protocol.ledger.metadata import LedgerState as LedgerState
     from bk_core.protocol.ledger.run import EntryRun as EntryRun
+    from bk_core.protocol.log.position import Position as Position
+    from bk_core.protocol.log.segments import LogProperties as LogProperties
 
 _HOMES = {
     "BkError": "bk_core.errors",
@@ -39,12 +49,17 @@ _HOMES = {
     "LedgerMetadata": "bk_core.protocol.ledger.metadata",
     "LedgerState": "bk_core.protocol.ledger.metadata",
     "LocalCluster": "bk_core.bookie.local_cluster",
+    "Log": "bk_core.client.log.log",
+    "LogProperties": "bk_core.protocol.log.segments",
+    "LogReader": "bk_core.client.log.reader",
+    "LogWriter": "bk_core.client.log.writer",
+    "Position": "bk_core.protocol.log.position",
     "ReadHandle": "bk_core.client",
     "WriteHandle": "bk_core.client",
     "connect": "bk_core.client",
     "local_cluster": "bk_core.bookie.local_cluster",
 }
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", "errors", *_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
@@ -55,6 +70,8 @@ def __getattr__(name: str) -> Any:
             return version("bk-spark")
         except PackageNotFoundError:  # a source tree or a --py-files zip
             return "0+unknown"
+    if name == "errors":
+        return import_module("bk_core.errors")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

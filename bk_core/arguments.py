@@ -9,13 +9,18 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Duration: TypeAlias = "timedelta | float"
+"""A length of time as callers give it: a timedelta, or seconds."""
 INT64_MAX = 2**63 - 1
 SECONDS_MAX = 1_000_000_000  # 31 years; every call that waits accepts this much, and none accepts infinity
 _SHOWN_MAX = 60
@@ -101,6 +106,10 @@ SECONDS = Check("a finite number of seconds", _is_number, 0, SECONDS_MAX)
 POSITIVE_SECONDS = Check("a finite number of seconds", _is_number, high=SECONDS_MAX, above=0)
 POSITIVE_NUMBER = Check("a finite number", _is_number, above=0)
 CLIENT = Check("a client such as bk_core.connect returns", lambda value: hasattr(value, "store"))
+DURATION = Check(
+    "a timedelta or a number of seconds, not negative and at most 31 years",
+    lambda value: hasattr(value, "total_seconds") or _is_number(value),
+)
 SECRET = Check("bytes", lambda value: isinstance(value, bytes), secret=True)
 _KINDS = {
     "int": whole(),
@@ -120,6 +129,7 @@ _KINDS = {
     "threading.Event": Check("a threading.Event", lambda value: hasattr(value, "is_set")),
     "LogClient": CLIENT,
     "MetadataStore": Check("a metadata store", lambda value: hasattr(value, "cluster_id")),
+    "Duration": DURATION,
     "Callable": Check("a function", callable),
 }
 
@@ -204,3 +214,16 @@ def int64_numbers(name: str, offsets: Any, **context: Any) -> memoryview:
     except (TypeError, ValueError, BufferError):
         message = f"{name} must be int64 numbers in a buffer, such as array('q', ...), not {type(offsets).__name__}"
         raise ArgumentTypeError(message, **context) from None
+
+
+def seconds(name: str, value: Duration) -> float:
+    """The seconds of a length of time. ArgumentTypeError for what is none, InvalidArgumentError for one below 0 or above 31 years."""
+    DURATION(name, value)
+    length = value if isinstance(value, int | float) else value.total_seconds()
+    SECONDS(name, length)
+    return float(length)
+
+
+def milliseconds(name: str, value: Duration) -> int:
+    """``seconds`` as whole milliseconds."""
+    return int(seconds(name, value) * 1000)

@@ -49,6 +49,7 @@ from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
 from bk_core.threads import is_ending, is_own, made_aside, mark_own, start_aside
 
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
+    from bk_core.client.log.log import Log
     from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
 
 log = logging.getLogger("bk_core.client")
@@ -365,6 +366,37 @@ class BookKeeper:
     def bookies(self) -> BookieView:
         """Registered bookies, writable and read-only."""
         return self.store.bookies()
+
+    # --- logs -----------------------------------------------------------------------------------------------------
+
+    @checked(password=SECRET)
+    def create_log(self, name: str, *, exist_ok: bool = False, password: bytes = b"", **properties: Any) -> Log:
+        """Create an empty log and return it. LogExistsError unless ``exist_ok``, which returns the log that is there, as it is.
+
+        ``properties`` are fields of LogProperties (``entry_format``, ``ensemble_size``, ``write_quorum_size``, ``ack_quorum_size``,
+        ``digest_type``, ``guaranteed``, ``retention_bytes``), and ``retention``, a timedelta or seconds. ``password``: of its ledgers.
+        """
+        from bk_core.client.log.lists import create_log
+        from bk_core.client.log.log import Log, properties_of
+        from bk_core.protocol.log.segments import LogProperties
+
+        wanted = properties_of(properties)
+        _check_names(wanted, LogProperties, "property of a log")
+        create_log(self, name, LogProperties(**wanted), exist_ok=exist_ok)
+        return Log(self, name, password=password)
+
+    @checked(password=SECRET)
+    def log(self, name: str, *, password: bytes = b"") -> Log:
+        """The log of this name. NoSuchLogError. ``password`` is that of its ledgers."""
+        from bk_core.client.log.log import Log
+
+        return Log(self, name, password=password)
+
+    def logs(self) -> list[str]:
+        """Names of all logs, sorted. NoSuchLogRootError where the log root was given by hand and does not exist."""
+        from bk_core.client.log.lists import list_logs
+
+        return list_logs(self)
 
     # --- re-replication ------------------------------------------------------------------------------------------
 

@@ -137,6 +137,10 @@ class LogReader:
             if not self._following:
                 self.close()
 
+    def __iter__(self) -> Iterator[LogRun]:
+        """``read``: everything there is now."""
+        return self.read()
+
     def _deliver(self, effect: Deliver) -> Generator[LogRun, None, Delivered]:
         """Hand the entries on. If the consumer stops, the reader goes on there the next time."""
         segment, last = effect.segment, effect.last_entry_id

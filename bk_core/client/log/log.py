@@ -1,0 +1,249 @@
+"""A log as an object: ``client.create_log("events")`` and ``client.log("events")``. What it does is done by the functions beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from bk_core.arguments import COUNT, POSITIVE, SECRET, Check, Duration, checked, milliseconds, seconds
+from bk_core.client.log.check import LogCheck, check_log, release_log
+from bk_core.client.log.history import read_log
+from bk_core.client.log.intents import abandoned, lives_here
+from bk_core.client.log.janitor import INTENT_AGE_S, GcReport, apply_retention, delete_log, gc_log, trim_log
+from bk_core.client.log.list_store import LogClient, read_ledger_list, store_now_ms
+from bk_core.client.log.lists import set_properties
+from bk_core.client.log.live_writers import writer_of, writer_told
+from bk_core.client.log.reader import LogReader
+from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
+from bk_core.client.moments import moment
+from bk_core.errors import InvalidArgumentError, LogWriterAliveError
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import LogProperties, Segment
+from bk_core.protocol.log.view import LogView
+
+EARLIEST, LATEST = "earliest", "latest"
+_START = Check('"earliest", "latest", a Position or a datetime', lambda value: isinstance(value, str | Position | datetime))
+_BEFORE = Check("a Position or a datetime", lambda value: isinstance(value, Position | datetime))
+_DURATIONS: Mapping[str, str] = {"retention": "retention_ms", "committed_retention": "committed_retention_ms"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """A log at one moment. ``rows`` and ``bytes`` are those of committed segments that are left; entries of a live segment are not counted.
+
+    ``first`` is the position of the first entry that is left, ``end`` the one behind the last committed entry. ``writer`` names the process
+    that writes the log exclusively, None if nobody does.
+    """
+
+    name: str
+    log_id: str
+    properties: LogProperties
+    segments: int
+    rows: int
+    bytes: int
+    first: Position
+    end: Position
+    committed_at: datetime | None
+    writer: str | None
+
+
+def properties_of(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as users give them, with times as ``timedelta`` or seconds, as fields of LogProperties. InvalidArgumentError."""
+    found: dict[str, Any] = {}
+    for name, value in changes.items():
+        field = _DURATIONS.get(name, name)
+        if field in found:
+            raise InvalidArgumentError(f"{name} is given twice, as {name} and as {field}")
+        found[field] = milliseconds(name, value) if name in _DURATIONS and value is not None else value
+    return found
+
+
+class Log:
+    """One log of a cluster, by its name. It holds no connection of its own and keeps nothing: every call sees the log as it is then.
+
+    ``password`` is that of the log's ledgers, for all calls that need one.
+
+    >>> log = client.create_log("events", retention=timedelta(days=7), exist_ok=True)
+    >>> with log.writer() as writer:
+    ...     writer.append(b"hello")
+    >>> for run in log.reader(start="earliest"):
+    ...     print(run.payloads())
+    """
+
+    @checked(password=SECRET)
+    def __init__(self, client: LogClient, name: str, *, password: bytes = b"") -> None:
+        """NoSuchLogError."""
+        read_ledger_list(client, name)
+        self.name = name
+        self._client = client
+        self._password = password
+
+    def __repr__(self) -> str:
+        return f"<Log {self.name} of {self._client!r}>"
+
+    # --- looking ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> LogInfo:
+        """The log at this moment. NoSuchLogError."""
+        view = self._view()
+        first, end = view.first_position, view.end_position
+        rows, size = view.counts_before(end)
+        trimmed_rows, trimmed_size = view.counts_before(first)
+        live = [segment.ledger_id for segment in view.live_segments]
+        last = view.segment(end.seq - 1) if end.seq > first.seq else None
+        return LogInfo(
+            self.name,
+            view.log_id,
+            view.properties,
+            view.next_seq - view.listed.trimmed_seq,
+            rows - trimmed_rows,
+            size - trimmed_size,
+            first,
+            end,
+            moment(last.committed_at_ms) if last is not None and last.committed_at_ms else None,
+            writer_told(self._client, live) if live else None,
+        )
+
+    @checked(first_seq=COUNT, last_seq=COUNT)
+    def segments(self, first_seq: int = 0, last_seq: int | None = None) -> Iterator[Segment]:
+        """Yield the segments ``first_seq .. last_seq`` (inclusive) that are left, in order. NoSuchLogError."""
+        return self._view().segments(first_seq, last_seq)
+
+    def _view(self) -> LogView:
+        return read_log(self._client, self.name)
+
+    # --- writing and reading ------------------------------------------------------------------------------------------------
+
+    @checked(roll_max_bytes=POSITIVE, roll_max_entries=POSITIVE, outstanding_bytes_max=POSITIVE)
+    def writer(
+        self,
+        *,
+        take_over: bool = False,
+        take_over_queries: bool = False,
+        arrow_entries: bool = False,
+        roll_max_bytes: int | None = 256 << 20,
+        roll_max_entries: int | None = None,
+        roll_max_time: Duration | None = None,
+        outstanding_bytes_max: int = OUTSTANDING_BYTES_MAX,
+    ) -> LogWriter:
+        """Become the one writer of the log, once nobody else writes it.
+
+        LogWriterAliveError where another writer may live: it runs on this host, or on one that cannot be seen from here. ``take_over=True``
+        ends it instead, wherever it is. A writer that is certainly gone is taken over without that word.
+
+        ``take_over_queries`` and ``arrow_entries`` insist where queries of Spark write the log, and where its entries are Arrow record
+        batches (``LogWriter.open``). A ledger is full at ``roll_max_bytes``, ``roll_max_entries`` or ``roll_max_time``, and the next one is
+        begun. Raises what ``LogWriter.open`` does.
+        """
+        if not take_over:
+            self._close_dead()
+        return LogWriter.open(
+            self._client,
+            self.name,
+            password=self._password,
+            take_over=take_over,
+            take_over_queries=take_over_queries,
+            arrow_entries=arrow_entries,
+            roll_max_bytes=roll_max_bytes,
+            roll_max_entries=roll_max_entries,
+            roll_max_s=None if roll_max_time is None else seconds("roll_max_time", roll_max_time),
+            outstanding_bytes_max=outstanding_bytes_max,
+        )
+
+    def _close_dead(self) -> None:
+        """Close what a writer that is gone has left live. LogWriterAliveError unless it is certain that it is gone."""
+        live = read_ledger_list(self._client, self.name).live_segments
+        for segment in live:
+            writer = writer_of(self._client, segment.ledger_id)
+            if writer is None or lives_here(writer) or not abandoned(writer):
+                known = "is being" if writer is not None and lives_here(writer) else "may be being"
+                told = f"log {self.name!r} {known} written ({writer_told(self._client, [segment.ledger_id])}; ledger {segment.ledger_id})"
+                message = f"{told}; stop that process, or end its writing: take_over=True"
+                raise LogWriterAliveError(message, log=self.name, ledger=segment.ledger_id)
+        if live:
+            release_log(self._client, self.name, password=self._password)
+
+    @checked(start=_START)
+    def reader(self, start: Position | datetime | str = EARLIEST) -> LogReader:
+        """Read the log in order: ``for run in log.reader(): run.payloads()``, and ``.follow()`` for more as it comes. Nobody is fenced.
+
+        ``start``: "earliest", the first entry that is left; "latest", behind the last entry that can be read now; a Position, for one the
+        ``position`` of another reader or the ``end_position`` of a run; or a time, the first entry that was committed then or later.
+        InvalidArgumentError; NoSuchLogError; LogDataLossError for a position that was trimmed.
+        """
+        return LogReader(self._client, self.name, start=self._position(start), password=self._password)
+
+    def _position(self, start: Position | datetime | str) -> Position | None:
+        if isinstance(start, Position):
+            return start
+        if isinstance(start, datetime):
+            view = self._view()
+            return view.position_at_time(_ms("start", start)) or Position(view.next_seq)
+        if start == EARLIEST:
+            return None
+        if start == LATEST:
+            return self._latest()
+        raise InvalidArgumentError(f'start must be "earliest", "latest", a Position or a datetime, not {start!r}')
+
+    def _latest(self) -> Position:
+        view = self._view()
+        if not view.live_segments:
+            return view.end_position
+        segment = view.live_segments[-1]
+        with self._client.open_ledger(segment.ledger_id, password=self._password) as ledger:
+            return Position(segment.seq, max(segment.first_entry, int(ledger.last_add_confirmed) + 1))
+
+    # --- changing -------------------------------------------------------------------------------------------------------------
+
+    def set(self, **changes: Any) -> LogProperties:
+        """Change properties (fields of LogProperties) for what is written from now on, and return all. ``retention`` and
+        ``committed_retention`` take a timedelta or seconds; None keeps everything. InvalidArgumentError; NoSuchLogError."""
+        return set_properties(self._client, self.name, **properties_of(changes)).properties
+
+    @checked(before=_BEFORE, max_bytes=COUNT)
+    def trim(
+        self, *, before: Position | datetime | None = None, older_than: Duration | None = None, max_bytes: int | None = None
+    ) -> tuple[int, ...]:
+        """Drop whole segments from the front, and return the ledgers that were deleted.
+
+        Dropped is what lies before the segment of ``before``, or was committed before that time; what was committed longer ago than
+        ``older_than``; and what is older than the newest ``max_bytes``. InvalidArgumentError without a bound; NoSuchLogError.
+        """
+        if isinstance(before, datetime) and older_than is not None:
+            raise InvalidArgumentError("before and older_than both name a time: give one of them")
+        place = before if isinstance(before, Position) else None
+        before_ms = _ms("before", before) if isinstance(before, datetime) else None
+        if older_than is not None:
+            before_ms = max(0, store_now_ms(self._client) - milliseconds("older_than", older_than))
+        return trim_log(self._client, self.name, before=place, before_ms=before_ms, max_bytes=max_bytes, password=self._password)
+
+    def apply_retention(self) -> tuple[int, ...]:
+        """Trim what the log's retention no longer keeps, and return the ledgers that were deleted. NoSuchLogError."""
+        return apply_retention(self._client, self.name, password=self._password)
+
+    @checked()
+    def gc(self, *, min_age: Duration = INTENT_AGE_S) -> GcReport:
+        """Clean up after writers that vanished, at any time (``gc_log``). ``min_age``: the age at which a writer of another host counts as
+        vanished; 0 takes every writer for gone. NoSuchLogError."""
+        return gc_log(self._client, self.name, min_age_s=seconds("min_age", min_age), password=self._password)
+
+    @checked()
+    def check(self, *, read: bool = True) -> LogCheck:
+        """Check that all is there that the log lists; with ``read`` the ends of its ledgers too. Nothing is changed. NoSuchLogError."""
+        return check_log(self._client, self.name, password=self._password, read=read)
+
+    def delete(self) -> None:
+        """Delete the log with its ledgers; whoever writes it is ended. NoSuchLogError."""
+        delete_log(self._client, self.name, password=self._password)
+
+
+def _ms(name: str, time: datetime) -> int:
+    """Milliseconds since 1970. InvalidArgumentError for a time without a zone, or before 1970."""
+    if time.tzinfo is None:
+        raise InvalidArgumentError(f"{name}={time.isoformat()} names no time zone: give one, for example with tzinfo=UTC")
+    found = int(time.timestamp() * 1000)
+    COUNT(name, found)
+    return found

@@ -1,0 +1,202 @@
+"""Logs as objects: ``client.create_log``, ``client.log`` and what they do, against bookies on sockets in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.client.log import check
+from bk_core.client.log import log as log_module
+from bk_core.client.log.log import Log
+from bk_core.errors import (
+    ArgumentTypeError,
+    InvalidArgumentError,
+    LogDataLossError,
+    LogExistsError,
+    LogTakenOverError,
+    LogWriterAliveError,
+    NoSuchLogError,
+)
+from bk_core.protocol.log.position import Position
+
+ROWS = [b"%d" % number for number in range(10)]
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[bk_core.BookKeeper]:
+    with bk_core.connect(uri) as client:
+        yield client
+
+
+@pytest.fixture
+def log(client: bk_core.BookKeeper) -> Log:
+    """Ten entries in two segments."""
+    log = client.create_log("events")
+    for part in (ROWS[:6], ROWS[6:]):
+        with log.writer() as writer:
+            for payload in part:
+                writer.append(payload)
+    return log
+
+
+def read(log: Log, **options: Any) -> list[bytes]:
+    return [payload for run in log.reader(**options) for payload in run.payloads()]
+
+
+def test_a_log_is_made_written_read_and_deleted(client: bk_core.BookKeeper) -> None:
+    log = client.create_log("events", retention=timedelta(days=7), ensemble_size=2, write_quorum_size=2)
+    assert (log.name, client.logs()) == ("events", ["events"])
+    with log.writer() as writer:
+        writer.append(b"x")
+    assert read(client.log("events")) == [b"x"]
+    assert log.info.properties.retention_ms == 7 * 86_400_000 and log.info.properties.ensemble_size == 2
+    log.delete()
+    assert client.logs() == []
+    with pytest.raises(NoSuchLogError):
+        _ = log.info
+
+
+def test_a_log_that_is_there_is_taken_as_it_is(client: bk_core.BookKeeper, log: Log) -> None:
+    with pytest.raises(LogExistsError):
+        client.create_log("events")
+    assert read(client.create_log("events", retention=60, exist_ok=True)) == ROWS
+    assert log.info.properties.retention_ms is None
+
+
+def test_info_counts_what_is_left(log: Log) -> None:
+    info = log.info
+    assert (info.segments, info.rows, info.bytes) == (2, 10, 10)
+    assert (info.first, info.end, info.writer) == (Position(0), Position(2), None)
+    assert info.committed_at is not None and abs(info.committed_at - datetime.now(UTC)) < timedelta(minutes=5)
+    assert [segment.entries for segment in log.segments()] == [6, 4]
+    assert [segment.seq for segment in log.segments(1)] == [1]
+    assert len(log.trim(before=Position(1))) == 1
+    assert (log.info.segments, log.info.rows, log.info.first) == (1, 4, Position(1))
+
+
+def test_an_empty_log_has_info_too(client: bk_core.BookKeeper) -> None:
+    info = client.create_log("empty").info
+    assert (info.segments, info.rows, info.first, info.end, info.committed_at) == (0, 0, Position(0), Position(0), None)
+
+
+def test_reading_begins_where_it_is_asked_to(log: Log) -> None:
+    assert read(log, start=Position(0, 4)) == ROWS[4:]
+    assert read(log, start="latest") == []
+    second = next(segment for segment in log.segments(1))
+    assert read(log, start=datetime.fromtimestamp(second.committed_at_ms / 1000, UTC) + timedelta(seconds=1)) == []
+    assert read(log, start=datetime(2020, 1, 1, tzinfo=UTC)) == ROWS
+    reader = log.reader()
+    first = next(iter(reader))
+    assert read(log, start=first.end_position) == ROWS[first.count :]
+    assert reader.position == first.end_position
+
+
+def test_latest_is_behind_what_a_living_writer_has_acknowledged(log: Log) -> None:
+    with log.writer() as writer:
+        for payload in (b"a", b"b"):
+            writer.append(payload)
+        found = log.reader(start="latest")
+        assert found.position in (Position(2, 1), Position(2, 2))  # the LAC may be an entry behind (LC-1)
+        assert log.info.writer is not None
+        writer.append(b"c")
+    assert b"c" in [payload for run in found for payload in run.payloads()]
+
+
+def test_a_living_writer_is_ended_only_by_the_word(client: bk_core.BookKeeper, log: Log) -> None:
+    with bk_core.connect(client.config.uri) as other:
+        first = other.log("events").writer()
+        first.append(b"first")
+        with pytest.raises(LogWriterAliveError, match=r"log 'events' is being written \(host .*\); .* take_over=True"):
+            log.writer()
+        first.append(b"still")
+        with log.writer(take_over=True) as writer:
+            writer.append(b"second")
+        with pytest.raises(LogTakenOverError):
+            first.append(b"late")
+        first.abandon()
+    assert read(log)[len(ROWS) :] == [b"first", b"still", b"second"]
+
+
+def test_a_writer_that_cannot_be_seen_may_live(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = log.writer()
+    for module in (log_module, check):
+        monkeypatch.setattr(module, "lives_here", lambda _: False)
+    with pytest.raises(LogWriterAliveError, match="may be being written"):
+        log.writer()
+    writer.abandon()
+    monkeypatch.setattr(log_module, "abandoned", lambda _: True)
+    with log.writer() as after:  # one that is certainly gone needs no word
+        after.append(b"after")
+    assert read(log) == [*ROWS, b"after"]
+
+
+def test_properties_take_times_as_people_have_them(log: Log) -> None:
+    assert log.set(retention=timedelta(hours=1)).retention_ms == 3_600_000
+    assert log.set(retention=1.5).retention_ms == 1500
+    assert log.set(retention=None).retention_ms is None
+    assert log.set(committed_retention=60).committed_retention_ms == 60_000
+
+
+def test_what_is_old_is_trimmed_and_what_is_left_over_is_collected(log: Log) -> None:
+    assert log.trim(older_than=timedelta(hours=1)) == ()
+    assert log.trim(before=datetime(2020, 1, 1, tzinfo=UTC)) == ()
+    assert len(log.trim(max_bytes=4)) == 1
+    assert log.apply_retention() == () and log.gc(min_age=timedelta(hours=1)).deleted == ()
+    assert not log.check().problems
+    assert read(log) == ROWS[6:]
+    with pytest.raises(LogDataLossError):
+        read(log, start=Position(0))
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda log: log.reader(start="newest"), 'start must be "earliest", "latest", a Position or a datetime, not \'newest\''),
+        (lambda log: log.reader(start=datetime(2026, 1, 1)), "start=2026-01-01T00:00:00 names no time zone"),  # noqa: DTZ001
+        (lambda log: log.trim(before=datetime(2026, 1, 1)), "before=2026-01-01T00:00:00 names no time zone"),  # noqa: DTZ001
+        (lambda log: log.trim(before=datetime(2026, 1, 1, tzinfo=UTC), older_than=3), "give one of them"),
+        (lambda log: log.trim(), "say where to trim"),
+        (lambda log: log.set(retention=-1), "retention must be a finite number of seconds"),
+        (lambda log: log.set(retention=1, retention_ms=5), "is given twice"),
+        (lambda log: log.set(retension=1), "a log has no property 'retension'"),
+        (lambda log: log.writer(roll_max_time=0), "roll_max_s must be"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_done(log: Log, call: Callable[[Log], Any], told: str) -> None:
+    before = log.info
+    with pytest.raises(InvalidArgumentError) as raised:
+        call(log)
+    assert told in str(raised.value)
+    assert log.info == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda log: log.reader(start=5),
+        lambda log: log.set(retention="7d"),
+        lambda log: log.trim(older_than="7d"),
+        lambda log: log.trim(before=3),
+        lambda log: log.gc(min_age="now"),
+        lambda log: log.writer(roll_max_time="1h"),
+    ],
+)
+def test_the_wrong_kind_is_a_type_error(log: Log, call: Callable[[Log], Any]) -> None:
+    before = log.info
+    with pytest.raises(ArgumentTypeError):
+        call(log)
+    assert log.info == before
+
+
+def test_names_of_properties_are_checked_when_a_log_is_made(client: bk_core.BookKeeper) -> None:
+    with pytest.raises(InvalidArgumentError, match="there is no property of a log 'entry_fromat'; did you mean"):
+        client.create_log("events", entry_fromat="raw")
+    with pytest.raises(InvalidArgumentError, match="entry_format must be one of arrow, raw, not 'rwa'"):
+        client.create_log("events", entry_format="rwa")
+    with pytest.raises(NoSuchLogError):
+        client.log("events")
+    assert client.logs() == []
