@@ -199,7 +199,7 @@ class World:
     @staticmethod
     def _register(session: SparkSession, turn: str = "") -> None:
         """Each with workers and planners of its own, which Spark keeps by their environment: ours spares its processes most of pyspark's
-        collections (bk_spark/README.md, decision 11), and nothing that it is compared with is to have that from it."""
+        collections (bk_spark/README.md, decision 1), and nothing that it is compared with is to have that from it."""
         for source in (PrebuiltSource, DefaultSource):
             session.sparkContext.environment["BENCHMARK_TURN"] = f"{turn} {source.name()}"
             session.dataSource.register(source)
