@@ -110,12 +110,13 @@ DURATION = Check(
     "a timedelta or a number of seconds, not negative and at most 31 years",
     lambda value: hasattr(value, "total_seconds") or _is_number(value),
 )
+TEXT = one_of(str, "text")
 SECRET = Check("bytes", lambda value: isinstance(value, bytes), secret=True)
 _KINDS = {
     "int": whole(),
     "float": Check("a finite number", _is_number),
     "bool": one_of(bool, "True or False"),
-    "str": one_of(str, "text"),
+    "str": TEXT,
     "BookieId": one_of(str, "text, the id of a bookie"),
     "bytes": one_of(bytes, "bytes"),
     "DigestType | str": Check("a DigestType or its name", lambda value: isinstance(value, str) or type(value).__name__ == "DigestType"),

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, TypedDict, get_args
 
-from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, check_fields, one_of, whole
+from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECONDS, TEXT, check_fields, one_of, whole
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_core.protocol.ledger.placement import location
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
 
-PROTOCOLS = ("v2", "v3")
-PLACEMENTS = ("random", "rack-aware")
+WireProtocol: TypeAlias = Literal["v2", "v3"]
+Placement: TypeAlias = Literal["random", "rack-aware"]
+EnsembleChange: TypeAlias = Literal["immediate", "delayed", "disabled"]
 CONNECTIONS_MAX = 64
 _CHECKS = {
+    "protocol": TEXT,
+    "placement": TEXT,
+    "ensemble_change": TEXT,
     "connections_per_bookie": whole(1, CONNECTIONS_MAX),
     "operation_timeout_s": POSITIVE_SECONDS,
     "metadata_timeout_s": POSITIVE_SECONDS,
@@ -27,7 +32,6 @@ _CHECKS = {
     "limits": one_of(Limits, "Limits(...)"),
     "reads": one_of(ReadOptions, "ReadOptions(...)"),
 }
-ENSEMBLE_CHANGES = ("immediate", "delayed", "disabled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +72,14 @@ class ClientConfig:
     """
 
     uri: str
-    protocol: str = "v2"
+    protocol: WireProtocol = "v2"
     connections_per_bookie: int = 1
     operation_timeout_s: float = 60.0
     metadata_timeout_s: float = 10.0
     await_store: bool = False
     log_root: str | None = None
     limits: Limits = field(default_factory=Limits)
-    placement: str = "random"
+    placement: Placement = "random"
     racks: Mapping[str, str] | None = None
     min_racks: int = 2
     enforce_racks: bool = False
@@ -83,7 +87,7 @@ class ClientConfig:
     opportunistic_striping: bool = False
     quarantine_s: float = 30.0
     quarantine_errors: int = 1
-    ensemble_change: str = "immediate"
+    ensemble_change: EnsembleChange = "immediate"
     commit_during_change: bool = False
     add_quorum_timeout_s: float | None = None
     busy_resends_max: int = 8
@@ -96,9 +100,9 @@ class ClientConfig:
         check_fields(self, _CHECKS)
         if not self.uri:
             raise InvalidArgumentError("uri must name a metadata service, for example zk://127.0.0.1:2181/ledgers")
-        for name, known in (("protocol", PROTOCOLS), ("placement", PLACEMENTS), ("ensemble_change", ENSEMBLE_CHANGES)):
-            if getattr(self, name) not in known:
-                raise InvalidArgumentError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        for name, known in (("protocol", WireProtocol), ("placement", Placement), ("ensemble_change", EnsembleChange)):
+            if getattr(self, name) not in get_args(known):
+                raise InvalidArgumentError(f"{name} must be one of {', '.join(get_args(known))}, not {getattr(self, name)!r}")
         self._check_racks()
 
     @property
@@ -119,3 +123,30 @@ class ClientConfig:
                 raise ArgumentTypeError(f"racks must map ids or hosts to text such as '/rack-a', not {name!r} to {rack!r}")
         if self.local_rack is not None and location(self.local_rack) is None:
             raise InvalidArgumentError(f"local_rack {self.local_rack!r} names no rack")
+
+
+class ClientSettings(TypedDict, total=False):
+    """The settings that ``connect`` takes by name: the fields of ClientConfig but ``uri`` and ``protocol``, for type checkers."""
+
+    connections_per_bookie: int
+    operation_timeout_s: float
+    metadata_timeout_s: float
+    await_store: bool
+    log_root: str | None
+    limits: Limits
+    placement: Placement
+    racks: Mapping[str, str] | None
+    min_racks: int
+    enforce_racks: bool
+    local_rack: str | None
+    opportunistic_striping: bool
+    quarantine_s: float
+    quarantine_errors: int
+    ensemble_change: EnsembleChange
+    commit_during_change: bool
+    add_quorum_timeout_s: float | None
+    busy_resends_max: int
+    min_ack_racks: int
+    close_in_recovery: bool
+    recovery_barrier: bool
+    reads: ReadOptions

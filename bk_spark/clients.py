@@ -8,6 +8,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from bk_core.config import WireProtocol
 from bk_core.protocol.limits import Limits
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _readers: dict[tuple[int, str, str], tuple[str, LazyStore, BookKeeper]] = {}
 _lock = threading.Lock()
 
 
-def client_for(uri: str, protocol: str = "v2") -> BookKeeper:
+def client_for(uri: str, protocol: WireProtocol = "v2") -> BookKeeper:
     """Return the process's client. It is not closed at the end, because Spark kills workers without a goodbye, and a client needs none.
 
     A client that has met another cluster at its root is closed at the next call and a new one made (OWN-2): the batch that met it has
@@ -38,11 +39,11 @@ def client_for(uri: str, protocol: str = "v2") -> BookKeeper:
     with _lock:
         client = _clients.get(key)
         if client is None:
-            client = _clients[key] = connect(uri, protocol="v3" if protocol == "v3" else "v2", limits=LIMITS, await_store=True)
+            client = _clients[key] = connect(uri, protocol=protocol, limits=LIMITS, await_store=True)
         return client
 
 
-def reading_client(uri: str, protocol: str, known: Known) -> BookKeeper:
+def reading_client(uri: str, protocol: WireProtocol, known: Known) -> BookKeeper:
     """Return the process's client for reading what the driver has told about (SES-13). It has no session with the metadata store until
     something fails, because a host has many such processes. It is a client of its own, because a writer must not use such addresses."""
     from bk_core.client import connect
@@ -55,8 +56,7 @@ def reading_client(uri: str, protocol: str, known: Known) -> BookKeeper:
         outlived = there is not None and (there[0] != known.cluster or there[1].cluster_has_changed)
         if there is None or outlived:
             store = LazyStore(partial(open_store, uri, patient=True), known.cluster, uri)
-            wire = "v3" if protocol == "v3" else "v2"
-            client = connect(uri, protocol=wire, limits=LIMITS, await_store=True, store=cast("MetadataStore", store))
+            client = connect(uri, protocol=protocol, limits=LIMITS, await_store=True, store=cast("MetadataStore", store))
             _readers[key] = known.cluster, store, client
         _, store, client = _readers[key]
         store.know(known.addresses)

@@ -13,7 +13,7 @@ from bk_core.cli.log_upkeep import check, marks, release, repair
 from bk_core.cli.output import check_range, cluster_options, connected, counted, password_option, say_json, say_table, when, with_progress
 from bk_core.cli.units import Duration, Size
 from bk_core.errors import BkError, InvalidArgumentError, MetadataFormatError, NoSuchLogError, WrongClusterError
-from bk_core.protocol.log.segments import ENTRY_FORMATS, LogProperties, Segment
+from bk_core.protocol.log.segments import ENTRY_FORMATS, EntryFormat, LogProperties, Segment
 from bk_core.protocol.log.view import LogView
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _option(name: str) -> str:
 @click.option("--exist-ok", is_flag=True, help="No error if there is such a log; it stays as it is.")
 @_property_options
 @cluster_options
-def create(name: str, entry_format: str, exist_ok: bool, uri: str, protocol: str, as_json: bool, **properties: Any) -> None:
+def create(name: str, entry_format: EntryFormat, exist_ok: bool, uri: str, protocol: str, as_json: bool, **properties: Any) -> None:
     """Make an empty log."""
     from bk_core.client.log.history import read_log
     from bk_core.client.log.lists import create_log

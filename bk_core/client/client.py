@@ -12,15 +12,15 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from bk_core.arguments import ID, POSITIVE, SECONDS, SECRET, checked
+from bk_core.arguments import ID, POSITIVE, SECONDS, SECRET, TEXT, checked
 from bk_core.client.ledger.read_handle import ReadHandle
 from bk_core.client.ledger.write_handle import WriteHandle
 from bk_core.client.near import meant
 from bk_core.client.operations import given_up, run_machine
 from bk_core.client.session import Closable, Session
-from bk_core.config import ClientConfig
+from bk_core.config import ClientConfig, ClientSettings, WireProtocol
 from bk_core.errors import (
     ArgumentTypeError,
     ClientClosedError,
@@ -49,16 +49,18 @@ from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
 from bk_core.threads import is_ending, is_own, made_aside, mark_own, start_aside
 
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
-    from bk_core.client.log.log import Log
-    from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport
+    from bk_core.client.log.log import Log, LogSettings
+    from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport, RepairSettings
 
 log = logging.getLogger("bk_core.client")
 
 T = TypeVar("T")
 
 
-@checked()
-def connect(uri: str, *, protocol: str = "v2", store: MetadataStore | None = None, **settings: Any) -> BookKeeper:
+@checked(protocol=TEXT)
+def connect(
+    uri: str, *, protocol: WireProtocol = "v2", store: MetadataStore | None = None, **settings: Unpack[ClientSettings]
+) -> BookKeeper:
     """A client of the cluster at ``uri``, e.g. ``zk://host:2181/ledgers``. Settings are those of ClientConfig.
 
     Raises MetadataUnavailableError when the metadata store does not answer, NoClusterError when there is no cluster at the ledgers root
@@ -370,7 +372,7 @@ class BookKeeper:
     # --- logs -----------------------------------------------------------------------------------------------------
 
     @checked(password=SECRET)
-    def create_log(self, name: str, *, exist_ok: bool = False, password: bytes = b"", **properties: Any) -> Log:
+    def create_log(self, name: str, *, exist_ok: bool = False, password: bytes = b"", **properties: Unpack[LogSettings]) -> Log:
         """Create an empty log and return it. LogExistsError unless ``exist_ok``, which returns the log that is there, as it is.
 
         ``properties`` are fields of LogProperties (``entry_format``, ``ensemble_size``, ``write_quorum_size``, ``ack_quorum_size``,
@@ -421,7 +423,7 @@ class BookKeeper:
         return replication.check_ledger(self, ledger_id, _repair_options(options))
 
     @checked(ledger_id=ID)
-    def repair_ledger(self, ledger_id: int, **options: Any) -> RepairReport:
+    def repair_ledger(self, ledger_id: int, **options: Unpack[RepairSettings]) -> RepairReport:
         """Copy what is missing and exchange bookies that are gone (RR-1..RR-8, G-27). ``options`` are those of RepairOptions."""
         from bk_core.client.repair import jobs as replication
 
@@ -435,7 +437,7 @@ class BookKeeper:
         wait_s: float = 0.0,
         delete_cookie: bool = False,
         on_ledger: Callable[[int, int, int], None] | None = None,
-        **options: Any,
+        **options: Unpack[RepairSettings],
     ) -> DecommissionReport:
         """Move everything off a bookie, alive or dead, until no fragment names it. ``options`` are those of RepairOptions."""
         from bk_core.client.repair import jobs as replication
@@ -511,7 +513,7 @@ def _custom(given: Mapping[str, bytes]) -> dict[str, bytes]:
     return dict(given)
 
 
-def _repair_options(options: dict[str, Any]) -> RepairOptions:
+def _repair_options(options: Mapping[str, Any]) -> RepairOptions:
     from bk_core.client.repair.report import RepairOptions
 
     _check_names(options, RepairOptions, "option of a repair")

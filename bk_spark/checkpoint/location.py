@@ -10,10 +10,11 @@ import ssl
 import threading
 from typing import TYPE_CHECKING, Any
 
-from bk_core.arguments import POSITIVE_SECONDS, Check, checked, whole
+from bk_core.arguments import POSITIVE_SECONDS, TEXT, Check, checked, whole
 from bk_core.client.files.names import store_log
 from bk_core.client.files.words import of_checkpoint, stored_at
 from bk_core.client.near import meant
+from bk_core.config import WireProtocol
 from bk_core.errors import ArgumentTypeError, BkError, InvalidArgumentError, LocalResourceError, NotEnoughBookiesError
 from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
@@ -54,7 +55,7 @@ class _Application:
             raise LocalResourceError(f"the checkpoint gateway cannot listen at {bind}:{port}: {error}") from error
         self._silenced = keep_out_of_logs([self.gateway.refresh, self.gateway.access])
 
-    def client(self, uri: str, protocol: str, patience_s: float | None) -> BookKeeper:
+    def client(self, uri: str, protocol: WireProtocol, patience_s: float | None) -> BookKeeper:
         from bk_core.client import connect
 
         key = (uri, protocol, patience_s)
@@ -120,6 +121,7 @@ _making = threading.Lock()
 @checked(
     name=Check("the name of a checkpoint, text", lambda value: isinstance(value, str)),
     password=_PASSWORD,
+    protocol=TEXT,
     patience_s=POSITIVE_SECONDS,
     port=whole(0, 65535),
     tls=_TLS,
@@ -130,7 +132,7 @@ def checkpoint_location(
     *,
     uri: str | None = None,
     password: Any = b"",
-    protocol: str = "v2",
+    protocol: WireProtocol = "v2",
     take_over: bool = True,
     ensemble_size: int | None = None,
     write_quorum_size: int | None = None,
@@ -256,7 +258,7 @@ def _is_open_here(application: _Application, name: str, asked: dict[str, Any]) -
 
 
 def _open_or_leave(
-    application: _Application, name: str, uri: str, protocol: str, patience_s: float | None, options: dict[str, Any]
+    application: _Application, name: str, uri: str, protocol: WireProtocol, patience_s: float | None, options: dict[str, Any]
 ) -> None:
     """Errors speak of the checkpoint. An application whose first checkpoint cannot be opened is left without a gateway, as it was."""
     try:
@@ -285,7 +287,9 @@ def _with_its_name(error: BkError, name: str) -> BkError:
     return named if error.outcome_unknown else named.nothing_done()
 
 
-def _open(application: _Application, name: str, uri: str, protocol: str, patience_s: float | None, options: dict[str, Any]) -> None:
+def _open(
+    application: _Application, name: str, uri: str, protocol: WireProtocol, patience_s: float | None, options: dict[str, Any]
+) -> None:
     from bk_core.client.files.store import FileStore
 
     client = application.client(uri, protocol, patience_s)

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bk_core.config import WireProtocol
 from bk_core.errors import InvalidArgumentError
+from bk_core.protocol.log.segments import EntryFormat
 from bk_spark.options.grammar import (
     Offsets,
     one_of,
@@ -382,12 +384,12 @@ class Options:
     """Parsed options. Plain data: pickled with readers and writers. The password never appears in ``repr``."""
 
     uri: str
-    protocol: str = "v2"
+    protocol: WireProtocol = "v2"
     log: str | None = None
     logs: tuple[str, ...] | None = None
     log_pattern: str | None = None
     ledgers: tuple[tuple[int, int], ...] | None = None
-    entry_format: str = "arrow"
+    entry_format: EntryFormat = "arrow"
     entry_size: int = 262144
     compression: str = "none"
     ensemble_size: int = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from bk_core.arguments import COUNT, POSITIVE, SECRET, Check, Duration, checked, milliseconds, seconds
 from bk_core.client.log.check import LogCheck, check_log, release_log
@@ -20,13 +20,31 @@ from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
 from bk_core.client.moments import moment
 from bk_core.errors import InvalidArgumentError, LogWriterAliveError
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.segments import LogProperties, Segment
+from bk_core.protocol.log.segments import EntryFormat, LogProperties, Segment
 from bk_core.protocol.log.view import LogView
 
 EARLIEST, LATEST = "earliest", "latest"
 _START = Check('"earliest", "latest", a Position or a datetime', lambda value: isinstance(value, str | Position | datetime))
 _BEFORE = Check("a Position or a datetime", lambda value: isinstance(value, Position | datetime))
 _DURATIONS: Mapping[str, str] = {"retention": "retention_ms", "committed_retention": "committed_retention_ms"}
+
+
+class LogSettings(TypedDict, total=False):
+    """The properties that ``BookKeeper.create_log`` and ``Log.set`` take by name: the fields of LogProperties, and two times as lengths,
+    for type checkers."""
+
+    entry_format: EntryFormat
+    schema: str
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    digest_type: str
+    guaranteed: bool
+    retention: Duration | None
+    retention_ms: int | None
+    retention_bytes: int | None
+    committed_retention: Duration | None
+    committed_retention_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +216,7 @@ class Log:
 
     # --- changing -------------------------------------------------------------------------------------------------------------
 
-    def set(self, **changes: Any) -> LogProperties:
+    def set(self, **changes: Unpack[LogSettings]) -> LogProperties:
         """Change properties (fields of LogProperties) for what is written from now on, and return all. ``retention`` and
         ``committed_retention`` take a timedelta or seconds; None keeps everything. InvalidArgumentError; NoSuchLogError."""
         return set_properties(self._client, self.name, **properties_of(changes)).properties

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from bk_core.arguments import POSITIVE, SECONDS, SECRET, check_fields
 from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess, LedgerMetadata, LedgerState
@@ -171,3 +172,18 @@ class RepairOptions:
     @property
     def access(self) -> LedgerAccess:
         return LedgerAccess(self.digest_type, self.password)
+
+
+class RepairSettings(TypedDict, total=False):
+    """The options that ``BookKeeper.repair_ledger`` takes by name: the fields of RepairOptions, for type checkers."""
+
+    full: bool
+    lost: Iterable[BookieId]
+    only_lost: bool
+    recover_open: bool
+    grace_s: float
+    lock_wait_s: float
+    digest_type: DigestType | str | None
+    password: bytes | None
+    bytes_per_second: int | None
+    on_progress: OnProgress | None

@@ -10,13 +10,13 @@ import json
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from bk_core.errors import MetadataFormatError
 from bk_core.protocol.log.history import Chunk
 from bk_core.protocol.log.ledger_list import ADOPTED_MAX, LedgerList
 from bk_core.protocol.log.sealing import ref_to
-from bk_core.protocol.log.segments import HistoryRef, LogProperties, Mark, Segment
+from bk_core.protocol.log.segments import EntryFormat, HistoryRef, LogProperties, Mark, Segment
 from bk_core.protocol.log.stored_json import loads
 
 FORMAT_VERSION = 3
@@ -167,7 +167,7 @@ def _decode_properties(value: Mapping[str, Any], schema: str) -> LogProperties:
         return bound
 
     return LogProperties(
-        entry_format=str(value["entryFormat"]),
+        entry_format=cast("EntryFormat", str(value["entryFormat"])),  # what another program stored is checked where it is used
         schema=schema,
         ensemble_size=int(value["ensembleSize"]),
         write_quorum_size=int(value["writeQuorumSize"]),

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.ledger.quorums import check_sizes
 from bk_core.protocol.log.position import Position
 
-ENTRY_FORMATS = ("arrow", "raw")
+EntryFormat: TypeAlias = Literal["arrow", "raw"]
+ENTRY_FORMATS: tuple[EntryFormat, ...] = get_args(EntryFormat)
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -185,7 +186,7 @@ class LogProperties:
     committed for so long are forgotten; None keeps them for ever.
     """
 
-    entry_format: str = "raw"
+    entry_format: EntryFormat = "raw"
     schema: str = ""
     ensemble_size: int = 3
     write_quorum_size: int = 3

@@ -37,6 +37,9 @@ WRONG: dict[str, list[Any]] = {
     "bool": [0, 1, "yes", b"", []],
     "str": NO_TEXTS,
     "BookieId": NO_TEXTS,
+    "WireProtocol": NO_TEXTS,
+    "Placement": NO_TEXTS,
+    "EnsembleChange": NO_TEXTS,
     "bytes": ["x", 8, 1.5, True, [], object()],
     "DigestType | str": [8, b"x", True, "CRC64"],
     "Mapping[str, bytes]": [8, "x", [1], {"a": "b"}, {1: b"b"}],
@@ -64,7 +67,7 @@ WRONG: dict[str, list[Any]] = {
 NEGATIVE = ("_id", "_size", "_s", "_ms", "_bytes", "_max", "_entries", "_per_second", "attempts", "bookies", "index", "_ns", "_errors")
 VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 INNER = {  # not for users: parts of writing a log, of machines, and of the janitor
-    "check_listable", "gc_quietly", "history_of", "seal_log", "update_ledger_list", "write_chunk",
+    "check_listable", "check_repairs_files", "gc_quietly", "history_of", "seal_log", "update_ledger_list", "write_chunk",
 }  # fmt: skip
 
 
