@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bk_core.errors import MetadataFormatError
 from bk_core.protocol.ledger.metadata import BookieId
-from bk_core.protocol.ledger.metadata_codec import parse_text, quote_text
+from bk_core.protocol.ledger.metadata_codec.text import parse_text, quote_text
 
 LAYOUT_VERSION = 5
 _TEXT_VERSIONS = (4, 5)
