@@ -157,7 +157,7 @@ def lists_late(self: Owner, end: int) -> None:
     _serve(self, end)
 
 
-def trims_only(self: LogKeeping, replay: FileReplay, segment: int) -> None:
+def trims_only(self: LogKeeping, replay: FileReplay, segment: int, trim_left: bool) -> None:
     before = replay.trim_before()
     if before is not None:
         self._trim(before)
