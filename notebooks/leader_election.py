@@ -26,11 +26,8 @@ from kazoo.client import KazooClient
 from kazoo.recipe.election import Election
 
 import bk_core
-from bk_core.client.log.lists import create_log
-from bk_core.client.log.reader import LogReader
-from bk_core.client.log.writer import LogWriter
+from bk_core import LogReader, LogWriter
 from bk_core.errors import LogTakenOverError
-from bk_core.protocol.log.segments import LogProperties
 
 SESSION_S = 2.0  # a candidate that is silent for so long has lost; ZooKeeper may insist on more
 ASK_EVERY = 50  # entries between two looks at the election: asking more often would cost more and make nothing safer
@@ -114,7 +111,7 @@ class Candidate:
 def demonstrate(uri: str, log: str = "elected") -> Iterator[str]:
     """What happens, line by line; AssertionError if the log is not what it must be."""
     with bk_core.connect(uri) as client:
-        create_log(client, log, LogProperties(entry_format="raw"))
+        client.create_log(log)
     started: list[Candidate] = []
     try:
         yield from _play(uri, log, started)

@@ -1,4 +1,4 @@
-"""The client: ``connect`` -> BookKeeper -> WriteHandle and ReadHandle; logs are in ``logs`` and ``log_reader``."""
+"""The client: ``connect`` -> BookKeeper -> WriteHandle and ReadHandle; logs are in ``log``."""
 
 from bk_core.client.client import BookKeeper, connect
 from bk_core.client.ledger.read_handle import ReadHandle

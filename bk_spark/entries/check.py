@@ -3,7 +3,7 @@
 An entry is one encapsulated IPC message: a mark, the length of the metadata, the metadata (a flatbuffer ``Message`` with a
 ``RecordBatch``), and the body with the buffers of all columns. A digest proves that an entry is the one that was written, but not that its
 writer was right or meant well. Arrow trusts much of the metadata, and code that takes record batches trusts their buffers, so everything is
-checked: the structure here, the values (offsets, UTF-8, decimals, ...) by ``entry_values`` once they are decoded.
+checked: the structure here, the values (offsets, UTF-8, decimals, ...) by ``values`` once they are decoded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turns entries into record batches that Spark takes: strictly the demanded schema, int32 offsets, bounded by bytes (spark-connectors.md
 5.4).
 
-No entry is trusted. Before Arrow decodes one its structure is checked (``entry_check``), and before a decoded column is used all its values
+No entry is trusted. Before Arrow decodes one its structure is checked (``check``), and before a decoded column is used all its values
 are. A digest does not make that needless, because it vouches for bytes and not for the program that wrote them. Nor does a digest with a
 password, because a defect of another writer does the same harm as malice, and the check is a small part of a read.
 """

@@ -1,4 +1,4 @@
-"""The snippets of bk_core/README.md do what they show."""
+"""The snippets of README.md and of bk_core/README.md do what they show."""
 
 from __future__ import annotations
 
@@ -7,15 +7,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bk_core.bookie.local_cluster import LocalCluster
 
-README = Path(__file__).resolve().parents[2] / "bk_core" / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def snippets(readme: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", readme.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_every_snippet_runs(running_clusters: Callable[[str], LocalCluster]) -> None:
     """In their order, in one program: later ones use what earlier ones made."""
-    snippets = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(snippets) == 6
+    found = snippets(ROOT / "bk_core/README.md")
+    assert len(found) == 6
     names: dict[str, Any] = {"uri": running_clusters("embedded").uri}
-    for number, snippet in enumerate(snippets):
-        exec(compile(snippet, f"{README.name}, snippet {number}", "exec"), names)
+    for number, snippet in enumerate(found):
+        exec(compile(snippet, f"bk_core/README.md, snippet {number}", "exec"), names)
+
+
+def test_the_first_snippets_run_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of README.md that need no Spark, each a program of its own."""
+    found = [snippet for snippet in snippets(ROOT / "README.md") if "spark" not in snippet]
+    assert len(found) == 2
+    for number, snippet in enumerate(found):
+        exec(compile(snippet, f"README.md, snippet {number}", "exec"), {})
+    told = capsys.readouterr().out
+    assert told.startswith("[b'hello']\n") and "b'payload 999'" in told and told.endswith("b'the last one'\n")

@@ -13,8 +13,8 @@ with guaranteed write quorum it is kept until it is on its whole write set, and 
 In recovery (``frozen_lac`` given) adds carry the recovery flag and the frozen LAC (D6, RC-13), and ensemble changes stay private to this
 run of recovery: they are kept in ``private_changes`` and no metadata is written (RC-15).
 
-The parts are classes, each of which inherits from the one before: ``writer_base`` state, ``writer_acks`` counting, ``writer_guarantee``
-guaranteed write quorum, ``writer_failures`` what bookies refuse, ``ensemble_change`` new fragments, ``writer_close`` ends, ``writer_lac``
+The parts are classes, each of which inherits from the one before: ``base`` state, ``acks`` counting, ``guarantee``
+guaranteed write quorum, ``failures`` what bookies refuse, ``ensemble_change`` new fragments, ``close`` ends, ``lac``
 explicit LAC and force.
 """
 
