@@ -427,7 +427,7 @@ class Owner:
 
     def hold(self, ledger_id: int) -> None:
         self.leases[ledger_id] = self.leases.get(ledger_id, 0) + 1
-        self.perform(self.machine.hold(ledger_id))
+        self.machine.hold(ledger_id)
 
     def release(self, ledger_id: int) -> None:
         self.leases[ledger_id] -= 1

@@ -167,7 +167,7 @@ class DataLedgers:
         self._watch = watch
         self._watches = watches
         self._places: weakref.WeakSet[_Place] = weakref.WeakSet()
-        self._gone: set[int] = set()  # known to be lost, with all bytes in them, and kept by a lease when the last one was lost
+        self._gone: set[int] = set()  # ledgers that are known to be deleted, as far as a lease held them when ``lost`` was last called
         self._timeout_s = timeout_s
         self._piece = piece_bytes
         self._ledger_bytes = ledger_bytes
@@ -402,8 +402,9 @@ def _closed() -> ClientClosedError:
 
 
 def _batches(data: Any, inline_max: int, run_bytes: Callable[[], int], whole_bytes: int) -> Iterator[Any]:
-    """Parts of ``run_bytes()`` bytes, and a last one of what is left, at least one byte. ``run_bytes`` may wait; it is asked when there is
-    more than ``inline_max``. Bytes that are there as a whole need no more memory, nor leave: they come in parts of ``whole_bytes``."""
+    """Yield parts of ``run_bytes()`` bytes, and a last part of what is left, at least one byte. ``run_bytes`` may wait for room in memory.
+    It is called when more than ``inline_max`` bytes are gathered. Data that is one object of bytes is in memory already, so ``run_bytes``
+    is not called for it: it comes in parts of ``whole_bytes``."""
     if not isinstance(data, Iterable) or isinstance(data, bytes | bytearray | memoryview):
         whole = data if isinstance(data, bytes) else bytes(bytes_like("data", data))
         view = memoryview(whole)

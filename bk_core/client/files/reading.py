@@ -1,4 +1,8 @@
-"""The bytes of files, from the data ledgers that hold them. Nobody is fenced: what a file refers to was acknowledged, whatever the LAC."""
+"""Reads the bytes of files from the data ledgers that hold them.
+
+A read fences nobody. It reads up to the last entry that a file names, also where the ledger's last add confirmed is lower. Every entry
+that a file names was acknowledged before the file was made.
+"""
 
 from __future__ import annotations
 

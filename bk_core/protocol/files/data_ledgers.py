@@ -57,11 +57,11 @@ class DataLedgers(RequestMachine[FileEffect, FileEvent]):
         """FS-8: what is acknowledged. Everybody reads that, and that alone."""
         return self._acknowledged
 
-    def hold(self, ledger_id: int) -> list[FileEffect]:
-        """Lease the ledger once more: it is not dropped before as many ``release``. FileStoreError if it was decided to go already."""
+    def hold(self, ledger_id: int) -> None:
+        """Lease the ledger once more: it is not dropped before as many ``release``. FileStoreError if it was decided to go already. A lease
+        makes nothing due, so this is no step of the machine and has no effects."""
         self._check_there(ledger_id)
         self._lease((ledger_id,))
-        return self._finish_step()
 
     def release(self, ledger_id: int) -> list[FileEffect]:
         """Give one lease back. A ledger that nothing refers to is dropped. A put has leases of its own: release right behind it."""

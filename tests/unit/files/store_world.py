@@ -157,7 +157,7 @@ class World:
     def hold(self, *ledger_ids: int) -> None:
         for ledger_id in ledger_ids:
             self.data.add(ledger_id)
-            self.take(self.machine.hold(ledger_id))
+            self.machine.hold(ledger_id)
 
     def release(self, *ledger_ids: int) -> None:
         for ledger_id in ledger_ids:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bk_core.errors import FileStoreError, FileStoreTakenOverError
@@ -226,10 +228,19 @@ def test_a_failed_put_keeps_its_ledger() -> None:
     assert dropping(World(world.log[:2], data=[7])) == [7]
 
 
+def test_a_lease_is_no_step_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data threads take leases, and nobody there could perform effects."""
+    world = new_store()
+    taken: Any = world.machine.hold
+    monkeypatch.setattr(world.machine, "_advance", lambda: pytest.fail("a lease makes nothing due"))
+    assert taken(3) is None
+
+
 def test_a_lease_before_serve_counts() -> None:
     world = new_store()
     machine = world.machine
-    assert machine.hold(3) == [] and machine.release(3) != []
+    machine.hold(3)
+    assert machine.release(3) != []
     following = World.__new__(World)
     World.__init__(following, world.log)
     with pytest.raises(AssertionError, match="not held"):
