@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -16,6 +17,7 @@ class Endable(Protocol):
 
 
 _living: weakref.WeakSet[Endable] = weakref.WeakSet()
+_before: list[Callable[[], object]] = []
 
 
 def end_with_process(client: Endable) -> None:
@@ -27,11 +29,21 @@ def forget(client: Endable) -> None:
     _living.discard(client)
 
 
+def before_clients_end(close: Callable[[], object]) -> None:
+    """Call ``close()`` at the end of the process, after the functions that the program gave to ``atexit`` and before the clients end. In a
+    forked child it is called, too."""
+    _before.append(close)
+
+
 def _end_all() -> None:
     """End all clients after the program's threads and the functions it gave to ``atexit``. No thread of ours then speaks or holds a lock
     while the interpreter is taken down, and nobody waits for one any more."""
-    for client in tuple(_living):
-        client.end()
+    try:
+        for close in _before:
+            close()
+    finally:
+        for client in tuple(_living):
+            client.end()
 
 
 atexit.register(_end_all)

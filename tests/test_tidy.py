@@ -68,7 +68,7 @@ LAYERS = [
     Layer("bk_core.config", ("bk_core.arguments", "bk_core.errors", "bk_core.protocol"), frozenset(PURE)),
     Layer("bk_core.client", ("bk_core.arguments", "bk_core.errors", "bk_core.exit_hook", "bk_core.threads", "bk_core.config",
                              "bk_core.protocol", "bk_core.net", "bk_core.metadata"), ANY_STDLIB),
-    Layer("bk_core.client.files.fs", ("bk_core.arguments", "bk_core.errors", "bk_core.threads", "bk_core.client",
+    Layer("bk_core.client.files.fs", ("bk_core.arguments", "bk_core.errors", "bk_core.exit_hook", "bk_core.threads", "bk_core.client",
                                       "bk_core.protocol"), ANY_STDLIB | {"fsspec"}),
     Layer("bk_core.cli", ("bk_core",), ANY_STDLIB | {"click", "rich"}),
     Layer("bk_core", ("bk_core",), ANY_STDLIB),

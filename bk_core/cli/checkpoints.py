@@ -48,7 +48,8 @@ checkpoint.add_command(copy_out)
 def show_stores(name: str | None, path: str, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """All checkpoints with their size and last batch, or the files of one, in the folder PATH of it. It fences nobody.
 
-    An acknowledged change shows here once bookies report it as confirmed; the last ones of an owner that died, after the next owner.
+    An acknowledged change shows here once bookies report it as confirmed. The last changes of an owner that died may show only after the
+    next owner has opened the checkpoint.
     """
     from bk_core.client.files.upkeep import file_stores
 
@@ -140,8 +141,11 @@ def _summary_row(summary: Mapping[str, Any]) -> list[object]:
 def show_checkpoint(name: str, count: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """One checkpoint with its last batches: when each was planned and committed, and the offset of each source behind it.
 
-    An acknowledged change shows here once bookies report it as confirmed; the last ones of an owner that died, after the next owner. The
-    time of a commit is that of its file: of an imported checkpoint, the time of the import; then nobody knows how long the batch took (-).
+    An acknowledged change shows here once bookies report it as confirmed. The last changes of an owner that died may show only after the
+    next owner has opened the checkpoint.
+
+    The time of a commit is that of its file. In an imported checkpoint that is the time of the import, and nobody knows how long a batch
+    took (-).
     """
     store, path = store_and_path(name)
     with connected(uri, protocol) as client, viewed(client, store, password) as view:
@@ -227,7 +231,8 @@ def cat(name: str, path: str, password: str, uri: str, protocol: str, as_json: b
 def tail(name: str, follow: bool, count: int, password: str, uri: str, protocol: str, as_json: bool) -> None:
     """The last batches of a checkpoint, and each that is planned or committed from now on, as it happens. It fences nobody.
 
-    An acknowledged change shows here once bookies report it as confirmed; the last ones of an owner that died, after the next owner.
+    An acknowledged change shows here once bookies report it as confirmed. The last changes of an owner that died may show only after the
+    next owner has opened the checkpoint.
     """
     store, path = store_and_path(name)
     with connected(uri, protocol) as client, viewed(client, store, password) as view:

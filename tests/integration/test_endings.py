@@ -17,6 +17,7 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.client.files.upkeep import file_store_owner
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log
 from bk_core.client.log.reader import LogReader
@@ -192,6 +193,38 @@ def test_what_nobody_closes_holds_nobody_up(embedded: LocalCluster, log_name: st
         ),
         log_name,
     )
+
+
+OWNER = """
+if how == "atexit":  # before the module of bk:// is imported
+    atexit.register(lambda: fs.pipe_file("/x", b"x" * 100))
+from bk_core.client.files.fs import BookKeeperFileSystem
+fs = BookKeeperFileSystem(uri, name, mode="rw", skip_instance_cache=how == "dropped")
+fs.pipe_file("/large", b"y" * 200_000)
+if how != "atexit":
+    fs.pipe_file("/x", b"x" * 100)
+if how == "dropped":
+    del fs
+"""
+OTHER = """
+from bk_core.client.files.fs import BookKeeperFileSystem
+for mode in ("r", "rw"):
+    fs = BookKeeperFileSystem(uri, name, mode=mode)
+    print(fs.cat("/x") == b"x" * 100 and fs.cat("/large") == b"y" * 200_000)
+"""
+
+
+@pytest.mark.parametrize("how", ["open", "dropped", "atexit"])
+def test_a_process_that_ends_closes_the_file_stores_that_it_owns(embedded: LocalCluster, how: str) -> None:
+    """So a view sees its last change at once, and an owner of any host is let in."""
+    name = uuid.uuid4().hex
+    before = f"how = {how!r}\nimport atexit, fsspec\n" if how != "atexit" else f"how = {how!r}\nimport atexit, bk_core, fsspec\n"
+    assert run(embedded, OWNER, name, before).lines == []
+    with bk_core.connect(embedded.uri) as bk:
+        assert file_store_owner(bk, name) is None
+    assert run(embedded, OTHER, name).lines == ["True", "True"]
+    with bk_core.connect(embedded.uri) as bk:
+        assert file_store_owner(bk, name) is None
 
 
 @pytest.mark.parametrize("step", ["writer.append(b'x')", "bk.create_ledger()", "ledger.read(0, 0)", "list(bk.list_ledgers())"])

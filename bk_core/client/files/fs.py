@@ -6,15 +6,17 @@ The one module that needs the package fsspec, which ``pip install "bk-spark[fssp
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from _thread import RLock
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from glob import has_magic
@@ -41,6 +43,7 @@ from bk_core.errors import (
     PathNotDirectoryError,
     WrongPasswordError,
 )
+from bk_core.exit_hook import before_clients_end
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.threads import Home, SafeFuture, is_ending, start_aside, wait_done
 
@@ -52,6 +55,8 @@ except ImportError:
     _MESSAGE = f'bk:// needs fsspec, there is none ({sys.executable}): pip install "bk-spark[fsspec]" there'
     raise MissingPackageError(_MESSAGE, package="fsspec") from None
 
+log = logging.getLogger("bk_core.client.files")
+
 URI_VARIABLE = "BOOKKEEPER_METADATA_SERVICE_URI"
 PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
 MODES = ("r", "rw")
@@ -61,6 +66,15 @@ _FSSPEC_OPTIONS = {"skip_instance_cache", "use_listings_cache", "listings_expiry
 _SPOOL_BYTES = 8 << 20  # of a file that is being written: more of it goes to a temporary file of this machine
 _CHUNK = 1 << 20
 LEAVING_S = 60.0  # the longest wait for an instance that was dropped to give its store up
+ENDING_S = 30.0  # the longest that the end of the process waits for the stores that it owns to be closed
+
+
+class _PathsOf:
+    """``_strip_protocol``, which fsspec asks of the class while there is no instance, and of the instance later. An instance that kept its
+    own would refer to itself, and would keep its store until the collector of cycles comes."""
+
+    def __get__(self, fs: BookKeeperFileSystem | None, cls: type[BookKeeperFileSystem]) -> Callable[[Any], Any]:
+        return cls._any_path if fs is None else fs._own_path
 
 
 class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -72,8 +86,8 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     one (``own_file_store`` tells which window remains). A file appears, or is replaced, when it is closed, at once and as a whole.
 
     All instances of one process with the same arguments share one connection, and all that own a store one owner: ``take_over`` ends
-    none of this process. ``close`` ends what is shared; the next call opens another one. A forked child has to make an instance of its
-    own (fsspec does), and those of its parent raise ForkedClientError there.
+    none of this process. ``close`` ends what is shared; the next call opens another one. The end of the process closes the stores that it
+    owns. A forked child has to make an instance of its own (fsspec does), and those of its parent raise ForkedClientError there.
     """
 
     protocol: ClassVar[str] = _PROTOCOL
@@ -108,27 +122,27 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._connection: _Connection | None = None
         self._home = Home()
         self._held = threading.local()
-        # fsspec asks the class while there is no instance, and the instance later
-        self._strip_protocol = self._own_path  # type: ignore[method-assign]
 
     # --- names ------------------------------------------------------------------------------------------------------------
 
+    _strip_protocol = _PathsOf()
+
     @classmethod
-    def _strip_protocol(cls, path: Any) -> Any:
+    def _any_path(cls, path: Any) -> Any:
         if isinstance(path, list):
-            return [cls._strip_protocol(one) for one in path]
+            return [cls._any_path(one) for one in path]
         path = stringify_path(path)
         if path.startswith(f"{_PROTOCOL}://"):
             path = _QUERY.split(path, maxsplit=1)[0][len(_PROTOCOL) + 3 :].partition("/")[2]
         return "/" + path.strip("/")
 
     def _own_path(self, path: Any) -> Any:
-        """``_strip_protocol``. InvalidArgumentError for a path of another store."""
+        """As ``_any_path``. InvalidArgumentError for a path of another store."""
         for one in path if isinstance(path, list) else [path]:
             name = self._get_kwargs_from_urls(one).get("store", self.store)
             if name != self.store:
                 raise InvalidArgumentError(f"{stringify_path(one)} is of file store {name!r}; these are the files of {self.store!r}")
-        return type(self)._strip_protocol(path)
+        return self._any_path(path)
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
@@ -319,9 +333,8 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def touch(self, path: str, truncate: bool = True, **_options: Any) -> None:
         """An empty file. One that is there is emptied; with ``truncate=False`` it stays as it is, with its time."""
-        path = self._strip_protocol(path)
-        if truncate or not self._owner().exists(path):
-            self._owner().put(path, b"")
+        with suppress(*() if truncate else (PathExistsError, PathIsDirectoryError)):
+            self._owner().put(self._strip_protocol(path), b"", overwrite=truncate)
 
 
 class _ReadFile(AbstractBufferedFile):  # type: ignore[misc]
@@ -515,7 +528,24 @@ def _leave(of: _Store, home: Home, files: FileStore | FileStoreView, client: Boo
     start_aside(close, "bookkeeper-fsspec-leaves")
 
 
+def _close_owners() -> None:
+    """At the end of the process: a store that is left open shows its last change to nobody else, and is refused to others, who cannot know
+    that its owner is gone. What was dropped is waited for as well."""
+    until = time.monotonic() + ENDING_S
+    owners = [owner for connection in tuple(_connections.values()) if (owner := connection.owner) is not None]
+    for owner in owners:
+        owner.begin_close()
+    for owner in owners:
+        try:
+            owner.close(max(0.0, until - time.monotonic()))
+        except BkError as error:
+            log.warning("file store %s was not closed when the process ended: %s", owner.name, error)
+    for _, gone in tuple(_leaving):
+        wait_done(gone, max(0.0, until - time.monotonic()))
+
+
 os.register_at_fork(after_in_child=_begin_anew)
+before_clients_end(_close_owners)
 
 
 def _connection(wish: _Wish) -> _Connection:

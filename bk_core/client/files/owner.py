@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from bk_core.arguments import SECONDS, checked
 from bk_core.client.files.data import PIECE_BYTES, DataLedgers, Lease
 from bk_core.client.files.opening import Opened, again, broken_by, client_closed, ended_by, log_ledger_deleted
 from bk_core.client.files.owner_parts import Asked, Gathered, Holds, end_threads, watch_data, weakly
@@ -416,22 +417,28 @@ class StoreOwner:
 
     # --- the end ----------------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    @checked(timeout_s=SECONDS)
+    def close(self, timeout_s: float | None = None) -> None:
         """Wait for what was asked for, close the data ledgers and the log, end the threads. Idempotent.
 
         Does nothing more for a store that has ended, nor in a forked child. FileStoreTakenOverError if it is taken over meanwhile.
-        OperationTimeoutError after the client's ``operation_timeout_s``: then it goes on, and a later call waits for it.
+        OperationTimeoutError after ``timeout_s``, by default the client's ``operation_timeout_s``: then it goes on, and a later call waits
+        for it.
         """
         if not self._home.is_here:
             return
         what = f"closing file store {self.name!r}"
         must_not_block(what)
-        call = Call()
-        self._close_with(call)
-        self._own_thread(self._begin_close)  # again if an interrupt was faster
+        self.begin_close()
         if self._closing is not None and not is_own():
-            wait(self._closing.future, self._timeout_s, what)
+            wait(self._closing.future, self._timeout_s if timeout_s is None else timeout_s, what)
         self._join()
+
+    def begin_close(self) -> None:
+        """Begin what ``close`` does, and wait for nothing."""
+        if self._home.is_here:
+            self._close_with(Call())
+            self._own_thread(self._begin_close)  # again if an interrupt was faster
 
     @holds_lock
     def _close_with(self, call: Call) -> None:

@@ -212,3 +212,10 @@ def test_sizes_of_a_store_are_told_as_they_were_given(client: bk_core.BookKeeper
             FileStore.open(client, "q", **given)  # type: ignore[arg-type]
     with FileStore.open(client, "q"), pytest.raises(FileStoreTakenOverError, match="take_over=True"):
         FileStore.open(client, "q", take_over=False)
+
+
+@pytest.mark.parametrize("command", ["ls", "show", "tail"])
+def test_the_help_tells_when_a_change_shows(bk: Bk, command: str) -> None:
+    bk(command, "--help")
+    told = " ".join(bk.out.split())
+    assert "The last changes of an owner that died may show only after the next owner has opened the checkpoint." in told

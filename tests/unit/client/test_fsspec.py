@@ -7,6 +7,7 @@ import io
 import pickle
 import threading
 import tomllib
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -301,6 +302,27 @@ def test_instances_of_all_threads_share_one_owner(uri: str, fs: BookKeeperFileSy
     assert len(copy.ls("/")) == 8  # opened again
 
 
+@pytest.mark.parametrize("truncate", [False, True])
+def test_a_touch_empties_no_file_that_another_thread_puts_meanwhile(
+    fs: BookKeeperFileSystem, monkeypatch: pytest.MonkeyPatch, truncate: bool
+) -> None:
+    """Unless it was asked to."""
+    put = FileStore.put
+
+    def late(owner: FileStore, path: str, data: bytes, **options: Any) -> Any:
+        put(owner, path, b"another thread's")
+        return put(owner, path, data, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "put", late)
+        fs.touch("/x", truncate=truncate)
+    assert fs.cat("/x") == (b"" if truncate else b"another thread's")
+    fs.mkdir("/d")
+    fs.touch("/d", truncate=False)
+    fs.touch("/new", truncate=False)
+    assert fs.cat("/new") == b"" and fs.isdir("/d")
+
+
 def test_an_owner_that_lives_is_ended_only_by_who_insists(uri: str) -> None:
     with bk_core.connect(uri) as client, FileStore.open(client, "s") as store:
         store.put("/a", b"a")
@@ -490,6 +512,43 @@ def test_an_instance_that_is_dropped_leaves_its_store_to_the_next(uri: str) -> N
     fs = fsspec.filesystem("bk", uri=uri, store="s", mode="rw")
     assert fs.ls("/", detail=False) == ["/0", "/1", "/2", "/written0", "/written1", "/written2"]
     assert not module._leaving
+
+
+def test_an_instance_goes_with_its_last_reference(uri: str) -> None:
+    """And gives its store up then, and not when the collector of cycles comes by."""
+    gc.collect()
+    gc.disable()
+    try:
+        fs = BookKeeperFileSystem(uri, "s", mode="rw", skip_instance_cache=True)
+        fs.pipe_file("/x", b"x")
+        assert fs.ls("bk://s/", detail=False) == ["/x"]
+        gone = weakref.ref(fs)
+        del fs
+        assert gone() is None and not module._connections
+    finally:
+        gc.enable()
+    assert BookKeeperFileSystem(uri, "s", mode="rw").cat("/x") == b"x"
+
+
+def test_the_end_of_the_process_closes_what_it_owns(uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Each store, and those of instances that were dropped; one that cannot be closed is waited for so long and named."""
+    for name in ("a", "b", "c"):
+        BookKeeperFileSystem(uri, name, mode="rw").pipe_file("/x", b"x")
+    BookKeeperFileSystem(uri, "d", mode="rw", skip_instance_cache=True).pipe_file("/x", b"x")
+    gc.collect()
+    assert len(module._connections) == 3
+    monkeypatch.setattr(module, "ENDING_S", 2.0)
+    stuck = module._connections[(uri, "b", None)].files
+    assert isinstance(stuck, FileStore)
+    go_on = threading.Event()
+    stuck._worker.submit(lambda: go_on.wait(60))
+    assert in_a_forked_child({"end": module._close_owners}) == {"end": ""}
+    with bk_core.connect(uri) as client:
+        assert upkeep.file_store_owner(client, "a") is not None  # the child did nothing
+        module._close_owners()
+        assert [name for name in ("a", "b", "c", "d") if upkeep.file_store_owner(client, name) is not None] == ["b"]
+    assert "file store b was not closed when the process ended: [BK-TIMEOUT]" in caplog.text
+    go_on.set()
 
 
 def test_a_name_with_the_characters_of_a_pattern_is_a_name_where_there_is_one(fs: BookKeeperFileSystem) -> None:
