@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Iterator, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from bk_core.errors import (
     ClusterChangedError,
@@ -19,28 +19,19 @@ from bk_core.errors import (
 )
 from bk_core.metadata import paths
 from bk_core.metadata.store import BY_ROOT, Versioned, changed_cluster
+from bk_core.metadata.zookeeper.nodes import Nodes
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.log import codec
 from bk_core.protocol.log.identity import Claim, Evidence, claim, ledgers_to_look_at, standing
 from bk_core.protocol.log.stored_json import loads
 
-if TYPE_CHECKING:
-    from bk_core.metadata.store import Version
-
 _LOOKED_AT_MAX = 200  # nodes, in the search for another cluster that the user may have meant
 _TOLD_MAX = 5
 
 
-class Nodes(Protocol):
-    """The part of the store that is needed here: nodes by absolute path, ledgers by id."""
+class Ledgers(Protocol):
+    """The part of the store that tells whose a log is."""
 
-    _root: str
-
-    def _get(self, path: str) -> Versioned: ...
-    def _exists(self, path: str) -> bool: ...
-    def _children(self, path: str) -> list[str]: ...
-    def _created(self, path: str) -> int | None: ...
-    def _create_with_parents(self, path: str, data: bytes, top: str = "") -> Version: ...
     def read_ledger(self, ledger_id: int) -> Versioned: ...
     def cluster_id(self) -> str: ...
 
@@ -48,9 +39,9 @@ class Nodes(Protocol):
 class ClusterAtRoot:
     """The identity of a cluster: ``cluster_id`` and ``check`` are those of MetadataStore."""
 
-    def __init__(self, nodes: Nodes, hosts: str) -> None:
+    def __init__(self, nodes: Nodes, root: str, hosts: str) -> None:
         self._nodes = nodes
-        self._root = nodes._root
+        self._root = root
         self._hosts = hosts
         self.has_changed = False
         self._first: str | None = None
@@ -101,14 +92,14 @@ class ClusterAtRoot:
 
     def check(self) -> None:
         self.cluster_id()
-        if self._nodes._exists(f"{self._root}/LAYOUT"):
+        if self._nodes.exists(f"{self._root}/LAYOUT"):
             self._had_layout = True
         elif self._had_layout:
             raise NoClusterError(f"the cluster at {self._root} has lost its LAYOUT; restore the metadata store before anything else")
 
     def check_free(self) -> None:
         """Raise ClusterExistsError if a new cluster cannot be made here (OWN-13)."""
-        if self._nodes._exists(self._root):
+        if self._nodes.exists(self._root):
             found = self._identity(self._root)
             what = "it is no cluster, but not empty ground either" if found is None else f"it is the cluster {found}"
             raise ClusterExistsError(f"{self._root} exists already: {what}; choose another path")
@@ -125,16 +116,16 @@ class ClusterAtRoot:
         """Return INSTANCEID or, where there is a LAYOUT without one, the transaction that made the root, because old clusters never got an
         INSTANCEID."""
         try:
-            stored = _text(self._nodes._get(f"{root}/INSTANCEID").data)
+            stored = _text(self._nodes.get(f"{root}/INSTANCEID").data)
         except NoNodeError:
             stored = ""
         if stored:
             return stored
-        created = self._nodes._created(root) if self._nodes._exists(f"{root}/LAYOUT") else None
+        created = self._nodes.created(root) if self._nodes.exists(f"{root}/LAYOUT") else None
         return None if created is None else f"{BY_ROOT}{created:x}"
 
     def _what_is_there(self) -> str:
-        here = "exists, but has neither" if self._nodes._exists(self._root) else "does not exist, so there is no"
+        here = "exists, but has neither" if self._nodes.exists(self._root) else "does not exist, so there is no"
         text = f"there is no cluster at {self._root} of ZooKeeper {self._hosts}: {self._root} {here} LAYOUT "
         text += "nor INSTANCEID" if here.startswith("exists") else "at it"
         before = "" if self._first is None else f"; it was cluster {self._first} before: the metadata store was emptied, or is another one"
@@ -157,13 +148,13 @@ def clusters_near(nodes: Nodes, root: str) -> Iterator[str]:
     wanted, seen = [(root, 1), *((path, 2) for path in above)], {root}
     while wanted and left:
         path, depth = wanted.pop(0)
-        for name in nodes._children(path):
+        for name in nodes.children(path):
             child = f"{path.rstrip('/')}/{name}"
             if child in seen or not left:
                 continue
             seen.add(child)
             left -= 1
-            if nodes._exists(f"{child}/LAYOUT") or nodes._exists(f"{child}/INSTANCEID"):
+            if nodes.exists(f"{child}/LAYOUT") or nodes.exists(f"{child}/INSTANCEID"):
                 yield child
             elif depth > 1 and child != "/zookeeper":
                 wanted.append((child, depth - 1))
@@ -177,8 +168,9 @@ class LogRoot:
     would write.
     """
 
-    def __init__(self, nodes: Nodes, chosen: str | None, own: str, old: str) -> None:
+    def __init__(self, nodes: Nodes, ledgers: Ledgers, chosen: str | None, own: str, old: str) -> None:
         self._nodes = nodes
+        self._ledgers = ledgers
         self._own = own
         self._old = old
         self._chosen = self._decided = chosen
@@ -200,7 +192,7 @@ class LogRoot:
             if not writing:
                 return found
             try:
-                self._nodes._create_with_parents(self._own, b"" if found == self._own else json.dumps({"logRoot": found}).encode())
+                self._nodes.create_with_parents(self._own, b"" if found == self._own else json.dumps({"logRoot": found}).encode())
                 said = found
             except NodeExistsError:  # somebody else was faster, or it was this call's first try
                 said = self._said() or self._own
@@ -209,39 +201,39 @@ class LogRoot:
 
     def _said(self) -> str | None:
         try:
-            data = self._nodes._get(self._own).data
+            data = self._nodes.get(self._own).data
             return paths.check_root(str(loads(data)["logRoot"]), "log root") if data else self._own
         except NoNodeError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            raise MetadataFormatError(f"{self._own} does not tell where the logs of {self._nodes._root} lie: {error}") from None
+            raise MetadataFormatError(f"{self._own} does not tell where the logs of its cluster lie: {error}") from None
 
     def _old_is_used(self) -> bool:
         """Return True if an older program has kept logs of this very cluster at the old place, which clusters shared."""
-        names = self._nodes._children(f"{self._old}/logs")
-        here = self._nodes.cluster_id() if names else ""
+        names = self._nodes.children(f"{self._old}/logs")
+        here = self._ledgers.cluster_id() if names else ""
         return any(self._claim(name, here) is not Claim.FOREIGN for name in names)
 
     def others(self) -> tuple[str, ...] | None:
         """Return None unless the root was chosen by hand and does not exist; then return the roots of logs beside it and beside the ledgers
         root."""
-        if self._chosen is None or self._nodes._exists(self._chosen):
+        if self._chosen is None or self._nodes.exists(self._chosen):
             return None
         above = sorted({root.rpartition("/")[0] or "/" for root in (self._chosen, self._own)})
-        beside = [f"{path.rstrip('/')}/{name}" for path in above for name in self._nodes._children(path)]
-        return tuple(root for root in beside[:_LOOKED_AT_MAX] if self._nodes._exists(f"{root}/logs"))
+        beside = [f"{path.rstrip('/')}/{name}" for path in above for name in self._nodes.children(path)]
+        return tuple(root for root in beside[:_LOOKED_AT_MAX] if self._nodes.exists(f"{root}/logs"))
 
     def elsewhere(self, name: str) -> str | None:
         """Return the old place if there is a log of this name that may be this cluster's although the cluster does not keep its
         logs there."""
         with self._lock:
-            if self._decided != self._own or not self._nodes._exists(f"{self._old}/logs/{name}"):
+            if self._decided != self._own or not self._nodes.exists(f"{self._old}/logs/{name}"):
                 return None
-            return None if self._claim(name, self._nodes.cluster_id()) is Claim.FOREIGN else self._old
+            return None if self._claim(name, self._ledgers.cluster_id()) is Claim.FOREIGN else self._old
 
     def _claim(self, name: str, here: str) -> Claim:
         try:
-            listed = codec.decode(self._nodes._get(f"{self._old}/logs/{name}").data)
+            listed = codec.decode(self._nodes.get(f"{self._old}/logs/{name}").data)
         except NoNodeError:
             return Claim.FOREIGN
         except MetadataFormatError:
@@ -254,7 +246,7 @@ class LogRoot:
 
     def _custom(self, ledger_id: int) -> dict[str, bytes] | None:
         try:
-            return dict(metadata_codec.decode(self._nodes.read_ledger(ledger_id).data).custom)
+            return dict(metadata_codec.decode(self._ledgers.read_ledger(ledger_id).data).custom)
         except NoNodeError:
             return None
         except MetadataError:

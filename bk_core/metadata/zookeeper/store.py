@@ -15,9 +15,8 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -25,7 +24,6 @@ from kazoo import exceptions as kazoo_errors
 
 from bk_core.errors import (
     ClusterExistsError,
-    InvalidArgumentError,
     LayoutMismatchError,
     MetadataDeniedError,
     MetadataError,
@@ -40,8 +38,9 @@ from bk_core.metadata.store import BookieView, Registration, Version, Versioned,
 from bk_core.metadata.underreplication import UnderreplicationStore
 from bk_core.metadata.zookeeper.cluster import ClusterAtRoot, LogRoot
 from bk_core.metadata.zookeeper.link import KNOWN_ADDRESS_S, STOP_S, Link, translated
+from bk_core.metadata.zookeeper.nodes import ANY_VERSION, Nodes, versioned
 from bk_core.metadata.zookeeper.underreplication import ZooKeeperUnderreplication
-from bk_core.metadata.zookeeper.watches import ANY_VERSION, PAUSE_S, Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp
+from bk_core.metadata.zookeeper.watches import Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp, registration_path
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.metadata_codec import is_bookie_id
 from bk_core.threads import is_ending
@@ -75,10 +74,13 @@ class ZooKeeperStore:
         prefix = paths.check_root(chroot, "chroot") if chroot else ""
         self._root = prefix + paths.check_root(root, "ledgers root")
         self._prefix = prefix
-        self._cluster = ClusterAtRoot(self, hosts)
+        self._lock = RLock()
+        self._link = Link(hosts, session_timeout_s, self._on_connection)
+        self._nodes = Nodes(self._link, timeout_s)
+        self._cluster = ClusterAtRoot(self._nodes, self._root, hosts)
         chosen = None if log_root is None else prefix + paths.check_log_root(log_root, root)
         own, old = paths.check_log_root(paths.default_log_root(root), root), paths.old_log_root(root)
-        self._log_root = LogRoot(self, chosen, prefix + own, prefix + old)
+        self._log_root = LogRoot(self._nodes, self, chosen, prefix + own, prefix + old)
         self._rack_map = prefix + paths.rack_map_path(root)
         self._wanted_manager = manager
         self._layout: str | None = None
@@ -89,11 +91,9 @@ class ZooKeeperStore:
         self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._stale: set[BookieId] = set()
         self._registered: dict[BookieId, NodeRegistration] = {}
-        self._lock = RLock()
-        self._link = Link(hosts, session_timeout_s, self._on_connection)
         self._keeper = Keeper()
         self._arms = Arms(self._keeper)
-        self._underreplication = ZooKeeperUnderreplication(self, self._root)
+        self._underreplication = ZooKeeperUnderreplication(self._nodes, self._root)
         try:
             self._link.start(timeout_s, patient)
             self._manager()
@@ -119,7 +119,7 @@ class ZooKeeperStore:
         elif manager == "legacy":
             ledger_id = self._short_id()
         else:
-            ledger_id = None if self._exists(f"{self._root}/idgen-long") else self._short_id()
+            ledger_id = None if self._nodes.exists(f"{self._root}/idgen-long") else self._short_id()
             if ledger_id is None:
                 return self._long_id()
         if ledger_id is None:
@@ -128,26 +128,26 @@ class ZooKeeperStore:
 
     def create_ledger(self, ledger_id: int, data: bytes) -> Version:
         self._cluster.check_unchanged()
-        return self._create_with_parents(self._ledger(ledger_id), data)
+        return self._nodes.create_with_parents(self._ledger(ledger_id), data)
 
     def read_ledger(self, ledger_id: int) -> Versioned:
-        return self._get(self._ledger(ledger_id))
+        return self._nodes.get(self._ledger(ledger_id))
 
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
         self._cluster.check_unchanged()
-        return self._set(self._ledger(ledger_id), data, version)
+        return self._nodes.set(self._ledger(ledger_id), data, version)
 
     def delete_ledger(self, ledger_id: int) -> None:
         path = self._ledger(ledger_id)
         self._cluster.check_unchanged()
-        self._remove(path, ANY_VERSION)
+        self._nodes.remove(path, ANY_VERSION)
         if paths.prunes_parents(self._manager()):
-            self._prune(path)
+            self._nodes.prune(path, self._root)
 
     def list_ledgers(self) -> Iterator[int]:
         """Yield the ids. Raises NoClusterError instead of ending early if the cluster is gone or goes meanwhile (OWN-2)."""
         manager = self._manager()
-        self._read("sync", self._root)
+        self._nodes.read("sync", self._root)
         self.check_cluster()
         for tree in paths.trees(manager):
             yield from self._walk(self._root, "", tree.levels)
@@ -159,28 +159,28 @@ class ZooKeeperStore:
     # logs ----------------------------------------------------------------------------------------------------------
 
     def create(self, path: str, data: bytes) -> Version:
-        return self._create_with_parents(self._log(path, writing=True), data)
+        return self._nodes.create_with_parents(self._log(path, writing=True), data)
 
     def read(self, path: str) -> Versioned:
-        return self._get(self._log(path))
+        return self._nodes.get(self._log(path))
 
     def read_here(self, path: str) -> tuple[Versioned, str]:
         """Read both in one round trip. ZooKeeper answers the requests of a session in their order, from a state that never goes back."""
         node = self._log(path)
-        found, *told = self._read_together([("get", node), *self._cluster.questions()])
+        found, *told = self._nodes.read_together([("get", node), *self._cluster.questions()])
         if isinstance(found, Exception):
             raise found
         here = self._cluster.cluster_id_of(told)
-        return _versioned(found), here
+        return versioned(found), here
 
     def write(self, path: str, data: bytes, version: Version) -> Version:
-        return self._set(self._log(path), data, version)
+        return self._nodes.set(self._log(path), data, version)
 
     def delete(self, path: str, version: Version | None = None) -> None:
-        self._remove(self._log(path), ANY_VERSION if version is None else version)
+        self._nodes.remove(self._log(path), ANY_VERSION if version is None else version)
 
     def children(self, path: str) -> list[str]:
-        return self._children(self._log(path) if path else self._log_root.find())
+        return self._nodes.children(self._log(path) if path else self._log_root.find())
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         return self._watch(self._log(path), callback)
@@ -202,7 +202,7 @@ class ZooKeeperStore:
         try:
             while True:
                 try:
-                    return int(self._read("set", path, b"").mtime)
+                    return int(self._nodes.read("set", path, b"").mtime)
                 except NoNodeError:
                     with suppress(NodeExistsError, MetadataOutcomeUnknownError):
                         self.create("clock", b"")
@@ -261,7 +261,16 @@ class ZooKeeperStore:
         The payload of a node that belongs to this store's own session is left as it is.
         """
         payload = encode_service_info(bookie_service_info(host, port))
-        registration = NodeRegistration(self, check_bookie_id(bookie_id), payload, readonly)
+        registration = NodeRegistration(
+            self._nodes,
+            self._keeper,
+            self._root,
+            check_bookie_id(bookie_id),
+            payload,
+            readonly,
+            session_timeout_s=self._session_timeout_s,
+            on_close=self._forget,
+        )
         with self._lock:
             if bookie_id in self._registered:
                 raise NodeExistsError(f"bookie {bookie_id} is registered by this process already", bookie=bookie_id)
@@ -274,17 +283,17 @@ class ZooKeeperStore:
         return registration
 
     def read_rack_map(self) -> Versioned:
-        return self._get(self._rack_map)
+        return self._nodes.get(self._rack_map)
 
     def write_rack_map(self, data: bytes, version: Version | None) -> Version:
-        return self._create_with_parents(self._rack_map, data) if version is None else self._set(self._rack_map, data, version)
+        return self._nodes.create_with_parents(self._rack_map, data) if version is None else self._nodes.set(self._rack_map, data, version)
 
     def watch_rack_map(self, callback: Callable[[], None]) -> Watch:
         return self._watch(self._rack_map, callback)
 
     def instance_id(self) -> str | None:
         try:
-            return self._get(f"{self._root}/INSTANCEID").data.decode("ascii", "replace")
+            return self._nodes.get(f"{self._root}/INSTANCEID").data.decode("ascii", "replace")
         except NoNodeError:
             return None
 
@@ -318,20 +327,20 @@ class ZooKeeperStore:
         return None if found is None else found.removeprefix(self._prefix)
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned:
-        return self._get(self._cookie(bookie_id))
+        return self._nodes.get(self._cookie(bookie_id))
 
     def write_cookie(self, bookie_id: BookieId, data: bytes, version: Version | None) -> Version:
         path = self._cookie(bookie_id)
-        return self._create_with_parents(path, data, top=self._root) if version is None else self._set(path, data, version)
+        return self._nodes.create_with_parents(path, data, top=self._root) if version is None else self._nodes.set(path, data, version)
 
     def delete_cookie(self, bookie_id: BookieId, version: Version) -> None:
-        self._remove(self._cookie(bookie_id), version)
+        self._nodes.remove(self._cookie(bookie_id), version)
 
     def underreplication(self) -> UnderreplicationStore:
         return self._underreplication
 
     def cookies(self) -> list[BookieId]:
-        return self._children(f"{self._root}/cookies")
+        return self._nodes.children(f"{self._root}/cookies")
 
     def initialize_cluster(self, *, new: bool = False) -> str:
         """Make root, available, available/readonly and INSTANCEID in one transaction, then LAYOUT (metadata.md 1.2)."""
@@ -339,13 +348,13 @@ class ZooKeeperStore:
             self._cluster.check_free()
         mine = str(uuid.uuid4())
         deadline = time.monotonic() + self._timeout_s
-        while not self._exists(self._root):
+        while not self._nodes.exists(self._root):
             try:
                 self._create_cluster(mine)
             except (NodeExistsError, MetadataOutcomeUnknownError):
                 pass  # somebody else was faster, or it was this call, which INSTANCEID tells
             except NoNodeError:
-                self._make_parents(self._root)
+                self._nodes.make_parents(self._root)
             if time.monotonic() > deadline:
                 raise MetadataUnavailableError("the new cluster could not be written in time")
         found = self.instance_id()
@@ -377,7 +386,7 @@ class ZooKeeperStore:
         """Return the ledger manager of the cluster. LAYOUT is read until it exists; without it the default holds (metadata.md 1.3)."""
         if self._layout is None:
             try:
-                stored = paths.manager_of_layout(self._get(f"{self._root}/LAYOUT").data)
+                stored = paths.manager_of_layout(self._nodes.get(f"{self._root}/LAYOUT").data)
             except NoNodeError:
                 return self._wanted_manager or "hierarchical"
             if self._wanted_manager not in (None, stored):
@@ -406,10 +415,10 @@ class ZooKeeperStore:
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                self._write("create", path, layout)
+                self._nodes.write("create", path, layout)
                 return
             except NodeExistsError:
-                if self._get(path).data != layout:
+                if self._nodes.get(path).data != layout:
                     raise LayoutMismatchError(f"{path} was written by another process with another layout") from None
                 return
             except MetadataOutcomeUnknownError:
@@ -423,23 +432,23 @@ class ZooKeeperStore:
 
     def _long_id(self) -> int:
         parent = f"{self._root}/idgen-long"
-        self._ensure(parent)
+        self._nodes.ensure(parent)
         while True:
-            names = self._children(parent)
+            names = self._nodes.children(parent)
             high = paths.high_order(names)
             if high is None:
                 high = 1
-                self._ensure(f"{parent}/HOB-{high:010d}")
+                self._nodes.ensure(f"{parent}/HOB-{high:010d}")
             low = self._sequence(f"{parent}/HOB-{high:010d}")
             if low is not None:
                 self._drop_old_hobs(parent, names)
                 return high << 32 | low
-            self._ensure(f"{parent}/HOB-{high + 1:010d}")
+            self._nodes.ensure(f"{parent}/HOB-{high + 1:010d}")
 
     def _drop_old_hobs(self, parent: str, names: list[str]) -> None:
         for name in sorted(name for name in names if name.startswith("HOB-"))[:-_HOB_NODES_MAX]:
             try:
-                self._remove(f"{parent}/{name}", 0)
+                self._nodes.remove(f"{parent}/{name}", 0)
             except MetadataError:
                 return  # some nodes are left over, which does no harm
 
@@ -448,12 +457,12 @@ class ZooKeeperStore:
         overflowed."""
         while True:
             try:
-                made = self._read("create", f"{directory}/ID-", b"", ephemeral=True, sequence=True)
+                made = self._nodes.read("create", f"{directory}/ID-", b"", ephemeral=True, sequence=True)
                 break
             except NoNodeError:
                 if directory == self._root:
                     raise
-                self._ensure(directory)
+                self._nodes.ensure(directory)
         # nobody waits for this, because the node goes with the session at the latest
         self._link.aside(lambda: self._link.client.delete_async(made))
         return paths.sequence_number(made.rpartition("/")[2])
@@ -469,122 +478,13 @@ class ZooKeeperStore:
     def _cookie(self, bookie_id: BookieId) -> str:
         return f"{self._root}/cookies/{check_bookie_id(bookie_id)}"
 
-    def _registration_path(self, bookie_id: BookieId, readonly: bool) -> str:
-        return f"{self._root}/available/readonly/{bookie_id}" if readonly else f"{self._root}/available/{bookie_id}"
-
     def _walk(self, path: str, digits: str, levels: tuple[re.Pattern[str], ...]) -> Iterator[int]:
-        for name in sorted(filter(levels[0].fullmatch, self._children(path)), key=lambda name: (len(name), name)):
+        for name in sorted(filter(levels[0].fullmatch, self._nodes.children(path)), key=lambda name: (len(name), name)):
             joined = digits + name.removeprefix("L")
             if len(levels) > 1:
                 yield from self._walk(f"{path}/{name}", joined, levels[1:])
             elif int(joined) <= paths.LEDGER_ID_MAX:
                 yield int(joined)
-
-    # nodes -----------------------------------------------------------------------------------------------------------
-
-    def _get(self, path: str) -> Versioned:
-        return _versioned(self._read("get", path))
-
-    def _set(self, path: str, data: bytes, version: Version) -> Version:
-        if version < 0:
-            raise InvalidArgumentError(f"version {version} of {path} would overwrite whatever is there")
-        stat = self._write("set", path, paths.check_value(data, path), version)
-        return int(stat.version)
-
-    def _exists(self, path: str) -> bool:
-        return self._read("exists", path) is not None
-
-    def _created(self, path: str) -> int | None:
-        """Return the transaction that made a node; None if there is none."""
-        stat = self._read("exists", path)
-        return None if stat is None else int(stat.czxid)
-
-    def _children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
-        try:
-            return sorted(self._read("get_children", path, watch))
-        except NoNodeError:
-            return []
-
-    def _create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
-        """Create the leaf first, and its parents only when they are missing, again and again because another process may prune them
-        (metadata.md 2.4)."""
-        data = paths.check_value(data, path)
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                self._write("create", path, data)
-                return 0
-            except NoNodeError:
-                if time.monotonic() > deadline:
-                    raise MetadataUnavailableError(f"the parents of {path} were pruned again and again") from None
-                self._make_parents(path, top)
-
-    def _make_parents(self, path: str, top: str = "") -> None:
-        parts = path.split("/")[1:-1]
-        for count in range(1, len(parts) + 1):
-            parent = "/" + "/".join(parts[:count])
-            if len(parent) <= len(top):
-                continue
-            try:
-                self._ensure(parent)
-            except NoNodeError:
-                return  # they were pruned meanwhile, so the caller's loop starts over
-
-    def _ensure(self, path: str) -> None:
-        """Make an empty persistent node at ``path``. This is repeated like a read, because making it twice is harmless."""
-        try:
-            self._read("create", path, b"")
-        except NodeExistsError:
-            pass
-
-    def _remove(self, path: str, version: Version) -> None:
-        try:
-            self._write("delete", path, version)
-        except NoNodeError:
-            pass
-
-    def _prune(self, path: str) -> None:
-        """Delete empty parents below the root; stop silently at the first that is not empty (metadata.md 2.4)."""
-        parent = path.rpartition("/")[0]
-        while len(parent) > len(self._root):
-            try:
-                self._write("delete", parent, ANY_VERSION)
-            except MetadataError:
-                return
-            parent = parent.rpartition("/")[0]
-
-    def _write(self, operation: str, path: str, *arguments: Any) -> Any:
-        """Send a write once; a lost answer is MetadataOutcomeUnknownError."""
-        return self._link.call(lambda: getattr(self._link.client, f"{operation}_async")(path, *arguments), self._timeout_s, path)
-
-    def _read(self, operation: str, path: str, *arguments: Any, timeout_s: float | None = None, **options: Any) -> Any:
-        """Send a read, and repeat it after a lost answer until the deadline, then raise MetadataUnavailableError."""
-        timeout_s = timeout_s or self._timeout_s
-        deadline = time.monotonic() + timeout_s
-        send = getattr(self._link.client, f"{operation}_async")
-        while True:
-            remaining_s = max(deadline - time.monotonic(), 0.001)
-            try:
-                return self._link.call(lambda: send(path, *arguments, **options), remaining_s, path)
-            except MetadataOutcomeUnknownError:
-                if time.monotonic() + PAUSE_S >= deadline:
-                    raise MetadataUnavailableError(f"ZooKeeper did not answer about {path} within {timeout_s:g} s") from None
-                time.sleep(PAUSE_S)
-
-    def _read_together(self, asked: Sequence[tuple[str, str]]) -> list[Any]:
-        """Send the reads (operation, path) together. Return the answers in their order, with a MetadataError in place of the answer of one
-        that failed. Repeats as ``_read`` does."""
-        deadline = time.monotonic() + self._timeout_s
-        client = self._link.client
-        sends = [(partial(getattr(client, f"{operation}_async"), path), path) for operation, path in asked]
-        while True:
-            remaining_s = max(deadline - time.monotonic(), 0.001)
-            answers = self._link.call_all(sends, remaining_s)
-            if not any(isinstance(answer, MetadataOutcomeUnknownError) for answer in answers):
-                return answers
-            if time.monotonic() + PAUSE_S >= deadline:
-                raise MetadataUnavailableError(f"ZooKeeper did not answer about {asked[0][1]} within {self._timeout_s:g} s")
-            time.sleep(PAUSE_S)
 
     # watches -----------------------------------------------------------------------------------------------------------
 
@@ -595,7 +495,7 @@ class ZooKeeperStore:
             self._keeper.look_at_all()
 
     def _stamp(self, path: str, watch: Callable[[Any], None]) -> Stamp:
-        stat = self._read("exists", path, watch)
+        stat = self._nodes.read("exists", path, watch)
         return None if stat is None else (stat.czxid, stat.mzxid)
 
     def _watch(self, path: str, callback: Callable[[], None]) -> Watch:
@@ -610,8 +510,8 @@ class ZooKeeperStore:
 
     def _bookies(self, watch: Callable[[Any], None] | None) -> BookieView:
         available = f"{self._root}/available"
-        readonly = set(filter(is_bookie_id, self._children(f"{available}/readonly", watch)))
-        writable = set(filter(is_bookie_id, self._children(available, watch)))  # "readonly" is no bookie id
+        readonly = set(filter(is_bookie_id, self._nodes.children(f"{available}/readonly", watch)))
+        writable = set(filter(is_bookie_id, self._nodes.children(available, watch)))  # "readonly" is no bookie id
         return BookieView(tuple(sorted(writable)), tuple(sorted(readonly - writable)))
 
     # registrations -----------------------------------------------------------------------------------------------------
@@ -619,8 +519,8 @@ class ZooKeeperStore:
     def _registration(self, bookie_id: BookieId, timeout_s: float) -> bytes | None:
         for readonly in (False, True):
             try:
-                path = self._registration_path(bookie_id, readonly)
-                data, _ = self._read("get", path, self._on_address, timeout_s=timeout_s)
+                path = registration_path(self._root, bookie_id, readonly)
+                data, _ = self._nodes.read("get", path, self._on_address, timeout_s=timeout_s)
                 return data or b""
             except NoNodeError:
                 continue
@@ -633,20 +533,11 @@ class ZooKeeperStore:
             else:
                 self._stale.add(event.path.rpartition("/")[2])
 
-    def _session_id(self) -> int | None:
-        identity = self._link.client.client_id
-        return None if identity is None else identity[0]
-
     def _forget(self, registration: NodeRegistration) -> None:
         self._keeper.remove(registration)
         with self._lock:
             if self._registered.get(registration.bookie_id) is registration:
                 del self._registered[registration.bookie_id]
-
-
-def _versioned(answer: Any) -> Versioned:
-    data, stat = answer
-    return Versioned(data or b"", stat.version, stat.ctime, stat.mtime)
 
 
 def _since_boot_s() -> float:

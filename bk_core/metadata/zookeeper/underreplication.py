@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from bk_core.errors import MetadataError, MetadataOutcomeUnknownError, NodeExistsError, NoNodeError, VersionConflictError
-from bk_core.metadata import underreplication as nodes
+from bk_core.metadata import underreplication as layout
 from bk_core.metadata.underreplication import Mark, ReplicationLock
+from bk_core.metadata.zookeeper.nodes import ANY_VERSION, Nodes
 from bk_core.protocol.ledger.metadata import BookieId
 
-if TYPE_CHECKING:
-    from bk_core.metadata.zookeeper.store import ZooKeeperStore
-
 _TRIES_MAX = 20
-_ANY_VERSION = -1
 
 
 class ZooKeeperUnderreplication:
-    """UnderreplicationStore over the node operations of a ZooKeeperStore."""
+    """UnderreplicationStore over the node operations of ZooKeeper."""
 
-    def __init__(self, store: ZooKeeperStore, root: str) -> None:
-        self._store = store
+    def __init__(self, nodes: Nodes, root: str) -> None:
+        self._nodes = nodes
         self._root = root
         self._held: set[int] = set()
         self._guard = Lock()
@@ -31,37 +27,37 @@ class ZooKeeperUnderreplication:
 
     def mark_of(self, ledger_id: int) -> Mark | None:
         try:
-            found = self._store._get(f"{self._root}/{nodes.mark_path(ledger_id)}")
+            found = self._nodes.get(f"{self._root}/{layout.mark_path(ledger_id)}")
         except NoNodeError:
             return None
-        return nodes.decode_mark(found.data, ledger_id, found.version)
+        return layout.decode_mark(found.data, ledger_id, found.version)
 
     def marked_ledgers(self) -> Iterator[int]:
-        return self._walk(f"{self._root}/{nodes.LEDGERS}", nodes.LEVELS)
+        return self._walk(f"{self._root}/{layout.LEDGERS}", layout.LEVELS)
 
     def _walk(self, path: str, levels: int) -> Iterator[int]:
-        names = self._store._children(path)
+        names = self._nodes.children(path)
         if levels:
-            for name in filter(nodes.is_level, names):
+            for name in filter(layout.is_level, names):
                 yield from self._walk(f"{path}/{name}", levels - 1)
             return
-        yield from sorted(ledger_id for name in names if (ledger_id := nodes.ledger_of_leaf(name)) is not None)
+        yield from sorted(ledger_id for name in names if (ledger_id := layout.ledger_of_leaf(name)) is not None)
 
     def mark(self, ledger_id: int, replicas: Iterable[BookieId], created_ms: int) -> None:
         """Create the mark, or merge it into the existing one at the version read (metadata.md 1.4)."""
         wanted = tuple(replicas)
-        path = f"{self._root}/{nodes.mark_path(ledger_id)}"
+        path = f"{self._root}/{layout.mark_path(ledger_id)}"
         for _ in range(_TRIES_MAX):
             try:
-                self._store._create_with_parents(path, nodes.encode_mark(wanted, created_ms), self._root)
+                self._nodes.create_with_parents(path, layout.encode_mark(wanted, created_ms), self._root)
                 return
             except NodeExistsError:
                 known = self.mark_of(ledger_id)
             if known is None:
                 continue  # repaired meanwhile: the next round creates it
             try:
-                data = nodes.encode_mark(nodes.merged(known.replicas, wanted), known.created_ms or created_ms)
-                self._store._set(path, data, known.version)
+                data = layout.encode_mark(layout.merged(known.replicas, wanted), known.created_ms or created_ms)
+                self._nodes.set(path, data, known.version)
                 return
             except (VersionConflictError, NoNodeError):
                 continue
@@ -69,15 +65,15 @@ class ZooKeeperUnderreplication:
 
     def unmark(self, mark: Mark) -> bool:
         """Delete the leaf at the version it had when it was read, then its empty directories, at most four."""
-        path = f"{self._root}/{nodes.mark_path(mark.ledger_id)}"
+        path = f"{self._root}/{layout.mark_path(mark.ledger_id)}"
         try:
-            self._store._remove(path, mark.version)
+            self._nodes.remove(path, mark.version)
         except VersionConflictError:
             return False
-        for _ in range(nodes.LEVELS):
+        for _ in range(layout.LEVELS):
             path = path.rpartition("/")[0]
             try:
-                self._store._write("delete", path, _ANY_VERSION)
+                self._nodes.write("delete", path, ANY_VERSION)
             except MetadataError:
                 break  # it is not empty, or another process was faster
         return True
@@ -91,7 +87,7 @@ class ZooKeeperUnderreplication:
             self._held.add(ledger_id)
         taken = False
         try:
-            taken = self._create_lock(f"{self._root}/{nodes.lock_path(ledger_id)}", nodes.encode_lock(owner))
+            taken = self._create_lock(f"{self._root}/{layout.lock_path(ledger_id)}", layout.encode_lock(owner))
         finally:
             if not taken:
                 self._forget(ledger_id)
@@ -101,10 +97,10 @@ class ZooKeeperUnderreplication:
         """Create an ephemeral node and return True. A node of this session that nobody holds is left from an answer that was lost."""
         for _ in range(_TRIES_MAX):
             try:
-                self._store._write("create", path, data, None, True)
+                self._nodes.write("create", path, data, None, True)
                 return True
             except NoNodeError:
-                self._store._make_parents(path, self._root)
+                self._nodes.make_parents(path, self._root)
             except NodeExistsError:
                 return self._is_mine(path)
             except MetadataOutcomeUnknownError:
@@ -113,24 +109,24 @@ class ZooKeeperUnderreplication:
 
     def lock_holder(self, ledger_id: int) -> str | None:
         try:
-            return nodes.decode_lock(self._store._get(f"{self._root}/{nodes.lock_path(ledger_id)}").data)
+            return layout.decode_lock(self._nodes.get(f"{self._root}/{layout.lock_path(ledger_id)}").data)
         except NoNodeError:
             return None
 
     def holds(self, ledger_id: int) -> bool:
         with self._guard:
             held = ledger_id in self._held
-        return held and self._is_mine(f"{self._root}/{nodes.lock_path(ledger_id)}")
+        return held and self._is_mine(f"{self._root}/{layout.lock_path(ledger_id)}")
 
     def release(self, ledger_id: int) -> None:
         """Delete the node if it is still this session's. If that fails, the node goes with the session."""
         with self._guard:
             if ledger_id not in self._held:
                 return
-        path = f"{self._root}/{nodes.lock_path(ledger_id)}"
+        path = f"{self._root}/{layout.lock_path(ledger_id)}"
         try:
             if self._is_mine(path):
-                self._store._remove(path, _ANY_VERSION)
+                self._nodes.remove(path, ANY_VERSION)
         except MetadataError:
             pass
         finally:
@@ -141,11 +137,11 @@ class ZooKeeperUnderreplication:
             self._held.discard(ledger_id)
 
     def _is_mine(self, path: str) -> bool:
-        stat = self._store._read("exists", path)
-        return stat is not None and stat.ephemeralOwner == self._store._session_id()
+        stat = self._nodes.read("exists", path)
+        return stat is not None and stat.ephemeralOwner == self._nodes.session_id()
 
     def is_disabled(self) -> bool:
-        return self._store._exists(f"{self._root}/{nodes.DISABLE}")
+        return self._nodes.exists(f"{self._root}/{layout.DISABLE}")
 
 
 class _Lock:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, RLock, Thread, current_thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from bk_core.errors import (
     CLIENT_CLOSED,
@@ -25,16 +25,12 @@ from bk_core.errors import (
     NoNodeError,
 )
 from bk_core.metadata.store import BookieView
+from bk_core.metadata.zookeeper.nodes import ANY_VERSION, PAUSE_S, Nodes
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.threads import Home, mark_own
 
-if TYPE_CHECKING:
-    from bk_core.metadata.zookeeper.store import ZooKeeperStore
-
 _LOG = logging.getLogger(__name__)
 
-ANY_VERSION = -1
-PAUSE_S = 0.05  # before a read is repeated or a foreign registration is looked at again
 _KEEPER_RETRY_S = 0.5
 
 Arm = Callable[[Any], None]
@@ -238,19 +234,39 @@ class BookiesWatch(_KeptWatch):
         self._callback = None  # kazoo holds this until the registry changes
 
 
+def registration_path(root: str, bookie_id: BookieId, readonly: bool) -> str:
+    return f"{root}/available/readonly/{bookie_id}" if readonly else f"{root}/available/{bookie_id}"
+
+
 class NodeRegistration:
     """The ephemeral node of one bookie. The keeper makes it again whenever it is gone while this object is open."""
 
-    def __init__(self, store: ZooKeeperStore, bookie_id: BookieId, payload: bytes, readonly: bool) -> None:
+    def __init__(
+        self,
+        nodes: Nodes,
+        keeper: Keeper,
+        root: str,
+        bookie_id: BookieId,
+        payload: bytes,
+        readonly: bool,
+        *,
+        session_timeout_s: float,
+        on_close: Callable[[NodeRegistration], None],
+    ) -> None:
+        """``root``: the cluster's. ``on_close`` is told when it is closed, before its nodes go."""
         self.bookie_id = bookie_id
-        self._store = store
+        self._nodes = nodes
+        self._keeper = keeper
+        self._root = root
         self._payload = payload
         self._readonly = readonly
+        self._session_timeout_s = session_timeout_s
+        self._on_close = on_close
         self._closed = False
         self._lock = Lock()
 
     def start(self) -> None:
-        deadline = time.monotonic() + self._store._session_timeout_s + 1.0
+        deadline = time.monotonic() + self._session_timeout_s + 1.0
         while True:
             try:
                 with self._lock:
@@ -263,8 +279,8 @@ class NodeRegistration:
                 if time.monotonic() > deadline:
                     raise MetadataUnavailableError(f"bookie {self.bookie_id} could not be registered") from error
             time.sleep(PAUSE_S)
-        self._store._keeper.add(self)
-        self._store._keeper.look_at(self)
+        self._keeper.add(self)
+        self._keeper.look_at(self)
 
     def set_readonly(self, readonly: bool) -> None:
         """Make the new node, then delete the old one (metadata.md 4.1). If that fails, the keeper finishes it."""
@@ -273,7 +289,7 @@ class NodeRegistration:
             try:
                 self._apply()
             finally:
-                self._store._keeper.look_at(self)
+                self._keeper.look_at(self)
 
     def close(self) -> None:
         """Remove the node. Raises MetadataUnavailableError or MetadataOutcomeUnknownError; the node then goes with the session."""
@@ -281,7 +297,7 @@ class NodeRegistration:
             if self._closed:
                 return
             self._closed = True
-            self._store._forget(self)
+            self._on_close(self)
             for readonly in (False, True):
                 self._withdraw(readonly)
 
@@ -292,38 +308,37 @@ class NodeRegistration:
 
     def _apply(self) -> None:
         """Keep exactly one node, owned by this session. Raises NodeExistsError while another session's is in the way."""
-        path = self._store._registration_path(self.bookie_id, self._readonly)
+        path = registration_path(self._root, self.bookie_id, self._readonly)
         owner = self._owner(path)
         if owner is None:
             self._create(path)
             owner = self._owner(path)  # this sets the watch that notices the loss of the node
-        if owner != self._store._session_id():
+        if owner != self._nodes.session_id():
             raise NodeExistsError(f"bookie {self.bookie_id} is registered by another process", bookie=self.bookie_id)
         self._withdraw(not self._readonly)
 
     def _create(self, path: str) -> None:
-        client = self._store._link.client
         try:
-            self._store._link.call(lambda: client.create_async(path, self._payload, ephemeral=True), self._store._timeout_s, path)
+            self._nodes.write("create", path, self._payload, None, True)  # ephemeral
         except NodeExistsError:
             pass  # the caller looks at its owner
         except NoNodeError:
-            available = f"{self._store._root}/available"
-            if not self._readonly or not self._store._exists(available):
+            available = f"{self._root}/available"
+            if not self._readonly or not self._nodes.exists(available):
                 raise MetadataError(f"{available} does not exist: the cluster was not initialised") from None
-            self._store._ensure(f"{available}/readonly")
+            self._nodes.ensure(f"{available}/readonly")
             raise MetadataOutcomeUnknownError(f"{path} had no parent; it has one now") from None
 
     def _withdraw(self, readonly: bool) -> None:
-        path = self._store._registration_path(self.bookie_id, readonly)
-        stat = self._store._read("exists", path)
-        if stat is not None and stat.ephemeralOwner == self._store._session_id():
-            self._store._remove(path, ANY_VERSION)
+        path = registration_path(self._root, self.bookie_id, readonly)
+        stat = self._nodes.read("exists", path)
+        if stat is not None and stat.ephemeralOwner == self._nodes.session_id():
+            self._nodes.remove(path, ANY_VERSION)
 
     def _owner(self, path: str) -> int | None:
-        stat = self._store._read("exists", path, self._on_event)
+        stat = self._nodes.read("exists", path, self._on_event)
         return None if stat is None else int(stat.ephemeralOwner)
 
     def _on_event(self, _event: Any) -> None:
         if not self._closed:
-            self._store._keeper.look_at(self)
+            self._keeper.look_at(self)

@@ -14,27 +14,25 @@ ROOT = "/ledgers"
 class Nodes:
     """Nodes by path, each made by a transaction of its own."""
 
-    _root = ROOT
-
     def __init__(self, **below: bytes) -> None:
         self.nodes = {ROOT: b"", **{f"{ROOT}/{name}": data for name, data in below.items()}}
         self.made = dict.fromkeys(self.nodes, 7)
 
-    def _get(self, path: str) -> Versioned:
+    def get(self, path: str) -> Versioned:
         if path not in self.nodes:
             raise NoNodeError(path)
         return Versioned(self.nodes[path], 0)
 
-    def _exists(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
         return path in self.nodes
 
-    def _children(self, path: str) -> list[str]:
+    def children(self, path: str) -> list[str]:
         return [node.rpartition("/")[2] for node in self.nodes if node.rpartition("/")[0] == path]
 
-    def _created(self, path: str) -> int | None:
+    def created(self, path: str) -> int | None:
         return self.made.get(path)
 
-    def _create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
+    def create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
         if path in self.nodes:
             raise NodeExistsError(path)
         self.nodes[path] = data
@@ -44,29 +42,29 @@ class Nodes:
         raise NoNodeError(str(ledger_id))
 
     def cluster_id(self) -> str:
-        return ClusterAtRoot(self, "zk").cluster_id()
+        return ClusterAtRoot(self, ROOT, "zk").cluster_id()
 
 
 def test_a_cluster_is_its_instance_id_or_when_its_root_was_made() -> None:
     """OWN-1"""
-    assert ClusterAtRoot(Nodes(INSTANCEID=b"one\n", LAYOUT=b"1"), "zk").cluster_id() == "one"
+    assert ClusterAtRoot(Nodes(INSTANCEID=b"one\n", LAYOUT=b"1"), ROOT, "zk").cluster_id() == "one"
     old = Nodes(LAYOUT=b"1")
-    assert ClusterAtRoot(old, "zk").cluster_id() == "root-7"
+    assert ClusterAtRoot(old, ROOT, "zk").cluster_id() == "root-7"
     old.made[ROOT] = 8  # made anew
-    assert ClusterAtRoot(old, "zk").cluster_id() == "root-8"
+    assert ClusterAtRoot(old, ROOT, "zk").cluster_id() == "root-8"
 
 
 def test_without_both_there_is_no_cluster() -> None:
     """OWN-1"""
     for nodes in (Nodes(), Nodes(INSTANCEID=b"\n"), Nodes(available=b"")):
         with pytest.raises(NoClusterError, match="neither LAYOUT nor INSTANCEID"):
-            ClusterAtRoot(nodes, "zk").cluster_id()
+            ClusterAtRoot(nodes, ROOT, "zk").cluster_id()
 
 
 def test_a_cluster_that_lost_its_layout_is_not_believed() -> None:
     """OWN-2: one that never had a LAYOUT is."""
     bare, whole = Nodes(INSTANCEID=b"one"), Nodes(INSTANCEID=b"one", LAYOUT=b"1")
-    never, had = ClusterAtRoot(bare, "zk"), ClusterAtRoot(whole, "zk")
+    never, had = ClusterAtRoot(bare, ROOT, "zk"), ClusterAtRoot(whole, ROOT, "zk")
     never.check()
     had.check()
     del whole.nodes[f"{ROOT}/LAYOUT"]
@@ -77,7 +75,7 @@ def test_a_cluster_that_lost_its_layout_is_not_believed() -> None:
 def test_the_cluster_of_the_first_look_is_the_only_one() -> None:
     """OWN-10, OWN-2: nothing is made, changed or deleted in another one, and it stays noticed."""
     nodes = Nodes(INSTANCEID=b"one", LAYOUT=b"1")
-    cluster = ClusterAtRoot(nodes, "zk")
+    cluster = ClusterAtRoot(nodes, ROOT, "zk")
     cluster.check_unchanged()  # nobody has asked yet which one this is
     assert cluster.cluster_id() == "one"
     cluster.check_unchanged()
@@ -94,12 +92,12 @@ def test_the_cluster_of_the_first_look_is_the_only_one() -> None:
 def test_two_first_writers_decide_once_where_logs_lie() -> None:
     """OWN-8: the slower one goes where the faster one said."""
     nodes = Nodes(INSTANCEID=b"one", LAYOUT=b"1")
-    slower = LogRoot(nodes, None, "/ledgers-logs", "/bk-logs")
-    make = nodes._create_with_parents
+    slower = LogRoot(nodes, nodes, None, "/ledgers-logs", "/bk-logs")
+    make = nodes.create_with_parents
 
     def overtaken(path: str, data: bytes, top: str = "") -> Version:
         nodes.nodes.setdefault(path, b'{"logRoot": "/bk-logs"}')
         return make(path, data, top)
 
-    nodes._create_with_parents = overtaken  # type: ignore[method-assign]
+    nodes.create_with_parents = overtaken  # type: ignore[method-assign]
     assert slower.find(writing=True) == slower.find() == "/bk-logs"

@@ -14,29 +14,27 @@ from bk_core.protocol.log.ledger_list import LedgerList
 class Nodes:
     """A store that counts what it is asked about."""
 
-    _root = "/ledgers"
-
     def __init__(self, nodes: dict[str, bytes]) -> None:
         self.nodes = nodes
         self.asked: Counter[str] = Counter()
 
-    def _get(self, path: str) -> Versioned:
+    def get(self, path: str) -> Versioned:
         self.asked[path] += 1
         if path not in self.nodes:
             raise NoNodeError(path)
         return Versioned(self.nodes[path], 0)
 
-    def _exists(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
         return path in self.nodes
 
-    def _children(self, path: str) -> list[str]:
+    def children(self, path: str) -> list[str]:
         self.asked[path] += 1
         return [node.rpartition("/")[2] for node in self.nodes if node.rpartition("/")[0] == path]
 
-    def _created(self, path: str) -> int | None:
+    def created(self, path: str) -> int | None:
         return 1 if path in self.nodes else None
 
-    def _create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
+    def create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
         if path in self.nodes:
             raise NodeExistsError(path)
         self.nodes[path] = data
@@ -52,7 +50,7 @@ class Nodes:
 def test_who_only_reads_looks_at_the_old_logs_once() -> None:
     """OWN-8: as long as nobody has decided, the decision is looked for at each read, and nothing else."""
     nodes = Nodes({"/bk-logs/logs/web": codec.encode(LedgerList(log_id="f00d", cluster="here"))})
-    root = LogRoot(nodes, None, "/ledgers-logs", "/bk-logs")
+    root = LogRoot(nodes, nodes, None, "/ledgers-logs", "/bk-logs")
     assert {root.find() for _ in range(10)} == {"/bk-logs"}
     assert nodes.asked == {"/ledgers-logs": 10, "/bk-logs/logs": 1, "/bk-logs/logs/web": 1}
     nodes.nodes["/ledgers-logs"] = b""  # a writer that saw the old logs deleted meanwhile
@@ -62,7 +60,7 @@ def test_who_only_reads_looks_at_the_old_logs_once() -> None:
 def test_who_writes_looks_again_before_it_decides() -> None:
     """OWN-8."""
     nodes = Nodes({"/bk-logs/logs/web": codec.encode(LedgerList(log_id="f00d", cluster="here"))})
-    root = LogRoot(nodes, None, "/ledgers-logs", "/bk-logs")
+    root = LogRoot(nodes, nodes, None, "/ledgers-logs", "/bk-logs")
     assert root.find() == "/bk-logs"
     del nodes.nodes["/bk-logs/logs/web"]
     assert root.find(writing=True) == "/ledgers-logs" and nodes.nodes["/ledgers-logs"] == b""

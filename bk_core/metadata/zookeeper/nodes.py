@@ -1,0 +1,145 @@
+"""Operations on nodes by their absolute path, each with a deadline. A write whose answer is lost is MetadataOutcomeUnknownError; a read is
+repeated until the deadline, then it is MetadataUnavailableError."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from bk_core.errors import (
+    InvalidArgumentError,
+    MetadataError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+)
+from bk_core.metadata import paths
+from bk_core.metadata.store import Version, Versioned
+from bk_core.metadata.zookeeper.link import Link
+
+ANY_VERSION = -1
+PAUSE_S = 0.05  # before a read is repeated or a foreign registration is looked at again
+
+
+class Nodes:
+    """The nodes that are reached over one link."""
+
+    def __init__(self, link: Link, timeout_s: float) -> None:
+        self._link = link
+        self._timeout_s = timeout_s
+
+    def get(self, path: str) -> Versioned:
+        return versioned(self.read("get", path))
+
+    def set(self, path: str, data: bytes, version: Version) -> Version:
+        if version < 0:
+            raise InvalidArgumentError(f"version {version} of {path} would overwrite whatever is there")
+        stat = self.write("set", path, paths.check_value(data, path), version)
+        return int(stat.version)
+
+    def exists(self, path: str) -> bool:
+        return self.read("exists", path) is not None
+
+    def created(self, path: str) -> int | None:
+        """Return the transaction that made a node; None if there is none."""
+        stat = self.read("exists", path)
+        return None if stat is None else int(stat.czxid)
+
+    def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
+        try:
+            return sorted(self.read("get_children", path, watch))
+        except NoNodeError:
+            return []
+
+    def create_with_parents(self, path: str, data: bytes, top: str = "") -> Version:
+        """Create the leaf first, and its parents only when they are missing, again and again because another process may prune them
+        (metadata.md 2.4)."""
+        data = paths.check_value(data, path)
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self.write("create", path, data)
+                return 0
+            except NoNodeError:
+                if time.monotonic() > deadline:
+                    raise MetadataUnavailableError(f"the parents of {path} were pruned again and again") from None
+                self.make_parents(path, top)
+
+    def make_parents(self, path: str, top: str = "") -> None:
+        parts = path.split("/")[1:-1]
+        for count in range(1, len(parts) + 1):
+            parent = "/" + "/".join(parts[:count])
+            if len(parent) <= len(top):
+                continue
+            try:
+                self.ensure(parent)
+            except NoNodeError:
+                return  # they were pruned meanwhile, so the caller's loop starts over
+
+    def ensure(self, path: str) -> None:
+        """Make an empty persistent node at ``path``. This is repeated like a read, because making it twice is harmless."""
+        try:
+            self.read("create", path, b"")
+        except NodeExistsError:
+            pass
+
+    def remove(self, path: str, version: Version) -> None:
+        try:
+            self.write("delete", path, version)
+        except NoNodeError:
+            pass
+
+    def prune(self, path: str, top: str) -> None:
+        """Delete empty parents below ``top``; stop silently at the first that is not empty (metadata.md 2.4)."""
+        parent = path.rpartition("/")[0]
+        while len(parent) > len(top):
+            try:
+                self.write("delete", parent, ANY_VERSION)
+            except MetadataError:
+                return
+            parent = parent.rpartition("/")[0]
+
+    def write(self, operation: str, path: str, *arguments: Any) -> Any:
+        """Send a write once; a lost answer is MetadataOutcomeUnknownError."""
+        return self._link.call(lambda: getattr(self._link.client, f"{operation}_async")(path, *arguments), self._timeout_s, path)
+
+    def read(self, operation: str, path: str, *arguments: Any, timeout_s: float | None = None, **options: Any) -> Any:
+        """Send a read, and repeat it after a lost answer until the deadline, then raise MetadataUnavailableError."""
+        timeout_s = timeout_s or self._timeout_s
+        deadline = time.monotonic() + timeout_s
+        send = getattr(self._link.client, f"{operation}_async")
+        while True:
+            remaining_s = max(deadline - time.monotonic(), 0.001)
+            try:
+                return self._link.call(lambda: send(path, *arguments, **options), remaining_s, path)
+            except MetadataOutcomeUnknownError:
+                if time.monotonic() + PAUSE_S >= deadline:
+                    raise MetadataUnavailableError(f"ZooKeeper did not answer about {path} within {timeout_s:g} s") from None
+                time.sleep(PAUSE_S)
+
+    def read_together(self, asked: Sequence[tuple[str, str]]) -> list[Any]:
+        """Send the reads (operation, path) together. Return the answers in their order, with a MetadataError in place of the answer of one
+        that failed. Repeats as ``read`` does."""
+        deadline = time.monotonic() + self._timeout_s
+        client = self._link.client
+        sends = [(partial(getattr(client, f"{operation}_async"), path), path) for operation, path in asked]
+        while True:
+            remaining_s = max(deadline - time.monotonic(), 0.001)
+            answers = self._link.call_all(sends, remaining_s)
+            if not any(isinstance(answer, MetadataOutcomeUnknownError) for answer in answers):
+                return answers
+            if time.monotonic() + PAUSE_S >= deadline:
+                raise MetadataUnavailableError(f"ZooKeeper did not answer about {asked[0][1]} within {self._timeout_s:g} s")
+            time.sleep(PAUSE_S)
+
+    def session_id(self) -> int | None:
+        identity = self._link.client.client_id
+        return None if identity is None else identity[0]
+
+
+def versioned(answer: Any) -> Versioned:
+    data, stat = answer
+    return Versioned(data or b"", stat.version, stat.ctime, stat.mtime)
