@@ -19,11 +19,11 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from bk_core.arguments import bytes_like
+from bk_core.client.files.watches import Watches
 from bk_core.errors import (
     BkError,
     ClientClosedError,
@@ -154,7 +154,7 @@ class DataLedgers:
         finish: Callable[[Any, Lease, bool], None],
         leases: Leases,
         watch: Callable[[int], Watch],
-        watches: list[Watch],
+        watches: Watches,
         *,
         timeout_s: float,
         piece_bytes: int = PIECE_BYTES,
@@ -347,7 +347,7 @@ class DataLedgers:
             filling = _Filling(handle, self._leases.new())
             self._hold(filling.lease, filling.ledger_id)
             filling.watch = self._watch(filling.ledger_id)
-            self._watches.append(filling.watch)
+            self._watches.add(filling.watch)
         except BaseException:
             handle.abandon()
             raise
@@ -355,9 +355,7 @@ class DataLedgers:
 
     def _end(self, filling: _Filling, *, failed: bool) -> None:
         if filling.watch is not None:
-            with suppress(ValueError):
-                self._watches.remove(filling.watch)
-            filling.watch.cancel()
+            self._watches.cancel(filling.watch)
         self._finish(filling.handle, filling.lease, failed)
 
     def _give_back(self, filling: _Filling, failed: bool) -> None:

@@ -12,14 +12,17 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from bk_core.arguments import SECONDS, checked
 from bk_core.client.files.data import PIECE_BYTES, DataLedgers, Lease
-from bk_core.client.files.opening import Opened, again, broken_by, client_closed, ended_by, log_ledger_deleted
+from bk_core.client.files.opening import Opened, again, broken_by, client_closed, ended_by, leave, log_ledger_deleted
 from bk_core.client.files.owner_parts import Asked, Gathered, Holds, end_threads, watch_data, weakly
 from bk_core.client.files.reading import ContentReader
+from bk_core.client.files.watches import Watches
 from bk_core.client.files.works import FileWorks, Work
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.parts import Call, Worker
@@ -42,7 +45,7 @@ from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.position import Position
-from bk_core.threads import Home, Monitor, WorkerPool, holds_lock, is_own
+from bk_core.threads import Home, Monitor, SafeFuture, WorkerPool, holds_lock, is_own, mark_own, start_aside
 
 log = logging.getLogger("bk_core.client.files")
 
@@ -86,9 +89,12 @@ class StoreOwner:
         self._close_begun = False
         self._given_up: BkError | None = None  # set by ``abandon``: nobody is told of the end, and no append is waited for
         self._stopped = False
+        self._log_is_lost = False  # an append failed because the log is another owner's, or was deleted
+        self._is_opened = False
+        self._end_told: SafeFuture[None] | None = None  # while ``on_end`` is told, and after that
         self._own = WorkerPool(f"bookkeeper-files-{name}")
         self._worker = Worker(f"bookkeeper-files-{name}-worker")
-        self._watches: list[Watch] = []
+        self._watches = Watches()
         self._last: tuple[int, Watch] | None = None  # the ledger at the end of the log's list
         self._data = DataLedgers(
             name,
@@ -119,6 +125,20 @@ class StoreOwner:
     def is_open(self) -> bool:
         """False once it was closed or has ended, and in a forked child."""
         return self._home.is_here and self._closing is None and self._machine.error is None
+
+    # --- opening, on the caller's thread ---------------------------------------------------------------------------------------
+
+    def _opened(self) -> None:
+        """From here on, whatever ends the store abandons its log."""
+        self._is_opened = True
+        if self._stopped:  # it ended between its first base and this
+            self._writer.abandon()
+
+    def _leave_unopened(self) -> None:
+        """Nobody gets this store, because its open failed. Its log is closed, as it is when an open fails earlier: who opens the store next
+        would be told, else, that this program has it."""
+        self._give_up(FileStoreClosedError(f"file store {self.name!r} could not be opened", store=self.name))
+        leave(self._writer)
 
     # --- changes, on callers' threads ----------------------------------------------------------------------------------------
 
@@ -284,6 +304,10 @@ class StoreOwner:
                 self._end(self._ended_by(answer.error))
 
     def _lost_log(self, request: int, error: BkError) -> None:
+        """One failed append ends the store (FS-10), so the metadata store is asked for the first one alone."""
+        if self._stopped or self._log_is_lost:
+            return
+        self._log_is_lost = True
         self._handle(RecordsAppended(request, Outcome.UNKNOWN, self._given_up or self._ended_by(error)))
 
     def _ended_by(self, error: BkError) -> BkError:
@@ -311,7 +335,7 @@ class StoreOwner:
             log.warning("file store %s: its log's list cannot be watched now, trying again: %s", self.name, error)
             self._worker.later("watch", AGAIN_S, weakly(self._watch_log))
             return
-        self._watches.append(watch)
+        self._watches.add(watch)
         self._look_at_list()
 
     def _list_changed(self) -> None:
@@ -341,10 +365,9 @@ class StoreOwner:
                 log.warning("file store %s: ledger %d of its log cannot be watched now, trying again: %s", self.name, ledger_id, error)
                 self._worker.later("list", AGAIN_S, weakly(self._look_at_list))
                 return
-            self._watches.append(watch)
+            self._watches.add(watch)
             if self._last is not None:
-                self._watches.remove(self._last[1])
-                self._last[1].cancel()
+                self._watches.cancel(self._last[1])
             self._last = (ledger_id, watch)
         self._look_at_last(ledger_id)
 
@@ -511,17 +534,30 @@ class StoreOwner:
         if self._closing is not None and not self._closing.future.done():
             self._closing.future.set_exception(again(error))
         self._data.abandon()
-        self._writer.abandon()
+        if self._is_opened:
+            self._writer.abandon()
         if self._given_up is not None:  # whoever was taken over may read on what he reads, until he closes
             self._reader.close()
         self._worker.forget_timers()
-        if self._on_end is not None and self._given_up is None:
-            try:
-                self._on_end(error)
-            except BaseException:  # callbacks of users may raise SystemExit
-                log.exception("file store %s: whoever is told of its end failed", self.name)
-        self._own_thread(self._take_in)  # what was handed in meanwhile is refused
+        self._take_in()  # what was handed in meanwhile is refused
         end_threads(self._own, self._worker, self._data.pool, self._watches)
+        if self._on_end is not None and self._given_up is None:
+            self._end_told = SafeFuture()
+            tell = partial(self._tell_end, self._on_end, error, self._end_told)
+            try:
+                start_aside(tell, f"bookkeeper-files-{self.name}-end")
+            except RuntimeError:  # no thread can be started; this one has nothing else to do any more
+                tell()
+
+    def _tell_end(self, on_end: Callable[[BkError], object], error: BkError, told: SafeFuture[None]) -> None:
+        """On a thread of its own, behind all else: the callback may take long, for example because it opens the store again."""
+        mark_own()
+        try:
+            on_end(error)
+        except BaseException:  # callbacks of users may raise SystemExit
+            log.exception("file store %s: whoever is told of its end failed", self.name)
+        finally:
+            told.set_result(None)
 
     def _join(self) -> None:
         """Wait for the threads of a store that has stopped."""
@@ -529,4 +565,7 @@ class StoreOwner:
             self._worker.wait_ended(JOIN_S)
             self._own.close(JOIN_S, finish=True)
             self._data.pool.close(JOIN_S)
+            if self._end_told is not None:
+                with suppress(FutureTimeoutError):
+                    self._end_told.result(JOIN_S)
             self._reader.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any
 
 from bk_core.client.files.data import Lease, Leases
 from bk_core.client.files.opening import again
+from bk_core.client.files.watches import Watches
 from bk_core.client.files.works import FileWorks
 from bk_core.client.log.parts import Call, Worker
 from bk_core.errors import ClientClosedError, ForkedClientError
@@ -58,6 +59,7 @@ class Gathered:
         self._left = count
         self._told = told
         self._first: Position | None = None
+        self._ended = False  # by an error
         self._lock = Monitor()
 
     def told(self, index: int, done: Future[Position]) -> None:
@@ -75,13 +77,16 @@ class Gathered:
             self._told(self._request, self._first, None)
 
     def end(self, error: BaseException) -> None:
-        """The first error is told; the machine takes no second answer."""
-        self._told(self._request, None, error)
+        """Any thread. Tell the request's first error alone: finding out what an error means asks the metadata store."""
+        with self._lock:
+            ended, self._ended = self._ended, True
+        if not ended:
+            self._told(self._request, None, error)
 
 
-def end_threads(own: WorkerPool, worker: Worker, data: WorkerPool, watches: Iterable[Watch] = ()) -> None:
+def end_threads(own: WorkerPool, worker: Worker, data: WorkerPool, watches: Watches) -> None:
     """End the threads without waiting for them: one of them may run this, or whichever thread finds that a store was dropped."""
-    for watch in watches:
+    for watch in watches.end():
         with suppress(ClientClosedError, ForkedClientError):
             own.submit(watch.cancel)
     data.close(0.0)

@@ -25,7 +25,6 @@ from bk_core.errors import (
     BkError,
     ClientClosedError,
     FileDataLostError,
-    FileStoreClosedError,
     InvalidArgumentError,
     NoSuchPathError,
 )
@@ -132,14 +131,15 @@ class FileStore(StoreOwner):
         opened = open_log(client, name, log_name, create=properties if create else None, timeout_s=timeout_s, **options)
         try:
             make = partial(cls, client, name, opened, password=password, inline_max=inline_max, on_end=on_end)
-            store = made_aside(make, lambda made: end_threads(made._own, made._worker, made._data.pool))
+            store = made_aside(make, lambda made: end_threads(made._own, made._worker, made._data.pool, made._watches))
         except BaseException:
             leave(opened.writer)
             raise
         try:
             store._serve(opened.ledgers, opened.listed.has_put_aside)
+            store._opened()
         except BaseException:
-            store._give_up(FileStoreClosedError(f"file store {name!r} could not be opened", store=name))
+            store._leave_unopened()
             raise
         return store
 

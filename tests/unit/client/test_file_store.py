@@ -29,9 +29,11 @@ from bk_core.client.files import works as works_module
 from bk_core.client.files.names import store_log, store_of
 from bk_core.client.files.nodes import create_data_ledger, data_ledgers, data_nodes, delete_data_ledger, read_node
 from bk_core.client.files.opening import log_records
+from bk_core.client.files.owner_parts import Gathered, end_threads
 from bk_core.client.files.store import FileStore, Staged
 from bk_core.client.files.upkeep import delete_file_store, file_stores, own_file_store
 from bk_core.client.files.view import FileStoreView
+from bk_core.client.files.watches import Watches
 from bk_core.client.log import list_store
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import create_intended, forget_intent
@@ -68,6 +70,7 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.metadata import open_store
+from bk_core.protocol.files.records import Mkdirs, encode
 from bk_core.protocol.files.state import FileLimits
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
@@ -698,6 +701,48 @@ def test_a_log_that_is_no_store_is_not_opened(client: bk_core.BookKeeper) -> Non
     eventually(lambda: not threads())
 
 
+def test_a_log_without_its_beginning_is_not_opened(client: bk_core.BookKeeper) -> None:
+    """The store finds that when it begins to serve. Its log is closed again, as after every open that fails."""
+    create_log(client, LOG, LogProperties(entry_format="raw"))
+    with LogWriter.open(client, LOG, file_entries=True) as writer:
+        writer.append(encode(Mkdirs("/d", 0, 2, 1)))
+    for _ in range(2):
+        with pytest.raises(FileStoreFormatError, match="its beginning is lost"):
+            own_file_store(client, "a")
+    assert not read_ledger_list(client, LOG).live_segments
+    eventually(lambda: not threads())
+
+
+def test_a_store_whose_first_base_comes_too_late_can_be_opened_again(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by whoever refuses to take a store over."""
+
+    def too_late(*_: Any) -> None:
+        raise OperationTimeoutError("too late")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store_module, "wait", too_late)
+        with pytest.raises(OperationTimeoutError, match="too late"):
+            FileStore.open(client, "a")
+    assert not read_ledger_list(client, LOG).live_segments
+    with own_file_store(client, "a") as store:
+        store.put("/x", b"1")
+
+
+def test_a_store_that_ends_while_it_is_opened_abandons_its_log(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its open has all that it waits for, and succeeds."""
+    opened = FileStore._opened
+
+    def late(store: FileStore) -> None:
+        store._end(FileStoreClosedError("ended"))
+        eventually(lambda: store._stopped)
+        opened(store)
+
+    monkeypatch.setattr(FileStore, "_opened", late)
+    store = FileStore.open(client, "a")
+    assert store._writer._stopped and not store.is_open
+    store.close()
+
+
 def test_what_a_dead_owner_took_off_the_list_is_deleted_by_the_next_one(client: bk_core.BookKeeper) -> None:
     """FS-12: it died between the two steps of its trim, after the list had condemned the ledger."""
     with FileStore.open(client, "a") as store:
@@ -1073,6 +1118,100 @@ def test_what_is_told_of_the_end_may_fail_and_may_close(client: bk_core.BookKeep
     eventually(lambda: not threads())
 
 
+def test_everybody_is_refused_before_the_end_is_told(client: bk_core.BookKeeper) -> None:
+    """What is told of the end may take long, for example because it opens the store again. Nobody waits for that."""
+    go_on, told, gate = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(_error: BkError) -> None:
+        told.set()
+        assert go_on.wait(30)
+
+    store = FileStore.open(client, "a", on_end=slow)
+    with ThreadPoolExecutor(1) as pool:
+        store._own.submit(lambda: gate.wait(30) and None)
+        store._end(FileStoreClosedError("ended"))
+        putting = pool.submit(store.put, "/x", b"")
+        eventually(lambda: bool(store._arrived))
+        gate.set()
+        assert told.wait(30)
+        with pytest.raises(FileStoreClosedError, match="ended"):
+            putting.result(10)
+    eventually(lambda: threads() == ["bookkeeper-files-a-end"])
+    go_on.set()
+    store.close()
+    assert not threads()
+
+
+def test_the_end_is_told_also_when_no_thread_can_be_started(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    told: list[BkError] = []
+    store = FileStore.open(client, "a", on_end=told.append)
+    monkeypatch.setattr(owner_module, "start_aside", none_left)
+    store._end(FileStoreClosedError("ended"))
+    eventually(lambda: store._stopped)
+    store.close()
+    assert len(told) == 1
+
+
+def test_the_callback_of_the_end_may_open_the_store_again(client: bk_core.BookKeeper) -> None:
+    again: Future[list[str]] = Future()
+
+    def reopen(_error: BkError) -> None:
+        with FileStore.open(client, "a") as store:
+            again.set_result(names(store))
+
+    store = FileStore.open(client, "a", on_end=reopen)
+    store.put("/x", b"")
+    FileStore.open(client, "a").abandon()
+    assert again.result(30) == ["x"]
+    store.close()
+
+
+def test_many_changes_that_fail_at_once_ask_the_metadata_store_once(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore.open(client, "a")
+    stalled, asked = Stalled(store, monkeypatch), []
+    monkeypatch.setattr(store._works, "other_owner", lambda: asked.append(1))
+    with ThreadPoolExecutor(20) as pool:
+        putting = [pool.submit(store.put, f"/{number}", b"") for number in range(20)]
+        eventually(lambda: len(stalled.appended) == 20)
+        for _, future in stalled.appended:
+            future.set_exception(LogTakenOverError("another leader"))
+        assert all(isinstance(future.exception(30), FileStoreTakenOverError) for future in putting)
+    store.close()
+    assert asked == [1]
+
+
+def test_the_first_failure_of_one_request_is_told() -> None:
+    told: list[tuple[Any, ...]] = []
+    gathered = Gathered(7, 3, lambda *outcome: told.append(outcome))
+    failed: Future[Any] = Future()
+    failed.set_exception(error := LogTakenOverError("another leader"))
+    for index in range(3):
+        gathered.told(index, failed)
+    assert told == [(7, None, error)]
+
+
+def test_watches_are_cancelled_whenever_they_come() -> None:
+    """At the end, one by one, and after the end. One that goes while others are being cancelled costs none of these."""
+    watches, cancelled = Watches(), []
+
+    def watch(name: str) -> Any:
+        return SimpleNamespace(cancel=lambda: cancelled.append(name))
+
+    first, second = watch("first"), watch("second")
+    for one in (first, second, watch("third")):
+        watches.add(one)
+    watches.cancel(second)
+    assert cancelled == ["second"] and len(watches) == 2
+    pool: Any = SimpleNamespace(submit=lambda task: (watches.cancel(first), task()), close=lambda *_, **__: None)
+    end_threads(pool, pool, pool, watches)
+    assert set(cancelled) == {"first", "second", "third"}
+    watches.add(watch("late"))
+    assert cancelled[-1] == "late" and len(watches) == 0
+
+
 def test_a_store_that_is_dropped_ends_by_itself(client: bk_core.BookKeeper) -> None:
     store = FileStore.open(client, "a")
     store.put("/x", BIG)
@@ -1385,6 +1524,7 @@ def test_a_store_ends_when_the_ledger_of_its_log_is_deleted(client: bk_core.Book
     eventually(lambda: not store.is_open)
     with pytest.raises(FileStoreError, match=f"ledger {last}, which file store 'a' writes its changes to, was deleted"):
         store.put("/y", b"2")
+    store.close()
     assert [type(error) for error in told] == [FileStoreClosedError] and told[0].context["ledger"] == last
     assert "Traceback" not in caplog.text
 
