@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from bk_core.client.files.names import check_not_of_files
 from bk_core.client.guards import check_password
 from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, log_path, no_such_log, read_ledger_list, until_definite
 from bk_core.client.log.live_writers import writer_told
@@ -89,9 +90,10 @@ def plan_log(client: Any, options: Options, log: str, schema: StructType, mark: 
     """Read the log's list and decide. Raises before any side effect: InvalidArgumentError for options that do not fit the log,
 
     WrongPasswordError, LogSchemaError, LogTakenOverError behind an exclusive writer without ``takeOver``, NoSuchLogError with
-    ``createLogs=false``.
+    ``createLogs=false``. InvalidArgumentError for the log of a file store, whatever is insisted on (GRD-7).
     """
     log_path(log)
+    check_not_of_files(log, False)
     listed = _read(client, log)
     if listed is None:
         if not options.create_logs:

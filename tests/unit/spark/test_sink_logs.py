@@ -66,6 +66,27 @@ def test_a_bad_route_fails_before_anything_is_published(world: Any, schema: str,
     assert list_logs(world.client) == [] and world.ledgers() == set()
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_the_log_of_a_file_store_is_never_written(world: Any, there: bool) -> None:
+    """GRD-7: not by a batch, an overwrite, a stream nor a route, and whatever is insisted on; none is made either."""
+    if there:
+        with bk_core.FileStore.open(world.client, "s") as store:
+            store.put("/a", b"a")
+    before = list_logs(world.client), world.ledgers()
+    for given in ({}, {"entryFormat": "raw"}, {"entryFormat": "raw", "takeOver": "true"}):
+        for overwrite in (False, True):
+            with pytest.raises(InvalidArgumentError, match="file store 's'"):
+                world.write({"value": ["x"]}, schema="value string", log="files.s", overwrite=overwrite, **given)
+        with pytest.raises(InvalidArgumentError, match="file store 's'"):
+            world.stream("value string", log="files.s", **given)
+    with pytest.raises(InvalidArgumentError, match="file store 's'"):
+        world.write({"id": [1], "log": ["files.s"]}, schema="id long, log string")
+    assert (list_logs(world.client), world.ledgers()) == before
+    if there:
+        with bk_core.FileStore.open(world.client, "s") as store:
+            assert store.read("/a") == b"a"
+
+
 def test_rows_of_many_logs_keep_their_order_and_hold_only_themselves() -> None:
     rng = random.Random(7)
     logs = [f"l{rng.randrange(50)}" for _ in range(3000)]
