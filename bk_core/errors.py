@@ -64,6 +64,15 @@ class BkError(Exception):
         self.outcome_unknown = False
         return self
 
+    def retold(self, text: str, *, of_same_call: bool = True) -> Self:
+        """Return a new error that tells the same in the words of ``text``: of the same class, with the same context, cause and outcome.
+        Of another call the outcome is what the class says of it."""
+        copy = type(self)(text, **self.context)
+        copy.__cause__ = self.__cause__
+        if of_same_call and "outcome_unknown" in self.__dict__:
+            copy.outcome_unknown = self.outcome_unknown
+        return copy
+
     def __reduce__(self) -> tuple[Any, ...]:
         own = {"outcome_unknown": False} if "outcome_unknown" in self.__dict__ else None
         return (_rebuild, (type(self), self.args[0], self.context), own)

@@ -63,11 +63,11 @@ def viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreVi
         try:
             yield view
         except NoSuchPathError as error:
-            raise NoSuchPathError(_nothing_at(view, str(error.context.get("path", ROOT))), **error.context) from error
+            raise error.retold(_nothing_at(view, str(error.context.get("path", ROOT)))) from error
         except PathIsDirectoryError as error:
             path = str(error.context.get("path", ROOT))
             how = f"`bk checkpoint ls {name}{path.rstrip('/')}` lists it"
-            raise PathIsDirectoryError(f"{path} of checkpoint {name!r} is a directory; {how}", **error.context) from error
+            raise error.retold(f"{path} of checkpoint {name!r} is a directory; {how}") from error
 
 
 def _nothing_at(view: FileStoreView, path: str) -> str:

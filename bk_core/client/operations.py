@@ -51,7 +51,7 @@ def wait(future: Future[Any], timeout_s: float, what: str, *, since_s: float | N
 
 def given_up(error: BkError, begun: float) -> BkError:
     """Return the error of the last of many tries, with the time since ``begun`` on the monotonic clock added to it."""
-    return type(error)(f"{error.args[0]}; tried again and again for {time.monotonic() - begun:.0f} s", **error.context)
+    return error.retold(f"{error.args[0]}; tried again and again for {time.monotonic() - begun:.0f} s")
 
 
 class LeftOpen:

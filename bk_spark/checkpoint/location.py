@@ -283,8 +283,7 @@ def _with_its_name(error: BkError, name: str) -> BkError:
         text = f"{text}. The sizes asked for are those of a new checkpoint; {stays}"
     if repr(name) not in text:
         text = f"checkpoint {name!r} cannot be opened: {text}"
-    named = type(error)(text, **error.context)
-    return named if error.outcome_unknown else named.nothing_done()
+    return error.retold(text)
 
 
 def _open(

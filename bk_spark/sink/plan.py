@@ -77,7 +77,7 @@ def check_own_password(client: Any, options: Options, log: str, listed: LedgerLi
     try:
         check_password(client, log, listed, options.password)
     except WrongPasswordError as error:
-        raise WrongPasswordError(f"option password does not fit: {error.args[0]}", **error.context) from None
+        raise error.retold(f"option password does not fit: {error.args[0]}") from error.__cause__
 
 
 def same_kind(options: Options, properties: LogProperties) -> bool:

@@ -62,9 +62,7 @@ def with_deleted(error: NoSuchLogError) -> NoSuchLogError:
         return error
     text = str(error.args[0])
     stop = "" if text.endswith("?") else "."
-    return NoSuchLogError(
-        f"{text}{stop} If this is a stream that has read it before, it was deleted, and what was not read yet is lost", **error.context
-    )
+    return error.retold(f"{text}{stop} If this is a stream that has read it before, it was deleted, and what was not read yet is lost")
 
 
 def is_raw_source(options: Options, views: Mapping[str, LogView]) -> bool:

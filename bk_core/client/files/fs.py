@@ -444,7 +444,7 @@ class _Connection:
         except LogWriterAliveError as error:
             self.client.close()
             told = error.args[0].replace("even_if_alive=True (--even-if-alive)", "take_over=True")
-            raise LogWriterAliveError(told, **error.context) from None
+            raise error.retold(told) from error.__cause__
         except BaseException:
             self.client.close()
             raise

@@ -224,6 +224,5 @@ def again(error: Exception, not_done: str = "") -> Exception:
     done; then the outcome is known."""
     if not isinstance(error, BkError):
         return error
-    copy = type(error)(f"{error.args[0]}; {not_done}" if not_done else error.args[0], **error.context)
-    copy.__cause__ = error.__cause__
-    return copy.nothing_done() if not_done or not error.outcome_unknown else copy
+    copy = error.retold(f"{error.args[0]}; {not_done}" if not_done else error.args[0])
+    return copy.nothing_done() if not_done else copy

@@ -50,9 +50,7 @@ def of_checkpoint(error: BkError, name: str, *, password: bytes, password_given_
     for pattern, word in _WORDS:
         told = pattern.sub(word, told)
     told = _TWO_SPELLINGS.sub(r"\2" if flags else r"\1", told)
-    copy = type(error)(told, **error.context)
-    copy.__cause__ = error.__cause__
-    return copy if error.outcome_unknown else copy.nothing_done()
+    return error.retold(told)
 
 
 def was_deleted(error: BkError) -> bool:

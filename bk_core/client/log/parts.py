@@ -257,10 +257,10 @@ def _nothing() -> None:
 
 
 def again(error: Exception, what: str = "") -> Exception:
-    """Return a new copy of the error for each caller, because raising changes an exception."""
+    """Return a new copy of the error for each caller, because raising changes an exception. ``what`` says what became of this call."""
     if not isinstance(error, BkError):
         return error
-    return type(error)(f"{error.args[0]}; {what}" if what else error.args[0], **error.context)
+    return error.retold(f"{error.args[0]}; {what}" if what else error.args[0], of_same_call=not what)
 
 
 def bytes_of(payload: Any, name: str = "payload") -> bytes:

@@ -337,6 +337,17 @@ def test_an_owner_that_lives_is_ended_only_by_who_insists(uri: str) -> None:
         assert file_stores(client) == ["s"]
 
 
+@pytest.mark.parametrize("seen", ["at once", "a moment later"])
+def test_a_refusal_names_the_argument_that_there_is_here(uri: str, owner: FileStore, monkeypatch: pytest.MonkeyPatch, seen: str) -> None:
+    """Whichever part of the upkeep refuses."""
+    if seen != "at once":
+        monkeypatch.setattr(upkeep, "lives_here", lambda _writer: False)
+        monkeypatch.setattr(upkeep, "abandoned", lambda _writer: True)
+    with pytest.raises(LogWriterAliveError, match="or fence it: take_over=True$") as told:
+        BookKeeperFileSystem(uri=uri, store="s", mode="rw").ls("/")
+    assert "alive=" not in str(told.value) and told.value.context
+
+
 @pytest.mark.parametrize("is_left_open", [False, True])
 def test_an_owner_that_comes_in_between_is_not_fenced(uri: str, monkeypatch: pytest.MonkeyPatch, is_left_open: bool) -> None:
     """Between the look at a store that was closed, or whose owner is dead, and its opening."""
