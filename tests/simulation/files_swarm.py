@@ -65,6 +65,7 @@ def draw(seed: int, forced: dict[str, Any]) -> FilesOptions:
         compact_factor=one_of(1, 2, 4),
         part_bytes=one_of(60, 150, 1000),
         retry_ns=one_of(5, 20) * MS,
+        retry_ns_max=200 * MS,
         drops_at_once=one_of(1, 2, 4),
     )
     drawn = FilesOptions(

@@ -20,7 +20,7 @@ from typing import Any
 from bk_core.arguments import SECONDS, checked
 from bk_core.client.files.data import PIECE_BYTES, DataLedgers, Lease
 from bk_core.client.files.opening import Opened, again, broken_by, client_closed, ended_by, leave, log_ledger_deleted
-from bk_core.client.files.owner_parts import Asked, Gathered, Holds, end_threads, watch_data, weakly
+from bk_core.client.files.owner_parts import Asked, Gathered, Holds, Retries, end_threads, watch_data, weakly
 from bk_core.client.files.reading import ContentReader
 from bk_core.client.files.watches import Watches
 from bk_core.client.files.works import FileWorks, Work
@@ -31,6 +31,7 @@ from bk_core.errors import (
     BkError,
     ClientClosedError,
     FileStoreClosedError,
+    ForeignLedgerError,
     LogDataLossError,
     LogTakenOverError,
     NoSuchLogError,
@@ -51,7 +52,7 @@ log = logging.getLogger("bk_core.client.files")
 
 UNDECIDED_BYTES_MAX = 16 << 20  # of changes that are not acknowledged, whoever still waits for them
 CHANGE_BYTES = 512  # a change without a content counts as so much
-AGAIN_S = 5.0  # a data ledger that could not be closed is tried again after that
+AGAIN_S = 5.0  # the first pause before the worker tries again what failed, such as closing a data ledger
 LEASES_S = 5.0  # how often leases of contents that nobody refers to any more are looked for
 JOIN_S = 10.0
 DEFAULT_TIMEOUT_S = 60.0
@@ -94,6 +95,7 @@ class StoreOwner:
         self._end_told: SafeFuture[None] | None = None  # while ``on_end`` is told, and after that
         self._own = WorkerPool(f"bookkeeper-files-{name}")
         self._worker = Worker(f"bookkeeper-files-{name}-worker")
+        self._retries = Retries(self._worker, name)
         self._watches = Watches()
         self._last: tuple[int, Watch] | None = None  # the ledger at the end of the log's list
         self._data = DataLedgers(
@@ -332,9 +334,9 @@ class StoreOwner:
         try:
             watch = self._works.watch_list(weakly(self._list_changed))
         except BkError as error:
-            log.warning("file store %s: its log's list cannot be watched now, trying again: %s", self.name, error)
-            self._worker.later("watch", AGAIN_S, weakly(self._watch_log))
+            self._retries.failed("watch", "its log's list cannot be watched", error, AGAIN_S, weakly(self._watch_log))
             return
+        self._retries.done("watch")
         self._watches.add(watch)
         self._look_at_list()
 
@@ -348,9 +350,9 @@ class StoreOwner:
         try:
             other = self._works.other_owner()
         except BkError as error:  # nobody tells of this change of the list once more
-            log.warning("file store %s: its log's list cannot be read now, trying again: %s", self.name, error)
-            self._worker.later("list", AGAIN_S, weakly(self._look_at_list))
+            self._retries.failed("list", "its log's list cannot be read", error, AGAIN_S, weakly(self._look_at_list))
             return
+        self._retries.done("list")
         if other is not None:
             self._end(ended_by(other, self.name))
         elif self._works.last_ledger is not None:
@@ -362,9 +364,10 @@ class StoreOwner:
             try:
                 watch = self._works.watch_data(ledger_id, partial(weakly(self._last_changed), ledger_id))
             except BkError as error:
-                log.warning("file store %s: ledger %d of its log cannot be watched now, trying again: %s", self.name, ledger_id, error)
-                self._worker.later("list", AGAIN_S, weakly(self._look_at_list))
+                what = f"ledger {ledger_id} of its log cannot be watched"
+                self._retries.failed("last watch", what, error, AGAIN_S, weakly(self._look_at_list))
                 return
+            self._retries.done("last watch")
             self._watches.add(watch)
             if self._last is not None:
                 self._watches.cancel(self._last[1])
@@ -381,9 +384,10 @@ class StoreOwner:
         try:
             gone = self._works.is_data_gone(ledger_id) and self._works.is_last(ledger_id)
         except BkError as error:
-            log.warning("file store %s: ledger %d of its log cannot be looked at now, trying again: %s", self.name, ledger_id, error)
-            self._worker.later("last", AGAIN_S, partial(weakly(self._look_at_last), ledger_id))
+            what = f"ledger {ledger_id} of its log cannot be looked at"
+            self._retries.failed("last", what, error, AGAIN_S, partial(weakly(self._look_at_last), ledger_id))
             return
+        self._retries.done("last")
         if gone:
             self._end(log_ledger_deleted(self.name, ledger_id))
 
@@ -392,11 +396,15 @@ class StoreOwner:
         if not ledgers or self._stopped or self._closing is not None:
             return
         first, *rest = ledgers
+        key = f"recover {first}"
         try:
             self._works.recover_data(first)
+            self._retries.done(key)
+        except ForeignLedgerError as error:  # asking again would not make it ours
+            log.warning("file store %s: %s", self.name, error)
         except BkError as error:
-            log.warning("file store %s: data ledger %d of a former owner cannot be closed now: %s", self.name, first, error)
-            self._worker.later(f"recover {first}", AGAIN_S, partial(weakly(self._recover_left), [first]))
+            what = f"data ledger {first} of a former owner cannot be closed"
+            self._retries.failed(key, what, error, AGAIN_S, partial(weakly(self._recover_left), [first]))
         self._worker.submit(partial(self._recover_left, rest))
 
     def _finish_data(self, handle: Any, lease: Lease, failed: bool) -> None:
@@ -407,12 +415,14 @@ class StoreOwner:
         if self._stopped:
             handle.abandon()
             return
+        key = f"close {handle.ledger_id}"
         try:
             self._works.close_data(handle, failed)
         except BkError as error:  # the next owner closes it if this one ends before that
-            log.warning("file store %s: data ledger %d cannot be closed now: %s", self.name, handle.ledger_id, error)
-            self._worker.later(f"close {handle.ledger_id}", AGAIN_S, partial(weakly(self._close_data), handle, lease, True))
+            what = f"data ledger {handle.ledger_id} cannot be closed"
+            self._retries.failed(key, what, error, AGAIN_S, partial(weakly(self._close_data), handle, lease, True))
         else:
+            self._retries.done(key)
             lease.release()
             self._nudge()
 
@@ -423,12 +433,15 @@ class StoreOwner:
     def _look_at_data(self, ledger_id: int) -> None:
         if self._stopped:
             return
+        key = f"look {ledger_id}"
         try:
-            if not self._works.is_data_gone(ledger_id):
-                return
+            gone = self._works.is_data_gone(ledger_id)
         except BkError as error:
-            log.warning("file store %s: data ledger %d cannot be looked at now, trying again: %s", self.name, ledger_id, error)
-            self._worker.later(f"look {ledger_id}", AGAIN_S, partial(weakly(self._look_at_data), ledger_id))
+            what = f"data ledger {ledger_id} cannot be looked at"
+            self._retries.failed(key, what, error, AGAIN_S, partial(weakly(self._look_at_data), ledger_id))
+            return
+        self._retries.done(key)
+        if not gone:
             return
         log.error("file store %s: data ledger %d was deleted by somebody else; files may have lost their bytes", self.name, ledger_id)
         self._data.lost(ledger_id)

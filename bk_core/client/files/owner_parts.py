@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -14,12 +15,15 @@ from bk_core.client.files.opening import again
 from bk_core.client.files.watches import Watches
 from bk_core.client.files.works import FileWorks
 from bk_core.client.log.parts import Call, Worker
-from bk_core.errors import ClientClosedError, ForkedClientError
+from bk_core.errors import BkError, ClientClosedError, ForkedClientError
 from bk_core.metadata.store import Watch
 from bk_core.protocol.files.effects import FileEffect
 from bk_core.protocol.files.machine import FileMachine
 from bk_core.protocol.log.position import Position
 from bk_core.threads import Monitor, WorkerPool
+
+AGAIN_MAX_S = 60.0
+log = logging.getLogger("bk_core.client.files")
 
 
 class Asked:
@@ -82,6 +86,27 @@ class Gathered:
             ended, self._ended = self._ended, True
         if not ended:
             self._told(self._request, None, error)
+
+
+class Retries:
+    """Has a store's worker try again what failed, after pauses that grow. A failure is told once for as long as it is of the same kind.
+    Only the worker's thread calls this."""
+
+    def __init__(self, worker: Worker, store: str) -> None:
+        self._worker = worker
+        self._store = store
+        self._failing: dict[str, tuple[type[BkError], float]] = {}  # how each failed last, and the next pause
+
+    def failed(self, key: str, what: str, error: BkError, pause_s: float, task: Callable[[], None]) -> None:
+        """Try ``task`` again under this key. ``pause_s`` is the first pause; ``what`` cannot be done now."""
+        kind, pause_s = self._failing.get(key, (None, pause_s))
+        if kind is not type(error):
+            log.warning("file store %s: %s now, trying again: %s", self._store, what, error)
+        self._failing[key] = type(error), min(2 * pause_s, AGAIN_MAX_S)
+        self._worker.later(key, pause_s, task)
+
+    def done(self, key: str) -> None:
+        self._failing.pop(key, None)
 
 
 def end_threads(own: WorkerPool, worker: Worker, data: WorkerPool, watches: Watches) -> None:

@@ -104,9 +104,7 @@ class LogKeeping(DataLedgers):
         self._ask(RollLog, self._rolled)
 
     def _rolled(self, event: LogRolled) -> None:
-        if event.outcome is not Outcome.OK:  # FS-15
-            self._after("roll", self._limits.retry_ns, self._roll)
-        elif self.state is FileState.SERVING:  # not on the way out: the next owner will
+        if self._done_or_again("roll", event, self._roll) and self.state is FileState.SERVING:  # not on the way out: the next owner will
             self._append_base()
 
     def _append_base(self) -> None:
@@ -140,10 +138,8 @@ class LogKeeping(DataLedgers):
         self.compaction = Compaction.TRIMMING
 
         def trimmed(event: LogTrimmed) -> None:
-            if event.outcome is Outcome.OK:
+            if self._done_or_again("trim", event, lambda: self._trim(before)):
                 self.compaction = Compaction.NONE
-            else:  # FS-15
-                self._after("trim", self._limits.retry_ns, lambda: self._trim(before))
 
         self._ask(lambda request: TrimLog(request, before), trimmed)
 

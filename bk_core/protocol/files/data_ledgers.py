@@ -14,12 +14,12 @@ only to go on. And because a put that names a dropped ledger is refused (FS-14),
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bk_core.errors import FileStoreError
 from bk_core.protocol.events import Outcome
 from bk_core.protocol.files.content import Content
-from bk_core.protocol.files.effects import DataDropped, DropData, FileEffect, FileEvent
+from bk_core.protocol.files.effects import DataDropped, DropData, FileEffect, FileEvent, LogRolled, LogTrimmed
 from bk_core.protocol.files.state import FileLimits, FileState
 from bk_core.protocol.files.tree import FileTree
 from bk_core.protocol.requests import RequestMachine
@@ -51,6 +51,7 @@ class DataLedgers(RequestMachine[FileEffect, FileEvent]):
         self._to_drop: deque[int] = deque()
         self._dropping = 0
         self._has_base = False  # in the log, for good
+        self._pauses: dict[str, int] = {}  # the next one of each work that failed when it was asked for last
 
     @property
     def tree(self) -> FileTree:
@@ -115,7 +116,17 @@ class DataLedgers(RequestMachine[FileEffect, FileEvent]):
     def _drop(self, ledger_id: int) -> None:
         def dropped(event: DataDropped) -> None:
             self._dropping -= 1
-            if event.outcome is not Outcome.OK:  # FS-15
-                self._after(f"drop {ledger_id}", self._limits.retry_ns, lambda: self._to_drop.append(ledger_id))
+            self._done_or_again(f"drop {ledger_id}", event, lambda: self._to_drop.append(ledger_id))
 
         self._ask(lambda request: DropData(request, ledger_id), dropped)
+
+    def _done_or_again(self, key: str, event: DataDropped | LogRolled | LogTrimmed, again: Callable[[], None]) -> bool:
+        """Return True if it is done. Else have it asked for again, each time after a longer pause, because it may fail until somebody
+        mends it (FS-15)."""
+        if event.outcome is Outcome.OK:
+            self._pauses.pop(key, None)
+            return True
+        pause = self._pauses.get(key, self._limits.retry_ns)
+        self._pauses[key] = min(2 * pause, self._limits.retry_ns_max)
+        self._after(key, pause, again)
+        return False

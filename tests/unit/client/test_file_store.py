@@ -29,7 +29,7 @@ from bk_core.client.files import works as works_module
 from bk_core.client.files.names import store_log, store_of
 from bk_core.client.files.nodes import create_data_ledger, data_ledgers, data_nodes, delete_data_ledger, read_node
 from bk_core.client.files.opening import log_records
-from bk_core.client.files.owner_parts import Gathered, end_threads
+from bk_core.client.files.owner_parts import Gathered, Retries, end_threads
 from bk_core.client.files.store import FileStore, Staged
 from bk_core.client.files.upkeep import delete_file_store, file_stores, own_file_store
 from bk_core.client.files.view import FileStoreView
@@ -813,8 +813,8 @@ def test_what_is_done_beside_is_tried_again(
     assert [one.left for one in failing] == [0, 0, 0, 0]
     for what in ("RollLog", "TrimLog", f"dropping data ledger {ledger}"):
         assert caplog.text.count(f"{what} is tried again later") == 1
-    assert caplog.text.count("cannot be closed now") == 2
-    assert store._works._told == {}
+    assert caplog.text.count("cannot be closed now") == 1
+    assert store._works._told == {} and store._retries._failing == {}
 
 
 def test_what_a_dead_owner_left_open_is_closed_in_the_end(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -829,6 +829,44 @@ def test_what_a_dead_owner_left_open_is_closed_in_the_end(client: bk_core.BookKe
         assert store.read("/big") == BIG
         eventually(lambda: client.ledger_metadata(ledger).state is LedgerState.CLOSED)
     assert not failing.left
+
+
+def test_what_fails_for_ever_is_told_once_and_tried_less_and_less(caplog: pytest.LogCaptureFixture) -> None:
+    pauses: list[float] = []
+    worker: Any = SimpleNamespace(later=lambda key, after_s, task: pauses.append(after_s))
+    retries = Retries(worker, "a")
+    for number in range(6):
+        retries.failed("close 7", "data ledger 7 cannot be closed", WrongPasswordError(f"not this one, {number}"), 5.0, lambda: None)
+    retries.failed("close 8", "data ledger 8 cannot be closed", WrongPasswordError("not this one"), 5.0, lambda: None)
+    assert pauses == [5, 10, 20, 40, 60, 60, 5]
+    retries.failed("close 7", "data ledger 7 cannot be closed", MetadataUnavailableError("nobody answers"), 5.0, lambda: None)
+    assert [caplog.text.count(f"data ledger {number} cannot be closed now") for number in (7, 8)] == [2, 1]
+    retries.done("close 7")
+    retries.failed("close 7", "data ledger 7 cannot be closed", MetadataUnavailableError("nobody answers"), 5.0, lambda: None)
+    assert pauses[-1] == 5 and caplog.text.count("nobody answers") == 2
+
+
+def test_a_data_ledger_that_is_another_s_is_not_closed_and_told_once(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files name it all the same; asking again would not make it this store's."""
+    monkeypatch.setattr(owner_module, "AGAIN_S", 0.01)
+    store = FileStore.open(client, "a")
+    store.put("/big", BIG)
+    store.abandon()
+    asked: list[int] = []
+
+    def foreign(*_: Any) -> None:
+        asked.append(1)
+        raise ForeignLedgerError("it is of another log. It was left alone")
+
+    monkeypatch.setattr(works_module, "close_own", foreign)
+    with FileStore.open(client, "a") as store:
+        eventually(lambda: bool(asked))
+        done = threading.Event()
+        store._worker.later("test", 0.1, done.set)
+        assert done.wait(30)
+    assert asked == [1] and caplog.text.count("It was left alone") == 1
 
 
 # --- guards --------------------------------------------------------------------------------------------------------------------

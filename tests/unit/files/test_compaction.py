@@ -130,12 +130,12 @@ def test_fs_15_a_roll_or_trim_that_fails_is_asked_for_again(outcome: Outcome) ->
     world = new_store(SMALL)
     fill(world)
     for kind in (RollLog, TrimLog):
-        for _ in range(3):
+        for failures in range(3):
             first = world.find(kind)
             world.answer(first, outcome, BkError("not now"))
             assert not world.asks(kind)
             (timer,) = world.timers
-            assert timer.after_ns == SMALL.retry_ns
+            assert timer.after_ns == SMALL.retry_ns << failures
             world.put(f"/{kind.__name__}")
             world.fire()
             assert world.find(kind) != first

@@ -201,6 +201,24 @@ def test_fs_15_a_drop_that_fails_is_asked_for_again(outcome: Outcome) -> None:
     assert not world.data and world.machine.error is None
 
 
+def test_fs_15_what_fails_for_ever_is_asked_for_less_and_less() -> None:
+    """FS-15: up to a limit. A success, or another ledger, begins with the shortest pause."""
+    world = World(limits=FileLimits(retry_ns=10, retry_ns_max=65), data=range(2))
+    append(world)
+    pauses = []
+    for _ in range(6):
+        world.answer(world.find(DropData), Outcome.UNKNOWN)
+        pauses.append(world.timers[-1].after_ns)
+        world.answer(world.find(DropData)) if len(pauses) == 1 else None
+        world.fire()
+    assert pauses == [10, 20, 40, 65, 65, 65] and world.dropped == [1]
+    world.answer(world.find(DropData))
+    world.hold(7)
+    world.release(7)
+    world.answer(world.find(DropData), Outcome.UNKNOWN)
+    assert world.timers[-1].after_ns == 10 and list(world.machine._pauses) == ["drop 7"]
+
+
 def test_whoever_has_ended_drops_nothing() -> None:
     """The store may be another owner's by now."""
     world = World(data=range(6), limits=FileLimits(drops_at_once=2))
