@@ -2,41 +2,81 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from bk_core.errors import OperationTimeoutError
 from bk_core.protocol.files.paths import is_below
+from bk_core.threads import Monitor, holds_lock
+
+
+class _Claim:
+    """The names of one change."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        self.paths = paths
+
+    def meets(self, other: _Claim) -> bool:
+        return any(meet(path, another) for path in self.paths for another in other.paths)
 
 
 class Claims:
-    """No lock is held while a change keeps its claims."""
+    """All claims stand in one line, in the order in which they came. A change has its claim once no claim before it in the line meets it,
+    so a delete of a directory gets its turn however many changes below it come later. No lock is held while a change keeps its claim.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._claimed: list[str] = []
-        self._released = threading.Condition()
+        self._line: list[_Claim] = []
+        self._lock = Monitor()
 
     @contextmanager
     def of(self, *paths: str, wait_s: float, within_s: float) -> Iterator[float]:
         """Nobody else changes anything at, above or below these names meanwhile. Gives the time by which the change must be done: in
         ``within_s`` from now.
 
-        OperationTimeoutError if somebody keeps one for longer than ``wait_s``.
+        OperationTimeoutError if those that came before keep one for longer than ``wait_s``.
         """
         deadline = self._clock() + within_s
-        with self._released:
-            if not self._released.wait_for(lambda: not any(meet(path, other) for path in paths for other in self._claimed), wait_s):
-                raise OperationTimeoutError(f"another request about {min(paths)} takes longer than {wait_s:g} s", path=min(paths))
-            self._claimed += paths
+        claim = _Claim(paths)
         try:
+            self._stand_in_line(claim)
+            if not self._lock.until(partial(self._has_its_turn, claim), wait_s):
+                raise OperationTimeoutError(f"another request about {min(paths)} takes longer than {wait_s:g} s", path=min(paths))
             yield deadline
         finally:
-            with self._released:
-                for path in paths:
-                    self._claimed.remove(path)
-                self._released.notify_all()
+            self._leave(claim)
+
+    @contextmanager
+    def if_free(self, path: str) -> Iterator[bool]:
+        """As ``of``, without waiting. Gives False, and nothing is claimed, if somebody has claimed such a name or waits for one."""
+        claim = _Claim((path,))
+        try:
+            self._stand_in_line(claim)
+            is_free = self._has_its_turn(claim)
+            if not is_free:
+                self._leave(claim)
+            yield is_free
+        finally:
+            self._leave(claim)
+
+    @holds_lock
+    def _stand_in_line(self, claim: _Claim) -> None:
+        with self._lock:
+            self._line.append(claim)
+
+    @holds_lock
+    def _has_its_turn(self, claim: _Claim) -> bool:
+        with self._lock:
+            return not any(claim.meets(earlier) for earlier in self._line[: self._line.index(claim)])
+
+    @holds_lock
+    def _leave(self, claim: _Claim) -> None:
+        with self._lock:
+            if claim in self._line:
+                self._line.remove(claim)
+        self._lock.notify_all()
 
 
 def meet(path: str, other: str) -> bool:

@@ -1,7 +1,8 @@
 """The gateway: a small HTTP server in the driver that answers Spark's own WebHDFS client from file stores.
 
-A thread for each connection, which stays for many requests (HTTP/1.1). A connection that has not shown the secret has ``HEAD_S`` to
-send a head. It gets 401 with no body and is closed. At ``connections_max`` the connection that has idled longest goes; if all are busy,
+A thread for each connection, which stays for many requests (HTTP/1.1). A new connection has ``TOKEN_WAIT_S`` to begin a head, and
+``HEAD_S`` from then on to end it; with TLS it has ``HEAD_S`` for the handshake before. A request without the secret gets 401 with no body,
+and its connection is closed. At ``connections_max`` the connection that has idled longest goes; if all are busy,
 new ones wait in the listening socket.
 
 An upload may pause for ``upload_idle_s``: a task opens the file of its state when it begins and writes to it as rows come. A peer that has

@@ -30,7 +30,6 @@ from bk_core.errors import (
     DirectoryNotEmptyError,
     FileDataLostError,
     NoSuchPathError,
-    OperationTimeoutError,
     PathExistsError,
     PathIsDirectoryError,
     PathNotDirectoryError,
@@ -80,7 +79,8 @@ class CheckpointFiles:
     """One store, for all requests at once. Each change is done or refused within ``CHANGE_PATIENCES`` times ``patience_s``.
 
     No lock is held over a call of the store. A change claims the names that it is about, makes the deletes that were kept back there, and
-    keeps its claims while the store works. Two changes wait for each other if one's name is the other's, or lies above or below it.
+    keeps its claims while the store works. Two changes wait for each other if one's name is the other's, or lies above or below it; they
+    have their turn in the order in which they came.
     """
 
     def __init__(self, store: Store, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -270,7 +270,7 @@ class CheckpointFiles:
     def tend(self) -> None:
         """Make the deletes that no rename followed, and drop temporary files that nobody renamed. Called every second or so.
 
-        What is claimed is left for the next time. After a delete that fails, the others wait for the next time too.
+        A name that is claimed is left for the next call. After a delete that the store fails, the others wait for the next call too.
         """
         now = self._clock()
         self._listings.tend()
@@ -278,12 +278,14 @@ class CheckpointFiles:
             due = [path for path, kept in self._kept_back.items() if kept.until_s <= now]
             old = self._temporary.due(now)
         for path in old:
-            with suppress(OperationTimeoutError), self._claims(path, wait_s=0.0):
-                self._release(path)
+            with self._all_claims.if_free(path) as is_free:
+                if is_free:
+                    self._release(path)
         for path in due:
             try:
-                with self._claims(path, wait_s=0.0):
-                    self._carry_out(path, min(TEND_CALL_S, self.patience_s))
+                with self._all_claims.if_free(path) as is_free:
+                    if is_free:
+                        self._carry_out(path, min(TEND_CALL_S, self.patience_s))
             except BkError:
                 with self._lock:
                     if path in self._kept_back:  # not at once: what has no answer yet may still be done
@@ -318,13 +320,12 @@ class CheckpointFiles:
         staged: Staged = self.store.stage(pieces)  # it may take long, so nothing is claimed yet
         now_ms = int(time.time() * 1000)
         status = FileStatus(path, False, staged.size, now_ms, -next(self._numbers))
-        temporary = Temporary(status, staged, target_of(path), self._clock() + TEMPORARY_S)
         try:
             with self._touching(path) as deadline:  # so that nobody deletes its directory meanwhile, who would not see it
                 self._refuse_files_above(path)
                 self._need_directory(parent(path), parents, deadline)
-                with self._lock:
-                    before = self._temporary.put(path, temporary)
+                with self._lock:  # over the clock too, so that they are put in the order of their times
+                    before = self._temporary.put(path, Temporary(status, staged, target_of(path), self._clock() + TEMPORARY_S))
         except BaseException:
             staged.release()
             raise
@@ -485,7 +486,7 @@ class CheckpointFiles:
     def _claims(self, *paths: str, wait_s: float | None = None) -> Iterator[float]:
         """Nobody else changes anything at, above or below these names meanwhile. Gives the time by which the change must be done.
 
-        OperationTimeoutError if somebody keeps one for longer than ``wait_s`` (``patience_s``).
+        OperationTimeoutError if those that came before keep one for longer than ``wait_s`` (``patience_s``).
         """
         wait_s = self.patience_s if wait_s is None else wait_s
         with self._all_claims.of(*paths, wait_s=wait_s, within_s=CHANGE_PATIENCES * self.patience_s) as deadline:

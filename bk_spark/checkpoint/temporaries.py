@@ -1,7 +1,7 @@
 """Temporary files of a checkpoint: ``.<name>.<uuid>.tmp`` beside the file that one is written for, of a task ``.<name>.<uuid>.TID<n>.tmp``.
 
-They are staged and in no record of the log. Each question costs as much with ten thousand of them as with one, but for what is below a
-directory.
+They are staged and in no record of the log. Each question costs as much with ten thousand of them as with one, but for three: what lies
+in a directory and what is due cost as much as there is of it, and what lies below a directory costs a look at all directories.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from bk_core.errors import FileStoreError
@@ -56,7 +57,7 @@ class Temporaries:
     """All of one checkpoint. Its user holds a lock over each call."""
 
     def __init__(self) -> None:
-        self._by_path: dict[str, Temporary] = {}
+        self._by_path: dict[str, Temporary] = {}  # in the order of their times
         self._names: dict[str, set[str]] = {}  # by the directory that they lie in
         self._awaited: Counter[str] = Counter()  # targets
         self._held_bytes = 0
@@ -68,7 +69,7 @@ class Temporaries:
         return self._by_path.get(path)
 
     def put(self, path: str, temporary: Temporary) -> Temporary | None:
-        """The one that it replaces. FileStoreError where there are too many."""
+        """The one that it replaces. Its time is over after that of all others. FileStoreError where there are too many."""
         held = self._held_bytes + len(temporary.staged.content.inline)
         if len(self._by_path) >= TEMPORARIES_MAX or held > TEMPORARY_BYTES_MAX:
             raise FileStoreError(
@@ -118,4 +119,4 @@ class Temporaries:
 
     def due(self, now_s: float) -> list[str]:
         """Those whose time is over."""
-        return [path for path, one in self._by_path.items() if one.until_s <= now_s]
+        return [path for path, _ in takewhile(lambda item: item[1].until_s <= now_s, self._by_path.items())]
