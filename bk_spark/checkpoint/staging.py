@@ -22,13 +22,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Any, Protocol
 
+from bk_core.client.files.reading import present_chunks
 from bk_core.errors import (
     BkError,
     DirectoryNotEmptyError,
-    FileDataLostError,
     NoSuchPathError,
     PathExistsError,
     PathIsDirectoryError,
@@ -134,20 +134,18 @@ class CheckpointFiles:
         status = temporary.status if temporary is not None else self.status(path)
         if status.is_directory:
             raise PathIsDirectoryError(f"{path} is a directory", path=path)
-        content = temporary.staged.content if temporary is not None else self.store.content(path)
-        while True:
+        wanted = 0
+
+        def chunks_of(content: Content) -> Iterator[bytes]:
+            nonlocal wanted
             if offset > content.size:
                 raise EOFError(f"{path} has {content.size} bytes, and {offset} lies behind them")
             wanted = content.size - offset if length is None else min(length, content.size - offset)
-            chunks = self._chunks(content, offset, wanted)
-            try:
-                first = next(chunks, b"")
-            except FileDataLostError:  # what it was in may be gone because the file was replaced
-                before = content
-                if temporary is not None or (content := self.store.content(path)) == before:
-                    raise
-                continue
-            return wanted, chain([first], chunks) if wanted else iter(())
+            return self._chunks(content, offset, wanted)
+
+        chunks = present_chunks(lambda: temporary.staged.content if temporary is not None else self.store.content(path), chunks_of)
+        first = list(islice(chunks, 1))  # from here on it is certain which content it is
+        return wanted, chain(first, chunks)
 
     def summary(self, path: str) -> tuple[int, int, int]:
         """Bytes, files and directories at and below a path."""

@@ -7,7 +7,7 @@ that a file names was acknowledged before the file was made.
 from __future__ import annotations
 
 from _thread import RLock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,32 @@ from bk_core.threads import Home, holds_lock
 
 OPEN_MAX = 8  # data ledgers that stay open between reads
 INLINE_CHUNK = 1 << 20
+LOOKS_MAX = 5  # so often one reading of a file looks for its content
+
+
+def present_chunks(content_of: Callable[[], Content], chunks_of: Callable[[Content], Iterable[bytes]]) -> Iterator[bytes]:
+    """The chunks of a file, by what ``chunks_of`` reads of one content of it. The file is looked for at once by ``content_of``, and again
+    if its bytes are gone before the first chunk was read, because it may have been replaced. FileDataLostError if it was not, and if a
+    later chunk is gone."""
+    return _present_chunks(content_of(), content_of, chunks_of)
+
+
+def _present_chunks(
+    content: Content, content_of: Callable[[], Content], chunks_of: Callable[[Content], Iterable[bytes]]
+) -> Iterator[bytes]:
+    for left in reversed(range(LOOKS_MAX)):
+        try:
+            chunks = iter(chunks_of(content))
+            first = next(chunks, None)
+        except FileDataLostError:
+            before, content = content, content_of() if left else content
+            if content == before:
+                raise
+            continue
+        if first is not None:
+            yield first
+            yield from chunks
+        return
 
 
 class ContentReader:

@@ -18,13 +18,13 @@ from bk_core.client.files.names import store_log
 from bk_core.client.files.opening import leave, open_log
 from bk_core.client.files.owner import DEFAULT_TIMEOUT_S, StoreOwner, payload_bytes_max
 from bk_core.client.files.owner_parts import Asked, end_threads
+from bk_core.client.files.reading import present_chunks
 from bk_core.client.log.list_store import LogClient, now_ms
 from bk_core.client.log.parts import Call
 from bk_core.client.operations import must_not_block, wait
 from bk_core.errors import (
     BkError,
     ClientClosedError,
-    FileDataLostError,
     InvalidArgumentError,
     NoSuchPathError,
 )
@@ -216,19 +216,9 @@ class FileStore(StoreOwner):
 
         NoSuchPathError, PathIsDirectoryError; FileDataLostError if the ledger that holds them is gone.
         """
-        content = self.content(path)
-        while True:
-            try:
-                return b"".join(self._reader.chunks(content, offset, length))
-            except FileDataLostError as error:
-                content = self._changed(path, content, error)
-
-    def _changed(self, path: str, content: Content, error: FileDataLostError) -> Content:
-        """Return the present content of the file. Raise ``error`` if that is still ``content``, whose bytes are gone."""
-        now = self.content(path)
-        if now == content:
-            raise error
-        return now
+        return b"".join(
+            present_chunks(partial(self.content, path), lambda content: [b"".join(self._reader.chunks(content, offset, length))])
+        )
 
     @checked(offset=COUNT, length=COUNT)
     def read_content(self, content: Content, offset: int = 0, length: int | None = None) -> bytes:
@@ -240,20 +230,7 @@ class FileStore(StoreOwner):
     def chunks(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """As ``read``, in parts of at most 1 MiB. If the file is replaced or deleted meanwhile, the iterator may raise
         FileDataLostError."""
-        return self._chunks(path, self.content(path), offset, length)
-
-    def _chunks(self, path: str, content: Content, offset: int, length: int | None) -> Iterator[bytes]:
-        while True:
-            begun = False
-            try:
-                for chunk in self._reader.chunks(content, offset, length):
-                    begun = True
-                    yield chunk
-                return
-            except FileDataLostError as error:
-                if begun:
-                    raise
-                content = self._changed(path, content, error)
+        return present_chunks(partial(self.content, path), lambda content: self._reader.chunks(content, offset, length))
 
     # --- changing ---------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from bk_core.arguments import SECONDS, SECRET, checked
 from bk_core.client.files.names import LOG_PREFIX, store_log, store_of
-from bk_core.client.files.reading import ContentReader
+from bk_core.client.files.reading import ContentReader, present_chunks
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import list_logs
 from bk_core.client.log.reader import LogReader
@@ -112,27 +112,26 @@ class FileStoreView:
     # --- reading ---------------------------------------------------------------------------------------------------------
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """NoSuchPathError, PathIsDirectoryError; FileDataLostError."""
-        return b"".join(self.chunks(path, offset, length))
+        """All bytes come from one version of the file. NoSuchPathError, PathIsDirectoryError; FileDataLostError."""
+        return b"".join(present_chunks(self._looker(path), lambda content: [self.read_content(content, offset, length)]))
 
     def chunks(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
         """The bytes from ``offset`` on in pieces of one MiB at most. A file that is replaced or deleted before its first piece was read is
         looked for again; one that is replaced later is read to its end as it was, or FileDataLostError says that it is gone."""
-        deadline = self._deadline()
-        for attempt in range(TRIES):
-            content = self.content(path)
-            chunks = self._contents.chunks(content, offset, length)
-            try:
-                first = next(chunks, None)
-            except FileDataLostError:
-                self._refresh(deadline)
-                if attempt + 1 == TRIES or self.content(path) == content:
-                    raise
-                continue
-            if first is not None:
-                yield first
-                yield from chunks
-            return
+        return present_chunks(self._looker(path), lambda content: self._contents.chunks(content, offset, length))
+
+    def _looker(self, path: str) -> Callable[[], Content]:
+        """Return a function that gives the content of a file that is known, and from its second call on the content that it has now."""
+        until_s: list[float] = []  # all that are to be waited for together
+
+        def look() -> Content:
+            if until_s:
+                self._refresh(until_s[0])
+            else:
+                until_s.append(self._deadline())
+            return self.content(path)
+
+        return look
 
     def read_content(self, content: Content, offset: int = 0, length: int | None = None) -> bytes:
         """FileDataLostError where the owner has deleted the file since, and its bytes with it."""

@@ -247,6 +247,32 @@ def test_a_file_that_is_replaced_under_a_view_is_read_as_it_is_now(client: bk_co
             view.read("/b")
 
 
+def test_a_file_that_is_replaced_in_the_middle_is_read_anew(
+    client: bk_core.BookKeeper, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a read of the whole; who has pieces of it already is told."""
+    store.put("/a", LARGE)
+    with FileStoreView.open(client, "s") as view:
+        seen(view, "/a", LARGE)
+        chunks = view._contents.chunks
+
+        def replaced(*asked: Any) -> Any:
+            yield next(chunks(*asked))
+            monkeypatch.undo()
+            store.put("/a", b"new")
+            store.put("/b", b"")
+            seen(view, "/b", b"")
+            raise FileDataLostError("dropped")
+
+        monkeypatch.setattr(view._contents, "chunks", replaced)
+        assert view.read("/a") == b"new"
+        store.put("/a", LARGE)
+        seen(view, "/a", LARGE)
+        monkeypatch.setattr(view._contents, "chunks", replaced)
+        with pytest.raises(FileDataLostError, match="dropped"):
+            list(view.chunks("/a"))
+
+
 def test_an_owner_that_died_leaves_all_that_was_confirmed(client: bk_core.BookKeeper) -> None:
     store = FileStore.open(client, "s")
     store.put("/a", b"a")
