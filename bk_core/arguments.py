@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, TypeAlias, TypeVar
 
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 
@@ -22,6 +22,7 @@ R = TypeVar("R")
 Duration: TypeAlias = "timedelta | float"
 """A length of time as callers give it: a timedelta, or seconds."""
 INT64_MAX = 2**63 - 1
+MILLISECOND = 0.001
 SECONDS_MAX = 1_000_000_000  # 31 years; every call that waits accepts this much, and none accepts infinity
 _SHOWN_MAX = 60
 _FORMATS_64 = frozenset("qQlLnNbBc")  # of buffers with int64 numbers, or with their bytes
@@ -59,7 +60,7 @@ class Check:
             text = f"{self.wanted} of at least {_bound(self.low)}"
         else:
             text = self.wanted
-        return f"{text} or None" if self.optional else text
+        return text if not self.optional else f"{text}, or None" if " or " in text else f"{text} or None"
 
     def _shown(self, value: Any) -> str:
         if self.secret or not isinstance(value, str | bytes | int | float | None):
@@ -107,8 +108,7 @@ POSITIVE_SECONDS = Check("a finite number of seconds", _is_number, high=SECONDS_
 POSITIVE_NUMBER = Check("a finite number", _is_number, above=0)
 CLIENT = Check("a client such as bk_core.connect returns", lambda value: hasattr(value, "store"))
 DURATION = Check(
-    "a timedelta or a number of seconds, not negative and at most 31 years",
-    lambda value: hasattr(value, "total_seconds") or _is_number(value),
+    "a timedelta or a number of seconds", lambda value: hasattr(value, "total_seconds") or isinstance(value, float) or _is_whole(value)
 )
 TEXT = one_of(str, "text")
 SECRET = Check("bytes", lambda value: isinstance(value, bytes), secret=True)
@@ -219,12 +219,24 @@ def int64_numbers(name: str, offsets: Any, **context: Any) -> memoryview:
 
 def seconds(name: str, value: Duration) -> float:
     """The seconds of a length of time. ArgumentTypeError for what is none, InvalidArgumentError for one below 0 or above 31 years."""
-    DURATION(name, value)
-    length = value if isinstance(value, int | float) else value.total_seconds()
+    length = _length(name, value)
     SECONDS(name, length)
-    return float(length)
+    return length
+
+
+def _length(name: str, value: Duration) -> float:
+    DURATION(name, value)
+    return float(value) if isinstance(value, SupportsFloat) else value.total_seconds()
 
 
 def milliseconds(name: str, value: Duration) -> int:
     """``seconds`` as whole milliseconds."""
     return int(seconds(name, value) * 1000)
+
+
+def kept_milliseconds(name: str, value: Duration) -> int:
+    """``milliseconds`` of the time for which something is kept, which is at least one."""
+    length = _length(name, value)
+    if not MILLISECOND <= length <= SECONDS_MAX:
+        raise InvalidArgumentError(f"{name} must be at least a millisecond and at most 31 years, or None to keep everything, not {value}")
+    return int(length * 1000)

@@ -375,16 +375,16 @@ class BookKeeper:
     def create_log(self, name: str, *, exist_ok: bool = False, password: bytes = b"", **properties: Unpack[LogSettings]) -> Log:
         """Create an empty log and return it. LogExistsError unless ``exist_ok``, which returns the log that is there, as it is.
 
-        ``properties`` are fields of LogProperties (``entry_format``, ``ensemble_size``, ``write_quorum_size``, ``ack_quorum_size``,
-        ``digest_type``, ``guaranteed``, ``retention_bytes``), and ``retention``, a timedelta or seconds. ``password``: of its ledgers.
+        ``properties`` are fields of LogProperties (``entry_format``, ``schema``, ``ensemble_size``, ``write_quorum_size``,
+        ``ack_quorum_size``, ``digest_type``, ``guaranteed``, ``retention_ms``, ``retention_bytes``, ``committed_retention_ms``), and two
+        that are a timedelta or seconds: ``retention`` in place of ``retention_ms``, ``committed_retention`` in place of
+        ``committed_retention_ms``. ``password`` is that of the log's ledgers. InvalidArgumentError.
         """
         from bk_core.client.log.lists import create_log
         from bk_core.client.log.log import Log, properties_of
         from bk_core.protocol.log.segments import LogProperties
 
-        wanted = properties_of(properties)
-        _check_names(wanted, LogProperties, "property of a log")
-        create_log(self, name, LogProperties(**wanted), exist_ok=exist_ok)
+        create_log(self, name, LogProperties(**properties_of(properties)), exist_ok=exist_ok)
         return Log(self, name, password=password)
 
     @checked(password=SECRET)

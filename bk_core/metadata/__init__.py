@@ -12,6 +12,7 @@ from bk_core.metadata.store import BookieView, MetadataStore, Registration, Vers
 __all__ = ["BookieView", "MetadataStore", "Registration", "Version", "Versioned", "Watch", "open_store"]
 
 _ZK_MANAGERS = {"": None, "null": None, "hierarchical": "hierarchical", "longhierarchical": "longhierarchical", "flat": "flat"}
+_ZK_OPTIONS = ("chroot", "log_root", "session_timeout_ms")
 _SESSION_TIMEOUT_MS = 10_000
 
 
@@ -58,9 +59,10 @@ def _open_zookeeper(uri: str, rest: str, manager: str | None, timeout_s: float, 
         raise InvalidArgumentError(f"the ledgers root of {uri!r} ends with a slash: write {parts.path.rstrip('/')}")
     split_hosts(hosts)
     query = dict(parse_qsl(parts.query))
-    unknown = sorted(query.keys() - {"chroot", "session_timeout_ms", "log_root"})
+    unknown = sorted(query.keys() - set(_ZK_OPTIONS))
     if unknown or parts.fragment:
-        raise InvalidArgumentError(f"{uri!r} has an unknown option {(unknown or [parts.fragment])[0]!r}")
+        name = (unknown or [parts.fragment])[0]
+        raise InvalidArgumentError(f"{uri!r} has an unknown option {name!r}; there are {', '.join(_ZK_OPTIONS)}")
     session = query.get("session_timeout_ms", str(_SESSION_TIMEOUT_MS))
     if not session.isdecimal() or not 0 < int(session) < 2**31:
         raise InvalidArgumentError(f"session_timeout_ms {session!r} is not a number of milliseconds")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-from bk_core.arguments import COUNT, POSITIVE, SECRET, Check, Duration, checked, milliseconds, seconds
+from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECRET, Check, Duration, checked, kept_milliseconds, milliseconds, seconds
 from bk_core.client.log.check import LogCheck, check_log, release_log
 from bk_core.client.log.history import read_log
 from bk_core.client.log.intents import abandoned, lives_here
@@ -18,14 +18,17 @@ from bk_core.client.log.live_writers import writer_of, writer_told
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
 from bk_core.client.moments import moment
+from bk_core.client.near import meant
 from bk_core.errors import InvalidArgumentError, LogWriterAliveError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import EntryFormat, LogProperties, Segment
+from bk_core.protocol.log.times import check_not_ahead
 from bk_core.protocol.log.view import LogView
 
 EARLIEST, LATEST = "earliest", "latest"
 _START = Check('"earliest", "latest", a Position or a datetime', lambda value: isinstance(value, str | Position | datetime))
 _BEFORE = Check("a Position or a datetime", lambda value: isinstance(value, Position | datetime))
+_FIXED = ("entry_format", "schema")  # the properties of a log that stay as they are
 _DURATIONS: Mapping[str, str] = {"retention": "retention_ms", "committed_retention": "committed_retention_ms"}
 
 
@@ -67,14 +70,19 @@ class LogInfo:
     writer: str | None
 
 
-def properties_of(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as users give them, with times as ``timedelta`` or seconds, as fields of LogProperties. InvalidArgumentError."""
+def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
+    """Settings as users give them, with times as ``timedelta`` or seconds, as fields of LogProperties. InvalidArgumentError, which
+    suggests none of ``fixed``."""
+    known = [name for name in LogSettings.__annotations__ if name not in fixed]
     found: dict[str, Any] = {}
-    for name, value in changes.items():
+    for name, value in given.items():
+        if name not in LogSettings.__annotations__:
+            hint = meant(name, known, 1) or f"there are {', '.join(known)}"
+            raise InvalidArgumentError(f"a log has no property {name!r}; {hint}")
         field = _DURATIONS.get(name, name)
         if field in found:
             raise InvalidArgumentError(f"{name} is given twice, as {name} and as {field}")
-        found[field] = milliseconds(name, value) if name in _DURATIONS and value is not None else value
+        found[field] = kept_milliseconds(name, value) if name in _DURATIONS and value is not None else value
     return found
 
 
@@ -156,6 +164,7 @@ class Log:
         batches (``LogWriter.open``). A ledger is full at ``roll_max_bytes``, ``roll_max_entries`` or ``roll_max_time``, and the next one is
         begun. Raises what ``LogWriter.open`` does.
         """
+        roll_max_s = None if roll_max_time is None else _roll_seconds(roll_max_time)
         if not take_over:
             self._close_dead()
         return LogWriter.open(
@@ -167,7 +176,7 @@ class Log:
             arrow_entries=arrow_entries,
             roll_max_bytes=roll_max_bytes,
             roll_max_entries=roll_max_entries,
-            roll_max_s=None if roll_max_time is None else seconds("roll_max_time", roll_max_time),
+            roll_max_s=roll_max_s,
             outstanding_bytes_max=outstanding_bytes_max,
         )
 
@@ -219,7 +228,7 @@ class Log:
     def set(self, **changes: Unpack[LogSettings]) -> LogProperties:
         """Change properties (fields of LogProperties) for what is written from now on, and return all. ``retention`` and
         ``committed_retention`` take a timedelta or seconds; None keeps everything. InvalidArgumentError; NoSuchLogError."""
-        return set_properties(self._client, self.name, **properties_of(changes)).properties
+        return set_properties(self._client, self.name, **properties_of(changes, _FIXED)).properties
 
     @checked(before=_BEFORE, max_bytes=COUNT)
     def trim(
@@ -228,12 +237,18 @@ class Log:
         """Drop whole segments from the front, and return the ledgers that were deleted.
 
         Dropped is what lies before the segment of ``before``, or was committed before that time; what was committed longer ago than
-        ``older_than``; and what is older than the newest ``max_bytes``. InvalidArgumentError without a bound; NoSuchLogError.
+        ``older_than``; and what is older than the newest ``max_bytes``. InvalidArgumentError without a bound; LogClockError for
+        a time that the metadata store's clock has not reached; NoSuchLogError.
         """
+        if before is None and older_than is None and max_bytes is None:
+            raise InvalidArgumentError("say where to trim: before, older_than or max_bytes")
         if isinstance(before, datetime) and older_than is not None:
             raise InvalidArgumentError("before and older_than both name a time: give one of them")
         place = before if isinstance(before, Position) else None
         before_ms = _ms("before", before) if isinstance(before, datetime) else None
+        if before_ms is not None:
+            read_ledger_list(self._client, self.name)  # a missing log needs no clock
+            check_not_ahead(f"before={before}", before_ms, store_now_ms(self._client))
         if older_than is not None:
             before_ms = max(0, store_now_ms(self._client) - milliseconds("older_than", older_than))
         return trim_log(self._client, self.name, before=place, before_ms=before_ms, max_bytes=max_bytes, password=self._password)
@@ -256,6 +271,12 @@ class Log:
     def delete(self) -> None:
         """Delete the log with its ledgers; whoever writes it is ended. NoSuchLogError."""
         delete_log(self._client, self.name, password=self._password)
+
+
+def _roll_seconds(time: Duration) -> float:
+    found = seconds("roll_max_time", time)
+    POSITIVE_SECONDS("roll_max_time", found)
+    return found
 
 
 def _ms(name: str, time: datetime) -> int:

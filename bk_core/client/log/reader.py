@@ -17,7 +17,7 @@ from bk_core.arguments import SECONDS, SECRET, checked
 from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import LogClient, ledger_exists, log_path
 from bk_core.client.resuming import Following
-from bk_core.errors import LogDataLossError, MetadataUnavailableError, NoSuchEntryError, NoSuchLedgerError
+from bk_core.errors import InvalidArgumentError, LogDataLossError, MetadataUnavailableError, NoSuchEntryError, NoSuchLedgerError
 from bk_core.protocol.effects import Fail, SetTimer
 from bk_core.protocol.events import Outcome, TimerFired
 from bk_core.protocol.log.effects import (
@@ -77,11 +77,23 @@ class LogReader:
     @checked(password=SECRET)
     def __init__(self, client: LogClient, name: str, *, start: Position | None = None, password: bytes = b"") -> None:
         """Start at ``start``, by default at the first entry that is left. Raises NoSuchLogError; LogDataLossError for a trimmed
-        position."""
+        position; InvalidArgumentError for one beyond the end of the log, or of a segment that is closed."""
         self._set_up(client, name, password)
         listed = read_log(client, name)
+        if start is not None:
+            listed = self._reaching(listed, start)
         position = listed.first_position if start is None else listed.normal(start)
         self._order = LogReaderOrder(name, position=position, log_id=listed.log_id)
+
+    def _reaching(self, listed: LogView, start: Position) -> LogView:
+        """The view, or a newer one, if ``start`` may lie in it. InvalidArgumentError."""
+        try:
+            listed.refuse_beyond(start, self.name)
+        except InvalidArgumentError:
+            next(self._client.store.list_ledgers(), None)  # it syncs: the server of the store may have been behind the position's reader
+            listed = read_log(self._client, self.name)
+            listed.refuse_beyond(start, self.name)
+        return listed
 
     def _set_up(self, client: LogClient, name: str, password: bytes) -> None:
         self.name = name
@@ -98,6 +110,9 @@ class LogReader:
         self._outage = Outage(int((config.operation_timeout_s if config is not None else WAIT_S) * 1e9))
         self._fresh = False  # the list is watched, and was read since the watch was set
         self._asking = True  # bookies are asked for the LAC even if it is known
+
+    def __repr__(self) -> str:
+        return f"<LogReader {self.name!r} at segment {self.position.seq}, entry {self.position.entry}>"
 
     def beside(self) -> LogReader:
         """Another reader at the position of this one, for another thread. It asks for nothing yet, and knows an outage as this one does."""

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import ArgumentTypeError, InvalidArgumentError
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.ledger.quorums import check_sizes
 from bk_core.protocol.log.position import Position
 
 EntryFormat: TypeAlias = Literal["arrow", "raw"]
 ENTRY_FORMATS: tuple[EntryFormat, ...] = get_args(EntryFormat)
+_DIGESTS: Mapping[str, DigestType] = MappingProxyType({**DigestType.__members__, "HMAC": DigestType.MAC})
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -52,6 +53,11 @@ class Segment:
     @property
     def after_seq(self) -> int:
         return self.seq + 1
+
+    @property
+    def after_entry(self) -> int:
+        """The entry behind the last one; of a segment without entries its first."""
+        return self.first_entry + self.entries
 
     def first_position(self) -> Position:
         return Position(self.seq, self.first_entry)
@@ -199,17 +205,20 @@ class LogProperties:
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
 
     def __post_init__(self) -> None:
-        """Give names one spelling: case does not matter, and HMAC is another word for MAC."""
-        if isinstance(self.entry_format, str):
-            object.__setattr__(self, "entry_format", self.entry_format.lower())
+        """Give known names one spelling: case does not matter, and HMAC is another word for MAC. An unknown one stays as it was typed, for
+        the error that ``check`` raises."""
+        if isinstance(self.entry_format, str) and (entry_format := self.entry_format.lower()) in ENTRY_FORMATS:
+            object.__setattr__(self, "entry_format", entry_format)
         if isinstance(self.digest_type, str):
             digest = self.digest_type.upper()
-            object.__setattr__(self, "digest_type", "MAC" if digest == "HMAC" else digest)
+            if digest in _DIGESTS:
+                object.__setattr__(self, "digest_type", _DIGESTS[digest].name)
 
     def check(self, spelled: Callable[[str], str] = stored_name) -> None:
         """InvalidArgumentError unless every property is one that ledgers can be written with: E >= Qw >= Qa >= 1 (CR-1), entry format
-        and digest type known, retentions positive. ``spelled`` writes a field's name as whoever gave it does: ``str`` for Python's."""
-        self._check_kinds()
+        and digest type known, retentions positive. ArgumentTypeError for one of the wrong kind. ``spelled`` writes a field's name as
+        whoever gave it does: ``str`` for Python's."""
+        self._check_kinds(spelled)
         for name, known in (("digest_type", tuple(DigestType.__members__)), ("entry_format", ENTRY_FORMATS)):
             if getattr(self, name) not in known:
                 raise InvalidArgumentError(f"{spelled(name)} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
@@ -219,17 +228,17 @@ class LogProperties:
             if bound is not None and bound <= 0:
                 raise InvalidArgumentError(f"{spelled(name)} must be positive, or absent to keep everything, not {bound}")
 
-    def _check_kinds(self) -> None:
+    def _check_kinds(self, spelled: Callable[[str], str]) -> None:
         for name in ("entry_format", "digest_type", "schema"):
             if not isinstance(getattr(self, name), str):
-                raise InvalidArgumentError(f"{name} must be text, not {getattr(self, name)!r}")
+                raise ArgumentTypeError(f"{spelled(name)} must be text, not {getattr(self, name)!r}")
         numbers = ("ensemble_size", "write_quorum_size", "ack_quorum_size", "retention_ms", "retention_bytes", "committed_retention_ms")
         for name in numbers:
             value = getattr(self, name)
             if not (_is_number(value) or (value is None and name.endswith(("_ms", "_bytes")))):
-                raise InvalidArgumentError(f"{name} must be a whole number, not {value!r}")
+                raise ArgumentTypeError(f"{spelled(name)} must be a whole number, not {value!r}")
         if not isinstance(self.guaranteed, bool):
-            raise InvalidArgumentError(f"guaranteed must be True or False, not {self.guaranteed!r}")
+            raise ArgumentTypeError(f"{spelled('guaranteed')} must be True or False, not {self.guaranteed!r}")
 
 
 def _is_number(value: object) -> bool:

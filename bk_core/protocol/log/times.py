@@ -28,7 +28,7 @@ def check_not_ahead(what: str, ms: int, now_ms: int) -> None:
         ahead = (ms - now_ms) / 60_000
         raise LogClockError(
             f"{what} is {ahead:,.0f} minutes ahead of the metadata store's clock ({now_ms} ms since 1970), which alone tells how old "
-            "commits are; take the store's time (store.clock_ms()), and set this host's clock right"
+            "commits are; give a time that has passed there (client.store.clock_ms()), and look whether this host's clock is right"
         )
 
 

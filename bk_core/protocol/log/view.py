@@ -105,6 +105,18 @@ class LogView:
             seq, entry, row = seq + 1, 0, 0
         return position if (seq, entry, row) == (position.seq, position.entry, position.row) else Position(seq, entry, row)
 
+    def refuse_beyond(self, position: Position, name: str) -> None:
+        """Raise InvalidArgumentError for a position that no reader of this log has reached: behind its end, or behind the end of a closed
+        segment. A live segment may grow. A segment without entries may have lost them (``write_off``), so any position in it is taken."""
+        seq, entry = position.seq, position.entry
+        if (seq, entry) > (self.next_seq, 0):
+            where = f"the end of log {name!r}, which is segment {self.next_seq}, entry 0"
+        elif self.listed.trimmed_seq <= seq < self.next_seq and (segment := self.segment(seq)).entries and entry > segment.after_entry:
+            where = f"the end of segment {seq} of log {name!r}, whose last entry is {segment.last_entry}"
+        else:
+            return
+        raise InvalidArgumentError(f"segment {seq}, entry {entry} lies beyond {where}", log=name)
+
     def counts_before(self, position: Position) -> tuple[int, int]:
         """Return the cumulative (rows, bytes) before ``position`` since the log was created.
 

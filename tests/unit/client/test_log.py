@@ -11,10 +11,13 @@ import pytest
 import bk_core
 from bk_core.client.log import check
 from bk_core.client.log import log as log_module
+from bk_core.client.log import reader as reader_module
+from bk_core.client.log.history import read_log
 from bk_core.client.log.log import Log
 from bk_core.errors import (
     ArgumentTypeError,
     InvalidArgumentError,
+    LogClockError,
     LogDataLossError,
     LogExistsError,
     LogTakenOverError,
@@ -23,6 +26,8 @@ from bk_core.errors import (
 )
 from bk_core.protocol.log.position import Position
 
+KEPT = "must be at least a millisecond and at most 31 years, or None to keep everything"
+BEYOND = "lies beyond the end of log 'events', which is segment 2, entry 0"
 ROWS = [b"%d" % number for number in range(10)]
 
 
@@ -159,11 +164,23 @@ def test_what_is_old_is_trimmed_and_what_is_left_over_is_collected(log: Log) -> 
         (lambda log: log.reader(start=datetime(2026, 1, 1)), "start=2026-01-01T00:00:00 names no time zone"),  # noqa: DTZ001
         (lambda log: log.trim(before=datetime(2026, 1, 1)), "before=2026-01-01T00:00:00 names no time zone"),  # noqa: DTZ001
         (lambda log: log.trim(before=datetime(2026, 1, 1, tzinfo=UTC), older_than=3), "give one of them"),
-        (lambda log: log.trim(), "say where to trim"),
-        (lambda log: log.set(retention=-1), "retention must be a finite number of seconds"),
+        (lambda log: log.trim(), "say where to trim: before, older_than or max_bytes"),
+        (lambda log: log.trim(older_than=-5), "older_than must be a finite number of seconds within 0..1000000000, not -5"),
+        (lambda log: log.set(retention=-1), f"retention {KEPT}, not -1"),
+        (lambda log: log.set(retention=0), f"retention {KEPT}, not 0"),
+        (lambda log: log.set(retention=float("nan")), f"retention {KEPT}, not nan"),
+        (lambda log: log.set(committed_retention=timedelta(0)), f"committed_retention {KEPT}, not 0:00:00"),
+        (lambda log: log.set(retention_ms=0), "retention_ms must be positive"),
+        (lambda log: log.set(retentoin=60), "a log has no property 'retentoin'; did you mean 'retention'?"),
+        (lambda log: log.set(name="x"), "a log has no property 'name'; there are ensemble_size, write_quorum_size"),
+        (lambda log: log.set(client="x"), "a log has no property 'client'; there are"),
+        (lambda log: log.set(digest_type="md5"), "digest_type must be one of CRC32, MAC, CRC32C, DUMMY, not 'md5'"),
+        (lambda log: log.reader(start=Position(99)), f"segment 99, entry 0 {BEYOND}"),
+        (lambda log: log.reader(start=Position(2, 1)), f"segment 2, entry 1 {BEYOND}"),
+        (lambda log: log.reader(start=Position(0, 7)), "lies beyond the end of segment 0 of log 'events', whose last entry is 5"),
         (lambda log: log.set(retention=1, retention_ms=5), "is given twice"),
         (lambda log: log.set(retension=1), "a log has no property 'retension'"),
-        (lambda log: log.writer(roll_max_time=0), "roll_max_s must be"),
+        (lambda log: log.writer(roll_max_time=0), "roll_max_time must be a finite number of seconds above 0"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_done(log: Log, call: Callable[[Log], Any], told: str) -> None:
@@ -179,6 +196,9 @@ def test_bad_input_is_refused_before_anything_is_done(log: Log, call: Callable[[
     [
         lambda log: log.reader(start=5),
         lambda log: log.set(retention="7d"),
+        lambda log: log.set(ensemble_size="3"),
+        lambda log: log.set(guaranteed="yes"),
+        lambda log: log.set(digest_type=5),
         lambda log: log.trim(older_than="7d"),
         lambda log: log.trim(before=3),
         lambda log: log.gc(min_age="now"),
@@ -192,9 +212,53 @@ def test_the_wrong_kind_is_a_type_error(log: Log, call: Callable[[Log], Any]) ->
     assert log.info == before
 
 
+def test_a_time_that_has_not_come_is_named_as_it_was_given(log: Log) -> None:
+    with pytest.raises(LogClockError, match=r"before=20\S+ \S+ is 1,4\d\d minutes ahead of the metadata store's clock"):
+        log.trim(before=datetime.now(UTC) + timedelta(days=1))
+    log.delete()
+    with pytest.raises(NoSuchLogError):
+        log.trim(before=datetime.now(UTC) + timedelta(days=1))
+
+
+def test_a_length_of_time_of_the_wrong_kind_is_told_plainly(log: Log) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"older_than must be a timedelta or a number of seconds, or None, not '7d'$"):
+        log.trim(older_than="7d")  # type: ignore[arg-type]
+
+
+def test_a_reader_begins_where_entries_may_still_come(log: Log) -> None:
+    assert read(log, start=Position(2)) == [] and read(log, start=Position(0, 6)) == ROWS[6:]
+    with log.writer() as writer:
+        writer.append(b"a")
+        assert read(log, start=Position(2, 50)) == []  # the segment is live and may grow so far
+        reader = log.reader(start=Position(1, 2))
+        assert repr(reader) == "<LogReader 'events' at segment 1, entry 2>"
+
+
+def test_a_server_of_the_store_that_is_behind_refuses_no_position(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, real = read_log(log._client, "events"), reader_module.read_log
+    with log.writer() as writer:
+        writer.append(b"a")
+    views = [old]
+    monkeypatch.setattr(reader_module, "read_log", lambda client, name: views.pop() if views else real(client, name))
+    assert log.reader(start=Position(2, 1)).position == Position(3)
+
+
+def test_a_segment_that_lost_its_entries_takes_any_position(log: Log) -> None:
+    first = next(log.segments())
+    log._client.delete_ledger(first.ledger_id, even_if_listed=True)
+    check.repair_log(log._client, "events")
+    assert read(log, start=Position(first.seq, 3)) == ROWS[6:]
+
+
 def test_names_of_properties_are_checked_when_a_log_is_made(client: bk_core.BookKeeper) -> None:
-    with pytest.raises(InvalidArgumentError, match="there is no property of a log 'entry_fromat'; did you mean"):
+    with pytest.raises(InvalidArgumentError, match=r"a log has no property 'entry_fromat'; did you mean 'entry_format'\?$"):
         client.create_log("events", entry_fromat="raw")
+    with pytest.raises(InvalidArgumentError, match=r"a log has no property 'retentoin'; did you mean 'retention'\?$"):
+        client.create_log("events", retentoin=60)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentTypeError, match="ensemble_size must be a whole number, not '3'"):
+        client.create_log("events", ensemble_size="3")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="entry_format must be one of arrow, raw, not 'RWA'"):
+        client.create_log("events", entry_format="RWA")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="entry_format must be one of arrow, raw, not 'rwa'"):
         client.create_log("events", entry_format="rwa")
     with pytest.raises(NoSuchLogError):

@@ -699,7 +699,7 @@ def test_every_property_is_checked_before_a_log_is_made(client: Any, wrong: dict
 def test_properties_that_no_ledger_can_have_leave_no_intent(client: Any) -> None:
     """A list of a newer program, or one that was damaged."""
     create_log(client, "a", RAW)
-    with pytest.raises(InvalidArgumentError, match="digestType must be one of CRC32, MAC, CRC32C, DUMMY, not 'BLAKE3'"):
+    with pytest.raises(InvalidArgumentError, match="digestType must be one of CRC32, MAC, CRC32C, DUMMY, not 'blake3'"):
         create_intended(client, "a", replace(RAW, digest_type="blake3"))
     assert client.store.children("intents/a") == []
 
