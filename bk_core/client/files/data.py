@@ -141,17 +141,19 @@ class _Filling:
 class DataLedgers:
     """The data ledgers that one owner of a store fills, at most ``WRITERS_MAX`` at once.
 
-    ``create`` makes one and returns its writer. ``hold`` has the store keep a ledger for a lease, and raises if the store has ended.
-    ``finish`` is handed what takes no more: (writer, its lease, whether it failed). ``watch`` watches the metadata of a ledger that is
-    filled, as one of ``watches``; whoever learns by it, or by reading, that the ledger is gone calls ``lost``.
+    ``create`` makes one and returns its writer; it calls what it is given with the ledger's id before the ledger is there. ``hold`` has
+    the store keep a ledger for a lease, and raises if the store has ended. ``finish`` is handed what takes no more: (writer, its lease,
+    whether it failed). ``returned`` is called when a lease was given back that nobody else tells of. ``watch`` watches the metadata of a
+    ledger that is filled, as one of ``watches``; whoever learns by it, or by reading, that the ledger is gone calls ``lost``.
     """
 
     def __init__(
         self,
         name: str,
-        create: Callable[[], Any],
+        create: Callable[[Callable[[int], None]], Any],
         hold: Callable[[Lease, int], None],
         finish: Callable[[Any, Lease, bool], None],
+        returned: Callable[[], None],
         leases: Leases,
         watch: Callable[[int], Watch],
         watches: Watches,
@@ -163,6 +165,7 @@ class DataLedgers:
         self._create = create
         self._hold = hold
         self._finish = finish
+        self._returned = returned
         self._leases = leases
         self._watch = watch
         self._watches = watches
@@ -342,14 +345,20 @@ class DataLedgers:
         return filling
 
     def _made(self) -> _Filling:
-        handle = self._create()
+        """The lease begins with the ledger's node, so whatever is left of a ledger that could not be made is dropped (FS-13)."""
+        lease = self._leases.new()
         try:
-            filling = _Filling(handle, self._leases.new())
-            self._hold(filling.lease, filling.ledger_id)
-            filling.watch = self._watch(filling.ledger_id)
-            self._watches.add(filling.watch)
+            handle = self._create(partial(self._hold, lease))
+            try:
+                filling = _Filling(handle, lease)
+                filling.watch = self._watch(filling.ledger_id)
+                self._watches.add(filling.watch)
+            except BaseException:
+                handle.abandon()
+                raise
         except BaseException:
-            handle.abandon()
+            lease.release()
+            self._returned()
             raise
         return filling
 

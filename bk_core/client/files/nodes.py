@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -45,8 +45,13 @@ class DataNode:
     cluster: str
 
 
-def create_data_ledger(client: LogClient, log: str, log_id: str, properties: LogProperties, password: bytes) -> Any:
+def create_data_ledger(
+    client: LogClient, log: str, log_id: str, properties: LogProperties, password: bytes, noted: Callable[[int], object] = int
+) -> Any:
     """A new ledger for contents of files, with the settings of the store's log, whose node is there before it. Returns its writer.
+
+    ``noted`` is called with the ledger's id as soon as its node may be there. If this fails later, node and ledger may be left, and whoever
+    was told has them deleted (``delete_data_ledger``).
 
     Whatever creating a ledger raises; the node is deleted again then, unless the ledger may have come to be. FileStoreClosedError, and no
     ledger, if another owner has deleted the node meanwhile: nobody would find the ledger any more.
@@ -55,7 +60,13 @@ def create_data_ledger(client: LogClient, log: str, log_id: str, properties: Log
     custom = {LOG_KEY: log.encode(), LOG_ID_KEY: log_id.encode(), LOG_ROOT_KEY: client.store.log_root.encode()}
     while True:
         ledger_id = client.store.new_ledger_id()
-        if _record(client, log, DataNode(ledger_id, log_id, cluster)):
+        try:
+            recorded = _record(client, log, DataNode(ledger_id, log_id, cluster))
+        except BkError:
+            noted(ledger_id)
+            raise
+        if recorded:
+            noted(ledger_id)
             break
     try:
         handle = client.create_ledger(
@@ -68,7 +79,7 @@ def create_data_ledger(client: LogClient, log: str, log_id: str, properties: Log
             custom={**custom, "application": b"bk_core", "purpose": PURPOSE},
             guaranteed_write_quorum=properties.guaranteed,
         )
-    except (MetadataOutcomeUnknownError, OperationTimeoutError, ClientClosedError):  # it may come to be: the next owner deletes it
+    except (MetadataOutcomeUnknownError, OperationTimeoutError, ClientClosedError):  # it may come to be, and is found by its node
         raise
     except Exception:
         with suppress(BkError):  # nobody can tell now: the next owner looks
@@ -76,7 +87,12 @@ def create_data_ledger(client: LogClient, log: str, log_id: str, properties: Log
                 _forget(client, log, ledger_id)
         raise
     handle.tells_when_dropped = False
-    if not _is_noted(client, log, ledger_id):
+    try:
+        is_noted = until_definite(lambda: _is_noted(client, log, ledger_id), time.monotonic() + UPDATE_TIMEOUT_S)
+    except BaseException:
+        handle.abandon()
+        raise
+    if not is_noted:
         handle.close()
         client.delete_ledger(ledger_id, even_if_listed=True)
         raise FileStoreClosedError(

@@ -103,6 +103,7 @@ class StoreOwner:
             self._works.create_data,
             self._holds.take,
             weakly(self._finish_data),
+            weakly(self._nudge),
             self._holds.leases,
             partial(watch_data, self._works, weakly(self._data_changed)),
             self._watches,

@@ -112,8 +112,8 @@ class FileWorks:
         self._client.store.check_cluster()
         return True
 
-    def create_data(self) -> Any:
-        return create_data_ledger(self._client, self._log, self._log_id, self._properties, self._password)
+    def create_data(self, noted: Callable[[int], object]) -> Any:
+        return create_data_ledger(self._client, self._log, self._log_id, self._properties, self._password, noted)
 
     def _drop(self, ledger_id: int) -> None:
         try:

@@ -58,6 +58,7 @@ from bk_core.errors import (
     LedgerListedError,
     LogTakenOverError,
     MetadataFormatError,
+    MetadataOutcomeUnknownError,
     MetadataUnavailableError,
     NoSuchFileStoreError,
     NoSuchLedgerError,
@@ -457,10 +458,54 @@ def test_bytes_that_no_bookie_takes(uri: str, client: bk_core.BookKeeper, monkey
         assert store.read("/big") == BIG
 
 
+@pytest.mark.parametrize("at", ["the node", "the ledger", "the ledger is there", "the look behind it", "the watch"])
+def test_fs_13_what_is_left_of_a_data_ledger_that_could_not_be_made_is_dropped(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """FS-13: node and ledger, by the owner itself, however far the making came. The bytes go to another ledger."""
+    if at == "the look behind it":
+        monkeypatch.setattr(nodes_module, "UPDATE_TIMEOUT_S", 0.0)
+    with FileStore.open(client, "a") as store:
+        calls = {
+            "the node": (nodes_module, "_record", OperationTimeoutError("nobody answers"), True),
+            "the ledger": (client, "create_ledger", MetadataOutcomeUnknownError("nobody answers"), False),
+            "the ledger is there": (client, "create_ledger", OperationTimeoutError("nobody answers"), True),
+            "the look behind it": (nodes_module, "_is_noted", MetadataUnavailableError("nobody answers"), True),
+            "the watch": (store._data, "_watch", MetadataUnavailableError("nobody answers"), True),
+        }
+        where, name, error, is_done = calls[at]
+        call, left = getattr(where, name), []
+
+        def once(*arguments: Any, **named: Any) -> Any:
+            if left:
+                return call(*arguments, **named)
+            if is_done:
+                call(*arguments, **named)
+            left.extend(data_ledgers(client, LOG))
+            raise error
+
+        monkeypatch.setattr(where, name, once)
+        store.put("/big", BIG)
+        (used,) = set(ledgers_of(store, "/big"))
+        assert len(left) == 1 and used not in left
+        eventually(lambda: nodes(client) == [used] and left[0] not in client.list_ledgers())
+        assert store.read("/big") == BIG
+
+
+def test_a_look_for_a_node_that_is_not_answered_is_repeated(store: FileStore, client: bk_core.BookKeeper, monkeypatch: Any) -> None:
+    """The ledger is there already, so a hiccup of the metadata store does not cost it."""
+    failing = Failing(nodes_module._is_noted, 1)
+    monkeypatch.setattr(nodes_module, "_is_noted", failing)
+    created = Counted(client.create_ledger)
+    monkeypatch.setattr(client, "create_ledger", created)
+    store.put("/big", BIG)
+    assert not failing.left and created.times == 1
+
+
 def test_the_timeout_of_a_put_bounds_its_staging(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while a data ledger is being made. The file was not made, and the error says so."""
     go_on, create = threading.Event(), store._data._create
-    monkeypatch.setattr(store._data, "_create", lambda: (go_on.wait(30), create())[1])
+    monkeypatch.setattr(store._data, "_create", lambda noted: (go_on.wait(30), create(noted))[1])
     begun = time.monotonic()
     with pytest.raises(OperationTimeoutError, match="no file has them") as caught:
         store.put("/big", BIG, timeout_s=0.05)
@@ -474,13 +519,13 @@ def test_the_timeout_of_a_put_bounds_its_staging(store: FileStore, monkeypatch: 
 def test_a_data_ledger_that_is_being_made_at_the_end(
     store: FileStore, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """A close waits for it and has it closed. No handle stays that writes."""
+    """A close waits for it and has it closed. A store that is abandoned makes it no more. No handle stays that writes."""
     making, go_on, create, made = threading.Event(), threading.Event(), store._data._create, []
 
-    def slow() -> Any:
+    def slow(noted: Any) -> Any:
         making.set()
         assert go_on.wait(30)
-        made.append(create())
+        made.append(create(noted))
         return made[0]
 
     monkeypatch.setattr(store._data, "_create", slow)
@@ -492,9 +537,11 @@ def test_a_data_ledger_that_is_being_made_at_the_end(
         go_on.set()
         ending.result(30)
         assert isinstance(staging.exception(30), FileStoreClosedError)
-    eventually(lambda: bool(made) and made[0]._closed)
-    if end == "close":  # and as no file refers to it, it is gone
+    if end == "close":  # as no file refers to it, it is gone
+        assert made[0]._closed
         assert nodes(client) == [] and made[0].ledger_id not in client.list_ledgers()
+    else:  # the store has ended before the ledger was made; the next owner finds its node
+        assert not made and len(nodes(client)) == 1 and nodes(client)[0] not in client.list_ledgers()
 
 
 def test_a_data_ledger_is_at_work_until_its_closing_is_asked_for(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -774,6 +821,18 @@ def test_opening_goes_on_where_a_former_owner_still_trims(client: bk_core.BookKe
     with FileStore.open(client, "a") as store:
         store.put("/x", b"")
     assert len(times) == 3
+
+
+class Counted:
+    """Does what ``call`` does, and counts it."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self.times = 0
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.times += 1
+        return self._call(*arguments, **named)
 
 
 class Failing:
