@@ -19,8 +19,8 @@ from bk_core.protocol.files.paths import ROOT, join, parent
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.client.files.upkeep import FileStoreOwner
     from bk_core.client.files.view import FileStoreView
+    from bk_core.client.log.live_writers import LiveWriter
     from bk_core.protocol.files.content import FileStatus
 
 _WAIT_S = 60.0
@@ -113,7 +113,7 @@ def _summary(client: BookKeeper, view: FileStoreView, base: str) -> dict[str, An
     }
 
 
-def _owner_json(owner: FileStoreOwner) -> dict[str, Any]:
+def _owner_json(owner: LiveWriter) -> dict[str, Any]:
     return {"state": owner.state, "host": owner.host or None, "pid": owner.pid or None, "sinceMs": owner.since_ms or None}
 
 

@@ -21,7 +21,7 @@ def admit_writer(client: LogClient, name: str, listed: LedgerList, insisted: Ins
     """Check that a writer may have the log whose list was just read. ``own`` are ledgers of the writer itself. Raises LogOfQueriesError,
     LogFormatError or LogTakenOverError (GRD-1)."""
     writing = () if insisted.take_over_queries else _writing(client, name)
-    live = [segment.ledger_id for segment in listed.live_segments if segment.ledger_id not in own]
+    live = [one.ledger_id for one in listed.live_segments if one.ledger_id not in own and one.ledger_id not in insisted.gone]
     told = writer_told(client, live) if live and not insisted.take_over else ""
     check_exclusive(name, listed, writing, insisted, live, told)
 

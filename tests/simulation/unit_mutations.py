@@ -225,7 +225,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     UnitMutation(
         "GRD-4",
         "bk_core.client.log.check",
-        "if writer is not None and lives_here(writer):",
+        "if writer.state == ALIVE:",
         "if False:",
         f"{_CHECK}::test_a_log_whose_writer_lives_here_is_not_released",
     ),

@@ -83,7 +83,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ``uri`` names the cluster (by default BOOKKEEPER_METADATA_SERVICE_URI does), ``store`` the file store, ``password`` is that of the store
     (by default BOOKKEEPER_LEDGER_PASSWORD). ``mode`` "r" reads beside the owner and disturbs nobody; every call sees what is there then.
     "rw" owns the store, and makes it if there is none: it is refused where another owner may live, unless ``take_over``, which ends that
-    one (``own_file_store`` tells which window remains). A file appears, or is replaced, when it is closed, at once and as a whole.
+    one. A file appears, or is replaced, when it is closed, at once and as a whole.
 
     All instances of one process with the same arguments share one connection, and all that own a store one owner: ``take_over`` ends
     none of this process. ``close`` ends what is shared; the next call opens another one. The end of the process closes the stores that it

@@ -20,12 +20,10 @@ from bk_core.client.files.store import FileStore
 from bk_core.client.files.view import FileStoreView, no_such_store
 from bk_core.client.guards import check_password
 from bk_core.client.log.check import release_log
-from bk_core.client.log.intents import abandoned, lives_here
 from bk_core.client.log.janitor import GcReport, delete_log, gc_log
 from bk_core.client.log.list_store import list_if_any, read_ledger_list
 from bk_core.client.log.lists import list_logs
-from bk_core.client.log.live_writers import writer_of
-from bk_core.client.moments import told_utc
+from bk_core.client.log.live_writers import ALIVE, GONE, LiveWriter, foremost, live_writers
 from bk_core.errors import (
     BkError,
     ClusterChangedError,
@@ -37,28 +35,9 @@ from bk_core.errors import (
 )
 from bk_core.protocol.log.ledger_list import LedgerList
 
-ALIVE, GONE, UNKNOWN = "alive", "gone", "unknown"
 _NODES, _TOMBSTONES = "files", "deleted"  # places in the metadata store, by log
 _NOTHING = GcReport()
 PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # between two tries to delete what could not be deleted
-
-
-@dataclass(frozen=True, slots=True)
-class FileStoreOwner:
-    """The process that opened a store and has not closed it. ``state``: "alive" if it is seen running on this host, "gone" if it is
-    certainly not running any more, "unknown" for a process of another host, or if its ledger does not tell."""
-
-    host: str
-    pid: int
-    since_ms: int
-    state: str
-
-    @property
-    def told(self) -> str:
-        """In words."""
-        if not self.host:
-            return "a process that is not named"
-        return f"process {self.pid} on host {self.host}, since {told_utc(self.since_ms)} UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +58,7 @@ def file_stores(client: Any, *, remains: bool = False) -> list[str]:
 
 
 @checked(client=CLIENT)
-def file_store_owner(client: Any, name: str) -> FileStoreOwner | None:
+def file_store_owner(client: Any, name: str) -> LiveWriter | None:
     """None if nobody has opened the store since it was closed. NoSuchFileStoreError."""
     return _owner(client, _listed(client, name))
 
@@ -96,24 +75,26 @@ def own_file_store(client: Any, name: str, *, password: bytes = b"", create: boo
     meanwhile; with ``even_if_alive`` the owner is fenced. NoSuchFileStoreError without ``create``.
 
     A store that was closed in good order, or that is new, is opened without fencing anybody. Of an owner that is certainly gone the log is
-    closed first. One window remains: an owner of another host that opens the store while its list is read for that, a moment after it
-    was looked at last, is fenced.
+    closed first, and nothing but the ledgers that it left: an owner that opens the store meanwhile is not fenced. WrongPasswordError
+    before anything is done.
     """
     if not even_if_alive:
         listed = list_if_any(client, store_log(name)) if create else _listed(client, name)
         if listed is not None:
             _refuse_owned(client, name, listed, even_if_alive)
-            _close_dead(client, name, listed, password)
+            _close_gone(client, name, listed, password)
     return FileStore.open(client, name, password=password, create=create, take_over=even_if_alive)
 
 
-def _close_dead(client: Any, name: str, listed: LedgerList, password: bytes) -> None:
-    """Close the live segments that an owner who is gone has left. LogWriterAliveError if there are others meanwhile."""
+def _close_gone(client: Any, name: str, listed: LedgerList, password: bytes) -> None:
+    """Close the live segments that an owner who is gone has left. LogWriterAliveError if there are others meanwhile, WrongPasswordError."""
     if not listed.live_segments:
         return
-    if _listed(client, name).live_segments != listed.live_segments:
-        raise LogWriterAliveError(f"another owner has opened file store {name!r} a moment ago; it was left alone", store=name)
-    release_log(client, store_log(name), password=password)
+    try:
+        release_log(client, store_log(name), password=password, ledgers=_live(listed))
+    except LogWriterAliveError as error:
+        told = f"another owner has opened file store {name!r} a moment ago; it was left alone"
+        raise LogWriterAliveError(f"{told}. Stop that process, or fence it: even_if_alive=True (--even-if-alive)", store=name) from error
 
 
 def _listed(client: Any, name: str) -> LedgerList:
@@ -123,14 +104,12 @@ def _listed(client: Any, name: str) -> LedgerList:
         raise no_such_store(client, name) from None
 
 
-def _owner(client: Any, listed: LedgerList) -> FileStoreOwner | None:
-    live = sorted((segment.ledger_id for segment in listed.live_segments), reverse=True)
-    for ledger_id in live:
-        writer = writer_of(client, ledger_id)
-        if writer is not None:
-            state = ALIVE if lives_here(writer) else GONE if abandoned(writer) else UNKNOWN
-            return FileStoreOwner(writer.host, writer.pid, writer.created_ms, state)
-    return FileStoreOwner("", 0, 0, UNKNOWN) if live else None
+def _owner(client: Any, listed: LedgerList) -> LiveWriter | None:
+    return foremost(live_writers(client, _live(listed)))
+
+
+def _live(listed: LedgerList) -> list[int]:
+    return [segment.ledger_id for segment in listed.live_segments]
 
 
 def _refuse_owned(client: Any, name: str, listed: LedgerList, even_if_alive: bool) -> None:
@@ -187,7 +166,7 @@ def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_aliv
         return _delete(client, log, nodes, password, _clean_log(client, log, password), damaged)
     _refuse_owned(client, name, listed, even_if_alive)
     check_password(client, log, listed, password)
-    used = _used(client, name, log, listed, password)
+    used = _used(client, name, log, listed, password, even_if_alive)
     unused = [node for node in nodes if node.log_id != listed.log_id or (used is not None and node.ledger_id not in used)]
     return _delete(client, log, unused, password, _clean_log(client, log, password), damaged)
 
@@ -200,14 +179,16 @@ def _clean_log(client: Any, log: str, password: bytes) -> GcReport:
         return _NOTHING
 
 
-def _used(client: Any, name: str, log: str, listed: LedgerList, password: bytes) -> frozenset[int] | None:
+def _used(client: Any, name: str, log: str, listed: LedgerList, password: bytes, even_if_alive: bool) -> frozenset[int] | None:
     """The data ledgers that files refer to; None if nobody can tell.
 
     Readers may not know the last acknowledged changes of an owner that died, so its ledger is recovered first. A ledger that nothing refers
     to then is never referred to again, whoever opens the store meanwhile: contents are only ever put into ledgers of the owner's own.
     """
-    if listed.live_segments:
+    if listed.live_segments and even_if_alive:
         release_log(client, log, password=password, even_if_alive=True)
+    elif listed.live_segments:
+        _close_gone(client, name, listed, password)
     with FileStoreView.open(client, name, password=password) as view:
         used = view.ledgers()
     return used if read_ledger_list(client, log).log_id == listed.log_id else None

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from bk_core.arguments import COUNT, SECRET, checked
 from bk_core.client.files.names import store_of
+from bk_core.client.guards import check_password
 from bk_core.client.identity import carried, recover_own
 from bk_core.client.log.history import ChunkCache, history_of, update_ledger_list, write_chunk
-from bk_core.client.log.intents import HISTORY, create_intended, forget_intent, lives_here
+from bk_core.client.log.intents import HISTORY, create_intended, forget_intent
 from bk_core.client.log.list_store import LogClient, change_ledger_list, ledger_exists, read_ledger_list, store_now_ms
-from bk_core.client.log.live_writers import writer_of, writer_told
+from bk_core.client.log.live_writers import ALIVE, live_writers
 from bk_core.errors import BkError, InvalidArgumentError, LogDataLossError, LogError, LogWriterAliveError, NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.history import Item, Load
@@ -229,21 +230,32 @@ def check_repairs_files(name: str, even_if_files: bool) -> None:
 
 
 @checked(password=SECRET)
-def release_log(client: LogClient, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> tuple[int, ...]:
+def release_log(
+    client: LogClient, name: str, *, password: bytes = b"", even_if_alive: bool = False, ledgers: Iterable[int] | None = None
+) -> tuple[int, ...]:
     """Close what an exclusive writer that died has left live, so that others may append (GRD-4); returns the ledgers, () if none is.
 
     LogWriterAliveError if the writer is seen running on this host, unless ``even_if_alive``, which fences it. A writer of another host
-    cannot be seen: ``bk log show`` tells which. LogDataLossError for a ledger that does not exist (``repair_log`` writes it off);
-    ForeignLedgerError for one that does not carry the log's name, which is not fenced (OWN-6).
+    cannot be seen: ``bk log show`` tells which. A caller who has judged the writers of the live ledgers (``live_writers``) names these
+    ``ledgers``: no others are closed. None is closed if the list names others by now; LogWriterAliveError says that another writer has
+    come meanwhile, who is left alone.
+
+    WrongPasswordError before anything is fenced (GRD-6). LogDataLossError for a ledger that does not exist (``repair_log`` writes it
+    off). ForeignLedgerError for one that does not carry the log's name, which is not fenced (OWN-6).
     """
     listed = read_ledger_list(client, name)
     live = [segment.ledger_id for segment in listed.live_segments]
-    for ledger_id in live if not even_if_alive else ():
-        writer = writer_of(client, ledger_id)
-        if writer is not None and lives_here(writer):
-            told = writer_told(client, [ledger_id])
-            message = f"log {name!r} is being written ({told}; ledger {ledger_id}); stop that process, or fence it: even_if_alive=True"
-            raise LogWriterAliveError(f"{message} (--even-if-alive)", log=name, ledger=ledger_id)
+    judged = None if ledgers is None else sorted(ledgers)
+    if judged is not None and sorted(live) != judged:
+        message = f"the live ledgers of log {name!r} are {live} by now and not {judged}: another writer came or went meanwhile"
+        raise LogWriterAliveError(f"{message}. Nothing was fenced; look again (bk log show {name})", log=name)
+    for ledger_id, writer in live_writers(client, live).items() if not even_if_alive else ():
+        if writer.state == ALIVE:
+            told = f"log {name!r} is being written ({writer.told}; ledger {ledger_id})"
+            message = f"{told}; stop that process, or fence it: even_if_alive=True (--even-if-alive)"
+            raise LogWriterAliveError(message, log=name, ledger=ledger_id)
+    if live:
+        check_password(client, name, listed, password)
     for ledger_id in live:
         last, size = _ended(client, listed, name, ledger_id, password)
         at_ms = store_now_ms(client)

@@ -1,18 +1,47 @@
-"""The writer of a live segment, which the exclusive writer that made its ledger names in the ledger's custom metadata (FORMAT.md)."""
+"""The writers of live segments, each of which names itself in the custom metadata of its ledger (FORMAT.md), and if they still live."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
-from bk_core.client.log.intents import Intent, intent_here
+from bk_core.client.log.intents import Intent, abandoned, intent_here, lives_here
 from bk_core.client.log.list_store import LogClient
-from bk_core.client.moments import told_utc
-from bk_core.errors import BkError
+from bk_core.client.moments import moment, told_utc
+from bk_core.errors import MetadataFormatError, NoSuchLedgerError
 from bk_core.protocol.log.stored_json import loads
 
 WRITER = "writer"
 """The key of the custom metadata."""
+
+ALIVE, GONE, UNKNOWN = "alive", "gone", "unknown"
+_RANK = (GONE, UNKNOWN, ALIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWriter:
+    """The process that writes a log, or has open a file store, and has not closed it. ``state``: "alive" if it is seen running on this
+    host, "gone" if it is certainly not running any more, "unknown" for a process of another host, or if its ledger does not tell. A ledger
+    that does not tell leaves ``host`` empty, and ``pid`` and ``since_ms`` 0."""
+
+    host: str
+    pid: int
+    since_ms: int
+    state: str
+
+    @property
+    def since(self) -> datetime | None:
+        """None if its ledger does not tell."""
+        return moment(self.since_ms) if self.host else None
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        if not self.host:
+            return "a process that is not named"
+        return f"process {self.pid} on host {self.host}, since {told_utc(self.since_ms)} UTC"
 
 
 def writer_tag(since_ms: int) -> bytes:
@@ -23,21 +52,43 @@ def writer_tag(since_ms: int) -> bytes:
 
 
 def writer_of(client: LogClient, ledger_id: int) -> Intent | None:
-    """Return the writer of an exclusive writer's ledger; ``created_ms`` is since when. None if the ledger does not tell or is gone."""
+    """Return the writer of an exclusive writer's ledger; ``created_ms`` is since when. None if the ledger does not tell or is gone.
+    Raises what looking at metadata raises otherwise: where the metadata store does not answer, nobody knows what the ledger tells."""
     try:
         custom = getattr(client.ledger_metadata(ledger_id), "custom", {})
+    except (NoSuchLedgerError, MetadataFormatError):
+        return None
+    try:
         value = loads(custom[WRITER])
         worker = (str(value["host"]), int(value["pid"]), int(value["sinceMs"]))
         return Intent(ledger_id, "", *worker, int(value.get("started", 0)), str(value.get("boot", "")))
-    except (BkError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
 
 
+def live_writers(client: LogClient, ledger_ids: Collection[int]) -> dict[int, LiveWriter]:
+    """Return the verdict on the writer of each of these live ledgers (GRD-4). Raises what ``writer_of`` does."""
+    return {ledger_id: _judged(writer_of(client, ledger_id)) for ledger_id in ledger_ids}
+
+
+def _judged(writer: Intent | None) -> LiveWriter:
+    if writer is None:
+        return LiveWriter("", 0, 0, UNKNOWN)
+    state = ALIVE if lives_here(writer) else GONE if abandoned(writer) else UNKNOWN
+    return LiveWriter(writer.host, writer.pid, writer.created_ms, state)
+
+
+def foremost(writers: Mapping[int, LiveWriter]) -> LiveWriter | None:
+    """Return the one of the verdicts that stands for all: a writer that lives comes before one that may live, and both come before one
+    that is gone; of equals the newest that its ledger names. None if there is no live ledger."""
+    found = max(
+        writers, key=lambda ledger_id: (_RANK.index(writers[ledger_id].state), bool(writers[ledger_id].host), ledger_id), default=None
+    )
+    return None if found is None else writers[found]
+
+
 def writer_told(client: LogClient, ledger_ids: Collection[int]) -> str:
-    """Return a text for a message, about the newest of these ledgers that tells its writer."""
-    for ledger_id in sorted(ledger_ids, reverse=True):
-        writer = writer_of(client, ledger_id)
-        if writer is not None:
-            since = told_utc(writer.created_ms)
-            return f"host {writer.host}, process {writer.pid}, since {since} UTC"
-    return "it does not say who it is"
+    """Return a text for a message, about the writer of these live ledgers, of which there is at least one."""
+    writer = foremost(live_writers(client, ledger_ids))
+    assert writer is not None
+    return writer.told

@@ -8,18 +8,20 @@ from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECRET, Check, Duration, checked, kept_milliseconds, milliseconds, seconds
-from bk_core.client.log.check import LogCheck, check_log, release_log
+from bk_core.client.files.names import check_not_of_files
+from bk_core.client.guards import admit_writer
+from bk_core.client.log.check import LogCheck, check_log
 from bk_core.client.log.history import read_log
-from bk_core.client.log.intents import abandoned, lives_here
 from bk_core.client.log.janitor import INTENT_AGE_S, GcReport, apply_retention, delete_log, gc_log, trim_log
 from bk_core.client.log.list_store import LogClient, read_ledger_list, store_now_ms
 from bk_core.client.log.lists import set_properties
-from bk_core.client.log.live_writers import writer_of, writer_told
+from bk_core.client.log.live_writers import ALIVE, GONE, LiveWriter, foremost, live_writers
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
 from bk_core.client.moments import moment
 from bk_core.client.near import meant
 from bk_core.errors import InvalidArgumentError, LogWriterAliveError
+from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import EntryFormat, LogProperties, Segment
 from bk_core.protocol.log.times import check_not_ahead
@@ -54,8 +56,8 @@ class LogSettings(TypedDict, total=False):
 class LogInfo:
     """A log at one moment. ``rows`` and ``bytes`` are those of committed segments that are left; entries of a live segment are not counted.
 
-    ``first`` is the position of the first entry that is left, ``end`` the one behind the last committed entry. ``writer`` names the process
-    that writes the log exclusively, None if nobody does.
+    ``first`` is the position of the first entry that is left, ``end`` the one behind the last committed entry. ``writer`` is the process
+    that writes the log exclusively, or died writing it (its ``state`` tells); None if there is none.
     """
 
     name: str
@@ -67,7 +69,7 @@ class LogInfo:
     first: Position
     end: Position
     committed_at: datetime | None
-    writer: str | None
+    writer: LiveWriter | None
 
 
 def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
@@ -130,7 +132,7 @@ class Log:
             first,
             end,
             moment(last.committed_at_ms) if last is not None and last.committed_at_ms else None,
-            writer_told(self._client, live) if live else None,
+            foremost(live_writers(self._client, live)),
         )
 
     @checked(first_seq=COUNT, last_seq=COUNT)
@@ -158,20 +160,22 @@ class Log:
         """Become the one writer of the log, once nobody else writes it.
 
         LogWriterAliveError where another writer may live: it runs on this host, or on one that cannot be seen from here. ``take_over=True``
-        ends it instead, wherever it is. A writer that is certainly gone is taken over without that word.
+        ends it instead, wherever it is. A writer that is certainly gone is taken over without that word: ``take_over=False`` means here
+        "take over only who is certainly gone", while in ``LogWriter.open`` and ``FileStore.open`` it means "take over nobody", so that
+        these refuse a log whose writer died as well. LogTakenOverError where another writer came a moment ago.
 
         ``take_over_queries`` and ``arrow_entries`` insist where queries of Spark write the log, and where its entries are Arrow record
         batches (``LogWriter.open``). A ledger is full at ``roll_max_bytes``, ``roll_max_entries`` or ``roll_max_time``, and the next one is
         begun. Raises what ``LogWriter.open`` does.
         """
         roll_max_s = None if roll_max_time is None else _roll_seconds(roll_max_time)
-        if not take_over:
-            self._close_dead()
+        gone = () if take_over else self._gone(Insisted(True, take_over_queries, arrow_entries))
         return LogWriter.open(
             self._client,
             self.name,
             password=self._password,
             take_over=take_over,
+            gone=gone,
             take_over_queries=take_over_queries,
             arrow_entries=arrow_entries,
             roll_max_bytes=roll_max_bytes,
@@ -180,18 +184,21 @@ class Log:
             outstanding_bytes_max=outstanding_bytes_max,
         )
 
-    def _close_dead(self) -> None:
-        """Close what a writer that is gone has left live. LogWriterAliveError unless it is certain that it is gone."""
-        live = read_ledger_list(self._client, self.name).live_segments
-        for segment in live:
-            writer = writer_of(self._client, segment.ledger_id)
-            if writer is None or lives_here(writer) or not abandoned(writer):
-                known = "is being" if writer is not None and lives_here(writer) else "may be being"
-                told = f"log {self.name!r} {known} written ({writer_told(self._client, [segment.ledger_id])}; ledger {segment.ledger_id})"
-                message = f"{told}; stop that process, or end its writing: take_over=True"
-                raise LogWriterAliveError(message, log=self.name, ledger=segment.ledger_id)
+    def _gone(self, insisted: Insisted) -> tuple[int, ...]:
+        """Return the live ledgers, of which it is certain that their writers are gone. LogWriterAliveError unless it is, and before that
+        what forbids to write the log whoever lives (GRD-1, GRD-7)."""
+        check_not_of_files(self.name, False)
+        listed = read_ledger_list(self._client, self.name)
+        live = tuple(segment.ledger_id for segment in listed.live_segments)
         if live:
-            release_log(self._client, self.name, password=self._password)
+            admit_writer(self._client, self.name, listed, insisted)
+        for ledger_id, writer in live_writers(self._client, live).items():
+            if writer.state != GONE:
+                known = "is being" if writer.state == ALIVE else "may be being"
+                told = f"log {self.name!r} {known} written ({writer.told}; ledger {ledger_id})"
+                message = f"{told}; stop that process, or end its writing: take_over=True"
+                raise LogWriterAliveError(message, log=self.name, ledger=ledger_id)
+        return live
 
     @checked(start=_START)
     def reader(self, start: Position | datetime | str = EARLIEST) -> LogReader:

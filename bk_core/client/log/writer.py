@@ -20,7 +20,7 @@ import weakref
 from _thread import LockType, allocate_lock
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -173,6 +173,7 @@ class LogWriter:
         attempts: int = 8,
         outstanding_bytes_max: int = OUTSTANDING_BYTES_MAX,
         take_over: bool = True,
+        gone: Iterable[int] = (),
         take_over_queries: bool = False,
         arrow_entries: bool = False,
         file_entries: bool = False,
@@ -180,9 +181,10 @@ class LogWriter:
         """Take the log over and return its writer, once the list names its first ledger.
 
         Before anything is fenced it is refused (GRD-1): LogTakenOverError with ``take_over=False`` where somebody writes the log or died
-        writing it; LogOfQueriesError without ``take_over_queries`` where queries of Spark write it, whose commits this writer ends;
-        LogFormatError without ``arrow_entries`` where entries are Arrow record batches, which every payload then has to be;
-        InvalidArgumentError without ``file_entries`` for the log of a file store, which ``FileStore`` alone writes (GRD-7).
+        writing it, except in the ledgers ``gone``, whose writers the caller found to be certainly gone (``live_writers``);
+        LogOfQueriesError without ``take_over_queries`` where queries of Spark write it, whose commits this writer ends; LogFormatError
+        without ``arrow_entries`` where entries are Arrow record batches, which every payload then has to be; InvalidArgumentError without
+        ``file_entries`` for the log of a file store, which ``FileStore`` alone writes (GRD-7).
 
         ``still_leading`` asks an election, between two rounds of a take-over that others keep winning; safety never depends on it
         (LOG-4). ``attempts``: how many rounds. Raises LogTakenOverError when others won them all, or the election was lost; NoSuchLogError;
@@ -200,7 +202,7 @@ class LogWriter:
             still_leading=still_leading,
             options=LeaderOptions(rounds_max=attempts),
             outstanding_bytes_max=outstanding_bytes_max,
-            insisted=Insisted(take_over, take_over_queries, arrow_entries),
+            insisted=Insisted(take_over, take_over_queries, arrow_entries, frozenset(gone)),
         )
         writer = made_aside(make, lambda made: _end_threads(made._own, made._worker))
         writer._take_over()

@@ -19,11 +19,12 @@ _NAMED = 3
 @dataclass(frozen=True, slots=True)
 class Insisted:
     """The things that a writer which wants the log for itself was told to do: fence an exclusive writer, stop queries, append Arrow
-    entries."""
+    entries. ``gone``: live ledgers whose writers are certainly gone, which it takes over without being told to fence anybody."""
 
     take_over: bool = True
     take_over_queries: bool = False
     arrow_entries: bool = False
+    gone: frozenset[int] = frozenset()
 
 
 INSIST_NOTHING = Insisted()
@@ -42,8 +43,8 @@ def check_exclusive(
     """Raise LogOfQueriesError for a log of queries, LogFormatError for one of Arrow entries, and LogTakenOverError for one with a writer,
     unless insisted (GRD-1).
 
-    ``writing``: query ids of intents whose writers are not known to be gone. ``live``: live ledgers of others. ``writer``: a name of their
-    writer.
+    ``writing``: query ids of intents whose writers are not known to be gone. ``live``: live ledgers of others that
+    are not ``gone``. ``writer``: a name of their writer.
     """
     if listed.properties.entry_format == "arrow" and not insisted.arrow_entries:
         raise LogFormatError(

@@ -24,6 +24,7 @@ from bk_core.client.files import upkeep
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
 from bk_core.client.files.view import FileStoreView
+from bk_core.client.log import live_writers
 from bk_core.client.log.janitor import delete_log
 from bk_core.client.log.lists import create_log
 from bk_core.errors import (
@@ -521,12 +522,12 @@ def test_an_owner_is_shown_and_keeps_its_checkpoint(
     assert bk("gc") == "" and "left out" in bk.err
     bk("gc", "--even-if-alive", status=2)
     store.abandon()
-    monkeypatch.setattr(upkeep, "lives_here", lambda _writer: False)
+    monkeypatch.setattr(live_writers, "lives_here", lambda _writer: False)
     assert "(perhaps gone)" in bk("ls")
     with monkeypatch.context() as patched:
-        patched.setattr(upkeep, "writer_of", lambda *_: None)
+        patched.setattr(live_writers, "writer_of", lambda *_: None)
         assert "not named" in bk("ls")
-    monkeypatch.setattr(upkeep, "abandoned", lambda _writer: True)
+    monkeypatch.setattr(live_writers, "abandoned", lambda _writer: True)
     assert "(gone)" in bk("ls")
     assert bk.json("gc", "q") == [{"checkpoint": "q", "deleted": [], "left": []}]
     bk("rm", "q", status=1)

@@ -172,7 +172,7 @@ def test_append_fences_only_when_it_is_told_to(bk: Bk, client: bk_core.BookKeepe
         writer.append(b"one")
         bk("append", "a", "--password", "p", status=1, stdin=b"two\n")
         assert "(--take-over) fences it" in bk.err
-        assert f"host {socket.gethostname()}, process {os.getpid()}, since 20" in bk.err
+        assert f"process {os.getpid()} on host {socket.gethostname()}, since 20" in bk.err
         writer.append(b"still there")
         assert [e["seq"] for e in bk.json("tail", "a", "--password", "p", "-n", "1")] == [0]  # of a live segment, too
         bk("append", "a", "--take-over", status=1, stdin=b"two\n")

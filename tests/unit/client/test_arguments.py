@@ -45,6 +45,7 @@ WRONG: dict[str, list[Any]] = {
     "Mapping[str, bytes]": [8, "x", [1], {"a": "b"}, {1: b"b"}],
     "Mapping[str, str]": [8, "x", [1], {"a": 1}],
     "Iterable[str]": [8, "x", b"x", True],
+    "Iterable[int]": [8, "x"],
     "frozenset[BookieId]": [8, "x", b"x", True],
     "Sequence[bytes]": [8, "x", b"x", True, ["x"], [1], [None]],
     "LogClient": ["zk://h/ledgers", 8, object()],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,8 @@ import bk_core
 from bk_core.client.files import upkeep
 from bk_core.client.files.nodes import create_data_ledger, data_nodes
 from bk_core.client.files.store import FileStore
-from bk_core.client.files.upkeep import delete_file_store, file_store_owner, file_stores, gc_file_store
+from bk_core.client.files.upkeep import delete_file_store, file_store_owner, file_stores, gc_file_store, own_file_store
+from bk_core.client.log import live_writers
 from bk_core.client.log.history import read_log
 from bk_core.client.log.janitor import delete_log
 from bk_core.client.log.lists import create_log
@@ -42,8 +43,8 @@ def client(uri: str) -> Iterator[bk_core.BookKeeper]:
 @pytest.fixture
 def gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every owner that did not close its store is one that died."""
-    monkeypatch.setattr(upkeep, "lives_here", lambda _writer: False)
-    monkeypatch.setattr(upkeep, "abandoned", lambda _writer: True)
+    monkeypatch.setattr(live_writers, "lives_here", lambda _writer: False)
+    monkeypatch.setattr(live_writers, "abandoned", lambda _writer: True)
 
 
 def made(client: bk_core.BookKeeper, name: str, password: bytes = b"") -> None:
@@ -70,7 +71,7 @@ def test_stores_are_the_logs_of_that_prefix(client: bk_core.BookKeeper) -> None:
 def test_an_owner_is_told_until_it_closes(client: bk_core.BookKeeper) -> None:
     with FileStore.open(client, "s"):
         owner = file_store_owner(client, "s")
-        assert owner is not None and owner.state == upkeep.ALIVE and f"process {owner.pid} on host {owner.host}" in owner.told
+        assert owner is not None and owner.state == live_writers.ALIVE and f"process {owner.pid} on host {owner.host}" in owner.told
     assert file_store_owner(client, "s") is None
     with pytest.raises(NoSuchFileStoreError):
         file_store_owner(client, "z")
@@ -104,11 +105,11 @@ def test_a_living_owner_keeps_its_store_unless_somebody_insists(client: bk_core.
 
 
 def test_an_owner_that_cannot_be_seen_may_live(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "lives_here", lambda _writer: False)
+    monkeypatch.setattr(live_writers, "lives_here", lambda _writer: False)
     store = FileStore.open(client, "s")
     with pytest.raises(LogWriterAliveError, match="may be open"):
         delete_file_store(client, "s")
-    monkeypatch.setattr(upkeep, "writer_of", lambda *_: None)
+    monkeypatch.setattr(live_writers, "writer_of", lambda *_: None)
     with pytest.raises(LogWriterAliveError, match="may be open in a process that is not named"):
         delete_file_store(client, "s")
     store.close()
@@ -142,6 +143,28 @@ def test_gc_knows_all_that_an_owner_was_told_that_died(client: bk_core.BookKeepe
     assert read_log(client, "files.s").live_segments == ()
     with FileStore.open(client, "s", create=False) as again:
         assert again.read("/large") == LARGE
+
+
+@pytest.mark.parametrize("opens", [own_file_store, gc_file_store])
+def test_an_owner_that_opens_the_store_meanwhile_is_not_fenced(
+    client: bk_core.BookKeeper, uri: str, gone: None, monkeypatch: pytest.MonkeyPatch, opens: Callable[..., object]
+) -> None:
+    """GRD-4: only the ledgers are closed whose owner was found to be gone."""
+    FileStore.open(client, "s").abandon()
+    release = upkeep.release_log
+    others: list[FileStore] = []
+    with bk_core.connect(uri) as elsewhere:
+
+        def later(*asked: Any, **options: Any) -> Any:
+            others.append(FileStore.open(elsewhere, "s"))
+            return release(*asked, **options)
+
+        monkeypatch.setattr(upkeep, "release_log", later)
+        with pytest.raises(LogWriterAliveError, match="another owner has opened file store 's' a moment ago; it was left alone"):
+            opens(client, "s")
+        (other,) = others
+        other.put("/a", b"a")
+        other.close()
 
 
 def test_gc_deletes_nothing_where_nobody_can_tell(client: bk_core.BookKeeper) -> None:

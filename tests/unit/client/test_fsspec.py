@@ -29,7 +29,7 @@ from bk_core.client.files import store, upkeep
 from bk_core.client.files.fs import BookKeeperFileSystem
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
-from bk_core.client.log import check as log_check
+from bk_core.client.log import live_writers
 from bk_core.errors import (
     ArgumentTypeError,
     BkError,
@@ -341,8 +341,7 @@ def test_an_owner_that_lives_is_ended_only_by_who_insists(uri: str) -> None:
 def test_a_refusal_names_the_argument_that_there_is_here(uri: str, owner: FileStore, monkeypatch: pytest.MonkeyPatch, seen: str) -> None:
     """Whichever part of the upkeep refuses."""
     if seen != "at once":
-        monkeypatch.setattr(upkeep, "lives_here", lambda _writer: False)
-        monkeypatch.setattr(upkeep, "abandoned", lambda _writer: True)
+        monkeypatch.setattr(upkeep, "_refuse_owned", lambda *_asked: None)
     with pytest.raises(LogWriterAliveError, match="or fence it: take_over=True$") as told:
         BookKeeperFileSystem(uri=uri, store="s", mode="rw").ls("/")
     assert "alive=" not in str(told.value) and told.value.context
@@ -358,9 +357,8 @@ def test_an_owner_that_comes_in_between_is_not_fenced(uri: str, monkeypatch: pyt
             dead.abandon()
         else:
             dead.close()
-        monkeypatch.setattr(upkeep, "lives_here", lambda _writer: False)
-        monkeypatch.setattr(upkeep, "abandoned", lambda _writer: True)
-        monkeypatch.setattr(log_check, "lives_here", lambda _writer: False)
+        monkeypatch.setattr(live_writers, "lives_here", lambda _writer: False)
+        monkeypatch.setattr(live_writers, "abandoned", lambda _writer: True)
         refuse = upkeep._refuse_owned
         others: list[FileStore] = []
 

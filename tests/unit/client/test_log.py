@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,22 +11,30 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core.client.log import check
+from bk_core.client.log import check, live_writers
 from bk_core.client.log import log as log_module
 from bk_core.client.log import reader as reader_module
-from bk_core.client.log.history import read_log
+from bk_core.client.log.history import read_log, update_ledger_list
+from bk_core.client.log.list_store import read_ledger_list
+from bk_core.client.log.lists import create_log
 from bk_core.client.log.log import Log
+from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
     ArgumentTypeError,
     InvalidArgumentError,
     LogClockError,
     LogDataLossError,
     LogExistsError,
+    LogFormatError,
+    LogOfQueriesError,
     LogTakenOverError,
     LogWriterAliveError,
     NoSuchLogError,
+    WrongPasswordError,
 )
+from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import LogProperties
 
 KEPT = "must be at least a millisecond and at most 31 years, or None to keep everything"
 BEYOND = "lies beyond the end of log 'events', which is segment 2, entry 0"
@@ -115,7 +125,7 @@ def test_a_living_writer_is_ended_only_by_the_word(client: bk_core.BookKeeper, l
     with bk_core.connect(client.config.uri) as other:
         first = other.log("events").writer()
         first.append(b"first")
-        with pytest.raises(LogWriterAliveError, match=r"log 'events' is being written \(host .*\); .* take_over=True"):
+        with pytest.raises(LogWriterAliveError, match=r"log 'events' is being written \(process .* on host .*\); .* take_over=True"):
             log.writer()
         first.append(b"still")
         with log.writer(take_over=True) as writer:
@@ -128,15 +138,82 @@ def test_a_living_writer_is_ended_only_by_the_word(client: bk_core.BookKeeper, l
 
 def test_a_writer_that_cannot_be_seen_may_live(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = log.writer()
-    for module in (log_module, check):
-        monkeypatch.setattr(module, "lives_here", lambda _: False)
+    monkeypatch.setattr(live_writers, "lives_here", lambda _: False)
     with pytest.raises(LogWriterAliveError, match="may be being written"):
         log.writer()
     writer.abandon()
-    monkeypatch.setattr(log_module, "abandoned", lambda _: True)
+    monkeypatch.setattr(live_writers, "abandoned", lambda _: True)
     with log.writer() as after:  # one that is certainly gone needs no word
         after.append(b"after")
     assert read(log) == [*ROWS, b"after"]
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every writer that did not close its log is one that died."""
+    monkeypatch.setattr(live_writers, "lives_here", lambda _: False)
+    monkeypatch.setattr(live_writers, "abandoned", lambda _: True)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "mark", "options", "refused"),
+    [
+        ("arrow", {"entry_format": "arrow"}, None, {}, LogFormatError),
+        ("queries", {}, "query", {}, LogOfQueriesError),
+        ("files.s", {}, None, {}, InvalidArgumentError),
+        ("password", {}, None, {"password": b"wrong"}, WrongPasswordError),
+        ("limits", {}, None, {"roll_max_bytes": 1, "roll_max_time": 0}, InvalidArgumentError),
+    ],
+)
+def test_guards_are_judged_before_what_a_dead_writer_left_is_closed(
+    client: bk_core.BookKeeper, gone: None, name: str, settings: dict[str, Any], mark: str | None, options: dict[str, Any], refused: type
+) -> None:
+    """GRD-1, GRD-6, GRD-7: nothing is fenced before."""
+    create_log(client, name, LogProperties(**settings))
+    with LogWriter.open(client, name, password=b"right", arrow_entries=True, file_entries=True) as dead:
+        ledger_id = dead.ledger_id
+        dead.abandon()
+    if mark is not None:
+        update_ledger_list(client, name, lambda listed: listed.mark_committed(mark, 7, 1))
+    before = read_ledger_list(client, name)
+    with pytest.raises(refused):
+        client.log(name, password=options.pop("password", b"right")).writer(**options)
+    assert read_ledger_list(client, name) == before
+    assert client.ledger_metadata(ledger_id).state is LedgerState.OPEN
+
+
+def test_a_writer_that_comes_in_between_is_not_fenced(
+    client: bk_core.BookKeeper, log: Log, gone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the verdict that the last writer is gone, and the take-over."""
+    log.writer().abandon()
+    judge = log_module.live_writers
+    others: list[LogWriter] = []
+    with bk_core.connect(client.config.uri) as elsewhere:
+
+        def later(*asked: Any) -> Any:
+            verdicts = judge(*asked)
+            others.append(LogWriter.open(elsewhere, "events"))
+            return verdicts
+
+        monkeypatch.setattr(log_module, "live_writers", later)
+        with pytest.raises(LogTakenOverError, match="take_over=True"):
+            log.writer()
+        (other,) = others
+        other.append(b"still")
+        other.close()
+    assert read(log) == [*ROWS, b"still"]
+
+
+def test_info_tells_the_writer_and_if_it_lives(log: Log, gone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.writer().abandon()
+    for lives, abandoned, state in ((True, False, "alive"), (False, True, "gone"), (False, False, "unknown")):
+        monkeypatch.setattr(live_writers, "lives_here", lambda _, lives=lives: lives)
+        monkeypatch.setattr(live_writers, "abandoned", lambda _, abandoned=abandoned: abandoned)
+        writer = log.info.writer
+        assert writer is not None and (writer.host, writer.pid, writer.state) == (socket.gethostname(), os.getpid(), state)
+        assert writer.since is not None and abs(writer.since - datetime.now(UTC)) < timedelta(minutes=5)
+        assert f"process {os.getpid()} on host {socket.gethostname()}, since 20" in writer.told
 
 
 def test_properties_take_times_as_people_have_them(log: Log) -> None:

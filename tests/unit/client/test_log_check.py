@@ -25,7 +25,7 @@ from bk_core.client.log.lists import create_log, set_properties
 from bk_core.client.log.live_writers import WRITER
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
-from bk_core.errors import ForeignLedgerError, LogDataLossError, LogListFullError, LogWriterAliveError
+from bk_core.errors import ForeignLedgerError, LogDataLossError, LogListFullError, LogWriterAliveError, WrongPasswordError
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.list_size import check_size, is_large
 from bk_core.protocol.log.position import Position
@@ -168,12 +168,37 @@ def test_a_log_whose_writer_lives_here_is_not_released(client: bk_core.BookKeepe
     create_log(client, "a", RAW)
     with LogWriter.open(client, "a") as writer:
         writer.append(b"x")
-        with pytest.raises(LogWriterAliveError, match=rf"process \d+, since .* ledger {writer.ledger_id}"):
+        with pytest.raises(LogWriterAliveError, match=rf"process \d+ on host .*, since .* ledger {writer.ledger_id}"):
             release_log(client, "a")
         writer.append(b"y")
         assert release_log(client, "a", even_if_alive=True) == (writer.ledger_id,)
         writer.abandon()
     assert contents(client) == [b"x", b"y"] and release_log(client, "a") == ()
+
+
+def test_only_the_ledgers_that_were_judged_are_released(client: bk_core.BookKeeper) -> None:
+    """GRD-4: a writer that came since then is left alone, whatever the caller insists on."""
+    create_log(client, "a", RAW)
+    dead = LogWriter.open(client, "a")
+    judged = [dead.ledger_id]
+    dead.abandon()
+    with LogWriter.open(client, "a") as writer:
+        for insists in (False, True):
+            with pytest.raises(LogWriterAliveError, match=rf"are \[{writer.ledger_id}\] by now and not \[{judged[0]}\]"):
+                release_log(client, "a", even_if_alive=insists, ledgers=judged)
+        writer.append(b"x")
+        assert release_log(client, "a", even_if_alive=True, ledgers=[writer.ledger_id]) == (writer.ledger_id,)
+        writer.abandon()
+    assert contents(client) == [b"x"]
+
+
+def test_a_release_with_a_wrong_password_fences_nobody(client: bk_core.BookKeeper) -> None:
+    """GRD-6."""
+    create_log(client, "a", RAW)
+    with LogWriter.open(client, "a", password=b"right") as writer:
+        with pytest.raises(WrongPasswordError, match="log 'a'"):
+            release_log(client, "a", password=b"wrong", even_if_alive=True)
+        writer.append(b"x")
 
 
 def test_what_a_dead_writer_left_is_closed_for_queries(

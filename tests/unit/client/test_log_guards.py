@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from bk_core.client.log.intents import DATA, Intent, intent_here, record_intent
 from bk_core.client.log.janitor import delete_log, trim_log
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log
-from bk_core.client.log.live_writers import writer_of, writer_told
+from bk_core.client.log.live_writers import ALIVE, GONE, UNKNOWN, LiveWriter, foremost, live_writers, writer_of, writer_told
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
     InvalidArgumentError,
@@ -25,6 +26,7 @@ from bk_core.errors import (
     LogHistoryError,
     LogOfQueriesError,
     LogTakenOverError,
+    MetadataUnavailableError,
     WrongPasswordError,
 )
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -130,7 +132,7 @@ def test_a_writer_is_fenced_only_if_that_is_wanted(client: bk_core.BookKeeper) -
     """GRD-1, GRD-3: and the refusal says who it is."""
     with LogWriter.open(client, "a") as writer:
         with pytest.raises(
-            LogTakenOverError, match=rf"host {socket.gethostname()}, process {os.getpid()}, since 20.* ledger {writer.ledger_id}"
+            LogTakenOverError, match=rf"process {os.getpid()} on host {socket.gethostname()}, since 20.* ledger {writer.ledger_id}"
         ):
             LogWriter.open(client, "a", take_over=False)
         writer.append(b"still mine")
@@ -147,7 +149,29 @@ def test_the_ledger_of_a_live_segment_says_who_writes_it(client: bk_core.BookKee
     with client.create_ledger(custom={"writer": b"[]"}) as other:
         assert writer_of(client, other.ledger_id) is None
     assert writer_of(client, 987_654) is None
-    assert "does not say" in writer_told(client, [other.ledger_id, 987_654])
+    assert writer_told(client, [other.ledger_id, 987_654]) == "a process that is not named"
+
+
+def test_of_several_writers_the_one_that_may_live_stands_for_all() -> None:
+    """GRD-4: one is gone for certain only if every one is."""
+    dead, here, nobody = LiveWriter("h", 1, 5, GONE), LiveWriter("h", 2, 5, ALIVE), LiveWriter("", 0, 0, UNKNOWN)
+    away = replace(dead, state=UNKNOWN)
+    assert foremost({}) is None and foremost({1: dead, 2: replace(dead, pid=9)}) == replace(dead, pid=9)
+    assert foremost({1: here, 2: dead, 3: nobody}) is here
+    assert foremost({1: nobody, 2: dead}) is nobody
+    assert foremost({1: away, 2: nobody, 3: dead}) is away
+
+
+def test_an_outage_is_no_ledger_that_does_not_tell(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_ledger_id: int) -> Any:
+        raise MetadataUnavailableError("away")
+
+    with LogWriter.open(client, "a") as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(client, "ledger_metadata", away)
+            for look in (writer_of, lambda client, ledger_id: live_writers(client, [ledger_id])):
+                with pytest.raises(MetadataUnavailableError):
+                    look(client, writer.ledger_id)
 
 
 # --- GRD-2 -----------------------------------------------------------------------------------------------------------------
