@@ -83,7 +83,8 @@ def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict
             raise InvalidArgumentError(f"a log has no property {name!r}; {hint}")
         field = _DURATIONS.get(name, name)
         if field in found:
-            raise InvalidArgumentError(f"{name} is given twice, as {name} and as {field}")
+            first = next(one for one in given if _DURATIONS.get(one, one) == field)
+            raise InvalidArgumentError(f"{field} is given twice, as {first} and as {name}")
         found[field] = kept_milliseconds(name, value) if name in _DURATIONS and value is not None else value
     return found
 
