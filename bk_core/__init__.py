@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from bk_core.client import WriteHandle as WriteHandle
     from bk_core.client import connect as connect
     from bk_core.client.files.store import FileStore as FileStore
+    from bk_core.client.files.upkeep import delete_file_store as delete_file_store
+    from bk_core.client.files.upkeep import file_stores as file_stores
+    from bk_core.client.files.upkeep import gc_file_store as gc_file_store
+    from bk_core.client.files.upkeep import own_file_store as own_file_store
     from bk_core.client.files.view import FileStoreView as FileStoreView
     from bk_core.client.log.log import Log as Log
     from bk_core.client.log.reader import LogReader as LogReader
@@ -57,7 +61,11 @@ _HOMES = {
     "ReadHandle": "bk_core.client",
     "WriteHandle": "bk_core.client",
     "connect": "bk_core.client",
+    "delete_file_store": "bk_core.client.files.upkeep",
+    "file_stores": "bk_core.client.files.upkeep",
+    "gc_file_store": "bk_core.client.files.upkeep",
     "local_cluster": "bk_core.bookie.local_cluster",
+    "own_file_store": "bk_core.client.files.upkeep",
 }
 __all__ = ["__version__", "errors", *_HOMES]  # noqa: PLE0604
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bk_core.client.log.list_store import log_path
-from bk_core.errors import ArgumentTypeError, InvalidArgumentError
+from bk_core.errors import ArgumentTypeError, FileStoreFormatError, InvalidArgumentError
 
 LOG_PREFIX = "files."
 """Logs whose names begin with this hold the changes of file stores, and nothing else is written to them (GRD-7)."""
@@ -27,6 +27,15 @@ def store_of(log: str) -> str | None:
     return log.removeprefix(LOG_PREFIX) if log.startswith(LOG_PREFIX) and log != LOG_PREFIX else None
 
 
+def unreadable(error: FileStoreFormatError, name: str) -> FileStoreFormatError:
+    """The error of a store whose log cannot be understood, with what a user can do."""
+    log = f"{LOG_PREFIX}{name}"
+    return error.retold(
+        f"{error.args[0]}. `bk log tail {log}` shows the entries of its log. Give the store another name, or delete this log with all that "
+        f"is in it: bk_core.delete_file_store(client, {name!r}) (bk checkpoint rm {name})"
+    )
+
+
 def nodes_path(log: str) -> str:
     """The parent of the nodes of a store's data ledgers in the metadata store, below the log root."""
     return f"files/{log}"
@@ -37,7 +46,8 @@ def check_not_of_files(log: str, insisted: bool) -> None:
     name = store_of(log) if isinstance(log, str) else None
     if name is not None and not insisted:
         message = (
-            f"log {log!r} holds the changes of file store {name!r}, which others would make unreadable: its owner alone writes and trims "
-            f"it, FileStore.open(client, {name!r}), and delete_file_store (bk checkpoint rm {name}) deletes it with its files"
+            f"log {log!r} holds the changes of file store {name!r}. Only the owner of the store, FileStore.open(client, {name!r}), writes "
+            "and trims it: entries of others would make the store unreadable. To delete the store with its files, call "
+            f"bk_core.delete_file_store(client, {name!r}) or run bk checkpoint rm {name}"
         )
         raise InvalidArgumentError(f"{message}. Nothing was done", log=log)

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from bk_core.client.files.names import unreadable
 from bk_core.client.files.nodes import data_ledgers
 from bk_core.client.files.view import no_such_store
 from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.list_store import LogClient, back_off, list_if_any, read_ledger_list, until_definite
 from bk_core.client.log.lists import create_log
+from bk_core.client.log.live_writers import ALIVE, GONE, foremost, live_writers
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
@@ -21,6 +23,7 @@ from bk_core.errors import (
     FileDataLostError,
     FileStoreClosedError,
     FileStoreError,
+    FileStoreFormatError,
     FileStoreTakenOverError,
     LogDataLossError,
     LogTakenOverError,
@@ -84,8 +87,7 @@ def open_log(
     except LogDataLossError as error:
         raise changes_lost(name, error).nothing_done() from error
     except LogTakenOverError as error:
-        message = f"file store {name!r} was not taken over, because it has an owner, or one that died without closing it: {error.args[0]}"
-        raise FileStoreTakenOverError(message, store=name).nothing_done() from error
+        raise _has_an_owner(client, name, log, take_over) from error
     try:
         deadline = time.monotonic() + timeout_s
         listed = until_definite(lambda: read_ledger_list(client, log), deadline)
@@ -94,7 +96,29 @@ def open_log(
         leave(writer)
         if isinstance(error, LogDataLossError):
             raise changes_lost(name, error) from error
+        if isinstance(error, FileStoreFormatError):
+            raise unreadable(error, name) from error
         raise
+
+
+def _has_an_owner(client: LogClient, name: str, log: str, take_over: bool) -> FileStoreTakenOverError:
+    """The error of an open that was not to take the store over, or that lost it at once to another open."""
+    try:
+        live = [segment.ledger_id for segment in read_ledger_list(client, log).live_segments]
+        owner = foremost(live_writers(client, live))
+    except BkError:  # it was opened by somebody, and nobody can tell now by whom
+        owner = None
+    if take_over:
+        who = f" ({owner.told})" if owner is not None and owner.host else ""
+        what = f"another owner opened it at the same moment{who}. Open it again to end that one"
+    elif owner is not None and owner.state == GONE:
+        what = f"{owner.told}, had it open and died without closing it. take_over=True opens it and loses nothing"
+    elif owner is not None and owner.state == ALIVE:
+        what = f"{owner.told}, has it open. Close it there, or end that owner with take_over=True"
+    else:
+        whose = "another process" if owner is None else owner.told
+        what = f"{whose}, has it open, or died without closing it. If it is gone, open it with take_over=True, which loses nothing"
+    return FileStoreTakenOverError(f"file store {name!r} was not opened: {what}", store=name).nothing_done()
 
 
 def leave(writer: LogWriter) -> None:
@@ -175,7 +199,10 @@ def ended_by(error: BaseException, name: str) -> BkError:
     if isinstance(error, LogTakenOverError) and error.context.get("deleted"):
         ended = FileStoreTakenOverError(f"file store {name!r} was deleted while this owner had it; opened again it is empty", store=name)
     elif isinstance(error, LogTakenOverError):
-        ended = FileStoreTakenOverError(f"another owner opened file store {name!r}, which ended this one: {told}", store=name)
+        who = error.context.get("owner")
+        ended = FileStoreTakenOverError(
+            f"another owner opened file store {name!r}{f' ({who})' if who else ''}, which ended this one", store=name
+        )
     else:
         ended = FileStoreClosedError(f"file store {name!r} has ended, because its log cannot be written: {told}", store=name)
     ended.__cause__ = error

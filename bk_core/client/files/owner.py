@@ -28,6 +28,7 @@ from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.parts import Call, Worker
 from bk_core.client.operations import LeftOpen, must_not_block, wait
 from bk_core.errors import (
+    ArgumentTypeError,
     BkError,
     ClientClosedError,
     FileStoreClosedError,
@@ -70,8 +71,17 @@ class StoreOwner:
     """The base of ``FileStore``: all but the calls of its users."""
 
     def __init__(
-        self, client: LogClient, name: str, opened: Opened, *, password: bytes, inline_max: int, on_end: Callable[[BkError], object] | None
+        self,
+        client: LogClient,
+        name: str,
+        opened: Opened | None = None,
+        *,
+        password: bytes = b"",
+        inline_max: int = 0,
+        on_end: Callable[[BkError], object] | None = None,
     ) -> None:
+        if not isinstance(opened, Opened):
+            raise ArgumentTypeError("a file store is not made but opened: FileStore.open(client, name)")
         config = getattr(client, "config", None)
         self.name = name
         self.log_name = opened.writer.name

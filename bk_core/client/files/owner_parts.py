@@ -15,7 +15,7 @@ from bk_core.client.files.opening import again
 from bk_core.client.files.watches import Watches
 from bk_core.client.files.works import FileWorks
 from bk_core.client.log.parts import Call, Worker
-from bk_core.errors import BkError, ClientClosedError, ForkedClientError
+from bk_core.errors import BkError, ClientClosedError, ForkedClientError, MetadataUnavailableError
 from bk_core.metadata.store import Watch
 from bk_core.protocol.files.effects import FileEffect
 from bk_core.protocol.files.machine import FileMachine
@@ -99,8 +99,11 @@ class Retries:
 
     def failed(self, key: str, what: str, error: BkError, pause_s: float, task: Callable[[], None]) -> None:
         """Try ``task`` again under this key. ``pause_s`` is the first pause; ``what`` cannot be done now."""
+        if isinstance(error, ClientClosedError):  # the store ends with its client, and says so to whoever asks
+            return
         kind, pause_s = self._failing.get(key, (None, pause_s))
-        if kind is not type(error):
+        is_outage = isinstance(error, MetadataUnavailableError)  # the same one fails all that is asked of the metadata store (SES-8)
+        if kind is not type(error) and not (is_outage and any(known is type(error) for known, _ in self._failing.values())):
             log.warning("file store %s: %s now, trying again: %s", self._store, what, error)
         self._failing[key] = type(error), min(2 * pause_s, AGAIN_MAX_S)
         self._worker.later(key, pause_s, task)

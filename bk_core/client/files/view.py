@@ -9,13 +9,21 @@ from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
 from bk_core.arguments import SECONDS, SECRET, checked
-from bk_core.client.files.names import LOG_PREFIX, store_log, store_of
+from bk_core.client.files.names import LOG_PREFIX, store_log, store_of, unreadable
 from bk_core.client.files.reading import ContentReader, present_chunks
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import list_logs
 from bk_core.client.log.reader import LogReader
 from bk_core.client.near import meant
-from bk_core.errors import FileDataLostError, FileStoreClosedError, FileStoreError, LogDataLossError, NoSuchFileStoreError, NoSuchLogError
+from bk_core.errors import (
+    FileDataLostError,
+    FileStoreClosedError,
+    FileStoreError,
+    FileStoreFormatError,
+    LogDataLossError,
+    NoSuchFileStoreError,
+    NoSuchLogError,
+)
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.replay import FileReplay
 from bk_core.protocol.files.tree import FileTree
@@ -168,6 +176,8 @@ class FileStoreView:
                     lost = error
                 except NoSuchLogError:
                     raise no_such_store(self._client, self.name) from None
+                except FileStoreFormatError as error:
+                    raise unreadable(error, self.name) from error
             told = f"the log of file store {self.name!r} cannot be read to its end: {lost}"
             raise FileDataLostError(f"{told}; `bk log check {self.log_name}` says what is there", store=self.name) from lost
 

@@ -13,7 +13,7 @@ from bk_core.client.files.nodes import check_node, create_data_ledger, delete_da
 from bk_core.client.identity import close_own
 from bk_core.client.log.janitor import trim_log
 from bk_core.client.log.list_store import LogClient, ledger_exists, log_path, read_ledger_list
-from bk_core.client.log.live_writers import WRITER
+from bk_core.client.log.live_writers import WRITER, foremost, live_writers
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import BkError, ForeignLedgerError, LogTakenOverError, NoSuchLogError
 from bk_core.metadata.store import Watch
@@ -88,7 +88,9 @@ class FileWorks:
             return None  # whoever watches the ledger learns that it is gone
         if self._tag_of(self.last_ledger) == self._tag:
             return None
-        return LogTakenOverError(f"log {self._log!r}: another leader has put a ledger on the list", log=self._log)
+        owner = foremost(live_writers(self._client, [self.last_ledger]))
+        told = f"log {self._log!r}: another leader has put a ledger on the list"
+        return LogTakenOverError(told, log=self._log, **({"owner": owner.told} if owner is not None and owner.host else {}))
 
     def is_last(self, ledger_id: int) -> bool:
         """Return True if the log's list ends with this ledger. A ledger that a roll or a trim took off the list may be deleted."""

@@ -170,9 +170,13 @@ def encode_part(nodes: list[bytes]) -> bytes:
 def decode(record: bytes) -> Record:
     """FileStoreFormatError for bytes that are damaged, or that a later version wrote (FS-3)."""
     try:
+        if len(record) < _BODY:
+            told = f"the entry is no record of a file store ({len(record)} bytes): somebody else wrote to this log"
+            raise FileStoreFormatError(told)
         version, kind, checksum = _HEADER.unpack_from(record)
         if version != VERSION:
-            raise FileStoreFormatError(f"a record of version {version}; this program reads version {VERSION}: use a later one")
+            told = f"the entry begins as a record of version {version} would, and this program reads version {VERSION}"
+            raise FileStoreFormatError(f"{told}: a later program wrote it, or it is no record of a file store")
         reader = _READERS.get(kind)
         if reader is None:
             raise FileStoreFormatError(f"a record of kind {kind}, which this program does not know")
@@ -180,7 +184,7 @@ def decode(record: bytes) -> Record:
             raise FileStoreFormatError(f"a record of {len(record)} bytes whose checksum does not fit: it is damaged")
         return reader(record)
     except _MALFORMED as error:
-        raise FileStoreFormatError(f"no record of a file store: {type(error).__name__}: {error}") from error
+        raise FileStoreFormatError(f"a record of {len(record)} bytes, kind {kind}, that does not hold what its kind has") from error
 
 
 def _end_at(record: bytes, end: int) -> None:

@@ -31,10 +31,10 @@ from bk_core.client.files.nodes import create_data_ledger, data_ledgers, data_no
 from bk_core.client.files.opening import log_records
 from bk_core.client.files.owner_parts import Gathered, Retries, end_threads
 from bk_core.client.files.store import FileStore, Staged
-from bk_core.client.files.upkeep import delete_file_store, file_stores, own_file_store
+from bk_core.client.files.upkeep import delete_file_store, file_stores, gc_file_store, own_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.files.watches import Watches
-from bk_core.client.log import list_store
+from bk_core.client.log import list_store, live_writers
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import create_intended, forget_intent
 from bk_core.client.log.janitor import apply_retention, delete_log, trim_log
@@ -183,6 +183,16 @@ def test_a_client_whose_frames_are_too_short_for_records(uri: str) -> None:
         with pytest.raises(InvalidArgumentError, match="limits.frame_bytes_max"):
             FileStore.open(client, "a")
         assert list(client.list_ledgers()) == []
+
+
+def test_a_store_is_opened_and_not_made(client: bk_core.BookKeeper) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"not made but opened: FileStore.open\(client, name\)"):
+        FileStore(client, "fs")
+
+
+def test_what_messages_name_is_exported() -> None:
+    assert (bk_core.delete_file_store, bk_core.file_stores) == (delete_file_store, file_stores)
+    assert (bk_core.own_file_store, bk_core.gc_file_store) == (own_file_store, gc_file_store)
 
 
 def test_a_store_is_exported() -> None:
@@ -606,7 +616,7 @@ def test_a_large_history_is_short_to_read(store: FileStore, client: bk_core.Book
         assert again.listing("/") == expected
 
 
-def test_what_a_dead_owner_left(client: bk_core.BookKeeper) -> None:
+def test_what_a_dead_owner_left(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ledgers that files refer to are closed, the others deleted; those of others are not touched."""
     store = FileStore.open(client, "a")
     store.put("/kept", BIG)
@@ -619,8 +629,16 @@ def test_what_a_dead_owner_left(client: bk_core.BookKeeper) -> None:
     store.abandon()
     foreign = create_data_ledger(client, LOG, "another log", LogProperties(), b"")
     client.store.create(f"files/{LOG}/4711", b'{"cluster": "another", "logId": "%s"}' % log_id.encode())
-    with pytest.raises(FileStoreTakenOverError, match="or one that died without closing it"):
+    here = rf"process {os.getpid()} on host .* UTC"
+    with pytest.raises(FileStoreTakenOverError, match=f"'a' was not opened: {here}, has it open. Close it there, .* take_over=True$"):
         FileStore.open(client, "a", take_over=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(live_writers, "lives_here", lambda _writer: False)
+        with pytest.raises(FileStoreTakenOverError, match=f"{here}, has it open, or died .* If it is gone, .*loses nothing$"):
+            FileStore.open(client, "a", take_over=False)
+        patched.setattr(live_writers, "abandoned", lambda _writer: True)
+        with pytest.raises(FileStoreTakenOverError, match=f"{here}, had it open and died without closing it. take_over=True opens it"):
+            FileStore.open(client, "a", take_over=False)
     with FileStore.open(client, "a") as again:
         eventually(lambda: unknown not in nodes(client))
         eventually(lambda: client.ledger_metadata(kept).state is LedgerState.CLOSED)
@@ -742,8 +760,10 @@ def test_a_log_that_is_no_store_is_not_opened(client: bk_core.BookKeeper) -> Non
     create_log(client, LOG, LogProperties(entry_format="raw"))
     with LogWriter.open(client, LOG, file_entries=True) as writer:
         writer.append(b"something else")
-    with pytest.raises(FileStoreFormatError):
-        FileStore.open(client, "a")
+    told = r"file store 'a', segment 0, entry 0: the entry .*no record of a file store.*delete_file_store\(client, 'a'\)"
+    for opening in (FileStore.open, FileStoreView.open):
+        with pytest.raises(FileStoreFormatError, match=told):
+            opening(client, "a")
     assert not read_ledger_list(client, LOG).live_segments
     eventually(lambda: not threads())
 
@@ -903,6 +923,10 @@ def test_what_fails_for_ever_is_told_once_and_tried_less_and_less(caplog: pytest
     retries.done("close 7")
     retries.failed("close 7", "data ledger 7 cannot be closed", MetadataUnavailableError("nobody answers"), 5.0, lambda: None)
     assert pauses[-1] == 5 and caplog.text.count("nobody answers") == 2
+    retries.failed("list", "its list cannot be read", MetadataUnavailableError("nobody answers"), 5.0, lambda: None)
+    assert len(pauses) == 10 and caplog.text.count("nobody answers") == 2, "SES-8: one outage fails all that is asked"
+    retries.failed("watch", "its list cannot be watched", ClientClosedError("closed by this program"), 5.0, lambda: None)
+    assert len(pauses) == 10 and "closed by this program" not in caplog.text
 
 
 def test_a_data_ledger_that_is_another_s_is_not_closed_and_told_once(
@@ -936,7 +960,7 @@ def test_grd_7_nobody_else_writes_the_log_of_a_store(store: FileStore, client: b
     with pytest.raises(InvalidArgumentError, match=r"FileStore.open\(client, 'a'\)"):
         LogWriter.open(client, LOG)
     for act in (lambda: trim_log(client, LOG, max_bytes=0), lambda: apply_retention(client, LOG), lambda: delete_log(client, LOG)):
-        with pytest.raises(InvalidArgumentError, match="its owner alone writes and trims it.*bk checkpoint rm a"):
+        with pytest.raises(InvalidArgumentError, match="Only the owner of the store, .*delete_file_store.*bk checkpoint rm a"):
             act()
     store.put("/x", b"1")
 
@@ -1009,6 +1033,7 @@ def test_another_owner_ends_a_store(client: bk_core.BookKeeper) -> None:
     staged = store.stage(BIG)
     with FileStore.open(client, "a") as other:
         assert other.read("/before") == BIG
+        ended = rf"another owner opened file store 'a' \(process {os.getpid()} on host .* UTC\), which ended this one"
         calls: list[Callable[[], object]] = [
             lambda: store.put("/late", b"x"),
             lambda: store.put("/late", BIG),
@@ -1023,7 +1048,7 @@ def test_another_owner_ends_a_store(client: bk_core.BookKeeper) -> None:
             lambda: store.stage(b"x"),
         ]
         for call in calls:
-            with pytest.raises(FileStoreTakenOverError, match="another owner opened file store 'a', which ended this one") as error:
+            with pytest.raises(FileStoreTakenOverError, match=ended) as error:
                 call()
             assert isinstance(error.value.__cause__, LogTakenOverError)
         store.close()
@@ -1158,13 +1183,15 @@ def test_an_abandoned_store_leaves_everything_as_it_is(client: bk_core.BookKeepe
         assert store.read("/x") == BIG
 
 
-def test_the_end_of_the_client_ends_the_store(uri: str) -> None:
+def test_the_end_of_the_client_ends_the_store(uri: str, caplog: pytest.LogCaptureFixture) -> None:
     told: list[BkError] = []
     with bk_core.connect(uri, limits=LIMITS) as client:
         store = FileStore.open(client, "a", on_end=told.append)
         store.put("/x", BIG)
     eventually(lambda: bool(told))
     assert isinstance(told[0], FileStoreClosedError) and isinstance(told[0].__cause__, ClientClosedError)
+    store._retries.failed("watch", "its log's list cannot be watched", ClientClosedError("closed"), 5.0, lambda: None)
+    assert not [one for one in caplog.records if one.name == "bk_core.client.files"]
     with pytest.raises(FileStoreClosedError, match="client of file store 'a' was closed"):
         store.put("/x", b"")
     store.close()

@@ -111,10 +111,16 @@ def test_fs_3_other_bytes_are_refused(stored: bytes) -> None:
         decode(stored)
 
 
+def test_fs_3_an_entry_that_somebody_else_wrote_is_told_without_words_of_python() -> None:
+    """FS-3."""
+    with pytest.raises(FileStoreFormatError, match=r"the entry is no record of a file store \(4 bytes\): somebody else wrote to this log$"):
+        decode(b"abcd")
+
+
 def test_fs_3_a_later_version_and_an_unknown_kind_say_so() -> None:
     """FS-3."""
     stored = encode(Delete("/a", 1))
-    with pytest.raises(FileStoreFormatError, match="version 2.*use a later one"):
+    with pytest.raises(FileStoreFormatError, match="version 2 .*a later program wrote it"):
         decode(b"\x02" + stored[1:])
     with pytest.raises(FileStoreFormatError, match="kind 99"):
         decode(sealed(b"\x01\x63" + stored[2:]))
