@@ -243,6 +243,7 @@ def batch_write(step: str, do: str) -> Callable[[Cell], None]:
     """``df.write`` with ``txnAppId`` and ``txnVersion``: tried until it succeeds, and once more."""
 
     def play(cell: Cell) -> None:
+        cell.store = ""  # a batch write has no checkpoint
         cell.order(step, do)
         sink = {"entrySize": "256", "txnAppId": "loader", "txnVersion": "7"}
         command = {**cell.command(), "do": "write", "first": 0, "end": 40, "tasks": 2, "sink": sink}
