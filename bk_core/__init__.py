@@ -20,6 +20,7 @@ from bk_core import exit_hook as _exit_hook  # noqa: F401 - registers what ends 
 
 if TYPE_CHECKING:
     from bk_core import errors as errors
+    from bk_core import kernels as kernels
     from bk_core.bookie.local_cluster import LocalCluster as LocalCluster
     from bk_core.bookie.local_cluster import local_cluster as local_cluster
     from bk_core.client import BookKeeper as BookKeeper
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from bk_core.client.log.log import Log as Log
     from bk_core.client.log.reader import LogReader as LogReader
     from bk_core.client.log.writer import LogWriter as LogWriter
+    from bk_core.config import ClientConfig as ClientConfig
     from bk_core.errors import BkError as BkError
     from bk_core.protocol.ledger.metadata import DigestType as DigestType
     from bk_core.protocol.ledger.metadata import LedgerMetadata as LedgerMetadata
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BkError": "bk_core.errors",
     "BookKeeper": "bk_core.client",
+    "ClientConfig": "bk_core.config",
     "DigestType": "bk_core.protocol.ledger.metadata",
     "EntryRun": "bk_core.protocol.ledger.run",
     "FileStore": "bk_core.client.files.store",
@@ -67,7 +70,8 @@ _HOMES = {
     "local_cluster": "bk_core.bookie.local_cluster",
     "own_file_store": "bk_core.client.files.upkeep",
 }
-__all__ = ["__version__", "errors", *_HOMES]  # noqa: PLE0604
+_MODULES = ("errors", "kernels")
+__all__ = ["__version__", *_MODULES, *_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
@@ -78,12 +82,13 @@ def __getattr__(name: str) -> Any:
             return version("bk-spark")
         except PackageNotFoundError:  # a source tree or a --py-files zip
             return "0+unknown"
-    if name == "errors":
-        return import_module("bk_core.errors")
+    if name in _MODULES:
+        return import_module(f"bk_core.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names, and those that every module has."""
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

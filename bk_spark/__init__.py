@@ -24,4 +24,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names, and those that every module has."""
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

@@ -24,8 +24,11 @@ from bk_core.errors import BkError
 def cli() -> None:
     """Ledgers, logs and local clusters of Apache BookKeeper.
 
-    Every command that talks to a cluster takes --uri, or reads BOOKKEEPER_METADATA_SERVICE_URI, and --json for scripts. Nothing here
-    fences a ledger except `bk ledger recover` and the option --recover-open.
+    Every command that talks to a cluster takes --uri, or reads BOOKKEEPER_METADATA_SERVICE_URI, and --json for scripts.
+
+    Looking never fences a ledger. These end a living writer: `bk ledger recover`, --recover-open of repairs, `bk log append --take-over`,
+    `bk log rm`, and --even-if-alive of `bk log release` and `bk checkpoint rm|gc|import`. Without those, `bk log release` and `gc` of logs
+    and checkpoints close the ledgers of writers that are gone.
     """
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bk_core.cli.checkpoint_words import PASSWORD_GIVEN_BY
 from bk_core.cli.output import cluster_options, connected, counted, password_option, say_json, say_table, when, with_progress
 from bk_core.cli.units import Duration
 from bk_core.errors import MetadataFormatError, NoSuchLogError, WrongClusterError
@@ -34,6 +35,8 @@ def _problem_row(name: str, problem: LogProblem) -> list[object]:
 def check(name: str | None, everything: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
     """Is everything there that a log lists, history included? Reads only; never fences. Exit status 1 if not.
 
+    With --all, logs with another password than the given one are not looked at, and named on standard error.
+
     Each ledger that the log names must exist, carry its name, reach as far as the log says, and give its first and last listed entry.
     """
     from bk_core.client.log.check import check_log
@@ -41,11 +44,17 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
 
     if (name is None) is not everything:
         raise click.UsageError("give the name of one log, or --all")
-    checks, unreadable = [], 0
+    checks, unreadable, locked = [], 0, 0
     with connected(uri, protocol) as client:
         for one in with_progress(list_logs(client) if name is None else [name], "checking logs"):
             try:
-                checks.append(check_log(client, one, password=password.encode()))
+                found = check_log(client, one, password=password.encode())
+                if everything and found.is_locked:
+                    locked += 1
+                    why = "the password given is not its own" if password else f"it has a password ({PASSWORD_GIVEN_BY})"
+                    click.echo(f"log {one} is not looked at: {why}", err=True)
+                else:
+                    checks.append(found)
             except NoSuchLogError:  # deleted since it was listed
                 if name is not None:
                     raise
@@ -63,7 +72,8 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
     if bad:
         say_table(_PROBLEM_COLUMNS, [_problem_row(found.log, problem) for found in bad for problem in found.problems])
     ledgers = sum(found.ledgers for found in checks)
-    click.echo(f"{counted(len(checks), 'log')} with {counted(ledgers, 'ledger')} checked: {len(bad) + unreadable:,} with problems")
+    left = f", {locked:,} not looked at" if locked else ""
+    click.echo(f"{counted(len(checks), 'log')} with {counted(ledgers, 'ledger')} checked: {len(bad) + unreadable:,} with problems{left}")
     return 1 if bad or unreadable else 0
 
 

@@ -11,7 +11,7 @@ import click
 from bk_core.cli.log_entries import append, tail
 from bk_core.cli.log_upkeep import check, marks, release, repair
 from bk_core.cli.output import check_range, cluster_options, connected, counted, password_option, say_json, say_table, when, with_progress
-from bk_core.cli.units import Duration, Size
+from bk_core.cli.units import Duration, Size, told_duration, told_size
 from bk_core.errors import BkError, InvalidArgumentError, MetadataFormatError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.segments import ENTRY_FORMATS, EntryFormat, LogProperties, Segment
 from bk_core.protocol.log.view import LogView
@@ -82,6 +82,23 @@ def _properties(properties: LogProperties) -> dict[str, Any]:
     }
 
 
+def _told(shown: dict[str, Any]) -> list[tuple[str, object]]:
+    """The lines of a table, with properties as the options of ``bk log set`` take them."""
+    forms: dict[str, tuple[str, Callable[[int], str]]] = {
+        "retentionMs": ("retention", told_duration),
+        "retentionBytes": ("retentionBytes", told_size),
+        "committedRetentionMs": ("committedRetention", told_duration),
+    }
+    rows: list[tuple[str, object]] = []
+    for key, value in shown.items():
+        if key in forms:
+            name, told = forms[key]
+            rows.append((name, "none" if value is None else told(value)))
+        else:
+            rows.append((key, value))
+    return rows
+
+
 @log.command("ls")
 @cluster_options
 def show_logs(uri: str, protocol: str, as_json: bool) -> None:
@@ -132,7 +149,7 @@ def show_log(name: str, uri: str, protocol: str, as_json: bool) -> None:
     if as_json:
         say_json(shown)
         return
-    say_table(["log", name], [(key, value) for key, value in shown.items() if key not in ("log", "newest", "committed")])
+    say_table(["log", name], _told({key: value for key, value in shown.items() if key not in ("log", "newest", "committed")}))
     if listed.committed:
         click.echo()
         say_table(["query", "#last batch"], list(shown["committed"].items()))
@@ -240,7 +257,7 @@ def _say_log(name: str, view: LogView, as_json: bool) -> None:
     if as_json:
         say_json(shown)
     else:
-        say_table(["log", name], list(shown.items())[1:])
+        say_table(["log", name], _told(shown)[1:])
 
 
 @log.command("rm")

@@ -76,6 +76,8 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: s
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else _text(value)
 
 

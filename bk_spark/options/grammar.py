@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from bk_core.protocol.log.names import not_of_files
 from bk_core.protocol.log.stored_json import loads
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -180,9 +181,10 @@ def parse_pattern(text: str) -> str:
 
 
 def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names that the whole of ``pattern`` matches, sorted."""
+    """Return the names that the whole of ``pattern`` matches, sorted. Names of file stores' logs are left out, unless the pattern begins
+    with their prefix, as ``files\\.flights`` does."""
     wanted = re.compile(pattern)
-    return tuple(sorted(name for name in names if wanted.fullmatch(name)))
+    return tuple(sorted(name for name in not_of_files(names, pattern.replace("\\", "")) if wanted.fullmatch(name)))
 
 
 def parse_secret(text: str) -> bytes:

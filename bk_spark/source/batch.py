@@ -30,7 +30,7 @@ def rows_schema(options: Options) -> StructType:
 
     Raises LogSchemaError if a log has none yet; InvalidArgumentError for bad ``columns``.
     """
-    views = {} if options.ledgers is not None else views_of(client_for(options.uri, options.protocol), options, under_way=True)
+    views = {} if options.ledgers is not None else views_of(client_for(options.uri, options.protocol), options, under_way=True, either=True)
     return chosen(source_schema(options, views), options.columns)
 
 

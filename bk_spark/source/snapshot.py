@@ -34,12 +34,13 @@ _log = logging.getLogger("bk_spark.read")
 # --- schema -------------------------------------------------------------------------------------------------------------
 
 
-def views_of(client: Any, options: Options, under_way: bool = False) -> dict[str, LogView]:
+def views_of(client: Any, options: Options, under_way: bool = False, either: bool = False) -> dict[str, LogView]:
     """Return the logs to read, by name. With ``logPattern`` a log that is deleted at this moment is left out; otherwise it is a
     NoSuchLogError.
 
     ``under_way``: for a stream that may have begun long ago (``source_logs``). With ``failOnDataLoss=false`` it does without logs that are
-    gone, as long as there is one that tells the columns.
+    gone, as long as there is one that tells the columns. ``either``: Spark does not say whether a batch or a stream
+    asks. Then nothing is said of streams where another name is suggested.
     """
     views: dict[str, LogView] = {}
     missing: NoSuchLogError | None = None
@@ -47,12 +48,17 @@ def views_of(client: Any, options: Options, under_way: bool = False) -> dict[str
         try:
             views[name] = read_log(client, name)
         except NoSuchLogError as error:
-            missing = with_deleted(error) if under_way else error
+            missing = with_deleted(error) if under_way and not (either and _is_near(error)) else error
             if options.log_pattern is None and (not under_way or options.fail_on_data_loss):
                 raise missing from None
     if missing is not None and not views:
         raise missing
     return views
+
+
+def _is_near(error: NoSuchLogError) -> bool:
+    """Return True if the error suggests the name of another log."""
+    return str(error.args[0]).endswith("?")
 
 
 def with_deleted(error: NoSuchLogError) -> NoSuchLogError:

@@ -12,6 +12,7 @@ from typing import Any
 
 from bk_core.client.log.lists import list_logs
 from bk_core.errors import InvalidArgumentError, LogDataLossError, NoSuchLogError
+from bk_core.protocol.log.names import not_of_files
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
 from bk_spark.options.grammar import EARLIEST, LATEST, Offsets, Place, matching
@@ -32,7 +33,9 @@ def source_logs(options: Options, client: Any, under_way: bool = False) -> tuple
         there = list_logs(client)
         names = matching(options.log_pattern, there)
         if not names:
-            raise NoSuchLogError(f"logPattern {options.log_pattern!r} matches no log; {_some(there)}", pattern=options.log_pattern)
+            raise NoSuchLogError(
+                f"logPattern {options.log_pattern!r} matches no log; {_some(not_of_files(there, ''))}", pattern=options.log_pattern
+            )
     if not (under_way and options.log_pattern is not None):
         check_offsets_name(options, names)
     return names

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bk_core.client.log.list_store import log_path
 from bk_core.errors import ArgumentTypeError, FileStoreFormatError, InvalidArgumentError
+from bk_core.protocol.log.names import FILES_PREFIX
 
-LOG_PREFIX = "files."
+LOG_PREFIX = FILES_PREFIX
 """Logs whose names begin with this hold the changes of file stores, and nothing else is written to them (GRD-7)."""
 
 

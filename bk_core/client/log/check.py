@@ -13,7 +13,15 @@ from bk_core.client.log.history import ChunkCache, history_of, update_ledger_lis
 from bk_core.client.log.intents import HISTORY, create_intended, forget_intent
 from bk_core.client.log.list_store import LogClient, change_ledger_list, ledger_exists, read_ledger_list, store_now_ms
 from bk_core.client.log.live_writers import ALIVE, live_writers
-from bk_core.errors import BkError, InvalidArgumentError, LogDataLossError, LogError, LogWriterAliveError, NoSuchLedgerError
+from bk_core.errors import (
+    BkError,
+    InvalidArgumentError,
+    LogDataLossError,
+    LogError,
+    LogWriterAliveError,
+    NoSuchLedgerError,
+    WrongPasswordError,
+)
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.history import Item, Load
 from bk_core.protocol.log.identity import Standing, standing
@@ -26,8 +34,8 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class LogProblem:
-    """``kind``: missing, short (closed before the last listed entry), unreadable, foreign (of another log, or of none, and not adopted),
-    history (a chunk of it).
+    """``kind``: missing, short (closed before the last listed entry), unreadable, password (it has another one), foreign (of another
+    log, or of none, and not adopted), history (a chunk of it).
 
     ``first_seq .. last_seq`` are the segments concerned, both inclusive; ``rows`` and ``bytes`` what the list says is in them.
     """
@@ -53,6 +61,11 @@ class LogCheck:
     @property
     def is_good(self) -> bool:
         return not self.problems
+
+    @property
+    def is_locked(self) -> bool:
+        """True if nothing but the password of its ledgers is the matter."""
+        return bool(self.problems) and all(problem.kind == "password" for problem in self.problems)
 
 
 @dataclass(slots=True)
@@ -146,6 +159,8 @@ class _Look:
                             pass
         except NoSuchLedgerError:
             return "missing", f"ledger {ledger_id} does not exist"
+        except WrongPasswordError as error:
+            return "password", str(error)
         except BkError as error:
             return "unreadable", str(error)
         return None

@@ -31,6 +31,7 @@ from bk_core.protocol.log.codec import decode, encode
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.list_size import check_size, is_large
 from bk_core.protocol.log.list_size import told as size_told
+from bk_core.protocol.log.names import not_of_files
 from bk_core.protocol.log.times import is_skewed
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def no_such_log(client: LogClient, name: str) -> NoSuchLogError:
     check_log_root(client)
     elsewhere = client.store.log_elsewhere(name)
     hint = "" if elsewhere is None else f" at {client.store.log_root}; an older program keeps one at {elsewhere} (log_root={elsewhere!r})"
-    near = meant(name, client.store.children("logs"))
+    near = meant(name, not_of_files(client.store.children("logs"), name))
     return NoSuchLogError(f"there is no log {name!r}{hint}{f'; {near}' if near else ''}", log=name)
 
 

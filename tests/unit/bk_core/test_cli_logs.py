@@ -20,7 +20,7 @@ import bk_core
 from bk_core import cli
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.cli import output
-from bk_core.cli.units import Duration, Size
+from bk_core.cli.units import Duration, Size, told_duration, told_size
 from bk_core.client.log import janitor, list_store, lists
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import Intent, create_intended, record_intent
@@ -107,6 +107,10 @@ def test_create_show_set_ls_rm(bk: Bk, client: bk_core.BookKeeper, monkeypatch: 
     assert "no duration" in bk.err
     assert bk.json("show", "a")[0]["retentionBytes"] == 10 << 30
     assert "CRC32" in bk("show", "a")
+    lines = {line.split()[0]: line.split()[1:] for line in bk("show", "a").splitlines() if line}
+    assert [lines[key] for key in ("retention", "retentionBytes", "committedRetention", "guaranteed", "live")] == [
+        ["none"], ["10GiB"], ["14d"], ["no"], ["no"],
+    ]  # fmt: skip
     assert [summary["log"] for summary in bk.json("ls")] == ["a"]
     assert "1 log\n" in bk("ls")
     monkeypatch.setattr("click.confirm", lambda *_args, **_options: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -332,6 +336,28 @@ def test_what_is_neither(text: str) -> None:
         with pytest.raises(Exception, match=r"no duration|no size"):
             kind.convert(text, None, None)
     assert Duration(optional=True).convert("none", None, None) == -1 == Size(optional=True).convert("Never", None, None)
+
+
+@pytest.mark.parametrize(("ms", "text"), [(7 * 86_400_000, "7d"), (5_400_000, "90m"), (1500, "1500ms"), (0, "0d")])
+def test_durations_are_told_as_they_are_given(ms: int, text: str) -> None:
+    assert told_duration(ms) == text and Duration().convert(text, None, None) == ms
+
+
+@pytest.mark.parametrize(("size", "text"), [(10 << 30, "10GiB"), (1536, "1,536"), (1 << 60, "1024PiB"), (0, "0"), (3072, "3KiB")])
+def test_sizes_are_told_as_they_are_given(size: int, text: str) -> None:
+    assert told_size(size) == text and Size().convert(text.replace(",", ""), None, None) == size
+
+
+def test_a_log_with_a_password_is_no_problem_of_the_others(bk: Bk, client: bk_core.BookKeeper) -> None:
+    fill(client, "open", 1)
+    create_log(client, "shut", LogProperties(entry_format="raw"))
+    with LogWriter.open(client, "shut", password=b"p") as writer:
+        writer.append(b"x")
+    assert bk("check", "--all") == "1 log with 1 ledger checked: 0 with problems, 1 not looked at\n"
+    assert bk.err == "log shut is not looked at: it has a password (--password, or BOOKKEEPER_LEDGER_PASSWORD)\n"
+    assert [one["log"] for one in bk.json("check", "--all")] == ["open"]
+    assert [p["problem"] for p in bk.json("check", "shut", status=1)[0]["problems"]] == ["password"]
+    assert bk.json("check", "shut", "--password", "p")[0]["good"]
 
 
 def test_one_bad_list_hides_no_other_log(bk: Bk) -> None:

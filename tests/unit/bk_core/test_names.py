@@ -21,6 +21,17 @@ def test_dir_tells_every_name_of_a_module(module: ModuleType) -> None:
         assert getattr(module, name) is not None
 
 
+@pytest.mark.parametrize("module", [bk_core, bk_spark], ids=lambda module: module.__name__)
+def test_dir_tells_no_name_that_is_not_public(module: ModuleType) -> None:
+    assert {name for name in dir(module) if not name.startswith("__")} == set(module.__all__) - {"__version__"}
+
+
+def test_what_the_documents_name_is_there_after_a_bare_import() -> None:
+    program = "import bk_core; print(bk_core.kernels.IMPLEMENTATION, bk_core.ClientConfig.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True)
+    assert done.stdout in ("native ClientConfig\n", "pure ClientConfig\n"), done.stderr
+
+
 def test_a_view_is_exported_beside_the_store() -> None:
     assert bk_core.FileStoreView is FileStoreView and {"FileStore", "FileStoreView"} <= set(bk_core.__all__)
 

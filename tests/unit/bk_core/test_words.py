@@ -131,6 +131,14 @@ def test_a_log_is_near_by_more_than_its_end(client: BookKeeper) -> None:
         read_log(client, "orders")
 
 
+def test_a_log_of_a_file_store_is_near_by_its_prefix_only(client: BookKeeper) -> None:
+    create_log(client, "files.flights")
+    with pytest.raises(NoSuchLogError, match="there is no log 'flight'$"):
+        read_log(client, "flight")
+    with pytest.raises(NoSuchLogError, match=r"there is no log 'files.flight'; did you mean 'files.flights'\?$"):
+        read_log(client, "files.flight")
+
+
 def test_a_property_that_there_is_not_offers_those_that_can_be_changed(client: BookKeeper) -> None:
     create_log(client, "events")
     near = r"a log has no property 'retention'; did you mean 'retention_ms' or 'retention_bytes'\?$"

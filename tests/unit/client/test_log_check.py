@@ -131,8 +131,8 @@ def test_what_exists_is_never_written_off(client: bk_core.BookKeeper) -> None:
         secret.append(b"x")
     locked = [SegmentRange(secret.ledger_id, 0, 0, 1, 1)]
     update_ledger_list(client, "a", lambda current: current.append_segments(locked, 1))
-    assert [p.kind for p in check_log(client, "a").problems] == ["short", "foreign", "unreadable"]
-    locked_out = {p.ledger_id for p in check_log(client, "a", password=b"p").problems if p.kind == "unreadable"}
+    assert [p.kind for p in check_log(client, "a").problems] == ["short", "foreign", "password"]
+    locked_out = {p.ledger_id for p in check_log(client, "a", password=b"p").problems if p.kind == "password"}
     assert secret.ledger_id not in locked_out
     assert repair_log(client, "a") == () and read_ledger_list(client, "a").segments[: len(listed.segments)] == listed.segments
 

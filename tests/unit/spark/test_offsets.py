@@ -180,6 +180,16 @@ class Client:
         self.store = Store(logs)
 
 
+def test_logs_of_file_stores_are_read_only_by_their_prefix() -> None:
+    client = Client("files.flights", "flights", "filesx")
+    assert source_logs(options(log_pattern=".*flights"), client) == ("flights",)
+    assert source_logs(options(log_pattern="file.*"), client) == ("filesx",)
+    assert source_logs(options(log_pattern=r"files\..*"), client) == ("files.flights",)
+    assert source_logs(options(log_pattern="files.flights"), client) == ("files.flights",)
+    with pytest.raises(NoSuchLogError, match="matches no log; there are filesx, flights$"):
+        source_logs(options(log_pattern="light"), client)
+
+
 def test_names_of_logs() -> None:
     client = Client("flights", "flights-eu", "ships")
     assert source_logs(options(log="flights"), client) == ("flights",)
