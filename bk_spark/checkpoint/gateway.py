@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import select
 import socket
 import ssl
@@ -22,6 +23,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from bk_core.errors import BlockingCallError
+from bk_core.threads import Flag, Monitor, cannot_wait, holds_lock, interrupted_call
 from bk_spark.checkpoint.answers import Answer
 from bk_spark.checkpoint.http_parts import HEAD_S, BadRequest, Body, PeerGone, Request, Wire, answer_head, pairs
 from bk_spark.checkpoint.operations import Operations
@@ -81,14 +84,14 @@ class Gateway:
         self.url = f"{'http' if tls is None else 'https'}://{self.address}"
         self.operations = Operations(self.files, self.url)
         self._leaving: dict[str, tuple[CheckpointFiles, threading.Thread]] = {}  # stores that are being closed, and by whom
-        self._left = threading.Condition()  # of them: nobody closes the client under one
-        self._lock = threading.Lock()
-        self._freed = threading.Condition(self._lock)
+        self._left = Monitor()  # of them: nobody closes the client under one
+        self._freed = Monitor()  # of the connections, and of whether it closes
         self._connections: set[_Connection] = set()
-        self._closing = threading.Event()
+        self._closing = Flag()
         self._closer: threading.Thread | None = None
-        self._silent = threading.Event()
-        self._closed = threading.Event()
+        self._silent = Flag()
+        self._last: threading.Thread | None = None  # it calls ``on_close``
+        self._closed = Flag()
         self._threads = [
             threading.Thread(target=self._accept, name="bk-checkpoint-accept", daemon=True),
             threading.Thread(target=self._tend, name="bk-checkpoint-tend", daemon=True),
@@ -102,14 +105,10 @@ class Gateway:
 
     def close(self) -> None:
         """End all connections, carry out what was kept back, close the stores side by side. A second call returns when all is closed, too,
-        and goes on with what an interrupted first one has left."""
+        and goes on with what an interrupted first one has left. BlockingCallError in a handler of a signal that could wait for ever."""
+        _check_wait()
         caller = threading.current_thread()
-        with self._lock:
-            first, connections = not self._closing.is_set(), list(self._connections)
-            if first:
-                self._closer = caller
-            self._closing.set()
-            self._freed.notify_all()
+        first, connections = self._begin_close(caller)
         if first:
             try:
                 self._stop_serving(connections)
@@ -120,6 +119,17 @@ class Gateway:
         elif caller is not self._closer:  # and not from a signal handler, inside the first call
             self._silent.wait()
         self._close_stores()
+
+    @holds_lock
+    def _begin_close(self, caller: threading.Thread) -> tuple[bool, list[_Connection]]:
+        """True for the first call, with the connections to end. No store is added from here on."""
+        with self._freed:
+            first, connections = not self._closing.is_set(), list(self._connections)
+            if first:
+                self._closer = caller
+            self._closing.set()
+        self._freed.notify_all()
+        return first, connections
 
     def _stop_serving(self, connections: list[_Connection]) -> None:
         _wake(self._listener)
@@ -141,36 +151,58 @@ class Gateway:
                 except RuntimeError:  # no thread is left, or the interpreter ends
                     self._leaving[name] = self._leaving[name][0], threading.current_thread()
                     self._end(name)
+        leaving = dict(self._leaving)
+        patience_s = JOIN_S + max((files.close_s for files, _ in leaving.values()), default=0.0)
+        if not self._left.until(self._others_have_left, patience_s):
+            names = ", ".join(sorted(dict(self._leaving)))
+            log.warning("checkpoints that did not close in %.0f s, and are recovered by who opens them next: %s", patience_s, names)
+        if self._is_last():
+            try:
+                self._on_close()
+            finally:
+                self._closed.set()
+        elif self._last is not threading.current_thread():
+            self._closed.wait(patience_s)
+
+    @holds_lock
+    def _is_last(self) -> bool:
+        """True for the one call that has to tell that all is closed."""
         with self._left:
-            patience_s = JOIN_S + max((files.close_s for files, _ in self._leaving.values()), default=0.0)
-            if not self._left.wait_for(self._others_have_left, patience_s):
-                names = ", ".join(sorted(self._leaving))
-                log.warning("checkpoints that did not close in %.0f s, and are recovered by who opens them next: %s", patience_s, names)
-            if not self._closed.is_set():
-                try:
-                    self._on_close()
-                finally:
-                    self._closed.set()
+            if self._last is not None:
+                return False
+            self._last = threading.current_thread()
+            return True
 
     @property
     def is_closing(self) -> bool:
         """True once it serves nobody any more."""
         return self._closing.is_set()
 
+    @holds_lock
+    def add(self, name: str, files: CheckpointFiles) -> bool:
+        """Serve a store, and close it in the end. False once the gateway closes: then the caller has to close it."""
+        with self._freed:
+            if self._closing.is_set():
+                return False
+            self.files[name] = files
+            return True
+
     def close_files(self, name: str) -> None:
-        """Close one store; requests about it are answered that it is not open. Return once it is closed, whoever closes it."""
+        """Close one store; requests about it are answered that it is not open. Return once it is closed, whoever closes it.
+        BlockingCallError in a handler of a signal that could wait for ever."""
+        _check_wait()
         if self._take(name, threading.current_thread()):
             self._end(name)
-        with self._left:
-            self._left.wait_for(lambda: name not in self._leaving or self._leaving[name][1] is threading.current_thread())
+        self._left.until(lambda: self._has_left(name), math.inf)
 
     def if_idle(self, do: Callable[[], None]) -> None:
-        """Call it if no store is open, once none is being closed."""
-        with self._left:
-            self._left.wait_for(self._others_have_left)
-            if not self.files:
-                do()
+        """Call it if no store is open, once none is being closed. The caller sees to it that none is added meanwhile."""
+        _check_wait()
+        self._left.until(self._others_have_left, math.inf)
+        if not self.files:
+            do()
 
+    @holds_lock
     def _take(self, name: str, closer: threading.Thread) -> bool:
         """True if the store was open and is ``closer``'s now, which calls ``_end``."""
         with self._left:
@@ -185,13 +217,24 @@ class Gateway:
         except Exception as error:  # the others are closed too; what is durable stays so
             log.warning("the checkpoint %s did not close well: %s", name, error)
         finally:
-            with self._left:
-                del self._leaving[name]
-                self._left.notify_all()
+            self._forget_store(name)
 
+    @holds_lock
+    def _forget_store(self, name: str) -> None:
+        with self._left:
+            del self._leaving[name]
+        self._left.notify_all()
+
+    @holds_lock
+    def _has_left(self, name: str) -> bool:
+        with self._left:
+            return name not in self._leaving or self._leaving[name][1] is threading.current_thread()
+
+    @holds_lock
     def _others_have_left(self) -> bool:
         """Of this thread's own store a signal handler asks, which the thread waits for."""
-        return all(closer is threading.current_thread() for _, closer in self._leaving.values())
+        with self._left:
+            return all(closer is threading.current_thread() for _, closer in self._leaving.values())
 
     # --- threads ------------------------------------------------------------------------------------------------------------
 
@@ -229,7 +272,7 @@ class Gateway:
                 accepted.close()
                 continue
             connection.thread = threading.Thread(target=self._serve, args=(connection,), name="bk-checkpoint", daemon=True)
-            with self._lock:
+            with self._freed:
                 self._connections.add(connection)
                 closing = self._closing.is_set()
             if closing:
@@ -357,6 +400,13 @@ class Gateway:
         told = json.dumps({"access_token": self.access.reveal(), "token_type": "bearer", "expires_in": TOKEN_S}).encode("ascii")
         wire.send(answer_head(200, len(told), stays=request.stays) + told, KEEP_ALIVE_S)
         return request.stays
+
+
+def _check_wait() -> None:
+    """BlockingCallError in a handler of a signal that interrupts what other threads wait for."""
+    where = interrupted_call()
+    if where:
+        raise BlockingCallError("closing checkpoints has to wait for other threads, and " + cannot_wait(where))
 
 
 def _listen(bind: str, port: int) -> socket.socket:

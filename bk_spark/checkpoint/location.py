@@ -8,6 +8,9 @@ import os
 import re
 import ssl
 import threading
+from _thread import RLock
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from bk_core.arguments import POSITIVE_SECONDS, TEXT, Check, checked, whole
@@ -15,7 +18,8 @@ from bk_core.client.files.names import store_log
 from bk_core.client.files.words import of_checkpoint, stored_at
 from bk_core.client.near import meant
 from bk_core.config import WireProtocol
-from bk_core.errors import ArgumentTypeError, BkError, InvalidArgumentError, LocalResourceError, NotEnoughBookiesError
+from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, InvalidArgumentError, LocalResourceError, NotEnoughBookiesError
+from bk_core.threads import cannot_wait
 from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.secret import keep_out_of_logs, let_go
@@ -44,7 +48,7 @@ class _Application:
     def __init__(self, context: Any, bind: str, port: int, host: str, where: dict[str, Any]) -> None:
         self.context, self.where = context, where
         self.pid = os.getpid()
-        self.lock = threading.Lock()  # of opening; requests never take it
+        self.lock = RLock()  # of opening; requests never take it. A handler of a signal may close inside of ``close``
         self.asked: dict[str, dict[str, Any]] = {}  # how each was opened
         self.read_timeout_s = 0.0
         self._clients: dict[tuple[str, str, float | None], BookKeeper] = {}
@@ -105,16 +109,32 @@ class _Application:
 
     def close_clients(self) -> None:
         """Those that no store uses any more; another one is made when it is needed."""
-        while self._clients:
-            _, client = self._clients.popitem()
-            try:
-                client.close()
-            except BkError as error:
-                log.warning("a client of the checkpoint gateway did not close well: %s", error)
+        with suppress(KeyError):  # there is none, or another thread has closed the last one
+            while True:
+                _, client = self._clients.popitem()
+                try:
+                    client.close()
+                except BkError as error:
+                    log.warning("a client of the checkpoint gateway did not close well: %s", error)
 
 
 _applications: dict[int, _Application] = {}
-_making = threading.Lock()
+_making = RLock()
+_mine = threading.local()  # ``calls``: the names of the calls that this thread is in; there is more than one in a handler of a signal
+
+
+@contextmanager
+def _in_call(name: str, *others: str) -> Iterator[None]:
+    """BlockingCallError in a handler of a signal that interrupts one of the ``others`` in this thread, which it would have to wait for."""
+    calls: list[str] = _mine.__dict__.setdefault("calls", [])
+    for other in others:
+        if other in calls:
+            raise BlockingCallError(f"{name} has to wait, and {cannot_wait(other)}")
+    calls.append(name)
+    try:
+        yield
+    finally:
+        calls.remove(name)
 
 
 @plainly
@@ -174,16 +194,17 @@ def checkpoint_location(
     options |= {"password": password.encode() if isinstance(password, str) else password, "take_over": take_over}
     asked = {**options, "uri": uri, "protocol": protocol, "patience_s": patience_s}
     where = {"host": host, "bind_address": bind_address, "port": port, "tls": None if tls is None else tuple(map(str, tls))}
-    while True:
-        application = _application(_context(spark), where)
-        with application.lock:
-            if application.gateway.is_closing:  # the call that made it failed meanwhile
-                continue
-            application.check_where(where)
-            if not _is_open_here(application, name, asked):
-                _open_or_leave(application, name, uri, protocol, patience_s, options)
-                application.asked[name] = asked
-        return hadoop_conf.location(name, secure=application.where["tls"] is not None)
+    with _in_call("checkpoint_location", "checkpoint_location", "close"):
+        while True:
+            application = _application(_context(spark), where)
+            with application.lock:
+                if application.gateway.is_closing:  # the call that made it failed meanwhile
+                    continue
+                application.check_where(where)
+                if not _is_open_here(application, name, asked):
+                    _open_or_leave(application, name, uri, protocol, patience_s, options)
+                    application.asked[name] = asked
+            return hadoop_conf.location(name, secure=application.where["tls"] is not None)
 
 
 @plainly
@@ -192,7 +213,8 @@ def close(spark: Any, name: str | None = None) -> None:
     """Close the checkpoint ``name``, or all that are open in this application, so that its ledgers are closed and another driver need not
     recover them. Queries that still use one end. Nothing happens if none is open, nor after the session was stopped and all were closed.
 
-    Any thread may call it. InvalidArgumentError for what is no name, for one that was never opened in this application, and for what is no
+    Any thread may call it, and a handler of a signal; BlockingCallError in one that has interrupted ``checkpoint_location``, and then
+    nothing was done. InvalidArgumentError for what is no name, for one that was never opened in this application, and for what is no
     session of a driver, as one of Spark Connect.
     """
     if name is not None:
@@ -202,10 +224,11 @@ def close(spark: Any, name: str | None = None) -> None:
     if name is not None and not _is_stopped(context):
         _check_known(name, application)
     if application is not None:
-        for known in [name] if name is not None else list(application.gateway.files):
-            application.gateway.close_files(known)
-        with application.lock:
-            application.gateway.if_idle(application.close_clients)
+        with _in_call("close", "checkpoint_location"):
+            for known in [name] if name is not None else list(application.gateway.files):
+                application.gateway.close_files(known)
+            with application.lock:
+                application.gateway.if_idle(application.close_clients)
 
 
 def _check_known(name: str, application: _Application | None) -> None:
@@ -264,8 +287,12 @@ def _open_or_leave(
     try:
         _open(application, name, uri, protocol, patience_s, options)
     except BaseException as error:
-        if not application.read_timeout_s:
+        ended = application.gateway.is_closing or application.has_ended()
+        if ended or not application.read_timeout_s:
             application.gateway.close()
+            application.close_clients()  # those that were made when the gateway had closed its own
+        if ended and isinstance(error, Exception):
+            raise _stopped() from error
         if not isinstance(error, BkError):
             raise
         given_by = "password=... of checkpoint_location"
@@ -302,10 +329,12 @@ def _open(
     store = FileStore.open(client, name, on_end=tell, **options)
     try:
         application.lead_spark_here(read_timeout_s)
+        if not application.gateway.add(name, CheckpointFiles(store, waits_s)):
+            raise _stopped()
     except BaseException:
-        store.close()
+        with suppress(BkError):  # the first error is the one to tell
+            store.close()
         raise
-    application.gateway.files[name] = CheckpointFiles(store, waits_s)
 
 
 def _context_of(spark: Any) -> Any:
@@ -331,11 +360,15 @@ def _context(spark: Any) -> Any:
     """The SparkContext of a session that is not stopped."""
     context = _context_of(spark)
     if _is_stopped(context):
-        raise InvalidArgumentError(
-            "this session was stopped, and the gateway of its checkpoints has ended with it: take one that runs; "
-            "SparkSession.builder.getOrCreate() makes it"
-        )
+        raise _stopped()
     return context
+
+
+def _stopped() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "this session was stopped, and the gateway of its checkpoints has ended with it: take one that runs; "
+        "SparkSession.builder.getOrCreate() makes it"
+    )
 
 
 def _application(context: Any, where: dict[str, Any]) -> _Application:

@@ -1,4 +1,7 @@
-"""The memory that uploads take while they are on their way to data ledgers: bounded for all of a gateway together."""
+"""The memory that uploads take while they are on their way to data ledgers: bounded for all of a gateway together.
+
+The budget is the one that a store has for its sources (``STAGING_BYTES``). A gateway with several stores has it once.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,19 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from bk_core.client.files.data import PIECE_BYTES, RUN_PIECES, STAGING_BYTES
 from bk_core.errors import OperationTimeoutError
 
 SMALL_BYTES = 512 << 10
-LARGE_BYTES = 12 << 20  # a run of 4 MiB that is written, one that is gathered, and its copy
-LARGE_MAX = 128  # 1.5 GiB if all are at their largest; fewer would make the tasks of a large cluster fail that write slowly
+LARGE_BYTES = 2 * RUN_PIECES * PIECE_BYTES  # a run that is written, and one that is gathered
 
 
 class Uploads:
-    """An upload needs a place from its ``SMALL_BYTES`` on. There are ``LARGE_MAX``; whoever finds none waits."""
+    """An upload needs a place from its ``SMALL_BYTES`` on. There is one for each ``LARGE_BYTES`` of the
+    budget; whoever finds none waits."""
 
-    def __init__(self) -> None:
-        self._free = LARGE_MAX
+    def __init__(self, budget: int = STAGING_BYTES) -> None:
+        self._free = self.places = budget // LARGE_BYTES
         self._freed = threading.Condition()
 
     @contextmanager
@@ -46,7 +50,7 @@ class Uploads:
         with self._freed:
             if not self._freed.wait_for(lambda: self._free > 0, patience_s):
                 raise OperationTimeoutError(
-                    f"{LARGE_MAX} other uploads of more than {SMALL_BYTES >> 10} KiB did not come to their end in {patience_s:g} s, "
+                    f"{self.places} other uploads of more than {SMALL_BYTES >> 10} KiB did not come to their end in {patience_s:g} s, "
                     "and there is no memory for more at once: nothing was written"
                 )
             self._free -= 1

@@ -44,8 +44,9 @@ from bk_core.threads import Monitor, SafeFuture, WorkerPool, holds_lock
 
 PIECE_BYTES = 1 << 20
 RUN_PIECES = 4
-# In memory, of all sources together: each has a run that is gathered and one that is written. It is room for 512 of the shortest, which is
-# how many uploads a checkpoint's gateway serves at once: a task may keep one open for long, so that whoever had to wait for it would fail.
+# In memory, of all sources together: each has a run that is gathered and one that is written. It is room for 128 sources with the longest
+# runs, which is how many large uploads a checkpoint's gateway admits (bk_spark/checkpoint/uploads.py), and for 512 with the shortest, which
+# is how many connections it has: a task may keep an upload open for long, so that a short one which had to wait for it would fail.
 STAGING_BYTES = 1 << 30
 LEDGER_BYTES = 64 << 20
 WRITERS_MAX = 4

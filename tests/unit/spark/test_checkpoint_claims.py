@@ -125,9 +125,10 @@ def test_temporary_files_stand_in_the_order_of_their_times() -> None:
 
     def wait(operation: str, path: str) -> None:
         if path == "/a":
-            now[0] += 5
             files.create(second, [b""], True, True)
+            now[0] += 5
 
     store.before = wait
     files.create(first, [b""], True, True)
-    assert files._temporary.due(5 + staging.TEMPORARY_S) == [second, first]
+    assert files._temporary.due(staging.TEMPORARY_S) == [second]
+    assert files._temporary.due(staging.TEMPORARY_S + 5) == [second, first]

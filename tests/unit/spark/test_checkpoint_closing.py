@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bk_core.errors import NoSuchPathError, OperationTimeoutError
+import bk_core.client
+from bk_core.client.files.store import FileStore
+from bk_core.errors import BkError, BlockingCallError, InvalidArgumentError, NoSuchPathError, OperationTimeoutError
 from bk_core.protocol.files.content import FileStatus
+from bk_spark.checkpoint import checkpoint_location, close, location
 from bk_spark.checkpoint import gateway as gateways
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.staging import CheckpointFiles
@@ -185,3 +190,134 @@ def test_a_delete_of_a_directory_waits_for_a_temporary_file_that_is_made_in_it()
     assert not store.staged and list(store.nodes) == ["/"]
     with pytest.raises(NoSuchPathError):
         files.status(path)
+
+
+# --- a session that is stopped, or a signal that comes, while a checkpoint is opened -------------------------------------------
+
+
+class Driver:
+    """A session with a gateway. What opens a store, or connects, calls ``meanwhile`` first, with the word for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.context = SimpleNamespace(_jsc=SimpleNamespace(), master="local[2]")
+        self.session = SimpleNamespace(sparkContext=self.context)
+        where = {"host": None, "bind_address": None, "port": 0, "tls": None}
+        self.application = location._Application(self.context, "127.0.0.1", 0, "127.0.0.1", where)
+        self.gateway = self.application.gateway
+        self.application.read_timeout_s = 1e9  # so that Spark is led here already
+        self.stores: list[MemoryFiles] = []
+        self.clients: list[str] = []
+        self.meanwhile: Callable[[str], None] = lambda what: None
+        monkeypatch.setitem(location._applications, id(self.context), self.application)
+        monkeypatch.setattr(bk_core.client, "connect", self._connect)
+        monkeypatch.setattr(FileStore, "open", self._open)
+
+    def _connect(self, uri: str, **options: Any) -> Any:
+        self.meanwhile("connect")
+        self.clients.append(uri)
+        return SimpleNamespace(config=SimpleNamespace(operation_timeout_s=10), close=lambda: self.clients.remove(uri))
+
+    def _open(self, client: Any, name: str, **options: Any) -> MemoryFiles:
+        self.meanwhile("open")
+        self.stores.append(MemoryFiles())
+        return self.stores[-1]
+
+    def checkpoint(self, name: str = "x") -> str:
+        return checkpoint_location(self.session, name, uri="zk://a/l")
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    driver = Driver(monkeypatch)
+    yield driver
+    driver.gateway.close()
+
+
+@pytest.mark.parametrize("when", ["connect", "open"])
+@pytest.mark.parametrize("is_noticed", [True, False], ids=["noticed", "unnoticed"])
+def test_a_checkpoint_that_is_opened_while_its_session_stops_is_closed(driver: Driver, when: str, is_noticed: bool) -> None:
+    def stop(what: str) -> None:
+        if what == when:
+            driver.context._jsc = None
+            if is_noticed:
+                driver.gateway.close()
+            else:
+                driver.application.read_timeout_s = 0  # Spark is to be led here, and is not there
+
+    driver.meanwhile = stop
+    with pytest.raises(InvalidArgumentError, match="this session was stopped"):
+        driver.checkpoint()
+    assert driver.stores and all(store.is_closed for store in driver.stores)
+    assert driver.clients == [] and not driver.gateway.files
+
+
+@pytest.mark.parametrize("calls", [close, lambda session: checkpoint_location(session, "y", uri="zk://a/l")], ids=["close", "open"])
+def test_a_handler_of_a_signal_is_told_that_it_cannot_wait_for_the_call_that_it_interrupts(
+    driver: Driver, calls: Callable[[Any], Any]
+) -> None:
+    told: list[BkError] = []
+
+    def handle(what: str) -> None:
+        try:
+            calls(driver.session)
+        except BkError as error:
+            told.append(error)
+
+    driver.meanwhile = handle
+    opening = threading.Thread(target=driver.checkpoint, daemon=True)
+    opening.start()
+    opening.join(30)
+    assert not opening.is_alive() and driver.gateway.files.keys() == {"x"}
+    assert [type(error) for error in told] == [BlockingCallError] * 2
+    assert all("interrupted checkpoint_location cannot wait for it" in str(error) for error in told)
+    close(driver.session)
+    assert driver.clients == [] and driver.stores[0].is_closed
+
+
+def test_closing_inside_of_closing_a_checkpoint_closes_the_others_too(driver: Driver) -> None:
+    driver.checkpoint("x")
+    driver.checkpoint("y")
+    stop = driver.stores[0].close
+
+    def handle() -> None:
+        close(driver.session)
+        stop()
+
+    driver.stores[0].close = handle  # type: ignore[method-assign]
+    closing = threading.Thread(target=close, args=(driver.session, "x"), daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive() and all(store.is_closed for store in driver.stores) and driver.clients == []
+
+
+def test_a_handler_of_a_signal_that_interrupts_the_gateways_own_lock_does_not_wait() -> None:
+    gateway, told = Gateway(), []
+
+    class Interrupted(dict[str, CheckpointFiles]):
+        def pop(self, name: str, *default: Any) -> Any:
+            for call in (gateway.close, lambda: gateway.close_files("y")):
+                with pytest.raises(BlockingCallError, match=r"interrupted Gateway\._take cannot wait") as caught:
+                    call()
+                told.append(caught.value)
+            return super().pop(name, *default)
+
+    gateway.files = Interrupted(x=CheckpointFiles(MemoryFiles(), 10))
+    gateway.close_files("x")
+    assert len(told) == 2 and not gateway.files
+    gateway.close()
+    assert gateway._closed.is_set()
+
+
+def test_no_lock_is_held_while_clients_are_closed() -> None:
+    ended: list[bool] = []
+
+    def tell() -> None:
+        other = threading.Thread(target=gateway.close_files, args=("x",), daemon=True)
+        other.start()
+        other.join(10)
+        ended.append(not other.is_alive())
+
+    gateway = Gateway(on_close=tell)
+    gateway.if_idle(tell)
+    gateway.close()
+    assert ended == [True, True]

@@ -759,6 +759,8 @@ def test_no_client_is_closed_under_a_store_that_is_closing(store: MemoryFiles) -
 
 def test_all_uploads_that_a_gateway_serves_can_be_staged() -> None:
     assert data.STAGING_BYTES // (2 * data.PIECE_BYTES) >= CONNECTIONS_MAX
+    assert uploads.LARGE_BYTES == 2 * data.RUN_PIECES * data.PIECE_BYTES
+    assert uploads.Uploads().places * uploads.LARGE_BYTES == data.STAGING_BYTES
 
 
 # --- secrets ------------------------------------------------------------------------------------------------------------------
@@ -924,9 +926,8 @@ def test_an_upload_that_breaks_leaves_nothing(gateway: Gateway, client: Client, 
     assert client.names("/") == [] and not store.staged and store.changes == []
 
 
-def test_large_uploads_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "LARGE_MAX", 1)
-    bounded = uploads.Uploads()
+def test_large_uploads_wait_for_a_place() -> None:
+    bounded = uploads.Uploads(uploads.LARGE_BYTES)
     piece = bytes(uploads.SMALL_BYTES)
     with bounded.admitted([piece, b"1"], 10) as first:
         assert list(first) == [piece, b"1"]
