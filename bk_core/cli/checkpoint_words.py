@@ -83,3 +83,15 @@ def _nothing_at(view: FileStoreView, path: str) -> str:
         return f"{told}; did you mean {' or '.join(join(above, name) for name in near)}?"
     more = f" and {len(names) - _NAMES_MAX:,} more" if len(names) > _NAMES_MAX else ""
     return f"{told}; {above} has {', '.join(names[:_NAMES_MAX]) or 'nothing in it'}{more}"
+
+
+def bases(view: FileStoreView, path: str = ROOT) -> list[str]:
+    """The checkpoints of queries in a folder of a store: the directories that have offsets in them."""
+    return [parent(status.path) for status, _ in view.everything(path) if status.is_directory and status.name == "offsets"]
+
+
+def checkpoints_below(view: FileStoreView, path: str) -> str:
+    """``it holds a/first and a/second``, of a folder that has checkpoints of queries in it; else nothing."""
+    found = [f"{view.name}{base}" for base in bases(view, path) if base != path] if view.exists(path) else []
+    more = f" and {len(found) - _NAMES_MAX:,} more" if len(found) > _NAMES_MAX else ""
+    return f"it holds {' and '.join(found) if not more else ', '.join(found[:_NAMES_MAX]) + more}" if found else ""

@@ -12,10 +12,10 @@ import click
 
 from bk_core.cli.checkpoint_batches import Batch, StoreFolder, is_ours, last_number, numbers, query_id, read_batch
 from bk_core.cli.checkpoint_copies import copy_in, copy_out
-from bk_core.cli.checkpoint_words import in_words, store_and_path, viewed, whole_store
+from bk_core.cli.checkpoint_words import bases, checkpoints_below, in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, counted, password_option, say_json, say_table, when, with_progress
 from bk_core.errors import BkError, LogWriterAliveError, NoSuchFileStoreError, NoSuchPathError
-from bk_core.protocol.files.paths import ROOT, join, parent
+from bk_core.protocol.files.paths import ROOT, join
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -89,8 +89,7 @@ def _say_files(found: list[FileStatus], as_json: bool) -> None:
 
 def _bases(view: FileStoreView) -> list[str]:
     """The checkpoints in a store: the directories that have offsets in them. Without any the whole store is taken for one."""
-    found = [parent(status.path) for status, _ in view.everything() if status.is_directory and status.name == "offsets"]
-    return found or ["/"]
+    return bases(view) or [ROOT]
 
 
 def _summary(client: BookKeeper, view: FileStoreView, base: str) -> dict[str, Any]:
@@ -152,6 +151,7 @@ def show_checkpoint(name: str, count: int, password: str, uri: str, protocol: st
         shown = _summary(client, view, path)
         folder = StoreFolder(view, path)
         is_one = path == ROOT or view.exists(join(path, "offsets"))
+        below = "" if view.exists(join(path, "offsets")) else checkpoints_below(view, path)
         done = set(numbers(folder, "commits"))
         batches = [read_batch(folder, number, committed=number in done) for number in numbers(folder, "offsets")[-count:]]
     if as_json:
@@ -161,8 +161,8 @@ def show_checkpoint(name: str, count: int, password: str, uri: str, protocol: st
     labels = {"plannedBatch": "last batch planned", "committedBatch": "last batch committed", "committedAtMs": "committed (UTC)"}
     say_table(["checkpoint", name], [(labels.get(key, key), _fact(value)) for key, value in list(facts.items())[1:]])
     if not batches:
-        none = "no batch yet" if is_one else "no folder offsets: it is no checkpoint of a query, or of one that has not begun"
-        click.echo(f"checkpoint {name} has {none}")
+        none = "no batch yet" if is_one else "no folder offsets. Either it is no checkpoint of a query, or that query has not begun"
+        click.echo(f"checkpoint {name} has {none}{f'; {below}' if below else ''}")
         return
     click.echo()
     sources = list(dict.fromkeys(source for batch in batches for source in batch.sources))
@@ -224,7 +224,7 @@ def cat(name: str, path: str, password: str, uri: str, protocol: str, as_json: b
 
 @checkpoint.command("tail")
 @click.argument("name", metavar="NAME[/PATH]")
-@click.option("-f/-F", "--follow/--no-follow", default=True, help="Go on with what comes, until Ctrl-C; that is what it does.")
+@click.option("-f/-F", "--follow/--no-follow", default=True, help="-f (the default) waits for more until Ctrl-C, -F does not.")
 @click.option("-n", "--batches", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last batches.")
 @password_option
 @cluster_options

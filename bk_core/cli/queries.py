@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from bk_core.cli.checkpoint_batches import Folder, LocalFolder, StoreFolder, is_ours, last_number, read_offsets
-from bk_core.cli.checkpoint_words import viewed
+from bk_core.cli.checkpoint_words import checkpoints_below, viewed
 from bk_core.cli.output import cluster_options, connected, counted, password_option, say_json, say_table
 from bk_core.client.files.words import stored_at
 from bk_core.errors import InvalidArgumentError, NoSuchLogError
@@ -123,7 +123,8 @@ def behind(view: LogView | None, offset: Mapping[str, Any], now_ms: int) -> dict
 
 def _progress_in_store(client: BookKeeper, store: str, path: str, password: str) -> Progress:
     with viewed(client, store, password) as view:
-        return read_progress(StoreFolder(view, path))
+        below = "" if view.exists(f"{path.rstrip('/')}/offsets") else checkpoints_below(view, path)
+        return read_progress(StoreFolder(view, path), f"; {below}" if below else "")
 
 
 def local_path(checkpoint: str) -> Path:
@@ -141,11 +142,14 @@ def local_path(checkpoint: str) -> Path:
     return path
 
 
-def read_progress(checkpoint: Folder) -> Progress:
-    """InvalidArgumentError if the folder is no checkpoint of a query, or its query reads no log."""
+NOT_BEGUN = ": it is no checkpoint of a query that has begun"
+
+
+def read_progress(checkpoint: Folder, hint: str = "") -> Progress:
+    """InvalidArgumentError if the folder is no checkpoint of a query, or its query reads no log. ``hint`` ends the first of these."""
     planned, committed = last_number(checkpoint, "offsets"), last_number(checkpoint, "commits")
     if planned is None:
-        raise InvalidArgumentError(f"{checkpoint.told()} has no file in a folder offsets: it is no checkpoint of a query that has begun")
+        raise InvalidArgumentError(f"{checkpoint.told()} has no file in a folder offsets{hint or NOT_BEGUN}")
     known = planned if committed is None else committed
     sources = tuple(source for source in read_offsets(checkpoint, known)[1].values() if is_ours(source))
     if not sources:

@@ -13,7 +13,10 @@ from bk_core.errors import (
     DirectoryNotEmptyError,
     FileStoreTakenOverError,
     InvalidArgumentError,
+    MetadataUnavailableError,
     NoSuchPathError,
+    NotEnoughBookiesError,
+    OperationTimeoutError,
     PathExistsError,
     PathIsDirectoryError,
     PathNotDirectoryError,
@@ -83,6 +86,8 @@ def refusal(error: BkError, name: str) -> Refusal:
         )
     elif repr(name) not in text:
         text = f"{text} (checkpoint {name!r})"
+    if isinstance(error, OperationTimeoutError | MetadataUnavailableError | NotEnoughBookiesError):
+        text = f"{text}. If ZooKeeper or bookies are away, start the query again when they are back: no committed batch is lost"
     return Refusal(status, java_class, text)
 
 

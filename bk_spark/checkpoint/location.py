@@ -74,7 +74,7 @@ class _Application:
         if others:
             raise InvalidArgumentError(
                 f"{', '.join(others)} cannot change: the first checkpoint_location of this application decided where its gateway listens "
-                f"({self.gateway.address}). Give them in that call"
+                f"({self.gateway.address}). Give {'it' if len(others) == 1 else 'them'} in that call"
             )
 
     def check_wait(self, read_timeout_s: float, patience_s: float) -> None:
@@ -139,7 +139,7 @@ def _in_call(name: str, *others: str) -> Iterator[None]:
 
 @plainly
 @checked(
-    name=Check("the name of a checkpoint, text", lambda value: isinstance(value, str)),
+    name=Check("the name of a checkpoint, text (spark comes first, the name behind it)", lambda value: isinstance(value, str)),
     password=_PASSWORD,
     protocol=TEXT,
     patience_s=POSITIVE_SECONDS,
@@ -208,7 +208,9 @@ def checkpoint_location(
 
 
 @plainly
-@checked(name=Check("the name of a checkpoint, or None", lambda value: value is None or isinstance(value, str)))
+@checked(
+    name=Check("the name of a checkpoint (spark comes first, the name behind it)", lambda value: value is None or isinstance(value, str))
+)
 def close(spark: Any, name: str | None = None) -> None:
     """Close the checkpoint ``name``, or all that are open in this application, so that its ledgers are closed and another driver need not
     recover them. Queries that still use one end. Nothing happens if none is open, nor after the session was stopped and all were closed.

@@ -29,6 +29,7 @@ from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import own_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.moments import moment
+from bk_core.client.near import meant
 from bk_core.errors import (
     ArgumentTypeError,
     BkError,
@@ -61,7 +62,9 @@ URI_VARIABLE = "BOOKKEEPER_METADATA_SERVICE_URI"
 PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
 MODES = ("r", "rw")
 _PROTOCOL = "bk"
-_QUERY = re.compile(r"\?(?=(?:uri|mode|password|take_over)=)")  # another question mark is part of a name, or of a pattern
+_QUERY = re.compile(r"\?(?=\w+=)")  # another question mark is part of a name, or of a pattern
+_PARAMETERS = ("uri", "mode")
+_SECRET = ("password", "take_over")  # they go into the storage options
 _FSSPEC_OPTIONS = {"skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop", "batch_size"}
 _SPOOL_BYTES = 8 << 20  # of a file that is being written: more of it goes to a temporary file of this machine
 _CHUNK = 1 << 20
@@ -151,9 +154,14 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if not path.startswith(f"{_PROTOCOL}://"):
             return {}
         place, *query = _QUERY.split(path[len(_PROTOCOL) + 3 :], maxsplit=1)
-        given = dict(parse_qsl(query[0], strict_parsing=True)) if query else {}
-        if not given.keys() <= {"uri", "mode"}:
-            raise InvalidArgumentError("bk:// takes ?uri=...&mode=... and nothing else; password and take_over go into the storage options")
+        given = dict(parse_qsl(query[0], keep_blank_values=True)) if query else {}
+        unknown = [key for key in given if key not in _PARAMETERS]
+        if unknown:
+            more = "password and take_over go into the storage options"
+            if unknown[0] not in _SECRET:
+                near = meant(unknown[0], _PARAMETERS)
+                more = f"{near or more}. A file with such a name is opened by its path: fsspec.filesystem('bk', store=...).open('/x?y=z')"
+            raise InvalidArgumentError(f"bk:// takes ?uri=...&mode=... and nothing else, not {unknown[0]!r}; {more}")
         name = unquote(place.partition("/")[0])
         return {**({"store": name} if name else {}), **given}
 
@@ -441,6 +449,9 @@ class _Connection:
                 self.view = self.files
             else:
                 self.files = own_file_store(self.client, store, password=password, even_if_alive=take_over)
+        except WrongPasswordError as error:
+            self.client.close()
+            raise _of_password(error, wish) from error
         except LogWriterAliveError as error:
             self.client.close()
             told = error.args[0].replace("even_if_alive=True (--even-if-alive)", "take_over=True")
@@ -469,6 +480,13 @@ class _Connection:
                 self.files.close()
             finally:
                 self.client.close()
+
+
+def _of_password(error: WrongPasswordError, wish: _Wish) -> WrongPasswordError:
+    if wish.password:
+        return error.retold(f"the password given is not that of file store {wish.store!r}; one without a password is opened without one")
+    how = f'storage_options={{"password": ...}}, or the variable {PASSWORD_VARIABLE}'
+    return error.retold(f"file store {wish.store!r} has a password, and none was given: {how}")
 
 
 _Store = tuple[str, str]

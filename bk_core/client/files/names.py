@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bk_core.client.log.list_store import log_path
-from bk_core.errors import ArgumentTypeError, FileStoreFormatError, InvalidArgumentError
+from bk_core.errors import ArgumentTypeError, FileStoreFormatError, InvalidArgumentError, WrongPasswordError
 from bk_core.protocol.log.names import FILES_PREFIX
 
 LOG_PREFIX = FILES_PREFIX
@@ -35,6 +35,13 @@ def unreadable(error: FileStoreFormatError, name: str) -> FileStoreFormatError:
         f"{error.args[0]}. `bk log tail {log}` shows the entries of its log. Give the store another name, or delete this log with all that "
         f"is in it: bk_core.delete_file_store(client, {name!r}) (bk checkpoint rm {name})"
     )
+
+
+def wrong_password(error: WrongPasswordError, name: str, given: bytes) -> WrongPasswordError:
+    """The error of a store that was asked for with a password other than its own."""
+    if given:
+        return error.retold(f"the password given is not that of file store {name!r}; one that was made without a password takes none")
+    return error.retold(f"file store {name!r} was made with a password, and none was given: password=b'...'")
 
 
 def nodes_path(log: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bk_core.client.files.names import unreadable
+from bk_core.client.files.names import unreadable, wrong_password
 from bk_core.client.files.nodes import data_ledgers
 from bk_core.client.files.view import no_such_store
 from bk_core.client.log.history import update_ledger_list
@@ -29,6 +29,7 @@ from bk_core.errors import (
     LogTakenOverError,
     NoSuchLogError,
     ReadError,
+    WrongPasswordError,
 )
 from bk_core.protocol.files.machine import FileMachine
 from bk_core.protocol.log.ledger_list import LedgerList
@@ -84,6 +85,8 @@ def open_log(
         )
     except NoSuchLogError as error:
         raise no_such_store(client, name) from error
+    except WrongPasswordError as error:
+        raise wrong_password(error, name, password).nothing_done() from error
     except LogDataLossError as error:
         raise changes_lost(name, error).nothing_done() from error
     except LogTakenOverError as error:

@@ -622,7 +622,13 @@ def test_both_versions_of_the_offset_log(tmp_path: Path) -> None:
 def test_a_checkpoint_without_batches(bk: Bk, client: bk_core.BookKeeper) -> None:
     with FileStore.open(client, "q") as store:
         store.put("/metadata", b"{}")
-    assert "has no batch yet" in bk("show", "q")
+    assert "has no batch yet\n" in bk("show", "q")
+    with FileStore.open(client, "multi") as store:
+        for name in ("first", "second"):
+            store.put(f"/{name}/offsets/0", b"v1\n{}\n-")
+    assert "has no batch yet; it holds multi/first and multi/second\n" in bk("show", "multi")
+    bk("lag", "bk://multi", group="query", status=1)
+    assert "has no file in a folder offsets; it holds multi/first and multi/second\n" in bk.err
     assert bk.json("show", "q")[0]["batches"] == []
     with FileStoreView.open(client, "q") as view:
         assert StoreFolder(view).names("offsets") == [] and StoreFolder(view).told("x") == "bk://q/x"

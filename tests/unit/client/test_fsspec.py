@@ -256,6 +256,15 @@ def test_urls(uri: str, fs: BookKeeperFileSystem, monkeypatch: pytest.MonkeyPatc
     )
     assert strip(["bk://s/x", "/y"]) == ["/x", "/y"]
     assert kwargs("bk://s/x?uri=zk://h/l&mode=rw") == {"store": "s", "uri": "zk://h/l", "mode": "rw"} and kwargs("/x") == {}
+    for url, told in (
+        ("bk://s/x?foo=1", "not 'foo'.*by its path"),
+        ("bk://s/x?mdoe=rw", r"did you mean 'mode'\?"),
+        ("bk://s/x?foo=", "'foo'"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=told):
+            kwargs(url)
+    fs.pipe_file("/q?y=z", b"odd")
+    assert fs.cat("/q?y=z") == b"odd"
     for url in ("bk://s/x?take_over=secret&mode=rw", "bk://s/x?password=secret", "bk://s/x?uri=a&password=secret"):
         with pytest.raises(InvalidArgumentError) as raised:
             kwargs(url)
@@ -382,8 +391,11 @@ def test_the_password_comes_from_options_or_the_environment(uri: str, monkeypatc
     made = BookKeeperFileSystem(uri=uri, store="s", mode="rw", password="right")
     made.pipe("/a", LARGE)
     made.close()
-    with pytest.raises(BkError, match="(?i)password"):
+    with pytest.raises(WrongPasswordError, match="password given is not that of file store 's'"):
         BookKeeperFileSystem(uri=uri, store="s", password="wrong").cat("/a")
+    monkeypatch.setenv(module.PASSWORD_VARIABLE, "")
+    with pytest.raises(WrongPasswordError, match=r"file store 's' has a password, and none was given: storage_options=.\"password\": ...}"):
+        BookKeeperFileSystem(uri=uri, store="s", skip_instance_cache=True).cat("/a")
     assert BookKeeperFileSystem(uri=uri, store="s", password=b"right").cat("/a") == LARGE
     monkeypatch.setenv(module.PASSWORD_VARIABLE, "right")
     assert BookKeeperFileSystem(uri=uri, store="s").cat("/a") == LARGE

@@ -657,7 +657,9 @@ def test_a_failure_is_told_once_in_the_drivers_log(gateway: Gateway, client: Cli
         with pytest.raises(JavaError, match="no checkpoint 'xx' is open in this driver: open it with .*; did you mean 'x'"):
             Client(gateway, "xx").status("/0")
     told = [record.getMessage() for record in caplog.records]
-    assert told[0] == (f"checkpoint 'x': RENAME of /x{temporary('/state/0')} failed: [BK-TIMEOUT] no bookie answers (checkpoint 'x')")
+    again_when = "If ZooKeeper or bookies are away, start the query again when they are back: no committed batch is lost"
+    failed = f"[BK-TIMEOUT] no bookie answers (checkpoint 'x'). {again_when}"
+    assert told[0] == f"checkpoint 'x': RENAME of /x{temporary('/state/0')} failed: {failed}"
     assert len(told) == 2 and told[1].startswith("checkpoint 'xx': GETFILESTATUS of /xx/0 failed: no checkpoint 'xx' is open")
 
 

@@ -231,6 +231,12 @@ def test_a_name_that_is_none_is_told_so_when_opening_and_closing(name: str, told
             call(object(), name)
 
 
+def test_a_name_in_the_place_of_the_session_is_told_so() -> None:
+    for call in (checkpoint_location, close):
+        with pytest.raises(ArgumentTypeError, match=r"name must be .*\(spark comes first, the name behind it\).*, not of type object"):
+            call("flights", object())
+
+
 class Connect:
     """A session of Spark Connect: it has no SparkContext."""
 
@@ -304,7 +310,9 @@ def test_where_the_gateway_listens_is_decided_once() -> None:
     try:
         made.check_where({"host": "driver", "bind_address": None, "port": 0, "tls": None})
         made.check_where({"host": None, "bind_address": None, "port": 0, "tls": None})
-        with pytest.raises(InvalidArgumentError, match="bind_address, port cannot change: the first checkpoint_location"):
+        with pytest.raises(InvalidArgumentError, match=r"host cannot change: .*\. Give it in that call$"):
+            made.check_where({"host": "other", "bind_address": None, "port": 0, "tls": None})
+        with pytest.raises(InvalidArgumentError, match=r"bind_address, port cannot change: the first checkpoint_location.* Give them in"):
             made.check_where({"host": "driver", "bind_address": "0.0.0.0", "port": 4000, "tls": None})
     finally:
         made.gateway.close()
