@@ -149,7 +149,7 @@ def _created(client: LogClient, log: str, wanted: LogProperties) -> None:
         chosen = replace(listed.properties, **{field: getattr(wanted, field) for field in settings})
         return listed.set_properties(chosen) if _is_unused(listed) else listed
 
-    if _is_unused(create_log(client, log, wanted, exist_ok=True)):
+    if _is_unused(create_log(client, log, wanted, exist_ok=True, file_entries=True)):
         update_ledger_list(client, log, change)
 
 

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from bk_core.arguments import checked
+from bk_core.client.files.names import check_not_of_files
 from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.list_store import (
     UPDATE_TIMEOUT_S,
@@ -32,9 +33,12 @@ from bk_core.protocol.log.segments import LogProperties
 
 
 @checked()
-def create_log(client: LogClient, name: str, properties: LogProperties | None = None, *, exist_ok: bool = False) -> LedgerList:
+def create_log(
+    client: LogClient, name: str, properties: LogProperties | None = None, *, exist_ok: bool = False, file_entries: bool = False
+) -> LedgerList:
     """Create an empty log, by default of raw entries, as ``LogWriter`` writes them. LogExistsError unless ``exist_ok``, which returns the
-    log that is there."""
+    log that is there. InvalidArgumentError without ``file_entries`` for the name of a file store's log (GRD-7)."""
+    check_not_of_files(name, file_entries)
     chosen = properties or LogProperties()
     chosen.check(str)
     path = log_path(name)

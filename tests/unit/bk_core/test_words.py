@@ -132,7 +132,7 @@ def test_a_log_is_near_by_more_than_its_end(client: BookKeeper) -> None:
 
 
 def test_a_log_of_a_file_store_is_near_by_its_prefix_only(client: BookKeeper) -> None:
-    create_log(client, "files.flights")
+    create_log(client, "files.flights", file_entries=True)
     with pytest.raises(NoSuchLogError, match="there is no log 'flight'$"):
         read_log(client, "flight")
     with pytest.raises(NoSuchLogError, match=r"there is no log 'files.flight'; did you mean 'files.flights'\?$"):

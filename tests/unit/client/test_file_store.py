@@ -757,7 +757,7 @@ def test_a_node_that_is_none(store: FileStore, client: bk_core.BookKeeper) -> No
 
 def test_a_log_that_is_no_store_is_not_opened(client: bk_core.BookKeeper) -> None:
     """Its writer is closed again, so that it is not left behind as one that somebody writes."""
-    create_log(client, LOG, LogProperties(entry_format="raw"))
+    create_log(client, LOG, LogProperties(entry_format="raw"), file_entries=True)
     with LogWriter.open(client, LOG, file_entries=True) as writer:
         writer.append(b"something else")
     told = r"file store 'a', segment 0, entry 0: the entry .*no record of a file store.*delete_file_store\(client, 'a'\)"
@@ -770,7 +770,7 @@ def test_a_log_that_is_no_store_is_not_opened(client: bk_core.BookKeeper) -> Non
 
 def test_a_log_without_its_beginning_is_not_opened(client: bk_core.BookKeeper) -> None:
     """The store finds that when it begins to serve. Its log is closed again, as after every open that fails."""
-    create_log(client, LOG, LogProperties(entry_format="raw"))
+    create_log(client, LOG, LogProperties(entry_format="raw"), file_entries=True)
     with LogWriter.open(client, LOG, file_entries=True) as writer:
         writer.append(encode(Mkdirs("/d", 0, 2, 1)))
     for _ in range(2):
@@ -1483,7 +1483,7 @@ def test_bookies_that_are_away_count_as_long_as_they_could_come_back(tmp_path: P
 
 def test_a_log_that_no_owner_could_ever_write_takes_the_next_ones_settings(client: bk_core.BookKeeper) -> None:
     """What an open has left that ended between making the log and its first ledger."""
-    create_log(client, LOG, LogProperties(ensemble_size=5, write_quorum_size=5, ack_quorum_size=3, digest_type="MAC"))
+    create_log(client, LOG, LogProperties(ensemble_size=5, write_quorum_size=5, ack_quorum_size=3, digest_type="MAC"), file_entries=True)
     with FileStore.open(client, "a", ensemble_size=2, write_quorum_size=2) as store:
         store.put("/x", BIG)
         assert read_ledger_list(client, LOG).properties == LogProperties(ensemble_size=2, write_quorum_size=2)

@@ -169,7 +169,7 @@ def test_an_owner_that_opens_the_store_meanwhile_is_not_fenced(
 
 def test_gc_deletes_nothing_where_nobody_can_tell(client: bk_core.BookKeeper) -> None:
     """A log without a snapshot says nothing of files: the next owner decides."""
-    create_log(client, "files.s", LogProperties(entry_format="raw"))
+    create_log(client, "files.s", LogProperties(entry_format="raw"), file_entries=True)
     unused = staged(client, "files.s")
     assert gc_file_store(client, "s").deleted == ()
     FileStore.open(client, "s").close()

@@ -290,7 +290,7 @@ def test_an_owner_that_died_leaves_all_that_was_confirmed(client: bk_core.BookKe
 def test_stores_that_are_not_there_are_named(client: bk_core.BookKeeper, store: FileStore) -> None:
     with pytest.raises(NoSuchFileStoreError, match="there is no file store 'z'"):
         FileStoreView.open(client, "z")
-    create_log(client, "files.orders", LogProperties(entry_format="raw"))
+    create_log(client, "files.orders", LogProperties(entry_format="raw"), file_entries=True)
     with pytest.raises(NoSuchFileStoreError, match="did you mean 'orders'"):
         FileStoreView.open(client, "oders")
     with pytest.raises(InvalidArgumentError):
@@ -322,7 +322,7 @@ def test_a_wrong_password_is_told(client: bk_core.BookKeeper) -> None:
 
 
 def write(client: bk_core.BookKeeper, *records: bytes) -> None:
-    create_log(client, "files.s", LogProperties(entry_format="raw"), exist_ok=True)
+    create_log(client, "files.s", LogProperties(entry_format="raw"), exist_ok=True, file_entries=True)
     with LogWriter.open(client, "files.s", file_entries=True) as writer:
         for record in records:
             writer.append(record)
@@ -330,7 +330,7 @@ def write(client: bk_core.BookKeeper, *records: bytes) -> None:
 
 def test_a_log_without_a_whole_snapshot_is_not_shown_as_empty(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "BASE_S", 0.1)
-    create_log(client, "files.s", LogProperties(entry_format="raw"))
+    create_log(client, "files.s", LogProperties(entry_format="raw"), file_entries=True)
     with FileStoreView.open(client, "s") as view:  # one that was just made
         assert view.listing("/") == [] and view.ledgers() is None
         write(client, encode(Mkdirs("/a", 1, 2, 1)), encode(BaseBegin(3, 1)))

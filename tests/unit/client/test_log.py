@@ -169,7 +169,7 @@ def test_guards_are_judged_before_what_a_dead_writer_left_is_closed(
     client: bk_core.BookKeeper, gone: None, name: str, settings: dict[str, Any], mark: str | None, options: dict[str, Any], refused: type
 ) -> None:
     """GRD-1, GRD-6, GRD-7: nothing is fenced before."""
-    create_log(client, name, LogProperties(**settings))
+    create_log(client, name, LogProperties(**settings), file_entries=name.startswith("files."))
     with LogWriter.open(client, name, password=b"right", arrow_entries=True, file_entries=True) as dead:
         ledger_id = dead.ledger_id
         dead.abandon()
@@ -341,4 +341,11 @@ def test_names_of_properties_are_checked_when_a_log_is_made(client: bk_core.Book
         client.create_log("events", entry_format="rwa")
     with pytest.raises(NoSuchLogError):
         client.log("events")
+    assert client.logs() == []
+
+
+def test_the_name_of_a_file_stores_log_is_refused(client: bk_core.BookKeeper) -> None:
+    """GRD-7: an empty log of that name would be taken for a store."""
+    with pytest.raises(InvalidArgumentError, match="file store 'x'"):
+        client.create_log("files.x")
     assert client.logs() == []
