@@ -19,7 +19,7 @@ from bk_core.client.files.words import of_checkpoint, stored_at
 from bk_core.client.near import meant
 from bk_core.config import WireProtocol
 from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, InvalidArgumentError, LocalResourceError, NotEnoughBookiesError
-from bk_core.threads import cannot_wait
+from bk_core.threads import cannot_wait, start_aside
 from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.secret import keep_out_of_logs, let_go
@@ -116,6 +116,9 @@ class _Application:
                     client.close()
                 except BkError as error:
                     log.warning("a client of the checkpoint gateway did not close well: %s", error)
+                except BaseException:  # an interrupt: nobody else has this client any more
+                    start_aside(client.close, "bookkeeper-checkpoint-client")
+                    raise
 
 
 _applications: dict[int, _Application] = {}

@@ -321,3 +321,20 @@ def test_no_lock_is_held_while_clients_are_closed() -> None:
     gateway.if_idle(tell)
     gateway.close()
     assert ended == [True, True]
+
+
+def test_a_client_whose_closing_is_interrupted_is_closed_all_the_same(driver: Driver) -> None:
+    """Nobody has it any more, so nobody would call its ``close`` again, and its session and threads would stay."""
+    closed = threading.Event()
+    calls: list[str] = []
+
+    def close_client() -> None:
+        calls.append(threading.current_thread().name)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        closed.set()
+
+    driver.application._clients[("zk://a/l", "v2", None)] = SimpleNamespace(close=close_client)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        driver.application.close_clients()
+    assert closed.wait(30) and not driver.application._clients
