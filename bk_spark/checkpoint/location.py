@@ -18,7 +18,15 @@ from bk_core.client.files.names import store_log
 from bk_core.client.files.words import of_checkpoint, stored_at
 from bk_core.client.near import meant
 from bk_core.config import WireProtocol
-from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, InvalidArgumentError, LocalResourceError, NotEnoughBookiesError
+from bk_core.errors import (
+    ArgumentTypeError,
+    BkError,
+    BlockingCallError,
+    ForkedClientError,
+    InvalidArgumentError,
+    LocalResourceError,
+    NotEnoughBookiesError,
+)
 from bk_core.threads import cannot_wait, start_aside
 from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
@@ -225,7 +233,7 @@ def close(spark: Any, name: str | None = None) -> None:
     if name is not None:
         _check_name(name)
     context = _context_of(spark)
-    application = _applications.get(id(context))
+    application = _known(context)
     if name is not None and not _is_stopped(context):
         _check_known(name, application)
     if application is not None:
@@ -376,12 +384,26 @@ def _stopped() -> InvalidArgumentError:
     )
 
 
+def _known(context: Any) -> _Application | None:
+    """The application of this context, if it has opened a checkpoint. ForkedClientError in a forked child: it shares the JVM, and a gateway
+    of its own would lead the JVM away from the driver's."""
+    application = _applications.get(id(context))
+    if application is None or application.context is not context:
+        return None
+    if application.pid != os.getpid():
+        raise ForkedClientError(
+            f"the checkpoints of this application belong to process {application.pid}, its driver; process {os.getpid()}, a forked child, "
+            "shares its JVM and can have none. Nothing was done: open them in the driver"
+        )
+    return application
+
+
 def _application(context: Any, where: dict[str, Any]) -> _Application:
     with _making:
         for earlier in [known for known in _applications.values() if known.has_ended()]:
             earlier.gateway.close()  # before its stores are opened anew, so that nobody has to be fenced
-        application = _applications.get(id(context))
-        if application is None or application.context is not context or application.pid != os.getpid():
+        application = _known(context)
+        if application is None:
             hadoop_conf.check(context._jsc.hadoopConfiguration())
             bind, host = _addresses(context, where["host"], where["bind_address"])
             application = _applications[id(context)] = _Application(context, bind, where["port"], host, where)

@@ -18,6 +18,7 @@ from bk_spark.checkpoint import checkpoint_location, close, location
 from bk_spark.checkpoint import gateway as gateways
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.staging import CheckpointFiles
+from tests.unit.client.forked import in_a_forked_child
 from tests.unit.spark.checkpoint_client import temporary
 from tests.unit.spark.memory_files import MemoryFiles
 
@@ -338,3 +339,11 @@ def test_a_client_whose_closing_is_interrupted_is_closed_all_the_same(driver: Dr
     with pytest.raises(KeyboardInterrupt):
         driver.application.close_clients()
     assert closed.wait(30) and not driver.application._clients
+
+
+def test_a_forked_child_leaves_the_drivers_checkpoints_alone(driver: Driver) -> None:
+    """It shares the JVM, which a gateway of its own would lead away for good."""
+    driver.checkpoint()
+    calls = {"open": lambda: driver.checkpoint("y"), "again": driver.checkpoint, "close": lambda: close(driver.session)}
+    assert in_a_forked_child(calls) == dict.fromkeys(calls, "BK-FORKED")
+    assert list(driver.gateway.files) == ["x"] and location._applications[id(driver.context)] is driver.application
