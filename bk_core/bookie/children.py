@@ -35,17 +35,17 @@ class _Spawner:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="bk-spawner", daemon=True).start()
 
     def start(self, job: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         future: Future[subprocess.Popen[bytes]] = Future()
-        self._jobs.put((job, future))
+        self._work.put((job, future))
         return future.result()
 
     def _run(self) -> None:
         while True:
-            job, future = self._jobs.get()
+            job, future = self._work.get()
             try:
                 future.set_result(job())
             except BaseException as error:  # the error belongs to the caller

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,6 +28,7 @@ from bk_core.errors import (
     LogDataLossError,
     LogTakenOverError,
     NoSuchLogError,
+    NotEnoughBookiesError,
     ReadError,
     WrongPasswordError,
 )
@@ -66,23 +67,25 @@ def open_log(
 
     Bookies that are away, as in a restart of them all, are waited for: too few for a new ledger before anything is made or anybody is
     fenced (NotEnoughBookiesError, which does not wait for bookies that the cluster never had), and those that hold the log before it is
-    replayed. ``timeout_s`` bounds each of these.
+    replayed. Bookies that go in the middle of the take-over are waited for too. ``timeout_s`` bounds each of these.
     """
     _await_bookies(client, log, create, timeout_s)
     if create is not None:
         _created(client, log, create)
     # FS-16: those of a later owner, who may take the store over at any time, are not among them
     ledgers = until_definite(lambda: data_ledgers(client, log), time.monotonic() + timeout_s)
+    open_writer = partial(
+        LogWriter.open,
+        client,
+        log,
+        password=password,
+        roll_max_bytes=roll_max_bytes,
+        outstanding_bytes_max=OUTSTANDING_BYTES_MAX,
+        take_over=take_over,
+        file_entries=True,
+    )
     try:
-        writer = LogWriter.open(
-            client,
-            log,
-            password=password,
-            roll_max_bytes=roll_max_bytes,
-            outstanding_bytes_max=OUTSTANDING_BYTES_MAX,
-            take_over=take_over,
-            file_entries=True,
-        )
+        writer = _opened_in_time(open_writer, lambda: _await_bookies(client, log, create, timeout_s), time.monotonic() + timeout_s)
     except NoSuchLogError as error:
         raise no_such_store(client, name) from error
     except WrongPasswordError as error:
@@ -102,6 +105,20 @@ def open_log(
         if isinstance(error, FileStoreFormatError):
             raise unreadable(error, name) from error
         raise
+
+
+def _opened_in_time(open_writer: Callable[[], LogWriter], await_bookies: Callable[[], None], deadline: float) -> LogWriter:
+    """Bookies that were there a moment ago may go in the middle of a take-over: after a pause of the metadata store their sessions end, and
+    they register again at once. The former owner is fenced by then, so giving up would leave the store without any."""
+    pause = 0.05
+    while True:
+        try:
+            return open_writer()
+        except NotEnoughBookiesError as error:
+            if time.monotonic() >= deadline:
+                raise
+            pause = back_off(pause, deadline, str(error))
+            await_bookies()
 
 
 def _has_an_owner(client: LogClient, name: str, log: str, take_over: bool) -> FileStoreTakenOverError:

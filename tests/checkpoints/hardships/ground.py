@@ -185,7 +185,7 @@ class Query:
         return True
 
     def look(self) -> dict[str, Any]:
-        """Whether it runs, its last batch, and the error that it ended with, which goes to ``told``."""
+        """Return True if it runs, its last batch, and the error that it ended with, which goes to ``told``."""
         found: dict[str, Any] = self.ground.ask({"do": "look"})["queries"][self.name]
         if not found["active"] and not self._is_told:
             self.told.append(str(found["error"]))

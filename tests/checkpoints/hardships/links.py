@@ -29,7 +29,7 @@ def silent(proxy: Proxy, link: Link) -> None:
 
 
 def deaf(proxy: Proxy, link: Link) -> None:
-    """What the driver says goes out, and nothing comes back."""
+    """Let out all that the driver says, and nothing back in."""
     proxy.silence(link, IN)
 
 

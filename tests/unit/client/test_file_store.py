@@ -824,6 +824,28 @@ def test_what_a_dead_owner_took_off_the_list_is_deleted_by_the_next_one(client: 
         assert left.ledger_id not in client.list_ledgers() and store.read("/a") == b"a"
 
 
+def test_bookies_that_go_in_the_middle_of_a_take_over_are_waited_for(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pause of the metadata store their sessions end, and they register again. The former owner is fenced by then."""
+    with bk_core.connect(client.config.uri, limits=LIMITS) as other:
+        former = FileStore.open(other, "a")
+        former.put("/a", b"a")
+        create, refused = client.create_ledger, []
+
+        def away(**options: Any) -> Any:
+            if len(refused) < 2:
+                refused.append(1)
+                raise NotEnoughBookiesError("needs 3 writable bookies, 2 are registered")
+            return create(**options)
+
+        monkeypatch.setattr(client, "create_ledger", away)
+        with FileStore.open(client, "a") as store:
+            assert len(refused) == 2 and store.read("/a") == b"a"
+            store.put("/b", b"b")
+        with pytest.raises(FileStoreTakenOverError):
+            former.put("/late", b"late")
+        former.abandon()
+
+
 def test_opening_goes_on_where_a_former_owner_still_trims(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     from bk_core.client.files import opening
     from bk_core.errors import LogDataLossError
@@ -1243,7 +1265,7 @@ def test_what_is_told_of_the_end_may_fail_and_may_close(client: bk_core.BookKeep
 
 
 def test_everybody_is_refused_before_the_end_is_told(client: bk_core.BookKeeper) -> None:
-    """What is told of the end may take long, for example because it opens the store again. Nobody waits for that."""
+    """Nobody waits for ``on_end``, which may take long, for example because it opens the store again."""
     go_on, told, gate = threading.Event(), threading.Event(), threading.Event()
 
     def slow(_error: BkError) -> None:

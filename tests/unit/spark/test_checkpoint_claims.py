@@ -1,4 +1,4 @@
-"""Who waits for whom among the changes of a checkpoint, and what does not wait."""
+"""The changes of a checkpoint wait for those that they meet, and for no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the checkpoint gateway closes: all stores side by side, all callers together, and nothing that keeps it open for ever."""
+"""The checkpoint gateway closes all stores side by side and all callers together, and nothing keeps it open for ever."""
 
 from __future__ import annotations
 
