@@ -1,6 +1,4 @@
-# make setup | test | lint | coverage | simulate | mutations | option-mutations | sanitize | sanitize-suite | demo | kill-test | soak | faults | soak-spark |
-#      checkpoint-restarts | checkpoint-hardships | checkpoint-drivers | checkpoint-cost | checkpoint-openings | checkpoint-size | checkpoint-secret |
-#      spark-suites | deployments | wheel-test | kafka | bench | bench-quick | bench-commit | lock | clean
+# `make help` lists the targets: a comment that begins with two signs stands above each, and its first line is what is listed.
 #
 # Everything lands in .venv and .cache; a stamp file per step makes the second run free. Nothing is installed system-wide.
 
@@ -20,13 +18,18 @@ C_CODE := $(NATIVE) $(wildcard native/fuzz/*.c tests/benchmarks/standin/*.[ch])
 ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/java"; fi; export PATH="$$PWD/$(BIN):$$PATH";
 SAY    := printf '\033[1m== %s\033[0m\n'
 
-.PHONY: setup test lint coverage simulate mutations option-mutations fuzz check-tools sanitize sanitize-suite demo kill-test soak interrupts faults soak-spark \
-        checkpoint-restarts checkpoint-hardships checkpoint-drivers checkpoint-cost checkpoint-openings checkpoint-size checkpoint-secret \
-        spark-suites deployments wheel-test kafka bench bench-quick bench-commit lock clean
+# every target that the list shows is a word and not a file
+.PHONY: $(shell awk -F: '/^[a-z][a-z-]*:/{print $$1}' $(firstword $(MAKEFILE_LIST)))
 
+## what can be made (this list)
+help:
+	@awk -F: '/^## /{if (!about) about = substr($$0, 4)} /^[a-z][a-z-]*:/{if (about) printf "make %-21s %s\n", $$1, about} !/^#/{about = ""}' \
+	  $(firstword $(MAKEFILE_LIST))
+
+## packages and the extension into .venv, a Java into .cache if there is none
 setup: check-tools $(STAMPS)/packages $(STAMPS)/extension $(STAMPS)/java
 
-# Says all that is missing at once, not one thing per run.
+## says what this machine lacks, all of it at once
 check-tools:
 	@missing=""; \
 	"$(PYTHON)" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -74,15 +77,17 @@ $(STAMPS)/java: requirements-java.txt | $(STAMPS)/packages
 	fi
 	@touch $@
 
+## ruff, mypy --strict, the stub of the extension, clang-format
 lint: setup
 	@$(SAY) "ruff";         $(BIN)/ruff check --quiet .; $(BIN)/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ." >&2; exit 1; }
 	@$(SAY) "mypy";         $(BIN)/mypy --strict --no-error-summary bk_core bk_spark pyspark_bookkeeper.py
 	@$(SAY) "stubtest";     $(BIN)/stubtest bk_core.kernels._native
 	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
 
-# Two lanes side by side: servers and Spark spend half of their time waiting. PYTEST_ARGS="tests/unit -x" runs just that, in one.
 SERVER_LANE := tests/conformance tests/integration
 
+## lint and all tests; what `make` alone does. PYTEST_ARGS="tests/unit -x" runs just that
+# Two lanes side by side: servers and Spark spend half of their time waiting. With PYTEST_ARGS there is one.
 test: setup lint
 ifdef PYTEST_ARGS
 	@$(SAY) "tests"
@@ -94,132 +99,158 @@ else
 	$(SAY) "tests with servers"; wait $$lane || status=1; cat .cache/server-lane.log; exit $$status
 endif
 
-# the simulated cluster over many seeds; every rare state must have been met
+## the simulated cluster over many seeds; every rare state must have been met. SEEDS, FROM, JOBS
 simulate: setup
 	@$(ENV) $(BIN)/python -m tests.simulation --from "$${FROM:-0}" --seeds "$${SEEDS:-100000}" --jobs "$${JOBS:-2}" --require-probes
 
-# each rule broken on purpose, until an invariant notices
+## each rule broken on purpose, until an invariant notices
 mutations: setup
 	@$(ENV) $(BIN)/python -m tests.simulation.mutate
 
-# each option of the source and the sink ignored, until a test of its own notices (tests/option_mutations). OPTIONS="log openLedgers"
+## each option of source and sink ignored, until a test of its own notices. OPTIONS="log openLedgers"
 option-mutations: setup
 	@$(ENV) $(BIN)/python -m tests.option_mutations $(OPTIONS)
 
-# every branch of bk_core/protocol by unit, scenario and simulation tests together
+## every branch of bk_core/protocol by unit, scenario and simulation tests together
 coverage: setup
 	@$(SAY) "branch coverage of bk_core/protocol"
 	@$(ENV) $(BIN)/coverage run -m pytest -q tests/unit tests/conformance tests/simulation
 	@$(BIN)/coverage report
 
+## the plain C under the address and undefined-behaviour sanitizers
 sanitize: setup
 	@$(SAY) "sanitizers"
 	@$(ENV) sh native/sanitize.sh
 
-# the tests with sanitized kernels inside of Python, in one lane. PYTEST_ARGS as for test
+## the tests with sanitized kernels inside of Python, in one lane. PYTEST_ARGS as for test
 sanitize-suite: setup
 	@$(SAY) "tests with sanitized kernels"
 	@$(ENV) PYTHON="$$PWD/$(BIN)/python" sh native/sanitize_suite.sh $(or $(PYTEST_ARGS),tests)
 
-# Bent frames to the client, mad requests to the bookie, bent entries to the reader, then edited texts (tests/fuzz). MINUTES for each, SEED
+## bent frames, mad requests, bent entries, then edited texts (tests/fuzz). MINUTES for each, SEED
 fuzz: setup
 	@$(ENV) for module in $(filter frames requests entries stored,$(basename $(notdir $(wildcard tests/fuzz/*.py)))); do \
 	  $(BIN)/python -m tests.fuzz $$module --seconds $$(($(MINUTES) * 60)) $(if $(SEED),--seed $(SEED)) || exit 1; done
 
+## 336,776 flights through a log while a bookie and the driver are killed; report in demo-out/
 demo: setup
 	@$(ENV) $(BIN)/python -m bk_spark.demo
 
-# 50 times kill -9 of a bookie under a writer; BK_KILLS and BK_SEED change it
+## 50 times kill -9 of a bookie under a writer; BK_KILLS and BK_SEED change it
 kill-test: setup
 	@$(ENV) BK_KILLS="$${BK_KILLS:-50}" $(BIN)/pytest -q -s tests/integration/test_kill_bookie.py
 
-# Real clusters under faults, judged by the invariants (tests/soak). MINUTES, BOOKIES, SEED; EMBEDDED=1; APACHE=4.14.7, PROTOCOL=v3
 MINUTES ?= 30
 BOOKIES ?= 4
+INTERRUPTS ?= 1000
+
+## real clusters under faults (tests/soak). MINUTES, BOOKIES, SEED; EMBEDDED=1; APACHE=4.14.7, PROTOCOL=v3
 soak: setup
 	@$(ENV) $(BIN)/python -m tests.soak --minutes $(MINUTES) --bookies $(BOOKIES) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(EMBEDDED),--embedded) $(if $(APACHE),--apache $(APACHE)) $(if $(PROTOCOL),--protocol $(PROTOCOL))
 
-# SIGINT at random moments of every blocking call, INTERRUPTS times on a quick cluster and on a slow one. SEED
-INTERRUPTS ?= 1000
+## SIGINT at random moments of every blocking call, on a quick cluster and on a slow one. INTERRUPTS, SEED
 interrupts: setup
 	@$(ENV) BK_INTERRUPTS=$(INTERRUPTS) $(if $(SEED),BK_SEED=$(SEED)) $(BIN)/python -m pytest -q -s tests/integration/test_interrupts.py
 
-# Spark as local-cluster, with dynamic allocation, over Connect, without worker reuse; processes of it are killed. Then environments and
-# packages that Spark hands out to executors which have nothing of ours; packing them needs the package index
+## Spark as local-cluster, over Connect, with packed environments (needs the package index)
 deployments: setup
 	@$(ENV) BK_DEPLOYMENTS=all $(BIN)/pytest -q -s tests/spark/test_deployments.py tests/spark/packed_environment.py
 
-# The fault table of the Spark sink and source (tests/faults). REPEAT, SEED, CELLS='regular expression', APACHE=4.18.0; CHECKPOINT=ledgers
+## the fault table of the Spark sink and source (tests/faults)
+# REPEAT, SEED, CELLS='regular expression', APACHE=4.18.0; CHECKPOINT=ledgers
 faults: setup
 	@$(ENV) $(BIN)/python -m tests.faults --repeat "$${REPEAT:-1}" $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)") \
 	  $(if $(APACHE),--apache $(APACHE)) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT)) --json .cache/faults.json
 
-# Stateful queries restarted again and again, checkpoints in directories and in ledgers (tests/checkpoints). RESTARTS, KILLS, SEED, CASES, TOGETHER
+## stateful queries restarted again and again, checkpoints in directories and in ledgers (tests/checkpoints)
+# RESTARTS, KILLS, SEED, CASES, TOGETHER
 checkpoint-restarts: setup
 	@$(ENV) $(BIN)/python -m tests.checkpoints --restarts "$${RESTARTS:-20}" --kills "$${KILLS:-6}" --together "$${TOGETHER:-2}" \
 	  $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases "$(CASES)") --json .cache/checkpoint-restarts.json
 
-# Full disks, bad links, no cluster, deleted ledgers, large files (tests/checkpoints/hardships). PARTS, ONLY, APACHE=4.18.0, BYTES, FILES
+## checkpoints on full disks and bad links, with no cluster, with large files (tests/checkpoints/hardships)
+# PARTS, ONLY, APACHE=4.18.0, BYTES, FILES
 checkpoint-hardships: setup
 	@$(ENV) $(BIN)/python -m tests.checkpoints.hardships $(PARTS) $(if $(APACHE),--apache $(APACHE)) $(if $(ONLY),--only '$(ONLY)') $(if $(BYTES),--bytes $(BYTES)) \
 	  $(if $(FILES),--files $(FILES))
 
 FIGURES = $(ENV) $(BIN)/python -m tests.checkpoints.figures $(if $(DIRECTORY),--directory $(DIRECTORY))
 
-# Two drivers on one checkpoint, in a directory and in ledgers: who ends, rows missing and doubled (tests/checkpoints/figures). ROUNDS
+## two drivers on one checkpoint, in a directory and in ledgers: who ends, rows missing and doubled. ROUNDS
 checkpoint-drivers: setup
 	@$(FIGURES) drivers $(if $(ROUNDS),--rounds $(ROUNDS))
 
-# Milliseconds and requests of a micro-batch, checkpoints in directories and in ledgers. APACHE=4.18.0, ROUNDS, BATCHES, KINDS=stateless,hdfs,rocksdb
+## milliseconds and requests of a micro-batch, checkpoints in directories and in ledgers
+# APACHE=4.18.0, ROUNDS, BATCHES, KINDS=stateless,hdfs,rocksdb
 checkpoint-cost: setup
 	@$(FIGURES) cost $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BATCHES),--batches $(BATCHES)) $(if $(KINDS),--kinds $(KINDS)) \
 	  $(if $(APACHE),--apache $(APACHE))
 
-# Seconds until a checkpoint is open after kill -9 behind 10, 1,000 and 100,000 batches, and that its query goes on. APACHE=4.18.0, HISTORY, TIMES
+## seconds until a checkpoint is open after kill -9 behind 10, 1,000 and 100,000 batches
+# APACHE=4.18.0, HISTORY, TIMES
 checkpoint-openings: setup
 	@$(FIGURES) openings $(if $(HISTORY),--history $(HISTORY)) $(if $(TIMES),--times $(TIMES)) $(if $(APACHE),--apache $(APACHE))
 
-# Ledgers, nodes and bytes on bookies over 100,000 batches, with a picture in DIRECTORY. APACHE=4.18.0, HISTORY, KINDS=stateless,stateful
+## ledgers, nodes and bytes on bookies over 100,000 batches, with a picture in DIRECTORY
+# APACHE=4.18.0, HISTORY, KINDS=stateless,stateful
 checkpoint-size: setup
 	@$(FIGURES) size $(if $(HISTORY),--history $(HISTORY)) $(if $(KINDS),--kinds $(KINDS)) $(if $(APACHE),--apache $(APACHE))
 
-# Where the secrets of a checkpoint's gateway can be found: logs, pages, /proc; and what another user of the host is told, which takes root
+## where the secrets of a checkpoint's gateway can be found: logs, pages, /proc
+# What another user of the host is told takes root.
 checkpoint-secret: setup
 	@$(FIGURES) secret
 
-# All tests of Hadoop and Spark about checkpoints, of which make test has a few (tests/conformance/hadoop)
+## all tests of Hadoop and Spark about checkpoints, of which make test has a few (tests/conformance/hadoop)
 spark-suites: setup
 	@$(ENV) BK_SUITES=all $(BIN)/pytest -q tests/conformance/hadoop
 
-# Two queries write a log and two read it while processes are killed (tests/spark_soak). MINUTES, SEED, APACHE=4.18.0
+## two queries write and two read while processes are killed (tests/spark_soak). MINUTES, SEED, APACHE=4.18.0
 soak-spark: setup
 	@$(ENV) $(BIN)/python -m tests.spark_soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(APACHE),--apache $(APACHE))
 
-# The wheel in environments that have only what it declares: the lowest versions, and the newest (tests/wheel). Needs the package index
+## the wheel where only what it declares is installed, lowest and newest versions (tests/wheel; needs the index)
 wheel-test: setup
 	@$(ENV) $(BIN)/python -m tests.wheel
 
-# The same job on a real Kafka broker and on bookies, results compared (tests/kafka). ROWS
+## the same job on a real Kafka broker and on bookies, results compared (tests/kafka). ROWS
 kafka: setup
 	@$(ENV) $(BIN)/python -m tests.kafka --rows "$${ROWS:-20000}"
 
-# Speed side by side: kernels, client, bookies, Spark (tests/benchmarks); about an hour. ONLY=client.sinks,kernels, ROUNDS=5
+## speed side by side: kernels, client, bookies, Spark (tests/benchmarks); about an hour
+# ONLY=client.sinks,kernels, ROUNDS=5
 bench: setup
 	@$(ENV) $(BIN)/python -m tests.benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
-# the same with fewer sizes, rounds and bytes: under five minutes
+## the same with fewer sizes, rounds and bytes: under five minutes
 bench-quick: setup
 	@$(ENV) $(BIN)/python -m tests.benchmarks --quick $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
-# Milliseconds and bytes of a commit at 10, 1,000, 10,000 ... segments. SEGMENTS (100000), BOOKIES (4)
+## milliseconds and bytes of a commit at 10, 1,000, 10,000 ... segments. SEGMENTS (100000), BOOKIES (4)
 bench-commit: setup
 	@$(ENV) $(BIN)/python -m tests.benchmarks.commit_cost --segments "$${SEGMENTS:-100000}" --bookies $(BOOKIES)
 
+## the generated Python of the .proto files, by one generator that the lowest protobuf understands
+proto: $(STAMPS)/proto
+	@$(SAY) "bookie_pb2, ledger_formats_pb2"
+	@for name in wire/_proto/bookie ledger/_proto/ledger_formats; do \
+	  .cache/proto/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. bk_core/protocol/$$name.proto; done
+
+# An environment of its own: the generator wants an older protobuf than the one in .venv.
+$(STAMPS)/proto: requirements-proto.txt
+	@mkdir -p $(STAMPS)
+	@$(SAY) "packages of requirements-proto.txt into .cache/proto"
+	@"$(PYTHON)" -m venv --clear .cache/proto
+	@.cache/proto/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps -r $<
+	@touch $@
+
+## requirements*.txt anew, with hashes, after an edit of a requirements*.in
 lock: $(BIN)/python
-	@for name in requirements requirements-java; do $(SAY) "$$name.txt"; \
+	@for name in requirements requirements-java requirements-proto; do $(SAY) "$$name.txt"; \
 	  env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-options \
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links -o $$name.txt $$name.in; done
 
+## removes what was built; .venv and the packages in .cache stay
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(STAMPS) bk_core/kernels/*.so

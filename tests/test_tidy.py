@@ -24,7 +24,8 @@ TOP_LEVEL = {
     "pyproject.toml", "README.md", "docs", "bk_core", "bk_spark", "native", "tests", "notebooks", "pyspark_bookkeeper.py",
     # habits
     ".ci", ".clang-format", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
-    "requirements.in", "requirements.txt", "requirements-java.in", "requirements-java.txt",
+    "requirements.in", "requirements.txt", "requirements-java.in", "requirements-java.txt", "requirements-proto.in",
+    "requirements-proto.txt",
 }  # fmt: skip
 
 # None of these reaches a socket, a clock, a thread, a file or chance.
@@ -77,7 +78,6 @@ LAYERS = [
 FORBIDDEN = {"bk_core": {"pyspark", "pyarrow", "pandas", "py4j", "bk_spark"}, "bk_spark": set()}
 ONLY_IN = {
     "kazoo": ("bk_core.metadata.zookeeper.store", "bk_core.metadata.zookeeper.link"),
-    "grpc": ("bk_core.metadata.etcd",),
     "lmdb": ("bk_core.bookie.directory", "bk_core.bookie.storage"),
 }
 SPARK_FREE = {"bk_spark.source.planning", "bk_spark.source.offsets", "bk_spark.options.table"}  # partitions.py must subclass InputPartition

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+import bk_core
 from bk_core.cli.checkpoints import checkpoint
 from bk_core.cli.clusters import cluster, list_bookies
 from bk_core.cli.ledgers import ledger
@@ -19,8 +20,14 @@ from bk_core.cli.usage import with_its_place
 from bk_core.errors import BkError
 
 
+def _say_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"bk, version {bk_core.__version__}")
+        context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="bk-spark", prog_name="bk")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version and exit.")
 def cli() -> None:
     """Ledgers, logs and local clusters of Apache BookKeeper.
 

@@ -1,1 +1,1 @@
-"""Messages generated from ledger_formats.proto (the command stands at the top of that file)."""
+"""Messages of the metadata store: ``make proto`` made the modules of ``ledger_formats.proto``."""

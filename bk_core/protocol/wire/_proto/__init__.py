@@ -1,6 +1,4 @@
-"""Messages of protocol v3, generated from ``bookie.proto``.
+"""Messages of protocol v3: ``make proto`` made the modules of ``bookie.proto``.
 
-Generated code needs a protobuf runtime at least as new as its generator, so an old generator is used on purpose: grpcio-tools 1.73.0
-(protobuf 6.31). Regenerate from the root of the repository with
-``python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. bk_core/protocol/wire/_proto/bookie.proto``.
+A protobuf loads what a generator of its own version or an older one made, so an old generator is used on purpose (requirements-proto.in).
 """
