@@ -163,7 +163,7 @@ faults: setup
 	@$(ENV) $(BIN)/python -m tests.faults --repeat "$${REPEAT:-1}" $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)") \
 	  $(if $(APACHE),--apache $(APACHE)) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT)) --json .cache/faults.json
 
-## stateful queries restarted again and again, checkpoints in directories and in ledgers (tests/checkpoints)
+## stateful queries restarted again and again, checkpoints in both kinds (tests/checkpoints)
 # RESTARTS, KILLS, SEED, CASES, TOGETHER
 checkpoint-restarts: setup
 	@$(ENV) $(BIN)/python -m tests.checkpoints --restarts "$${RESTARTS:-20}" --kills "$${KILLS:-6}" --together "$${TOGETHER:-2}" \
@@ -202,7 +202,7 @@ checkpoint-size: setup
 checkpoint-secret: setup
 	@$(FIGURES) secret
 
-## all tests of Hadoop and Spark about checkpoints, of which make test has a few (tests/conformance/hadoop)
+## all of Hadoop's and Spark's own tests of checkpoints (tests/conformance/hadoop)
 spark-suites: setup
 	@$(ENV) BK_SUITES=all $(BIN)/pytest -q tests/conformance/hadoop
 
