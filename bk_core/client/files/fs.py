@@ -5,10 +5,13 @@ The one module that needs the package fsspec, which ``pip install "bk-spark[fssp
 
 from __future__ import annotations
 
+import hmac
 import io
+import json
 import logging
 import os
 import re
+import secrets
 import sys
 import tempfile
 import threading
@@ -19,8 +22,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
+from functools import wraps
 from glob import has_magic
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote
 from weakref import WeakValueDictionary
 
@@ -35,6 +39,7 @@ from bk_core.errors import (
     BkError,
     BlockingCallError,
     FileStoreClosedError,
+    FileStoreError,
     InvalidArgumentError,
     LogWriterAliveError,
     MissingPackageError,
@@ -57,6 +62,7 @@ except ImportError:
     raise MissingPackageError(_MESSAGE, package="fsspec") from None
 
 log = logging.getLogger("bk_core.client.files")
+T = TypeVar("T")
 
 URI_VARIABLE = "BOOKKEEPER_METADATA_SERVICE_URI"
 PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
@@ -64,12 +70,31 @@ MODES = ("r", "rw")
 _PROTOCOL = "bk"
 _QUERY = re.compile(r"\?(?=\w+=)")  # another question mark is part of a name, or of a pattern
 _PARAMETERS = ("uri", "mode")
-_SECRET = ("password", "take_over")  # they go into the storage options
+_OPTIONS = ("uri", "store", "password", "mode", "take_over", "access", "password_of")  # in the order in which an instance takes them
+_COMPRESSED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar")  # what pandas looks for at the end of a URL
+_IN_OPTIONS = ("password", "take_over", "access")  # of the storage options alone
 _FSSPEC_OPTIONS = {"skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop", "batch_size"}
 _SPOOL_BYTES = 8 << 20  # of a file that is being written: more of it goes to a temporary file of this machine
 _CHUNK = 1 << 20
 LEAVING_S = 60.0  # the longest wait for an instance that was dropped to give its store up
 ENDING_S = 30.0  # the longest that the end of the process waits for the stores that it owns to be closed
+
+
+def _naming(call: Callable[..., T]) -> Callable[..., T]:
+    """An error about a path names the store: a program may have opened files of several."""
+
+    @wraps(call)
+    def named(fs: BookKeeperFileSystem, *arguments: Any, **options: Any) -> T:
+        try:
+            return call(fs, *arguments, **options)
+        except FileStoreError as error:
+            if "path" not in error.context or "store" in error.context:
+                raise
+            told = error.retold(f"file store {fs.store!r}: {error.args[0]}")
+            told.context["store"] = fs.store
+            raise told from error.__cause__
+
+    return named
 
 
 class _PathsOf:
@@ -84,9 +109,14 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The files of one store. Paths are absolute: '/a/b'.
 
     ``uri`` names the cluster (by default BOOKKEEPER_METADATA_SERVICE_URI does), ``store`` the file store, ``password`` is that of the store
-    (by default BOOKKEEPER_LEDGER_PASSWORD). ``mode`` "r" reads beside the owner and disturbs nobody; every call sees what is there then.
-    "rw" owns the store, and makes it if there is none: it is refused where another owner may live, unless ``take_over``, which ends that
-    one. A file appears, or is replaced, when it is closed, at once and as a whole.
+    (by default BOOKKEEPER_LEDGER_PASSWORD). ``mode`` "r", the default, reads beside the owner and disturbs nobody; every call sees what is
+    there then. "rw" owns the store, and makes it if there is none: it is refused where another owner may live, unless ``take_over``, which
+    ends that one. ``access`` is another name of ``mode`` for storage options, because ``fsspec.open`` has a ``mode`` of its own and keeps
+    that one from us. A file appears, or is replaced, when it is closed, at once and as a whole.
+
+    What ``to_json``, ``to_dict`` and pickles make of an instance does not show its password. It is made anew of them, with the password, in
+    the same process and in its forked children (``password_of`` says where that is kept); another process takes the password from
+    BOOKKEEPER_LEDGER_PASSWORD, and is told so if there is none.
 
     All instances of one process with the same arguments share one connection, and all that own a store one owner: ``take_over`` ends
     none of this process. ``close`` ends what is shared; the next call opens another one. The end of the process closes the stores that it
@@ -102,26 +132,38 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         uri: str | None = None,
         store: str | None = None,
         password: str | bytes | None = None,
-        mode: str = "r",
+        mode: str | None = None,
         take_over: bool = False,
+        access: str | None = None,
+        password_of: str | None = None,
         **options: Any,
     ) -> None:
         if unknown := sorted(options.keys() - _FSSPEC_OPTIONS):
-            raise InvalidArgumentError(f"bk:// knows no option {unknown[0]!r}; it takes uri, store, password, mode and take_over")
+            raise InvalidArgumentError(
+                f"bk:// knows no option {unknown[0]!r}; it takes uri, store, password, access (or mode) and take_over"
+            )
         super().__init__(**options)
         where = uri or os.environ.get(URI_VARIABLE)
         if not where:
             raise InvalidArgumentError(f"bk:// needs the metadata service of a cluster: uri='zk://...', or the variable {URI_VARIABLE}")
         if not store:
             raise InvalidArgumentError("bk:// needs the name of a file store: bk://STORE/PATH, or store=...")
-        if mode not in MODES:
-            raise InvalidArgumentError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+        for option, given in (("mode", mode), ("access", access)):
+            if given is not None and given not in MODES:
+                raise InvalidArgumentError(f"{option} must be one of {', '.join(MODES)}, not {given!r}")
+        if None not in (mode, access) and mode != access:
+            raise InvalidArgumentError(f"mode={mode!r} and access={access!r} are two names of one option: give one")
         if not isinstance(password, str | bytes | None):
             raise ArgumentTypeError(f"the password of a file store is text or bytes, not {type(password).__name__}")
-        secret = password if password is not None else os.environ.get(PASSWORD_VARIABLE, "")
         self.store = store
-        self.mode = mode
-        self._wish = _Wish(where, store, secret.encode() if isinstance(secret, str) else bytes(secret), mode, take_over)
+        self.mode = mode or access or MODES[0]
+        self._password_of = password_of
+        if password:
+            secret = password.encode() if isinstance(password, str) else bytes(password)
+            self._password_of = _keep_password(secret)
+        else:
+            secret = b"" if password is not None else _password_from(password_of, store)
+        self._wish = _Wish(where, store, secret, self.mode, take_over)
         self._connection: _Connection | None = None
         self._home = Home()
         self._held = threading.local()
@@ -157,13 +199,40 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         given = dict(parse_qsl(query[0], keep_blank_values=True)) if query else {}
         unknown = [key for key in given if key not in _PARAMETERS]
         if unknown:
-            more = "password and take_over go into the storage options"
-            if unknown[0] not in _SECRET:
+            more = "password, take_over and access go into the storage options"
+            if unknown[0] not in _IN_OPTIONS:
                 near = meant(unknown[0], _PARAMETERS)
                 more = f"{near or more}. A file with such a name is opened by its path: fsspec.filesystem('bk', store=...).open('/x?y=z')"
             raise InvalidArgumentError(f"bk:// takes ?uri=...&mode=... and nothing else, not {unknown[0]!r}; {more}")
+        if query and place.lower().endswith(_COMPRESSED):
+            end = place[place.rindex(".") :]
+            raise InvalidArgumentError(
+                f"{_PROTOCOL}://{place} is followed by ?{query[0]}, so what takes {end!r} at the end of a URL for a compression, as pandas "
+                'does, would not see it and would not compress: give storage_options={"access": "rw"} (and "uri") in place of ?mode=rw'
+            )
         name = unquote(place.partition("/")[0])
         return {**({"store": name} if name else {}), **given}
+
+    # --- elsewhere ----------------------------------------------------------------------------------------------------------
+
+    def _told_elsewhere(self) -> dict[str, Any]:
+        """The options that make an instance like this one, without its password."""
+        told = {**dict(zip(_OPTIONS, self.storage_args, strict=False)), **self.storage_options}
+        if self._password_of is not None:
+            told |= {"password": None, "password_of": self._password_of}
+        return told
+
+    def to_dict(self, *, include_password: bool = False) -> dict[str, Any]:
+        """As fsspec's, but the password is left out, also with ``include_password``, which is fsspec's default."""
+        kind = type(self)
+        return {"cls": f"{kind.__module__}:{kind.__name__}", "protocol": _PROTOCOL, "args": [], **self._told_elsewhere()}
+
+    def to_json(self, *, include_password: bool = False) -> str:
+        """As ``to_dict``."""
+        return json.dumps(self.to_dict())
+
+    def __reduce__(self) -> Any:
+        return _made_anew, (type(self), self._told_elsewhere())
 
     def unstrip_protocol(self, name: str) -> str:
         return f"{_PROTOCOL}://{self.store}{self._strip_protocol(name)}"
@@ -185,8 +254,8 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _owner(self) -> FileStore:
         if self.mode != "rw":
             raise InvalidArgumentError(
-                f"file store {self.store!r} is open for reading; to write, own it: bk://{self.store}/PATH?mode=rw (with pandas only so) or "
-                f"fsspec.filesystem('bk', store={self.store!r}, mode='rw')"
+                f"file store {self.store!r} is open for reading; to write, own it: storage_options={{'access': 'rw'}}, or "
+                f"bk://{self.store}/PATH?mode=rw, or fsspec.filesystem('bk', store={self.store!r}, mode='rw')"
             )
         files = self._files()
         assert isinstance(files, FileStore)
@@ -214,9 +283,11 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     # --- looking ------------------------------------------------------------------------------------------------------------
 
+    @_naming
     def info(self, path: str, **_options: Any) -> dict[str, Any]:
         return _info(self._files().status(self._strip_protocol(path)))
 
+    @_naming
     def ls(self, path: str, detail: bool = True, **_options: Any) -> list[Any]:
         found = [_info(status) for status in self._files().listing(self._strip_protocol(path))]
         return found if detail else [one["name"] for one in found]
@@ -241,11 +312,13 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         with self._one_moment():
             return super().find(path, *arguments, **options)
 
+    @_naming
     def modified(self, path: str) -> datetime:
         return moment(self._files().status(self._strip_protocol(path)).modified_ms)
 
     # --- reading ------------------------------------------------------------------------------------------------------------
 
+    @_naming
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_options: Any) -> bytes:
         files, path = self._files(), self._strip_protocol(path)
         if start is None and end is None:
@@ -253,6 +326,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         first, last, _ = slice(start, end).indices(files.status(path).size)
         return files.read(path, first, max(0, last - first))
 
+    @_naming
     def _open(self, path: str, mode: str = "rb", block_size: int | None = None, autocommit: bool = True, **options: Any) -> Any:
         path = self._strip_protocol(path)
         if mode == "rb":
@@ -267,9 +341,15 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     # --- changing -----------------------------------------------------------------------------------------------------------
 
+    @_naming
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_options: Any) -> None:
         self._owner().put(self._strip_protocol(path), bytes(value), overwrite=mode != "create")
 
+    @_naming
+    def _put(self, owner: FileStore, path: str, data: Iterator[bytes], *, overwrite: bool) -> None:
+        owner.put(path, data, overwrite=overwrite)
+
+    @_naming
     def cp_file(self, path1: str, path2: str, **_options: Any) -> None:
         owner, source, target = self._owner(), self._strip_protocol(path1), self._strip_protocol(path2)
         if owner.status(source).is_directory:
@@ -277,18 +357,21 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         else:
             owner.put(target, owner.chunks(source))
 
+    @_naming
     def mkdir(self, path: str, create_parents: bool = True, **_options: Any) -> None:
         owner, path = self._owner(), self._strip_protocol(path)
         if not create_parents and not owner.status(self._parent(path)).is_directory:
             raise PathNotDirectoryError(f"{self._parent(path)!r} is a file", path=path)
         self.makedirs(path)
 
+    @_naming
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         owner, path = self._owner(), self._strip_protocol(path)
         if not exist_ok and owner.exists(path):
             raise PathExistsError(f"{path!r} is there already", path=path)
         owner.mkdirs(path)
 
+    @_naming
     def rmdir(self, path: str) -> None:
         owner, path = self._owner(), self._strip_protocol(path)
         if not owner.status(path).is_directory:
@@ -310,7 +393,13 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
             for one in named if recursive else ():
                 found.update(self.find(one, maxdepth=maxdepth, withdirs=True))
             rest = [one for one in given if one not in named]
-            return sorted(found.union(super().expand_path(rest, recursive, maxdepth, **options) if rest else ()))
+            try:
+                return sorted(found.union(super().expand_path(rest, recursive, maxdepth, **options) if rest else ()))
+            except FileNotFoundError as error:
+                if isinstance(error, BkError):
+                    raise
+                told = f"file store {self.store!r}: {' and '.join(map(repr, rest))}: nothing of that name is there"
+                raise NoSuchPathError(told, path=rest[0], store=self.store) from None
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """A directory goes with all below it in one step. ``maxdepth`` leaves what is deeper, and the directories that hold it."""
@@ -321,12 +410,14 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _down_to(self, path: str, maxdepth: int) -> list[str]:
         return [one for one, info in self.find(path, maxdepth=maxdepth, detail=True).items() if info["type"] == "file"]
 
+    @_naming
     def _delete(self, path: str, *, recursive: bool) -> None:
         owner = self._owner()
         if owner.status(path).is_directory and not recursive:
             raise PathIsDirectoryError(f"{path!r} is a directory; recursive=True deletes it with all in it", path=path)
         owner.delete(path, recursive=recursive)
 
+    @_naming
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
         """One file or directory in one step, over a file that is there, and into a directory that is there. Of several, one by one."""
         sources = self.expand_path(path1)
@@ -339,6 +430,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
             below = isinstance(path2, str) and into
             self._owner().rename(source, f"{place.rstrip('/')}/{source.rpartition('/')[2]}" if below else place, overwrite=True)
 
+    @_naming
     def touch(self, path: str, truncate: bool = True, **_options: Any) -> None:
         """An empty file. One that is there is emptied; with ``truncate=False`` it stays as it is, with its time."""
         with suppress(*() if truncate else (PathExistsError, PathIsDirectoryError)):
@@ -382,7 +474,7 @@ class _WrittenFile(io.BufferedIOBase):
         self._size = 0
         if exclusive and self._owner.exists(path):
             self.discard()
-            raise PathExistsError(f"{path!r} is there already", path=path)
+            raise PathExistsError(f"file store {fs.store!r}: {path!r} is there already", path=path, store=fs.store)
 
     def writable(self) -> bool:
         return True
@@ -412,7 +504,7 @@ class _WrittenFile(io.BufferedIOBase):
         if not self._spool.closed:
             try:
                 self._spool.seek(0)
-                self._owner.put(self.path, iter(lambda: self._spool.read(_CHUNK), b""), overwrite=not self._exclusive)
+                self._fs._put(self._owner, self.path, iter(lambda: self._spool.read(_CHUNK), b""), overwrite=not self._exclusive)
             finally:
                 self._spool.close()
 
@@ -429,6 +521,38 @@ class _WrittenFile(io.BufferedIOBase):
     def __del__(self) -> None:
         if hasattr(self, "_spool") and not self.closed:
             self.discard()
+
+
+# --- passwords --------------------------------------------------------------------------------------------------------------
+
+
+_passwords: dict[str, bytes] = {}  # those that instances of this process were given, under names that tell nothing
+
+
+def _keep_password(password: bytes) -> str:
+    for name, known in tuple(_passwords.items()):
+        if hmac.compare_digest(known, password):
+            return name
+    name = secrets.token_hex(8)
+    _passwords[name] = password
+    return name
+
+
+def _password_from(kept_as: str | None, store: str) -> bytes:
+    """InvalidArgumentError where an instance was made with a password that is neither here nor in the environment: without it a store that
+    is not there yet would be made without a password."""
+    known = _passwords.get(kept_as) if kept_as is not None else None
+    given = os.environ.get(PASSWORD_VARIABLE)
+    if known is None and given is None and kept_as is not None:
+        raise InvalidArgumentError(
+            f"the password of file store {store!r} is missing: this file system was made of a pickle or of JSON, which leave it out. Set "
+            f"{PASSWORD_VARIABLE} in this process, or make it here: fsspec.filesystem('bk', store={store!r}, password=...)"
+        )
+    return known if known is not None else (given or "").encode()
+
+
+def _made_anew(kind: type[BookKeeperFileSystem], options: dict[str, Any]) -> BookKeeperFileSystem:
+    return kind(**options)
 
 
 # --- connections -----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import io
 import pickle
 import threading
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet
 import pytest
+from fsspec.spec import AbstractFileSystem
 
 import bk_core
 from bk_core.client.files import fs as module
@@ -412,6 +414,113 @@ def test_pandas(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
         connection.close()
     pandas.testing.assert_frame_equal(pandas.read_csv("bk://s/d/frame.csv"), frame)
     pandas.testing.assert_frame_equal(pandas.read_parquet("bk://s/d/frame.parquet", storage_options={"uri": uri}), frame)
+
+
+def test_storage_options_own_a_store_with_pandas_and_pyarrow_alike(uri: str) -> None:
+    frame = pandas.DataFrame({"n": [1, 2, 3], "t": ["a", "b", "c"]})
+    options = {"uri": uri, "access": "rw", "password": "secret"}
+    frame.to_csv("bk://s/a.csv.gz", index=False, storage_options=options)
+    frame.to_json("bk://s/a.json.bz2", storage_options=options)
+    frame.to_parquet("bk://s/a.parquet", storage_options=options)
+    frame.to_parquet("bk://s/set", partition_cols=["t"], storage_options=options)
+    frame.to_pickle("bk://s/a.pickle.xz", storage_options=options)
+    written = fsspec.open_files("bk://s/part-*.txt", "wb", num=2, **options)
+    for number, part in enumerate(written):
+        with part as file:
+            file.write(str(number).encode())
+    fs = fsspec.filesystem("bk", store="s", **options)
+    assert gzip.decompress(fs.cat("/a.csv.gz")) == b"n,t\n1,a\n2,b\n3,c\n"
+    assert (fs.cat("/a.json.bz2")[:3], fs.cat("/a.pickle.xz")[:6]) == (b"BZh", b"\xfd7zXZ\x00")
+    table = pyarrow.parquet.read_table("/set", filesystem=fs)
+    pyarrow.parquet.write_table(table, "/b.parquet", filesystem=fs)
+    fs.close()
+    reading = {**options, "access": "r"}
+    for found in (
+        pandas.read_csv("bk://s/a.csv.gz", storage_options=reading),
+        pandas.read_json("bk://s/a.json.bz2", storage_options=reading),
+        pandas.read_parquet("bk://s/a.parquet", storage_options=reading),
+        pandas.read_pickle("bk://s/a.pickle.xz", storage_options=reading),
+    ):
+        pandas.testing.assert_frame_equal(found, frame)
+    parts = []
+    for part in fsspec.open_files("bk://s/part-*.txt", **reading):
+        with part as file:
+            parts.append(file.read())
+    assert parts == [b"0", b"1"]
+
+
+def test_a_url_whose_query_hides_a_compression_is_refused(uri: str) -> None:
+    frame = pandas.DataFrame({"n": [1]})
+    for end in (".gz", ".BZ2", ".tar.xz"):
+        with pytest.raises(InvalidArgumentError, match=r"would not compress: give storage_options=.\"access\": \"rw\"}"):
+            frame.to_csv(f"bk://s/a.csv{end}?mode=rw&uri={uri}")
+    with pytest.raises(NoSuchFileStoreError):
+        fsspec.filesystem("bk", uri=uri, store="s").ls("/")
+    with pytest.raises(InvalidArgumentError, match="two names of one option"):
+        BookKeeperFileSystem(uri=uri, store="s", mode="r", access="rw")
+    with pytest.raises(InvalidArgumentError, match="access must be one of r, rw, not 'w'"):
+        BookKeeperFileSystem(uri=uri, store="s", access="w")
+    BookKeeperFileSystem(uri=uri, store="s", mode="rw").touch("/there")
+    BookKeeperFileSystem(uri=uri, store="s", mode="rw").close()
+    with pytest.raises(InvalidArgumentError, match="to write, own it: storage_options=.'access': 'rw'}"):
+        fsspec.open("bk://s/x", "wb", uri=uri).open()
+
+
+def test_what_tells_of_an_instance_elsewhere_does_not_tell_its_password(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    instances = [
+        BookKeeperFileSystem(uri, "s", "s3cret", mode="rw"),
+        fsspec.filesystem("bk", uri=uri, store="s", password=b"s3cret", access="rw"),
+    ]
+    for fs in instances:
+        fs.pipe_file("/a", b"1")
+        told = [fs.to_json(), fs.to_json(include_password=True), repr(fs.to_dict()), repr(fs), repr(pickle.dumps(fs))]
+        assert not [one for one in told if "s3cret" in one]
+        made = [AbstractFileSystem.from_json(told[0]), AbstractFileSystem.from_dict(fs.to_dict()), pickle.loads(pickle.dumps(fs))]
+        assert [one.cat("/a") for one in made] == [b"1"] * 3
+        made += [AbstractFileSystem.from_json(made[0].to_json())]
+        assert made[-1].mode == "rw" and "s3cret" not in made[-1].to_json()
+        for make in (lambda told=told: AbstractFileSystem.from_json(told[0]), lambda fs=fs: pickle.loads(pickle.dumps(fs))):
+            BookKeeperFileSystem.clear_instance_cache()
+            with monkeypatch.context() as elsewhere:
+                elsewhere.setattr(module, "_passwords", {})  # as in another process
+                with pytest.raises(InvalidArgumentError, match="file store 's' is missing: .* Set BOOKKEEPER_LEDGER_PASSWORD"):
+                    make()
+                elsewhere.setenv(module.PASSWORD_VARIABLE, "s3cret")
+                assert make().cat("/a") == b"1"
+    without = BookKeeperFileSystem(uri=uri, store="t", password="", mode="rw")
+    monkeypatch.setenv(module.PASSWORD_VARIABLE, "s3cret")
+    pickle.loads(pickle.dumps(without)).pipe_file("/a", b"1")
+    monkeypatch.delenv(module.PASSWORD_VARIABLE)
+    without.close()
+    assert BookKeeperFileSystem(uri=uri, store="t").cat("/a") == b"1"
+
+
+def test_errors_about_paths_name_the_store(uri: str, fs: BookKeeperFileSystem) -> None:
+    fs.pipe_file("/d/a", b"1")
+    for call, of in (
+        (lambda: fs.cat("/x"), FileNotFoundError),
+        (lambda: fs.cat_file("/x"), FileNotFoundError),
+        (lambda: fs.open("/x"), FileNotFoundError),
+        (lambda: fs.info("/x"), FileNotFoundError),
+        (lambda: fs.ls("/x"), FileNotFoundError),
+        (lambda: fs.rm("/x"), FileNotFoundError),
+        (lambda: fs.modified("/x"), FileNotFoundError),
+        (lambda: fs.mv("/x*", "/y"), FileNotFoundError),
+        (lambda: fs.cp_file("/x", "/y"), FileNotFoundError),
+        (lambda: fs.pipe_file("/d/a/b", b""), NotADirectoryError),
+        (lambda: fs.open("/d/a", "xb"), FileExistsError),
+        (lambda: fs.makedirs("/d"), FileExistsError),
+        (lambda: fs.rm("/d"), IsADirectoryError),
+        (lambda: fs.rmdir("/d"), OSError),
+        (lambda: fs.touch("/d"), IsADirectoryError),
+    ):
+        with pytest.raises(of) as raised:
+            call()
+        assert str(raised.value).count("file store 's'") == 1 and raised.value.context["store"] == "s"  # type: ignore[attr-defined]
+    with pytest.raises(IsADirectoryError, match="file store 's'"), fs.open("/d", "wb") as file:
+        file.write(b"1")
+    with pytest.raises(FileNotFoundError, match="file store 's'"):
+        pandas.read_csv("bk://s/nothing.csv", storage_options={"uri": uri})
 
 
 def test_pyarrow(fs: BookKeeperFileSystem) -> None:
