@@ -17,7 +17,7 @@ _stand_ins: list[type] = []  # one at most: Spark pickles it by its name, which 
 def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
         try:
-            from bk_spark.datasource import BookKeeperDataSource
+            from bk_spark import BookKeeperDataSource
         except Exception as error:
             if not _stand_ins:
                 logging.getLogger(__name__).warning('format("bookkeeper") is not available: %s', error)

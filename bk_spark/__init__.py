@@ -8,15 +8,15 @@ from bk_spark.needs import check
 
 __all__ = ["BookKeeperDataSource", "checkpoint_location"]
 
-check()
-
 
 def __getattr__(name: str) -> Any:
     if name == "BookKeeperDataSource":
+        check()
         from bk_spark.datasource import BookKeeperDataSource
 
         return BookKeeperDataSource
     if name == "checkpoint_location":
+        check()
         from bk_spark.checkpoint.location import checkpoint_location
 
         return checkpoint_location

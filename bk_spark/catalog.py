@@ -22,9 +22,9 @@ from pyspark.sql.types import StructField, StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.log.stored_json import loads
-from bk_spark.entries.schemas import TABLE_OPTIONS_KEY
 from bk_spark.options.grammar import parse_secret
 from bk_spark.options.table import OPTIONS, Option
+from bk_spark.schemas import TABLE_OPTIONS_KEY
 
 _PROVIDER, _PREFIX = "provider", "option."
 _SOURCES = frozenset({"log", "logs", "log_pattern", "ledgers"})  # a statement that names one of them does not mean the table's

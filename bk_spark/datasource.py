@@ -10,10 +10,10 @@ from pyspark.sql.types import StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_spark.catalog import for_reading, for_writing, of_table, remember
-from bk_spark.entries.schemas import without_table_options
 from bk_spark.options.scopes import BATCH_OPTIONS, ENDINGS
 from bk_spark.options.table import Options, parse_options
 from bk_spark.plain_errors import plainly
+from bk_spark.schemas import without_table_options
 from bk_spark.worker_process import spare_collections
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Checks the packages that bk_spark needs, with one message for a missing or old one. pyproject.toml has the same bounds.
 
-Every way into bk_spark passes here: a session that registers or discovers the source, a planner, a task on an executor. The check imports
-nothing heavy; modules that import pyarrow check its version.
+Every way of Spark into bk_spark passes ``check``: a session that registers or discovers the source, a planner, a task on an executor. The
+modules without pyspark (``bk_spark/entries``, ``bk_spark/arrow``) need pyarrow alone, so importing the package checks nothing. The check
+imports nothing heavy; modules that import pyarrow check its version.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def test_who_opens_bk_without_fsspec_is_told_what_to_install() -> None:
 
 
 def test_an_old_pyarrow_is_named_before_anything_is_planned() -> None:
-    for module in ("bk_spark.entries.schemas", "bk_spark.source.partitions", "bk_spark.sink.writer"):
+    for module in ("bk_spark.schemas", "bk_spark.source.partitions", "bk_spark.sink.writer"):
         found = alone(f"{OLD_PYARROW}\ntry:\n    import {module}\nexcept ImportError as error:\n    print(error)")
         assert "bk_spark needs pyarrow 18.0, this is 17.0.0 (" in found, module
 

@@ -81,6 +81,7 @@ ONLY_IN = {
     "lmdb": ("bk_core.bookie.directory", "bk_core.bookie.storage"),
 }
 SPARK_FREE = {"bk_spark.source.planning", "bk_spark.source.offsets", "bk_spark.options.table"}  # partitions.py must subclass InputPartition
+WITHOUT_SPARK = ("bk_spark.entries", "bk_spark.source.stretches", "bk_spark.source.planning", "bk_spark.options.table")
 
 
 def modules() -> list[Path]:
@@ -188,6 +189,32 @@ def test_no_modules_import_one_another() -> None:
 def test_a_circle_is_found() -> None:
     assert circle_in({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
     assert circle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def reached(graph: Mapping[str, set[str]], *packages: str) -> set[str]:
+    """The modules below ``packages``, and whatever they import, at any number of steps."""
+    found: set[str] = set()
+    waiting = [module for module in graph if any(within(module, package) for package in packages)]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += graph[module]
+    return found
+
+
+def test_rows_are_packed_and_read_without_pyspark() -> None:
+    """Not even by a module that a module imports: what reads a log without Spark needs pyarrow alone."""
+    modules_reached = reached(import_graph(), *WITHOUT_SPARK) - {"bk_spark.needs"}  # it looks which pyspark there is, when it is asked
+    assert {"bk_spark.entries.packing", "bk_spark.entries.unpacking", "bk_spark.source.stretches"} <= modules_reached
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in modules()
+        if module_name(path) in modules_reached
+        for line, name in imports(path)
+        if within(name, "pyspark") or within(name, "py4j")
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Rows and Arrow batches to entries and back. No pyspark in it but for its types."""
+"""Rows and Arrow batches to entries and back. No pyspark."""

@@ -7,14 +7,20 @@ busy for good. So this walks over the flatbuffer, and over Spark's JSON in it, a
 
 from __future__ import annotations
 
+import base64
 import re
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.stored_json import loads
 from bk_spark.entries.flatbuffer import FlatBuffer, Table
+from bk_spark.needs import check_version
+
+check_version("pyarrow", pa.__version__)
 
 TEXT_MAX = 4 << 20
 """The limit in characters; metadata stores take about 1 MiB as one value."""
@@ -40,6 +46,19 @@ _PARAMETERS = re.compile(
     re.ASCII,
 )
 _COLLATIONS = "__COLLATIONS"
+
+
+def arrow_schema_of_text(text: str) -> pa.Schema:
+    """Return the schema with which entries of the log are decoded. Raises LogSchemaError if the text is damaged, or no sink of ours can
+    have written it."""
+    if len(text) > TEXT_MAX:
+        raise LogSchemaError(f"the schema stored with the log cannot be read: it has {len(text):,} characters")
+    try:
+        data = base64.b64decode(text, validate=True)
+        check_arrow_schema(data)
+        return pa.ipc.read_schema(pa.py_buffer(data))
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise LogSchemaError(f"the schema stored with the log cannot be read: {error}") from error
 
 
 def check_arrow_schema(data: bytes) -> None:

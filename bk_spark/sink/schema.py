@@ -23,7 +23,8 @@ from pyspark.sql.types import (
 )
 
 from bk_core.errors import LogSchemaError
-from bk_spark.entries.schemas import arrow_schema_of_text, check_schema, schema_of_text, schema_text
+from bk_spark.entries.stored_schema import arrow_schema_of_text
+from bk_spark.schemas import check_schema, schema_of_text, schema_text
 
 _INTEGERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}

@@ -15,9 +15,10 @@ from pyspark.sql.types import StructType
 from bk_core.errors import InvalidArgumentError
 from bk_spark.clients import client_for
 from bk_spark.entries.packing import PackedRun, Packer, conform, pack_arrow, pack_raw
-from bk_spark.entries.schemas import arrow_schema_of_text, check_schema
+from bk_spark.entries.stored_schema import arrow_schema_of_text
 from bk_spark.options.scopes import SINK_OPTIONS, STREAM_SINK_OPTIONS
 from bk_spark.options.table import Options, refuse_others
+from bk_spark.schemas import check_schema
 from bk_spark.sink.data_ledgers import TaskLedgers
 from bk_spark.sink.messages import CommitMessage, LogPart
 from bk_spark.sink.plan import LogPlan, plan_log, wanted_properties

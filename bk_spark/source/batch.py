@@ -9,16 +9,17 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from bk_spark.clients import client_for
-from bk_spark.entries.schemas import arrow_schema
 from bk_spark.options.grammar import KAFKA
 from bk_spark.options.scopes import BATCH_OPTIONS
 from bk_spark.options.table import Options, refuse_others
 from bk_spark.plain_errors import plainly
+from bk_spark.schemas import arrow_schema
+from bk_spark.source.bounds import NO_BOUNDS, Bounds
 from bk_spark.source.columns import METADATA_FIELDS, RAW_FIELDS, chosen
 from bk_spark.source.kafka_columns import AS_RAW
 from bk_spark.source.known_columns import KnownColumns
 from bk_spark.source.partitions import partitions_of, read_partition
-from bk_spark.source.pushdown import NO_BOUNDS, Bounds, bounds_of
+from bk_spark.source.pushdown import bounds_of
 from bk_spark.source.snapshot import check_read_schema, common_columns, is_raw_source, read_ranges, source_schema, views_of
 
 _PLAIN = {field.name: field.name for field in RAW_FIELDS[:5]}

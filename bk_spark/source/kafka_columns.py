@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from bk_core.errors import LogSchemaError
-from bk_spark.entries.schemas import arrow_schema
+from bk_spark.schemas import arrow_schema
 from bk_spark.source.columns import HEADERS, METADATA_FIELDS, RAW_FIELDS, named
 
 KAFKA_FIELDS = (

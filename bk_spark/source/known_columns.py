@@ -16,7 +16,8 @@ from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
 from bk_spark.entries.ranges import EntryRange
-from bk_spark.entries.schemas import arrow_schema, arrow_schema_of_text, spark_type
+from bk_spark.entries.stored_schema import arrow_schema_of_text
+from bk_spark.schemas import arrow_schema, spark_type
 
 Field = tuple[str, pa.DataType]
 """A name and an Arrow type."""

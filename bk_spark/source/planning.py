@@ -17,7 +17,7 @@ from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
 from bk_spark.entries.ranges import EntryRange
-from bk_spark.source.pushdown import ENTRY, LEDGER, NO_BOUNDS, OFFSET, TIMESTAMP, Bounds
+from bk_spark.source.bounds import ENTRY, LEDGER, NO_BOUNDS, OFFSET, TIMESTAMP, Bounds
 
 _NEAR = 16  # a share of the bytes may be off by this part of itself if that spares opening a ledger twice
 

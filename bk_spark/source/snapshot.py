@@ -16,16 +16,16 @@ from bk_core.errors import InvalidArgumentError, LogSchemaError, NoSuchLedgerErr
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
 from bk_spark.entries.ranges import EntryRange
-from bk_spark.entries.schemas import arrow_schema, schema_of_text
 from bk_spark.options.grammar import KAFKA
 from bk_spark.options.scopes import PLACES
 from bk_spark.options.table import Options
+from bk_spark.schemas import arrow_schema, schema_of_text
+from bk_spark.source.bounds import NO_BOUNDS, Bounds
 from bk_spark.source.columns import arrow_columns, named, raw_schema
 from bk_spark.source.kafka_columns import kafka_schema
 from bk_spark.source.ledger_checks import REST, lost_live
 from bk_spark.source.partitions import ledger_end, range_until, warn_of_open
 from bk_spark.source.planning import bounded, committed_ranges
-from bk_spark.source.pushdown import NO_BOUNDS, Bounds
 from bk_spark.source.starting import ending_position, source_logs, starting_position
 
 _log = logging.getLogger("bk_spark.read")

@@ -31,11 +31,11 @@ from bk_core.protocol.log.lag import Lag, lag
 from bk_core.protocol.log.position import Position
 from bk_spark.clients import client_for
 from bk_spark.entries.ranges import EntryRange
-from bk_spark.entries.schemas import arrow_schema
 from bk_spark.options.grammar import KAFKA, matching
 from bk_spark.options.scopes import STREAM_OPTIONS
 from bk_spark.options.table import Options, refuse_others
 from bk_spark.plain_errors import plainly
+from bk_spark.schemas import arrow_schema
 from bk_spark.source.admission import Backlog, Delay, admit
 from bk_spark.source.first_offset import durable
 from bk_spark.source.following import Snapshot, SourceLogs, retried

@@ -25,7 +25,7 @@ from bk_core.errors import BkError, MetadataFormatError, NoNodeError
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 from bk_spark.options.table import Options
-from bk_spark.source.pushdown import LEDGER, Bounds
+from bk_spark.source.bounds import LEDGER, Bounds
 from bk_spark.source.starting import source_logs
 from bk_spark.tables.table import Row, Table, chunks, moment
 

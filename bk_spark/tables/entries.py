@@ -13,7 +13,7 @@ from bk_core.client.inspect import EntryHeader, entry_headers
 from bk_core.errors import InvalidArgumentError, NoSuchLedgerError
 from bk_core.protocol.wire.messages import Status
 from bk_spark.options.table import Options
-from bk_spark.source.pushdown import ENTRY, LEDGER, LOG, Bounds
+from bk_spark.source.bounds import ENTRY, LEDGER, LOG, Bounds
 from bk_spark.source.snapshot import read_ranges
 from bk_spark.tables.table import Row, Table
 

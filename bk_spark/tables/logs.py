@@ -12,9 +12,9 @@ from bk_core.client.log.history import read_log
 from bk_core.client.log.lists import list_logs
 from bk_core.errors import LogSchemaError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.position import Position
-from bk_spark.entries.schemas import schema_of_text
 from bk_spark.options.table import Options
-from bk_spark.source.pushdown import LOG, TIMESTAMP, Bounds
+from bk_spark.schemas import schema_of_text
+from bk_spark.source.bounds import LOG, TIMESTAMP, Bounds
 from bk_spark.source.starting import source_logs
 from bk_spark.tables.table import Row, Table, chunks, moment
 

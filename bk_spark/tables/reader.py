@@ -12,12 +12,13 @@ from pyspark.sql.types import StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_spark.clients import client_for
-from bk_spark.entries.schemas import arrow_schema
 from bk_spark.options.scopes import TABLE_OPTIONS
 from bk_spark.options.table import Options, refuse_others
 from bk_spark.plain_errors import plainly
+from bk_spark.schemas import arrow_schema
+from bk_spark.source.bounds import NO_BOUNDS, Bounds
 from bk_spark.source.columns import chosen
-from bk_spark.source.pushdown import NO_BOUNDS, Bounds, bounds_of
+from bk_spark.source.pushdown import bounds_of
 from bk_spark.source.snapshot import check_read_schema
 from bk_spark.tables.cluster import BOOKIES, FRAGMENTS, LEDGERS
 from bk_spark.tables.entries import ENTRIES

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from bk_core.client import moments
 from bk_spark.options.table import Options
-from bk_spark.source.pushdown import Bounds
+from bk_spark.source.bounds import Bounds
 
 Row = Mapping[str, Any]
 Plan = Callable[[Any, Options, Bounds], Sequence[Any]]

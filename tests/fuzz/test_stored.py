@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from bk_core.protocol.log import codec
-from bk_spark.entries import schemas
+from bk_spark import schemas
 from tests.fuzz import stored
 
 SEED = 20263

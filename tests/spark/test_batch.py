@@ -25,7 +25,7 @@ from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.ledger_list import LogProperties
 from bk_core.protocol.log.position import Position
 from bk_spark.datasource import BookKeeperDataSource
-from bk_spark.entries.schemas import arrow_schema
+from bk_spark.schemas import arrow_schema
 from tests.spark_clients import close_clients
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ from bk_core.client.log.history import read_log
 from bk_core.errors import InvalidArgumentError
 from bk_spark.catalog import for_reading, for_writing, of_table, remember
 from bk_spark.datasource import BookKeeperDataSource
-from bk_spark.entries.schemas import TABLE_OPTIONS_KEY, schema_of_text, without_table_options
+from bk_spark.schemas import TABLE_OPTIONS_KEY, schema_of_text, without_table_options
 
 pytestmark = pytest.mark.spark
 

@@ -18,8 +18,8 @@ from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.segments import LogProperties, SegmentRange
 from bk_spark.datasource import schema_of
 from bk_spark.entries.packing import pack_arrow
-from bk_spark.entries.schemas import arrow_schema, schema_text
 from bk_spark.options.table import parse_options
+from bk_spark.schemas import arrow_schema, schema_text
 from bk_spark.source.batch import BookKeeperReader
 from tests.spark.test_stream_reader import Stream
 

@@ -33,7 +33,7 @@ from bk_core.errors import (
 from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.segments import LogProperties
-from bk_spark.entries.schemas import arrow_schema_of_text
+from bk_spark.entries.stored_schema import arrow_schema_of_text
 from bk_spark.entries.unpacking import arrow_batches
 from bk_spark.options.table import parse_options
 from bk_spark.sink import commit as commits

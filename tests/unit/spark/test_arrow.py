@@ -17,9 +17,9 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogEntryError, LogSchemaError, NullValueError
 from bk_spark.entries.packing import PackedRun, conform, pack_arrow, pack_raw
-from bk_spark.entries.schemas import arrow_schema
 from bk_spark.entries.unpacking import arrow_batches, value_array
 from bk_spark.options.grammar import ENTRY_BYTES_MAX
+from bk_spark.schemas import arrow_schema
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 

@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType
 
 from bk_core.errors import LogSchemaError
-from bk_spark.entries.schemas import arrow_schema, arrow_schema_of_text, check_schema, schema_of_text, schema_text
+from bk_spark.entries.stored_schema import arrow_schema_of_text
+from bk_spark.schemas import arrow_schema, check_schema, schema_of_text, schema_text
 
 PLAIN: list[DataType] = [
     T.BooleanType(), T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType(), T.DecimalType(38, 18),

@@ -23,8 +23,8 @@ from bk_core.protocol.ledger.metadata import Fragment, LedgerState
 from bk_core.protocol.limits import Limits
 from bk_spark import clients
 from bk_spark.entries.ranges import EntryRange
-from bk_spark.entries.schemas import arrow_schema
 from bk_spark.options.table import Options
+from bk_spark.schemas import arrow_schema
 from bk_spark.source.columns import raw_schema
 from bk_spark.source.known import Known, Learned
 from bk_spark.source.partitions import BookKeeperPartition, partitions_of, read_partition

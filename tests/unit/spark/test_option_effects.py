@@ -18,8 +18,8 @@ from bk_core.protocol.bookie.stream import RequestStream
 from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest
 from bk_spark import clients
 from bk_spark.datasource import BookKeeperDataSource
-from bk_spark.entries.schemas import arrow_schema
 from bk_spark.options.table import URI_ENVIRONMENT
+from bk_spark.schemas import arrow_schema
 from bk_spark.sink import commit as commits
 from bk_spark.sink import data_ledgers
 from bk_spark.sink import task as sink

@@ -19,8 +19,8 @@ from bk_core.metadata import open_store
 from bk_core.protocol.limits import Limits
 from bk_spark.entries.packing import pack_arrow
 from bk_spark.entries.ranges import EntryRange
-from bk_spark.entries.schemas import arrow_schema, schema_text
 from bk_spark.options.table import Options, parse_options
+from bk_spark.schemas import arrow_schema, schema_text
 from bk_spark.source import partitions
 from bk_spark.source.columns import arrow_columns, chosen, raw_schema
 from bk_spark.source.partitions import BookKeeperPartition, ledger_range, partitions_of, read_partition

@@ -13,8 +13,8 @@ from bk_core.protocol.log.ledger_list import LedgerList, SegmentRange
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.view import LogView
 from bk_spark.entries.ranges import EntryRange
+from bk_spark.source.bounds import Bounds, Interval
 from bk_spark.source.planning import bounded, committed_ranges, plan
-from bk_spark.source.pushdown import Bounds, Interval
 
 
 def rows_of(ranges: Sequence[EntryRange]) -> list[tuple[int, int, int]]:

@@ -22,7 +22,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from bk_spark.source.pushdown import NO_BOUNDS, Bounds, Interval, bounds_of
+from bk_spark.source.bounds import NO_BOUNDS, Bounds, Interval
+from bk_spark.source.pushdown import bounds_of
 
 COLUMNS = {"_ledgerId": "ledgerId", "_timestamp": "timestamp", "_log": "log"}
 COMPARISONS: dict[Any, Any] = {

@@ -23,7 +23,7 @@ from bk_core.errors import (
     NullValueError,
     OperationTimeoutError,
 )
-from bk_spark.entries.schemas import schema_of_text
+from bk_spark.schemas import schema_of_text
 from bk_spark.sink import commit as commits
 from bk_spark.sink import data_ledgers
 from bk_spark.sink.data_ledgers import kept_ledgers

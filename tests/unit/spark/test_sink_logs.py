@@ -25,8 +25,8 @@ from bk_core.errors import (
 )
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.segments import LogProperties
-from bk_spark.entries.schemas import schema_of_text
 from bk_spark.options.table import parse_options
+from bk_spark.schemas import schema_of_text
 from bk_spark.sink import data_ledgers
 from bk_spark.sink import task as sink
 from bk_spark.sink.data_ledgers import kept_ledgers

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from bk_core.errors import LogSchemaError
 from bk_spark.entries.packing import conform
-from bk_spark.entries.schemas import arrow_schema, schema_of_text, schema_text
+from bk_spark.schemas import arrow_schema, schema_of_text, schema_text
 from bk_spark.sink.schema import check_raw, columns_for, extends, only_value, schema_to_write, spelled, widens
 
 BYTE, SHORT, INT, LONG, FLOAT, DOUBLE = T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()

@@ -17,9 +17,9 @@ from pyspark.sql.types import StructField, StructType
 
 from bk_core.errors import InvalidArgumentError, LogSchemaError, MetadataFormatError
 from bk_spark.catalog import for_reading
-from bk_spark.entries.schemas import TABLE_OPTIONS_KEY, arrow_schema_of_text, schema_of_text, schema_text
-from bk_spark.entries.stored_schema import COLUMNS_MAX, check_arrow_schema
+from bk_spark.entries.stored_schema import COLUMNS_MAX, arrow_schema_of_text, check_arrow_schema
 from bk_spark.options.grammar import parse_offsets
+from bk_spark.schemas import TABLE_OPTIONS_KEY, schema_of_text, schema_text
 from bk_spark.sink.intents import claim
 from bk_spark.source.offsets import from_json
 

@@ -19,9 +19,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from bk_core.errors import LogSchemaError
 from bk_core.protocol.log.stored_json import loads
 from bk_spark.entries import stored_schema
-from bk_spark.needs import check_version
+from bk_spark.needs import check
 
-check_version("pyarrow", pa.__version__)
+check()
 
 TABLE_OPTIONS_KEY = "bookkeeper.options"
 """Of the first column's metadata: the options of a catalog table (bk_spark/catalog.py)."""
@@ -133,7 +133,7 @@ def schema_text(schema: StructType) -> str:
 
 def schema_of_text(text: str) -> StructType:
     """Return the Spark schema of ``schema_text``. Raises LogSchemaError if the text is damaged, or no sink of ours can have written it."""
-    stored = arrow_schema_of_text(text)
+    stored = stored_schema.arrow_schema_of_text(text)
     spark = (stored.metadata or {}).get(SPARK_SCHEMA_KEY)
     try:
         found = from_arrow_schema(stored, prefer_timestamp_ntz=True) if spark is None else _spark_schema(spark)
@@ -152,19 +152,6 @@ def _spark_schema(text: bytes) -> StructType:
     value = loads(text, unique=True)
     stored_schema.check_spark_schema(value)
     return StructType.fromJson(value)
-
-
-def arrow_schema_of_text(text: str) -> pa.Schema:
-    """Return the schema with which entries of the log are decoded. Raises LogSchemaError if the text is damaged, or no sink of ours can
-    have written it."""
-    if len(text) > stored_schema.TEXT_MAX:
-        raise LogSchemaError(f"the schema stored with the log cannot be read: it has {len(text):,} characters")
-    try:
-        data = base64.b64decode(text, validate=True)
-        stored_schema.check_arrow_schema(data)
-        return pa.ipc.read_schema(pa.py_buffer(data))
-    except (pa.ArrowException, ValueError, OSError) as error:
-        raise LogSchemaError(f"the schema stored with the log cannot be read: {error}") from error
 
 
 def spark_type(kind: pa.DataType) -> str:

@@ -1,0 +1,157 @@
+"""Reads ranges of entries from their ledgers, in order, with the next ledgers opened ahead. No pyspark."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from bk_core.errors import BkError, LogDataLossError, NoSuchLedgerError
+from bk_core.metadata.store import Versioned
+from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.threads import WorkerPool
+from bk_spark.entries.columns import RunSplitter
+from bk_spark.entries.ranges import EntryRange
+from bk_spark.entries.unpacking import Run
+
+OPENERS = 4  # ledgers that a reader opens ahead
+Stretch = list[EntryRange]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReader:
+    """Reads ranges with one client. ``reads`` are its read options, ``known`` the metadata of ledgers that need not be asked for.
+
+    Without ``fail_on_data_loss`` ledgers that are gone are left out. ``advice`` ends the message of the error otherwise.
+    """
+
+    client: Any
+    password: bytes
+    reads: Any
+    known: Mapping[int, Versioned]
+    fail_on_data_loss: bool
+    advice: str
+
+    def runs(self, ranges: Sequence[EntryRange]) -> Iterator[tuple[EntryRange, Iterator[Run]]]:
+        """Yield each range with its entries. Ranges that touch are read as one, through one handle. A range's runs must be used up before
+        the next one is asked for."""
+        for stretch, handle in self._opened(list(_touching(ranges))):
+            first, last = stretch[0], stretch[-1]
+            with handle as ledger:
+                _check_end(ledger, stretch)
+                # The planner learned that these entries are acknowledged, from a ledger list or a LAC; this handle's LAC may be lower
+                # (RD-1).
+                found = ledger.read_runs(first.first, last.last, unchecked_bound=first.acknowledged)
+                runs = RunSplitter(self._there(stretch, ledger, found))
+                for r in stretch:
+                    yield r, runs.through(r.last)
+
+    def _there(self, stretch: Stretch, ledger: Any, runs: Iterator[Run]) -> Iterator[Run]:
+        """Yield the runs. If the ledger is found to be gone on the way, ``fail_on_data_loss`` decides between an error and an early end.
+        Raises LogDataLossError if it was closed before their end since the planner looked; ClusterChangedError (OWN-2)."""
+        try:
+            yield from runs
+        except NoSuchLedgerError:
+            if self.fail_on_data_loss:
+                raise self._deleted(stretch) from None
+        except BkError:
+            if self.client.store.cluster_has_changed:
+                self.client.store.check_cluster()
+            _check_end(ledger, stretch)
+            raise
+
+    def _open(self, stretch: Stretch) -> Any:
+        ledger_id, acknowledged = stretch[0].ledger_id, stretch[0].acknowledged
+        if acknowledged and ledger_id in self.known:
+            return self.client.open_known(ledger_id, self.known[ledger_id], password=self.password, options=self.reads)
+        # otherwise the LAC is not needed
+        return self.client.open_ledger(ledger_id, password=self.password, options=self.reads, lac=not acknowledged)
+
+    def _opened(self, stretches: Sequence[Stretch]) -> Iterator[tuple[Stretch, Any]]:
+        """Yield each stretch with its handle, in order. The next few are opened meanwhile, unless all are ``known``: opening waits for the
+        metadata store, which is most of the time that small ledgers take. A ledger that is gone is an error in its turn."""
+        waits = any(not stretch[0].acknowledged or stretch[0].ledger_id not in self.known for stretch in stretches)
+        pool = WorkerPool("bk-open", OPENERS) if len(stretches) > 1 and waits else None
+        rest = iter(stretches)
+
+        def begun(count: int) -> list[tuple[Stretch, Future[Any] | None]]:
+            return [(stretch, None if pool is None else pool.call(partial(self._open, stretch))) for stretch in islice(rest, count)]
+
+        waiting: deque[tuple[Stretch, Future[Any] | None]] = deque((stretch, None) for stretch in islice(rest, 1))
+        try:
+            waiting.extend(begun(OPENERS - 1))
+            while waiting:
+                stretch, future = waiting.popleft()
+                waiting.extend(begun(1))
+                try:
+                    handle = self._open(stretch) if future is None else future.result()
+                except NoSuchLedgerError:
+                    if self.fail_on_data_loss:
+                        raise self._deleted(stretch) from None
+                    continue
+                yield stretch, handle
+        finally:
+            for _, unused in waiting:
+                if unused is not None:
+                    with suppress(BkError):
+                        unused.result().close()
+            if pool is not None:
+                pool.close()
+
+    def _deleted(self, stretch: Sequence[EntryRange]) -> LogDataLossError:
+        """Return the error for a ledger that was trimmed between planning and reading (RD-6, LOG-13)."""
+        first, last, name = stretch[0], stretch[-1], stretch[0].log
+        whose = "" if name is None else f" of log {name!r}"
+        message = f"entries {first.first}..{last.last} of ledger {first.ledger_id}{whose} are lost: the ledger does not exist (any more)"
+        return LogDataLossError(f"{message}. {self.advice}", ledger=first.ledger_id)
+
+
+def _touching(ranges: Sequence[EntryRange]) -> Iterator[Stretch]:
+    stretch: list[EntryRange] = []
+    for r in ranges:
+        before = stretch[-1] if stretch else None
+        if before and (before.ledger_id, before.last + 1, before.acknowledged) != (r.ledger_id, r.first, r.acknowledged):
+            yield stretch
+            stretch = []
+        stretch.append(r)
+    if stretch:
+        yield stretch
+
+
+def _check_end(ledger: Any, stretch: Stretch) -> None:
+    """Raise LogDataLossError for a ledger that is known to be CLOSED before the end of what is to be read."""
+    first, last, end = stretch[0].first, stretch[-1].last, ledger.last_add_confirmed
+    if ledger.is_closed and end < last:
+        message = f"entries {max(first, end + 1)}..{last} of ledger {ledger.ledger_id} are lost: the ledger was closed at entry {end}"
+        raise LogDataLossError(message, ledger=ledger.ledger_id, first_entry=max(first, end + 1), last_entry=last)
+
+
+# --- the ends of ledgers --------------------------------------------------------------------------------------------------
+
+
+def end_of(client: Any, ledger_id: int, password: bytes, open_ledgers: str) -> tuple[int, int, bool] | None:
+    """Return (last entry, payload bytes, True if it is CLOSED there) by ``open_ledgers``; None if the ledger is skipped. Never fences
+    unless the word is ``recover``."""
+    metadata = client.ledger_metadata(ledger_id)
+    if metadata.state is LedgerState.CLOSED:
+        return metadata.last_entry_id, metadata.length, True
+    if open_ledgers == "skip":
+        return None
+    open_ledger = client.recover_ledger if open_ledgers == "recover" else client.open_ledger
+    with open_ledger(ledger_id, password=password) as ledger:
+        closed = bool(ledger.is_closed)  # this comes before the LAC, which then is the end
+        last = int(ledger.last_add_confirmed)
+        return last, ledger.length if closed else _estimate(ledger, last), closed
+
+
+def _estimate(ledger: Any, last: int) -> int:
+    """Estimate the payload bytes of entries 0..last of a ledger that is not CLOSED. Its metadata does not have them; a few entries spread
+    evenly do."""
+    picked = sorted({last * i // 3 for i in range(4)}) if last >= 0 else []
+    sizes = [len(payload) for entry in picked for payload in ledger.read(entry, entry)]
+    return sum(sizes) * (last + 1) // len(sizes) if sizes else 0
