@@ -36,65 +36,64 @@ _CHECKS = {
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """The settings of a client.
-
-    ``protocol``: "v2" sends adds and reads over v2, and what v2 lacks over v3; "v3" uses v3 alone (wire-protocol.md 6).
-
-    ``connections_per_bookie``: the number of connections to each bookie that adds and reads are spread over. All adds and reads of one
-    ledger use the same connection.
-
-    ``log_root``: the place of logs in the metadata store, by default the cluster's own (OWN-8). It takes precedence over ``log_root`` in
-    the URI.
-
-    ``operation_timeout_s`` bounds every blocking call; for a recovery it bounds the time without progress. ``metadata_timeout_s`` bounds
-    one try at the metadata store. With ``await_store``, connecting also waits that long for a store that refuses connections or whose name
-    is not known, because it is being started; without it these are errors at once (SES-11). While no bookie that may have an entry can be
-    reached, reads and recoveries ask again for ``limits.unreachable_ns`` (30 s), but for no longer than nine tenths of
-    ``operation_timeout_s``.
-
-    Choosing bookies (metadata.md 5): ``placement`` "random" takes any; "rack-aware" makes every write set span ``min_racks`` racks as far
-    as it can, and with ``enforce_racks`` refuses an ensemble that does not. Racks come from ``racks`` (bookie id or host -> location such
-    as "/rack-a"), else from the cluster's own mapping, Pulsar's ``/bookies``; ``local_rack`` is where the first bookie of a ledger should
-    stand. ``opportunistic_striping`` creates a ledger with a smaller ensemble, never below its write quorum, when bookies are short. A
-    bookie that failed ``quarantine_errors`` times within a minute is avoided for ``quarantine_s`` seconds while there are others (0:
-    never). A bookie whose connection broke is asked again after that time, and avoided until it answers.
-
-    Writing: ``ensemble_change`` "immediate" replaces a failed bookie at once, "delayed" only when the ack quorum is out of reach without it
-    (or the bookie turned read-only), "disabled" never; recovery's write-backs follow it too. With ``commit_during_change``, entries that
-    have their ack quorum without the departing bookies are acknowledged while a change is being recorded; by default they wait (ledgers
-    with a guaranteed write quorum never do). ``add_quorum_timeout_s`` fails the writer when an entry stays unacknowledged for that long.
-    ``busy_resends_max`` is how often entries are sent again to a bookie with too many requests, after pauses that grow to 5 s, before it
-    counts as failed. ``min_ack_racks`` is the number of racks that the bookies which acknowledge an entry must span. With
-    ``close_in_recovery``, a writer whose ledger is being recovered closes it at its own end instead of leaving that to the recovery.
-
-    Recovery: with ``recovery_barrier``, the bookies that denied the first missing entry journal one more request before the end is final
-    (RC-11a), because Apache's bookies may answer before their fence mark is on disk. It costs one round trip over v3 for each recovery.
-    """
+    """The settings of a client. ``connect`` takes all but ``uri`` and ``protocol`` by name; most programs set none of them, or
+    ``ensemble_change`` and the timeouts. Placement is told in metadata.md 5."""
 
     uri: str
+    """The metadata store and the ledgers root of the cluster, such as ``zk://host:2181/ledgers``."""
     protocol: WireProtocol = "v2"
+    """The wire protocol: "v2" sends adds and reads over v2, and what v2 lacks over v3; "v3" uses v3 alone (wire-protocol.md 6)."""
     connections_per_bookie: int = 1
+    """The number of connections to each bookie over which the ledgers are spread. One ledger uses one connection for its adds and reads."""
     operation_timeout_s: float = 60.0
+    """The longest time that a blocking call takes; of a recovery, the longest time without progress."""
     metadata_timeout_s: float = 10.0
+    """The longest time of one try at the metadata store."""
     await_store: bool = False
+    """With True, connecting waits for ``metadata_timeout_s`` for a metadata store that refuses connections or whose name is not known,
+    because it is being started. With False these are errors at once (SES-11)."""
     log_root: str | None = None
+    """The place of logs in the metadata store; None is the cluster's own (OWN-8). It takes precedence over ``log_root`` in the URI."""
     limits: Limits = field(default_factory=Limits)
+    """Bounds of the machines. While no bookie that may have an entry can be reached, reads and recoveries ask again for
+    ``limits.unreachable_ns``, but for no longer than nine tenths of ``operation_timeout_s``."""
     placement: Placement = "random"
+    """The choice of bookies: "random" takes any; with "rack-aware" every write set spans ``min_racks`` racks as far as it can."""
     racks: Mapping[str, str] | None = None
+    """The rack of each bookie: its id or host to a place such as "/rack-a". None takes the cluster's own mapping, Pulsar's ``/bookies``."""
     min_racks: int = 2
+    """The number of racks that a write set spans, with rack-aware placement."""
     enforce_racks: bool = False
+    """With True, an ensemble that does not span ``min_racks`` racks is refused with NotEnoughBookiesError."""
     local_rack: str | None = None
+    """The rack where the first bookie of a ledger should stand."""
     opportunistic_striping: bool = False
+    """With True, a ledger is created with a smaller ensemble, never below its write quorum, when bookies are short."""
     quarantine_s: float = 30.0
+    """The time for which a bookie that failed is avoided while there are others; 0 is never. A bookie whose connection broke is asked
+    again after that time, and avoided until it answers."""
     quarantine_errors: int = 1
+    """The number of failures within a minute after which a bookie is avoided."""
     ensemble_change: EnsembleChange = "immediate"
+    """The moment at which a failed bookie is replaced: "immediate" is at once, "delayed" only when the ack quorum is out of reach without
+    it (or the bookie turned read-only), "disabled" never. Recovery's write-backs follow it too."""
     commit_during_change: bool = False
+    """With True, entries that have their ack quorum without the departing bookies are acknowledged while a change is being recorded. With
+    False they wait. Ledgers with a guaranteed write quorum always wait."""
     add_quorum_timeout_s: float | None = None
+    """The time for which an entry may stay unacknowledged before its writer fails with AddQuorumTimeoutError; None is for ever."""
     busy_resends_max: int = 8
+    """The number of times that entries are sent again to a bookie with too many requests, after pauses that grow to 5 s, before the bookie
+    counts as failed."""
     min_ack_racks: int = 1
+    """The number of racks that the bookies which acknowledge an entry must span, with rack-aware placement."""
     close_in_recovery: bool = False
+    """With True, a writer whose ledger is being recovered closes it at its own end instead of leaving that to the recovery."""
     recovery_barrier: bool = True
+    """With True, the bookies that denied the first missing entry journal one more request before a recovery takes the end for final
+    (RC-11a), because Apache's bookies may answer before their fence mark is on disk. It costs a recovery one round trip over v3."""
     reads: ReadOptions = field(default_factory=ReadOptions)
+    """The way in which ledgers are read, unless a call says otherwise."""
 
     def __post_init__(self) -> None:
         check_fields(self, _CHECKS)

@@ -32,6 +32,7 @@
 
 Class attributes:
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
+``advice``           what a user does about it, in a sentence or two; the reference of the documentation site shows it
 ``retriable``        the same call may succeed later without any change by the caller
 ``outcome_unknown``  the effect may or may not have happened (a fenced add may still be in the ledger: WR-11, WR-13). One error of such a
                      class may say that nothing was done: ``nothing_done``
@@ -49,6 +50,7 @@ class BkError(Exception):
     """Root of all errors of this project. ``context`` holds ledger, entry, bookie where they are known."""
 
     code = "BK-ERROR"
+    advice = "Catch it to catch every failure of this project; look below for the class at hand."
     retriable = False
     outcome_unknown = False
 
@@ -86,18 +88,21 @@ class InvalidArgumentError(BkError, ValueError):
     """The caller's argument can never work. Raised before any side effect."""
 
     code = "BK-ARGUMENT"
+    advice = "Change the argument that the message names."
 
 
 class ArgumentTypeError(InvalidArgumentError, TypeError):
     """The caller's argument has the wrong type. Raised before any side effect."""
 
     code = "BK-ARGUMENT-TYPE"
+    advice = "Pass a value of the type that the message names."
 
 
 class InvalidPathError(InvalidArgumentError):
     """A path that no file store takes: not absolute, with an empty, ``.`` or ``..`` part, or too long. Nothing was done."""
 
     code = "BK-FILES-PATH"
+    advice = "Use an absolute path such as `/a/b`, without empty parts, `.` or `..`."
 
 
 class BlockingCallError(BkError):
@@ -105,12 +110,14 @@ class BlockingCallError(BkError):
     (or a finalizer) that interrupts a call it would have to wait for. Nothing was done."""
 
     code = "BK-BLOCKING-CALL"
+    advice = "Use the call's `_future` form there, or hand the work to another thread."
 
 
 class RemoteProtocolError(BkError):
     """A peer broke the wire protocol; its connection is closed."""
 
     code = "BK-PROTOCOL"
+    advice = "See that host and port are those of a bookie; if they are, report the message."
     retriable = True
 
 
@@ -118,6 +125,7 @@ class ClientClosedError(BkError):
     """The client (or handle) was closed by this program."""
 
     code = "BK-CLIENT-CLOSED"
+    advice = "Connect again, or close the client later."
     outcome_unknown = True
 
 
@@ -129,12 +137,14 @@ class ForkedClientError(BkError):
     """A client, handle or cluster was used in a process that was forked from its own. Nothing was done: connect again in this process."""
 
     code = "BK-FORKED"
+    advice = "Call `connect` in the child process."
 
 
 class OperationTimeoutError(BkError, TimeoutError):
     """The whole operation ran out of its time budget."""
 
     code = "BK-TIMEOUT"
+    advice = "See which bookies or servers the message names; repeat, or raise `operation_timeout_s`."
     retriable = True
     outcome_unknown = True
 
@@ -147,6 +157,7 @@ class LocalResourceError(BkError):
     """
 
     code = "BK-LOCAL-RESOURCES"
+    advice = "Raise the limit of open files (`ulimit -n`), or close other connections of this host."
     retriable = True
     outcome_unknown = True
 
@@ -155,6 +166,7 @@ class MissingPackageError(BkError, ImportError):
     """A Python package that is needed here is not installed, or too old. The message names it, the version and the Python."""
 
     code = "BK-PACKAGE"
+    advice = "Install the package that the message names, in the Python that it names."
 
 
 # --- one bookie -------------------------------------------------------------------------------------------------
@@ -164,61 +176,98 @@ class BookieError(BkError):
     """One bookie refused or failed one request."""
 
     code = "BK-BOOKIE"
+    advice = "Read the message: other replicas are asked as well, so this one error alone seldom ends a call."
 
 
 class NoSuchLedgerOnBookieError(BookieError):
+    """The bookie does not know the ledger."""
+
     code = "BK-BOOKIE-NO-LEDGER"
+    advice = "Run `bk ledger check` on the ledger: this bookie should have it if a fragment names it."
 
 
 class NoSuchEntryError(BookieError):
+    """The bookie does not have the entry."""
+
     code = "BK-NO-ENTRY"
+    advice = "Read up to the last add confirmed; if the entry lies below it, run `bk ledger check`."
 
 
 class BadRequestError(BookieError):
+    """The bookie does not accept the request."""
+
     code = "BK-BAD-REQUEST"
+    advice = "See that the bookie is of a supported release; if it is, report the message."
 
 
 class BookieIOError(BookieError):
+    """The bookie could not read or write its disks."""
+
     code = "BK-BOOKIE-IO"
+    advice = "Look into the bookie's log and at its disks."
     retriable = True
 
 
 class UnauthorizedError(BookieError):
+    """The bookie refuses the request because of the ledger's password."""
+
     code = "BK-UNAUTHORIZED"
+    advice = "Pass the password that the ledger was created with."
 
 
 class BadVersionError(BookieError):
+    """The bookie does not speak this version of the wire protocol."""
+
     code = "BK-BAD-VERSION"
+    advice = 'Use the other wire protocol (`protocol="v2"` or `"v3"`), or a newer bookie.'
 
 
 class FencedError(BookieError):
+    """The ledger is fenced on the bookie, so it refuses a regular add."""
+
     code = "BK-BOOKIE-FENCED"
+    advice = "Open the ledger to see its end, and go on in a new ledger."
     outcome_unknown = True
 
 
 class ReadOnlyError(BookieError):
+    """The bookie takes no new entries, because its disks are full or somebody made it read-only."""
+
     code = "BK-READ-ONLY"
+    advice = "Give the bookie room on its disks, or let writers take others."
     retriable = True
 
 
 class TooManyRequestsError(BookieError):
+    """The bookie has more requests waiting than it takes."""
+
     code = "BK-TOO-MANY-REQUESTS"
+    advice = "Repeat later, or write with less in flight."
     retriable = True
 
 
 class UnknownLedgerStateError(BookieError):
+    """The bookie may have lost entries of the ledger and has not been checked since, so it denies nothing."""
+
     code = "BK-LIMBO"
+    advice = "Wait until the bookie is checked, or repair what it lost with `bk ledger repair --all`."
     retriable = True
 
 
 class BookieUnavailableError(BookieError):
+    """The bookie cannot be reached, or its connection broke."""
+
     code = "BK-BOOKIE-UNAVAILABLE"
+    advice = "See that the bookie runs and that this host reaches its address (`bk bookie ls`)."
     retriable = True
     outcome_unknown = True
 
 
 class BookieTimeoutError(BookieError):
+    """The bookie did not answer in time."""
+
     code = "BK-BOOKIE-TIMEOUT"
+    advice = "Look at the load of the bookie and at the network; repeat."
     retriable = True
     outcome_unknown = True
 
@@ -227,6 +276,7 @@ class DiskFullError(BkError):
     """The disk of a local cluster's directory has no room for it. Nothing was started that still runs."""
 
     code = "BK-DISK-FULL"
+    advice = "Make room in the directory that the message names, or name another one."
     retriable = True
 
 
@@ -234,37 +284,54 @@ class DigestError(BkError):
     """An entry's digest, ledger id or entry id is not what was asked for (RD-8)."""
 
     code = "BK-DIGEST"
+    advice = "Run `bk ledger check`; `bk ledger repair` replaces the copy if another one is intact."
 
 
 # --- one ledger -------------------------------------------------------------------------------------------------
 
 
 class LedgerError(BkError):
+    """A call about one ledger failed."""
+
     code = "BK-LEDGER"
+    advice = "Read the message; the class below says more."
 
 
 class NoSuchLedgerError(LedgerError):
+    """The metadata store has no such ledger."""
+
     code = "BK-NO-LEDGER"
+    advice = "Check the ledger id and the cluster's URI: the ledger was deleted or lies in another cluster."
 
 
 class LedgerExistsError(LedgerError):
+    """A ledger of this id exists. Nothing was created."""
+
     code = "BK-LEDGER-EXISTS"
+    advice = "Choose another ledger id, or leave the id out."
 
 
 class LedgerFencedError(LedgerError):
     """A recovery, of this program or of another, fenced the ledger; what was pending may or may not be part of it (WR-11)."""
 
     code = "BK-FENCED"
+    advice = "Stop writing here: another process has taken over. Read the ledger to see what of the pending entries is there."
     outcome_unknown = True
 
 
 class LedgerClosedError(LedgerError):
+    """The ledger is closed, so it takes no more entries."""
+
     code = "BK-LEDGER-CLOSED"
+    advice = "Create a new ledger for further entries."
     outcome_unknown = True
 
 
 class NotEnoughBookiesError(LedgerError):
+    """There are fewer writable bookies than the ledger needs."""
+
     code = "BK-NOT-ENOUGH-BOOKIES"
+    advice = "Start more bookies, or create the ledger with a smaller ensemble (`bk bookie ls` shows what there is)."
     retriable = True
     outcome_unknown = True
 
@@ -273,6 +340,7 @@ class AddQuorumTimeoutError(LedgerError):
     """An entry stayed without its ack quorum longer than the caller allows (WR-14)."""
 
     code = "BK-ADD-QUORUM-TIMEOUT"
+    advice = "Look at the bookies that the message names; go on in a new ledger."
     retriable = True
     outcome_unknown = True
 
@@ -281,12 +349,14 @@ class DuplicateEntryIdError(LedgerError):
     """The caller chose an entry id that is taken already (WR-2). Nothing was written."""
 
     code = "BK-DUPLICATE-ENTRY-ID"
+    advice = "Give each entry an id of its own."
 
 
 class WriteFailedError(LedgerError):
     """The writing of a ledger reached a bound that the caller set (EC-5, WR-17)."""
 
     code = "BK-WRITE"
+    advice = "Go on in a new ledger; the message names the bound that was reached."
     outcome_unknown = True
 
 
@@ -295,6 +365,7 @@ class InternalError(LedgerError):
     report the error."""
 
     code = "BK-INTERNAL"
+    advice = "Open a new handle, and report the message with its traceback."
     outcome_unknown = True
 
 
@@ -302,12 +373,14 @@ class LedgerListedError(LedgerError):
     """A log lists the ledger, so deleting it would take entries out of the log (GRD-2). Nothing was deleted."""
 
     code = "BK-LEDGER-LISTED"
+    advice = "Trim or delete the log instead (`bk log trim`, `bk log rm`)."
 
 
 class RecoveryFailedError(LedgerError):
     """Recovery could not decide where the ledger ends; it stays IN_RECOVERY and may be tried again (RC-21)."""
 
     code = "BK-RECOVERY"
+    advice = "Bring back the bookies that the message names, then recover again."
     retriable = True
 
 
@@ -315,18 +388,21 @@ class RecoveryTimeoutError(RecoveryFailedError, OperationTimeoutError):
     """Recovery could not decide because bookies did not answer in time (RC-21)."""
 
     code = "BK-RECOVERY-TIMEOUT"
+    advice = "Bring back the bookies that the message names, then recover again; raise `operation_timeout_s` if they are slow."
 
 
 class MetadataConflictError(LedgerError):
     """The stored ledger metadata was changed by somebody else in a way that ends this operation."""
 
     code = "BK-CONFLICT"
+    advice = "Open the ledger again; somebody else has changed it."
 
 
 class ReadError(LedgerError):
     """No replica of an entry could be read (RD-6)."""
 
     code = "BK-READ"
+    advice = "Bring back a bookie that has the entry; `bk ledger check` shows which replicas are intact."
     retriable = True
 
 
@@ -334,20 +410,28 @@ class ReadTimeoutError(ReadError, OperationTimeoutError):
     """Too few bookies answered in time (OP-3)."""
 
     code = "BK-READ-TIMEOUT"
+    advice = "Bring back the bookies that the message names, or repeat when they are less busy."
 
 
 class WrongPasswordError(LedgerError):
+    """The password is not the one of the ledger or log."""
+
     code = "BK-PASSWORD"
+    advice = "Pass the password that the ledger or log was created with."
 
 
 class WrongDigestTypeError(LedgerError):
+    """The digest type is not the one of the ledger."""
+
     code = "BK-DIGEST-TYPE"
+    advice = "Pass the digest type that the ledger was created with, or none where it is stored."
 
 
 class ReplicationError(LedgerError):
     """A fragment could not be brought back to full replication; what was copied does no harm and it may be tried again (RR-8)."""
 
     code = "BK-REPLICATION"
+    advice = "Bring back a bookie that has the entries, then repair again."
     retriable = True
 
 
@@ -355,19 +439,24 @@ class PersistenceViolatedError(LedgerError):
     """The ledger was closed below an acknowledged entry. Must never happen (CL-4); report it."""
 
     code = "BK-PERSISTENCE-VIOLATED"
+    advice = "Keep the ledger and the bookies' disks as they are, and report it."
 
 
 # --- the metadata store -----------------------------------------------------------------------------------------
 
 
 class MetadataError(BkError):
+    """A call to the metadata store failed."""
+
     code = "BK-METADATA"
+    advice = "Read the message; the class below says more."
 
 
 class MetadataUnavailableError(MetadataError):
     """The store cannot be reached; the request was definitely not applied."""
 
     code = "BK-METADATA-UNAVAILABLE"
+    advice = "See that ZooKeeper runs at the address in the URI, and that it takes more connections (`maxClientCnxns`)."
     retriable = True
 
 
@@ -375,12 +464,14 @@ class MetadataDeniedError(MetadataError):
     """The metadata store's access control lists do not let this client do that. Nothing was changed."""
 
     code = "BK-METADATA-DENIED"
+    advice = "Ask for the right on the node that the message names."
 
 
 class MetadataOutcomeUnknownError(MetadataError):
     """The answer to a write was lost: it may be applied now, later or never (META-12)."""
 
     code = "BK-METADATA-UNKNOWN"
+    advice = "Look whether the change is there, then repeat it if it is not."
     retriable = True
     outcome_unknown = True
 
@@ -389,10 +480,14 @@ class MetadataFormatError(MetadataError):
     """Stored bytes cannot be understood."""
 
     code = "BK-METADATA-FORMAT"
+    advice = "Use a version that knows the format that the message names; if there is none, report the message."
 
 
 class LayoutMismatchError(MetadataError):
+    """The cluster keeps its ledgers in a layout of the metadata store that is not supported, or that changed."""
+
     code = "BK-LAYOUT"
+    advice = "Write the URI with the layout that the message says the cluster has, or without one."
 
 
 class CollectionRefusedError(MetadataError):
@@ -400,65 +495,87 @@ class CollectionRefusedError(MetadataError):
     BKE-2)."""
 
     code = "BK-COLLECTION-REFUSED"
+    advice = "See that the metadata store is the right, whole one; if the ledgers were deleted on purpose, run `bk bookie collect`."
 
 
 class NodeExistsError(MetadataError):
+    """A node of this name exists in the metadata store."""
+
     code = "BK-NODE-EXISTS"
+    advice = "Choose another name, or take what is there."
 
 
 class NoNodeError(MetadataError):
+    """The metadata store has no node of this name."""
+
     code = "BK-NO-NODE"
+    advice = "Check the name; it was removed meanwhile or never there."
 
 
 class VersionConflictError(MetadataError):
     """A compare-and-set lost, because the stored version is another one."""
 
     code = "BK-VERSION"
+    advice = "Read again and repeat the change."
 
 
 class NoClusterError(MetadataError):
     """There is no cluster at the ledgers root, or none any more (OWN-1, OWN-2). Nothing was read or changed."""
 
     code = "BK-NO-CLUSTER"
+    advice = "Check the path in the URI, or make a cluster there with `bk cluster init`."
 
 
 class ClusterExistsError(MetadataError):
     """A new cluster was to be made where something exists already, or inside another cluster (OWN-13). Nothing was changed."""
 
     code = "BK-CLUSTER-EXISTS"
+    advice = "Choose another path for the new cluster."
 
 
 class ClusterChangedError(MetadataError):
     """The ledgers root holds another cluster than the one this client connected to, so ledger ids mean other ledgers now (OWN-2)."""
 
     code = "BK-CLUSTER-CHANGED"
+    advice = "Connect again, and check that the URI names the cluster that you mean."
 
 
 # --- one log ----------------------------------------------------------------------------------------------------
 
 
 class LogError(BkError):
+    """A call about one log failed."""
+
     code = "BK-LOG"
+    advice = "Read the message; the class below says more."
 
 
 class NoSuchLogError(LogError):
+    """The cluster has no log of this name."""
+
     code = "BK-NO-LOG"
+    advice = "Check the name (`bk log ls`), or create the log."
 
 
 class NoSuchLogRootError(NoSuchLogError):
     """The log root that was given does not exist, because no log was ever made there."""
 
     code = "BK-NO-LOG-ROOT"
+    advice = "Use a log root that the message names, or create a log, which makes the root."
 
 
 class LogExistsError(LogError):
+    """A log of this name exists. Nothing was created."""
+
     code = "BK-LOG-EXISTS"
+    advice = "Choose another name, or pass `exist_ok=True`."
 
 
 class LogTakenOverError(LogError):
     """Another writer took the log over; this one must stop (LOG-8)."""
 
     code = "BK-LOG-TAKEN-OVER"
+    advice = "Stop writing here: another writer has the log. Read the log to see what of the pending entries is there."
     outcome_unknown = True
 
 
@@ -466,52 +583,63 @@ class LogOfQueriesError(LogError):
     """The log is for transactional writers: queries write it, or its entries are Arrow record batches (GRD-1). Nothing was fenced."""
 
     code = "BK-LOG-QUERIES"
+    advice = "Write it with Spark, or stop its queries and pass `take_over_queries=True`."
 
 
 class LogFormatError(LogOfQueriesError):
     """The log is for Arrow record batches, as Spark's queries write them, and not for other bytes (GRD-1). Nothing was fenced."""
 
     code = "BK-LOG-FORMAT"
+    advice = 'Create a log with `entry_format="raw"`, or pass `arrow_entries=True` and write Arrow record batches.'
 
 
 class LogWriterAliveError(LogError):
     """The exclusive writer of the log is seen running on this host (GRD-4). Nothing was fenced."""
 
     code = "BK-LOG-WRITER-ALIVE"
+    advice = "Stop the process that the message names, or pass `take_over=True` to end it."
 
 
 class LogListFullError(LogError):
     """The list of the log would be larger than the metadata store takes. Nothing was changed."""
 
     code = "BK-LOG-LIST-FULL"
+    advice = "Trim the log, or drop marks of queries that are gone (`bk log marks --forget`)."
 
 
 class LogClockError(LogError):
     """A time that was given lies beyond the metadata store's clock, so it would make young commits old (JAN-3). Nothing was changed."""
 
     code = "BK-LOG-CLOCK"
+    advice = "Set this host's clock, and pass a time that is not in the future."
 
 
 class LogDataLossError(LogError):
     """Entries behind a position that is still wanted are gone, because the log was trimmed or recreated."""
 
     code = "BK-LOG-DATA-LOSS"
+    advice = "Decide whether the loss matters; `failOnDataLoss=false`, or a reader from `earliest`, goes on behind it."
 
 
 class LogReplayError(LogError):
     """A batch of a query that the log has already is written again with other rows (BAT-2). Nothing was published."""
 
     code = "BK-LOG-REPLAY"
+    advice = "See whether the checkpoint was rolled back or copied; go on with the one that the log knows."
 
 
 class LogHistoryError(LogError):
     """A chunk of the log's history is missing, damaged or not the one referred to; what its segments hold is still in their ledgers."""
 
     code = "BK-LOG-HISTORY"
+    advice = "Run `bk log check` and bring back the bookies that have the ledger it names."
 
 
 class LogSchemaError(LogError):
+    """Columns do not fit those of the log: by name, by type, or because the log has got new ones."""
+
     code = "BK-LOG-SCHEMA"
+    advice = "Give the DataFrame the log's columns, or write with `mergeSchema=true`; a stream is started again with a new DataFrame."
 
 
 class LogEntryError(LogError):
@@ -519,78 +647,91 @@ class LogEntryError(LogError):
     not help."""
 
     code = "BK-LOG-ENTRY"
+    advice = "Read around the entry with `startingOffsets` and `endingOffsets`, or raise `maxBytesPerEntry` if it is only large."
 
 
 class WrongClusterError(LogError):
     """A log's list belongs to another cluster, so the ledger ids in it mean other ledgers here (OWN-3, OWN-4). Nothing was changed."""
 
     code = "BK-WRONG-CLUSTER"
+    advice = "Check URI and log root; `bk log adopt` says that the log is this cluster's."
 
 
 class ForeignLedgerError(LogError):
     """A ledger that a log lists or intends does not carry the log's name and id (OWN-6); it is neither fenced nor deleted."""
 
     code = "BK-FOREIGN-LEDGER"
+    advice = "Run `bk log check`; `bk log adopt --unnamed` takes ledgers that carry no log's name."
 
 
 class EntryTooLargeError(LogError):
     """A row or value is too large for an entry of any bookie. Raised before it is sent."""
 
     code = "BK-LOG-ENTRY-TOO-LARGE"
+    advice = "Split the row or value: an entry holds 5 MiB at most."
 
 
 class NullValueError(LogError):
     """A ``value`` for a log of raw entries is null. An entry is a sequence of bytes, which may be empty but never null."""
 
     code = "BK-LOG-NULL-VALUE"
+    advice = "Filter out null values, or write them as empty bytes."
 
 
 class FileStoreError(BkError):
     """A file store on ledgers (protocol/files) cannot do what was asked."""
 
     code = "BK-FILES"
+    advice = "Read the message; the class below says more."
 
 
 class NoSuchPathError(FileStoreError, FileNotFoundError):
     """The file store has no file or directory of this path. Nothing was changed."""
 
     code = "BK-FILES-NO-PATH"
+    advice = "Check the path (`bk checkpoint ls NAME`)."
 
 
 class PathExistsError(FileStoreError, FileExistsError):
     """The file store has a file or directory of this path already, and overwriting it was not asked for. Nothing was changed."""
 
     code = "BK-FILES-EXISTS"
+    advice = "Choose another path, or pass `overwrite=True`."
 
 
 class PathNotDirectoryError(FileStoreError, NotADirectoryError):
     """A part of the path is a file where a directory is needed. Nothing was changed."""
 
     code = "BK-FILES-NOT-DIRECTORY"
+    advice = "Choose a path whose parents are directories."
 
 
 class PathIsDirectoryError(FileStoreError, IsADirectoryError):
     """The path is a directory where a file is needed. Nothing was changed."""
 
     code = "BK-FILES-IS-DIRECTORY"
+    advice = "Name a file, or list the directory."
 
 
 class DirectoryNotEmptyError(FileStoreError, OSError):
     """The directory has something in it, and deleting or replacing all of that was not asked for. Nothing was changed."""
 
     code = "BK-FILES-NOT-EMPTY"
+    advice = "Empty the directory first, or ask for a recursive deletion."
 
 
 class NoSuchFileStoreError(FileStoreError):
     """The cluster has no file store of this name."""
 
     code = "BK-FILES-NO-STORE"
+    advice = "Check the name (`bk checkpoint ls`), or open it with `create=True`."
 
 
 class FileStoreTakenOverError(FileStoreError):
     """Another owner opened the file store, which ended this one. A change that was not acknowledged may or may not have been made."""
 
     code = "BK-FILES-TAKEN-OVER"
+    advice = "Stop here, or open the store again, which ends the other owner. Give two programs a store each."
     outcome_unknown = True
 
 
@@ -598,6 +739,7 @@ class FileStoreClosedError(FileStoreError):
     """The file store was closed by this program, or ended by a failure that its message names."""
 
     code = "BK-FILES-CLOSED"
+    advice = "Open the store again after the cause that the message names is gone."
     outcome_unknown = True
 
 
@@ -605,9 +747,11 @@ class FileStoreFormatError(FileStoreError):
     """The stored records are no file store that this version understands: they are damaged, or a later version wrote them."""
 
     code = "BK-FILES-FORMAT"
+    advice = "Use the version that wrote the store; if this is the newest, keep the store and report the message."
 
 
 class FileDataLostError(FileStoreError):
     """The ledger that holds a file's bytes does not exist any more, or has not got them."""
 
     code = "BK-FILES-DATA-LOST"
+    advice = "Restore the file from a copy (`bk checkpoint import`), or begin anew without it."

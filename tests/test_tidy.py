@@ -348,6 +348,15 @@ def test_every_error_has_a_code_of_its_own() -> None:
     assert len(set(codes)) == len(codes)
 
 
+@pytest.mark.parametrize("cls", error_classes(), ids=lambda cls: cls.__name__)
+def test_every_error_says_what_it_is_and_what_to_do(cls: type[errors.BkError]) -> None:
+    """In a docstring and an ``advice`` of its own, of which the reference of the documentation site is made."""
+    own = vars(cls)
+    assert (own.get("__doc__") or "").strip().endswith((".", ")")), "say in the docstring what has happened"
+    assert own.get("advice", "").endswith("."), "say in `advice` what a user does about it"
+    assert not re.search(r"``|\(" + _ID, own["advice"]), "a user does not know rules"
+
+
 def test_the_discovery_module_never_raises_on_import(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("pyspark_bookkeeper")
     for name in [name for name in sys.modules if within(name, "bk_spark")]:

@@ -30,6 +30,7 @@ class ZooKeeperProcessError(BkError):
     """The ZooKeeper process cannot be started: Java or the jars are missing, or it did not come up."""
 
     code = "BK-ZOOKEEPER-PROCESS"
+    advice = "Install Java 17 and pyspark (for ZooKeeper's jars), or name a running ZooKeeper."
 
 
 def find_java() -> str:

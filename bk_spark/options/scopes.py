@@ -46,14 +46,14 @@ def out_of_place(idle: Mapping[str, str], what: str) -> str:
     """Return the text of the error for options (fields by name) that have no effect in ``what``."""
     homes: dict[str, list[str]] = {}
     for name, field in sorted(idle.items()):
-        homes.setdefault(_home(field), []).append(name)
+        homes.setdefault(home(field), []).append(name)
     told = ", ".join(f"{', '.join(names)} to {home}" if len(homes) > 1 else home for home, names in homes.items())
     one = len(idle) == 1
     belong = "belong: " if len(homes) > 1 else f"{'it belongs' if one else 'they belong'} to "
     return f"option{'' if one else 's'} {', '.join(sorted(idle))} {'does' if one else 'do'} nothing in {what}: {belong}{told}"
 
 
-def _home(field: str) -> str:
+def home(field: str) -> str:
     """Return the reads and writes in which an option has an effect, by its field."""
     batch, stream = field in BATCH_OPTIONS, field in STREAMED
     tables = [name for name, takes in TABLE_OPTIONS.items() if field in takes - _ALWAYS]
