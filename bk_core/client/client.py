@@ -131,6 +131,11 @@ class BookKeeper:
         self._shared.check()
         return self._shared
 
+    def unanswering(self, since_s: float) -> tuple[str, ...]:
+        """The bookies to which a connection of this client's broke, fell silent or could not be made since ``since_s`` on the monotonic
+        clock, and that have not answered since then."""
+        return self._shared.unanswering(since_s)
+
     def close_with(self, closable: Closable) -> None:
         """Close it before this client is closed: somebody may wait in it for what would never come."""
         self._session.close_with(closable)

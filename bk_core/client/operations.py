@@ -49,6 +49,14 @@ def wait(future: Future[Any], timeout_s: float, what: str, *, since_s: float | N
         raise OperationTimeoutError(f"{what} did not finish within {round(timeout_s, 3):g} s; it may still take effect") from None
 
 
+def unanswered(client: Any, since_s: float) -> str:
+    """``; no answer from bookie A, B``: what the error of an operation that began at ``since_s``, on the monotonic clock, says of the
+    reason. Empty where all bookies have answered meanwhile, as far as is known."""
+    ask = getattr(client, "unanswering", None)
+    silent: tuple[str, ...] = () if ask is None else ask(since_s)
+    return f"; no answer from bookie {', '.join(silent)}" if silent else ""
+
+
 def given_up(error: BkError, begun: float) -> BkError:
     """Return the error of the last of many tries, with the time since ``begun`` on the monotonic clock added to it."""
     return error.retold(f"{error.args[0]}; tried again and again for {time.monotonic() - begun:.0f} s")

@@ -43,13 +43,19 @@ class Suspects:
         self._suspicion = Suspicion(after_ns)
         self._timer: Timer | None = None
         self._closed = False
+        self._broke_ns: dict[BookieId, int] = {}  # when a connection to it broke last
         self.members = self._suspicion.members
         self.noted = self._suspicion.noted
 
     def broke(self, bookie: BookieId, kind: str) -> None:
-        self._suspicion.broke(bookie, kind, self._session.reactor.now_ns())
+        now = self._broke_ns[bookie] = self._session.reactor.now_ns()
+        self._suspicion.broke(bookie, kind, now)
         if self._timer is None:
             self._wait()
+
+    def broken_since(self, since_ns: int) -> frozenset[BookieId]:
+        """Any thread."""
+        return frozenset(bookie for bookie, at_ns in tuple(self._broke_ns.items()) if at_ns >= since_ns)
 
     def probe(self) -> None:
         """Ask those whose time has come. A timer calls this, and so does a change of the registry."""

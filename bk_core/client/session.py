@@ -214,6 +214,11 @@ class Session:
         Any thread."""
         return self._quarantine.members() | self._suspects.members()
 
+    def unanswering(self, since_s: float) -> tuple[BookieId, ...]:
+        """The bookies to which a connection broke, fell silent or could not be made since ``since_s`` on the monotonic clock, and that have
+        not answered since then. Any thread."""
+        return tuple(sorted(self._suspects.members() & self._suspects.broken_since(int(since_s * 1e9))))
+
     def link(self, bookie: BookieId, kind: str, ledger_id: int = 0) -> BookieLink:
         """Return a link to a bookie. Its kind is data, batch (a connection that an old bookie may close), control (v3), or one of its own
         per recovery: a writer on a shared connection must never take the answer to a recovery add for its own. Reactor thread."""

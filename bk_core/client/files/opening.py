@@ -210,8 +210,8 @@ def log_records(client: LogClient, log: str, password: bytes) -> Iterator[tuple[
                 yield record, Position(run.segment.seq, run.first_entry + index)
 
 
-def ended_by(error: BaseException, name: str) -> BkError:
-    """The store's error for one of its log, or of this program."""
+def ended_by(error: BaseException, name: str, why: str = "") -> BkError:
+    """The store's error for one of its log, or of this program. ``why``: what is known of the reason if it cannot be written."""
     told = error.args[0] if isinstance(error, BkError) else repr(error)
     ended: BkError
     if isinstance(error, ClientClosedError):  # its log may learn it first
@@ -224,7 +224,7 @@ def ended_by(error: BaseException, name: str) -> BkError:
             f"another owner opened file store {name!r}{f' ({who})' if who else ''}, which ended this one", store=name
         )
     else:
-        ended = FileStoreClosedError(f"file store {name!r} has ended, because its log cannot be written: {told}", store=name)
+        ended = FileStoreClosedError(f"file store {name!r} has ended, because its log cannot be written: {told}{why}", store=name)
     ended.__cause__ = error
     return ended
 

@@ -26,7 +26,7 @@ from bk_core.client.files.watches import Watches
 from bk_core.client.files.works import FileWorks, Work
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.parts import Call, Worker
-from bk_core.client.operations import LeftOpen, must_not_block, wait
+from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
 from bk_core.errors import (
     ArgumentTypeError,
     BkError,
@@ -87,6 +87,7 @@ class StoreOwner:
         self.log_name = opened.writer.name
         self._inline_max = inline_max
         self._on_end = on_end
+        self._unanswered = partial(unanswered, client)
         self._timeout_s: float = config.operation_timeout_s if config is not None else DEFAULT_TIMEOUT_S
         self._home = Home()
         self._lock = Monitor()
@@ -171,10 +172,17 @@ class StoreOwner:
         try:
             return wait(token.future, timeout_s, what, since_s=begun)
         except OperationTimeoutError as error:
-            problem = self._writer.problem
-            if problem is None or token.future.done():
+            if token.future.done():
                 raise
-            raise OperationTimeoutError(f"{error.args[0]}; its log is held up: {problem}", store=self.name) from problem
+            raise self._explained(error, begun) from self._writer.problem
+
+    def _explained(self, error: OperationTimeoutError, begun: float) -> OperationTimeoutError:
+        """With what is known of the reason."""
+        problem = self._writer.problem
+        held_up = "" if problem is None else f"; its log is held up: {problem}"
+        told = error.retold(f"{error.args[0]}{held_up}{self._unanswered(begun)}")
+        told.context["store"] = self.name
+        return told
 
     @holds_lock
     def _admitted(self, token: Asked) -> bool:
@@ -305,7 +313,7 @@ class StoreOwner:
         elif self._given_up is None and isinstance(error, _MAY_BE_DELETED):
             self._worker.submit(partial(self._lost_log, request, error))
         else:
-            self._handle(RecordsAppended(request, Outcome.UNKNOWN, self._given_up or ended_by(error, self.name)))
+            self._handle(RecordsAppended(request, Outcome.UNKNOWN, self._given_up or self._cannot_write(error)))
 
     # --- on the worker ----------------------------------------------------------------------------------------------------
 
@@ -327,7 +335,7 @@ class StoreOwner:
         """The store's error for one of its log. A bookie answers for a ledger that was deleted, and that it has collected, as for one that
         another owner has fenced, so the metadata store is asked which of both it was."""
         if not isinstance(error, _MAY_BE_DELETED):
-            return ended_by(error, self.name)
+            return self._cannot_write(error)
         try:
             other = self._works.other_owner()
             last = self._works.last_ledger
@@ -337,6 +345,9 @@ class StoreOwner:
             log.warning("file store %s: nobody can tell now whether its log was deleted: %s", self.name, unknown)
             other = None
         return ended_by(other or error, self.name)
+
+    def _cannot_write(self, error: BaseException) -> BkError:
+        return ended_by(error, self.name, self._unanswered(time.monotonic() - self._timeout_s))
 
     def _watch_log(self) -> None:
         """Watch the log's list. So a store that changes nothing learns, too, that it was taken over."""
@@ -476,9 +487,15 @@ class StoreOwner:
             return
         what = f"closing file store {self.name!r}"
         must_not_block(what)
+        begun = time.monotonic()
         self.begin_close()
         if self._closing is not None and not is_own():
-            wait(self._closing.future, self._timeout_s if timeout_s is None else timeout_s, what)
+            try:
+                wait(self._closing.future, self._timeout_s if timeout_s is None else timeout_s, what)
+            except OperationTimeoutError as error:
+                if self._closing.future.done():
+                    raise
+                raise self._explained(error, begun) from self._writer.problem
         self._join()
 
     def begin_close(self) -> None:

@@ -27,6 +27,8 @@ from bk_core.errors import (
     ClientClosedError,
     InvalidArgumentError,
     NoSuchPathError,
+    NotEnoughBookiesError,
+    OperationTimeoutError,
 )
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.effects import FileEffect
@@ -153,8 +155,12 @@ class FileStore(StoreOwner):
                 self._worker.submit(self._watch_log)
                 self._worker.submit(partial(self._recover_left, [one for one in ledgers if one in self._machine.tree.ledgers]))
 
+        begun = time.monotonic()
         self._own.submit(begin)
-        wait(call.future, self._timeout_s, f"opening file store {self.name!r}")
+        try:
+            wait(call.future, self._timeout_s, f"opening file store {self.name!r}")
+        except OperationTimeoutError as error:
+            raise self._explained(error, begun) from self._writer.problem
 
     def __repr__(self) -> str:
         return f"<FileStore {self.name!r} {self._machine.state.name}>"
@@ -245,12 +251,15 @@ class FileStore(StoreOwner):
 
     def _stage(self, data: Bytes | Iterable[Bytes], until_s: float | None) -> Staged:
         must_not_block("staging bytes of a file")
+        begun = time.monotonic()
         self._check("nothing was written")
         try:
             content, lease = self._data.stage(data, self._inline_max, until_s)
         except ClientClosedError:
             self._check("nothing was put")
             raise
+        except (OperationTimeoutError, NotEnoughBookiesError) as error:
+            raise error.retold(f"{error.args[0]}{self._unanswered(begun)}").nothing_done() from error.__cause__
         if content.extents:
             self._look_for_leases()
         return Staged(self, content, lease)

@@ -109,7 +109,7 @@ class LeaderWorks:
         self.problem: Exception | None = None
         self._failed: type[Work] | None = None
         self.empty_in_a_row = 0
-        self._client = client
+        self.client = client
         self._password = password
         self._patience_s = patience_s
         self._lists: dict[int, LedgerList] = {}
@@ -150,14 +150,14 @@ class LeaderWorks:
                 self._delete(ledger_id)
                 return LedgerDeleted(request, Outcome.OK)
             case CheckLedger(request, ledger_id):
-                check_ledger(self.name, self.log_id, ledger_id, self._client.ledger_metadata(ledger_id))
+                check_ledger(self.name, self.log_id, ledger_id, self.client.ledger_metadata(ledger_id))
                 return LedgerChecked(request, Outcome.OK)
 
     def _made_sure(self, work: Work, error: Exception) -> Exception:
         """OWN-2: that a ledger is gone is believed only of a cluster that is still there and the same; else what the store says of it."""
         if isinstance(error, (NoSuchLedgerError, NoNodeError)) and isinstance(work, (RecoverLedger, CheckLedger, CloseLedger)):
             try:
-                self._client.store.check_cluster()
+                self.client.store.check_cluster()
             except Exception as changed:
                 return changed
         return error
@@ -183,16 +183,16 @@ class LeaderWorks:
         NoSuchLogError; NoNodeError for a log that was deleted and created again.
         """
         try:
-            stored, here = self._client.store.read_here(log_path(self.name))
+            stored, here = self.client.store.read_here(log_path(self.name))
         except NoNodeError:
-            raise no_such_log(self._client, self.name) from None
-        listed = of_this_cluster(self._client, self.name, decode(stored.data), here)
+            raise no_such_log(self.client, self.name) from None
+        listed = of_this_cluster(self.client, self.name, decode(stored.data), here)
         if self.log_id not in ("", listed.log_id):
             raise NoNodeError(f"log {self.name!r} was deleted and created again")
         self.log_id = listed.log_id
         if self._insisted is not None:
-            admit_writer(self._client, self.name, listed, self._insisted, self.handles)
-            check_password(self._client, self.name, listed, self._password)
+            admit_writer(self.client, self.name, listed, self._insisted, self.handles)
+            check_password(self.client, self.name, listed, self._password)
         self._know(stored.version, listed)
         return listed, stored.version
 
@@ -210,7 +210,7 @@ class LeaderWorks:
         """Forget the intents of these ledgers. Those for which it fails are forgotten the next time."""
         with suppress(BkError):
             for ledger_id in tuple(ledger_ids):
-                forget_own(self._client, self.name, ledger_id)
+                forget_own(self.client, self.name, ledger_id)
                 self._intended.discard(ledger_id)
 
     def _write_list(self, work: WriteList) -> int:
@@ -220,7 +220,7 @@ class LeaderWorks:
         created again start anew, and the compare-and-set would not notice.
         """
         if self._attempt is None or (self._attempt[0].ledgers, self._attempt[0].version) != (work.ledgers, work.version):
-            changed, at_ms = self._lists[work.version], store_now_ms(self._client)
+            changed, at_ms = self._lists[work.version], store_now_ms(self.client)
             for segment in changed.live_segments:
                 if segment.ledger_id in self.ends:
                     changed = changed.close_live(segment.ledger_id, *self.ends[segment.ledger_id], at_ms)
@@ -228,7 +228,7 @@ class LeaderWorks:
             self._attempt = (work, changed, encoded(self.name, changed))
         _, changed, data = self._attempt
         self._read_list()
-        version = self._client.store.write(log_path(self.name), data, work.version)
+        version = self.client.store.write(log_path(self.name), data, work.version)
         self._insisted = None
         self._know(version, changed)
         return version
@@ -236,20 +236,20 @@ class LeaderWorks:
     def tell_end(self, ledger_id: int) -> None:
         """Fill in the end of a CLOSED ledger, so that others see it without asking bookies, and may append behind it."""
         last_entry_id, size = self.ends[ledger_id]
-        at_ms = store_now_ms(self._client)
+        at_ms = store_now_ms(self.client)
 
         def change(listed: LedgerList) -> LedgerList:
             return listed.close_live(ledger_id, last_entry_id, size, at_ms) if listed.log_id == self.log_id else listed
 
         with suppress(NoSuchLogError):
-            update_ledger_list(self._client, self.name, change)
+            update_ledger_list(self.client, self.name, change)
 
     # --- ledgers ---------------------------------------------------------------------------------------------------
 
     def _create(self, tags: Mapping[str, bytes]) -> int:
         """LOG-9: with an intent, so that a ledger that never gets listed is found by a janitor."""
         custom = {**tags, WRITER: self._tag}
-        handle = create_intended(self._client, self.name, self.properties, log_id=self.log_id, password=self._password, custom=custom)
+        handle = create_intended(self.client, self.name, self.properties, log_id=self.log_id, password=self._password, custom=custom)
         self._short_since = None
         handle.tells_when_dropped = False
         self.handles[handle.ledger_id] = handle
@@ -264,7 +264,7 @@ class LeaderWorks:
         return Outcome.UNKNOWN if now - self._short_since < self._patience_s else Outcome.REFUSED
 
     def _recover(self, ledger_id: int) -> int:
-        with recover_own(self._client, self.name, self.log_id, ledger_id, self._password, self._adopted) as ended:
+        with recover_own(self.client, self.name, self.log_id, ledger_id, self._password, self._adopted) as ended:
             last_entry_id, size = int(ended.last_add_confirmed), int(ended.length)
         if ledger_id in self.handles and last_entry_id < 0:
             self.empty_in_a_row += 1
@@ -293,7 +293,7 @@ class LeaderWorks:
             with suppress(BkError):
                 handle.close()
         with suppress(NoSuchLedgerError):
-            self._client.delete_ledger(ledger_id, even_if_listed=True)
+            self.client.delete_ledger(ledger_id, even_if_listed=True)
         self._forget_intents([ledger_id])
 
     def abandon_all(self) -> None:

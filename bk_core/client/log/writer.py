@@ -33,7 +33,7 @@ from bk_core.client.log.driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log.list_store import LogClient, log_path
 from bk_core.client.log.losses import Losses
 from bk_core.client.log.parts import Append, Buffer, Call, Filling, Lane, LogSpan, PayloadRun, RollLimits, Worker, again, bytes_of
-from bk_core.client.operations import LeftOpen, must_not_block, wait
+from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
 from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, OperationTimeoutError
 from bk_core.protocol.effects import Complete, Fail, SetTimer
 from bk_core.protocol.entry import layout
@@ -210,7 +210,7 @@ class LogWriter:
 
     def _take_over(self) -> None:
         call = Call()
-        what = f"taking over log {self.name!r}"
+        what, begun = f"taking over log {self.name!r}", time.monotonic()
         try:
             self._hand_over(lambda now_ns: self._machine.open(call, now_ns))
             wait(call.future, self._timeout_s, what)
@@ -219,7 +219,8 @@ class LogWriter:
                 self._worker.wait_ended(TIDY_S)  # a ledger that is not needed any more is being deleted
                 raise
             problem = self._works.problem
-            late = OperationTimeoutError(f"{what} did not finish within {self._timeout_s:g} s" + (f": {problem}" if problem else ""))
+            why = f"{f': {problem}' if problem else ''}{unanswered(self._works.client, begun)}"
+            late = OperationTimeoutError(f"{what} did not finish within {self._timeout_s:g} s{why}")
             self._hand_over(lambda now_ns: self._machine.abandon(late, now_ns))
             if isinstance(error, OperationTimeoutError):
                 raise late from problem

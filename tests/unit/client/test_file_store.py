@@ -331,6 +331,33 @@ def test_a_change_that_waits_for_bookies_tells_what_its_log_waits_for(tmp_path: 
             store.put("/z", b"z", timeout_s=0.0)
 
 
+def test_an_error_of_an_outage_names_the_bookies_that_do_not_answer(tmp_path: Path) -> None:
+    metadata, go_on = f"memory://{tmp_path.name}", threading.Event()
+    with ExitStack() as stack:
+        keeper = stack.enter_context(closing(open_store(metadata)))
+        keeper.initialize_cluster()
+        bookies = [stack.enter_context(closing(EmbeddedBookie(tmp_path / str(n), "127.0.0.1", 0, keeper).start())) for n in range(3)]
+        stack.callback(go_on.set)
+        limits = Limits(add_timeout_ns=100_000_000, read_timeout_ns=100_000_000)
+        client = stack.enter_context(bk_core.connect(metadata, operation_timeout_s=3, limits=limits))
+        store = FileStore.open(client, "a")
+        stack.callback(store.abandon)
+        store.put("/x", b"x")
+        for bookie in bookies[1:]:
+            assert bookie._server is not None
+            bookie._server.submit(go_on.wait)  # it is there and says nothing
+        silent = sorted(bookie.bookie_id for bookie in bookies[1:])
+        told = f"no answer from bookie {silent[0]}, {silent[1]}$"
+        for change in (lambda: store.put("/y", b"y"), lambda: store.stage(BIG)):
+            with pytest.raises((OperationTimeoutError, NotEnoughBookiesError), match=told):
+                change()
+        with pytest.raises(OperationTimeoutError, match=told):
+            store.close()
+        with pytest.raises(BkError) as raised:
+            FileStore.open(client, "a")
+        assert all(one in str(raised.value) for one in silent)
+
+
 # --- staged contents -------------------------------------------------------------------------------------------------------
 
 
