@@ -307,7 +307,14 @@ class LocalCluster:
         self.close()
 
     def __repr__(self) -> str:
-        return f"LocalCluster({self.uri}, {len(self._bookies)} {self._state['kind']} bookies, {self.directory})"
+        return f"<LocalCluster {self.uri}, {len(self._bookies)} {self._state['kind']} bookies, {self.directory}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: the processes, and where they keep their data."""
+        from bk_core.display import ledgers, table
+
+        states = {bookie.bookie_id: "running" if bookie.running else "stopped" for bookie in self._bookies}
+        return table.html(repr(self).strip("<>"), ledgers.bookies(states))
 
     # --- single bookies ----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from bk_core.cli.checkpoint_words import in_words, store_and_path, viewed, whole_store
-from bk_core.cli.output import cluster_options, connected, counted, password_option, progress_bar, say_json
+from bk_core.cli.output import cluster_options, connected, password_option, progress_bar, say_json
+from bk_core.display.words import counted
 from bk_core.errors import (
     FileDataLostError,
     FileStoreError,

@@ -13,7 +13,8 @@ import click
 from bk_core.cli.checkpoint_batches import Batch, StoreFolder, is_ours, last_number, numbers, query_id, read_batch
 from bk_core.cli.checkpoint_copies import copy_in, copy_out
 from bk_core.cli.checkpoint_words import bases, checkpoints_below, in_words, store_and_path, viewed, whole_store
-from bk_core.cli.output import cluster_options, connected, counted, password_option, say_json, say_table, when, with_progress
+from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, with_progress
+from bk_core.display.words import counted, when
 from bk_core.errors import BkError, LogWriterAliveError, NoSuchFileStoreError, NoSuchPathError
 from bk_core.protocol.files.paths import ROOT, join
 

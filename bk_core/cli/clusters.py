@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bk_core.cli.output import cluster_options, connected, counted, say_json, say_table
+from bk_core.cli.output import cluster_options, connected, say_json, say_table
+from bk_core.display import ledgers as display
+from bk_core.display.words import counted
 from bk_core.errors import BookieUnavailableError
 
 if TYPE_CHECKING:
@@ -51,17 +53,16 @@ def list_bookies(uri: str, protocol: str, as_json: bool) -> None:
         for one in found:
             say_json(one)
         return
-    say_table(["bookie", "state", "address"], [(one["bookie"], one["state"], one["address"]) for one in found])
+    say_table(*display.bookies({one["bookie"]: one["state"] for one in found}, {one["bookie"]: one["address"] for one in found}))
     counts = [f"{sum(one['state'] == state for one in found):,} {state}" for state in ("writable", "read-only", "down")]
     click.echo(f"{counted(len(found), 'bookie')}: {', '.join(counts)}")
 
 
 def _bookies(client: BookKeeper) -> list[dict[str, Any]]:
     view, cookies = client.bookies(), set(client.store.cookies())
-    states = {bookie: "down" for bookie in cookies} | dict.fromkeys(view.readonly, "read-only") | dict.fromkeys(view.writable, "writable")
     return [
         {"bookie": bookie, "state": state, "address": None if state == "down" else _address(client, bookie), "cookie": bookie in cookies}
-        for bookie, state in sorted(states.items())
+        for bookie, state in display.bookie_states(view.writable, view.readonly, cookies).items()
     ]
 
 

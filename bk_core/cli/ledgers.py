@@ -13,13 +13,12 @@ from bk_core.cli.output import (
     check_range,
     cluster_options,
     connected,
-    counted,
-    preview,
     say_json,
     say_table,
-    when,
     with_progress,
 )
+from bk_core.display import ledgers as display
+from bk_core.display.words import counted, preview
 from bk_core.errors import NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
 
@@ -30,18 +29,7 @@ def ledger() -> None:
 
 
 def _summary(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
-    closed = metadata.state is LedgerState.CLOSED
-    return {
-        "ledger": ledger_id,
-        "state": metadata.state.name,
-        "ensembleSize": metadata.ensemble_size,
-        "writeQuorumSize": metadata.write_quorum_size,
-        "ackQuorumSize": metadata.ack_quorum_size,
-        "fragments": len(metadata.fragments),
-        "lastEntry": metadata.last_entry_id if closed else None,
-        "length": metadata.length if closed else None,
-        "createdMs": metadata.ctime_ms,
-    }
+    return {"ledger": ledger_id, **display.summary(metadata)}
 
 
 @ledger.command("ls")
@@ -60,22 +48,8 @@ def list_ledgers(uri: str, protocol: str, as_json: bool, limit: int | None) -> N
             if as_json:
                 say_json(summaries[-1])
     if not as_json:
-        columns = ["#ledger", "state", "E/Qw/Qa", "#fragments", "#last entry", "#length", "created (UTC)"]
-        say_table(columns, [_ledger_row(summary) for summary in summaries])
+        say_table(*display.ledgers(summaries))
         click.echo(f"{len(summaries):,} of {counted(len(ids), 'ledger')}" if limit else counted(len(ids), "ledger"))
-
-
-def _ledger_row(summary: dict[str, Any]) -> list[object]:
-    quorums = f"{summary['ensembleSize']}/{summary['writeQuorumSize']}/{summary['ackQuorumSize']}"
-    return [
-        str(summary["ledger"]),
-        summary["state"],
-        quorums,
-        summary["fragments"],
-        summary["lastEntry"],
-        summary["length"],
-        when(summary["createdMs"]),
-    ]
 
 
 @ledger.command("show")
@@ -85,22 +59,12 @@ def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
     """Metadata of one ledger with its fragments. Does not touch a bookie."""
     with connected(uri, protocol) as client:
         metadata = client.ledger_metadata(ledger_id)
-    shown = {
-        **_summary(ledger_id, metadata),
-        "digestType": metadata.digest_type.name if metadata.has_digest else None,
-        "formatVersion": metadata.format_version,
-        "custom": {key: preview(value) for key, value in metadata.custom.items()},
-        "fragments": [{"firstEntry": fragment.first_entry_id, "ensemble": list(fragment.ensemble)} for fragment in metadata.fragments],
-    }
     if as_json:
-        say_json(shown)
+        say_json({"ledger": ledger_id, **display.details(metadata)})
         return
-    facts = [(key, value) for key, value in shown.items() if key not in ("fragments", "custom", "createdMs")]
-    facts.append(("created (UTC)", when(metadata.ctime_ms)))
-    facts += [(f"custom {key}", value) for key, value in shown["custom"].items()]
-    say_table(["ledger", str(ledger_id)], facts[1:])
+    say_table(*display.ledger(metadata, ledger_id))
     click.echo()
-    say_table(["#first entry", "ensemble"], [(f.first_entry_id, "  ".join(f.ensemble)) for f in metadata.fragments])
+    say_table(*display.fragments(metadata.fragments))
 
 
 @ledger.command("read")

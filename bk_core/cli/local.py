@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from bk_core.bookie.apache import DEFAULT_VERSION
 from bk_core.cli.output import URI_VARIABLE, console, say_json
-from bk_core.cli.terminal import safe
+from bk_core.display.words import safe
 
 _LOOK_S = 2.0  # between two looks at disk and processes
 

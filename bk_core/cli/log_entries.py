@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from bk_core.cli.output import cluster_options, connected, counted, password_option, preview, say_json
+from bk_core.cli.output import cluster_options, connected, password_option, say_json
+from bk_core.display.words import counted, preview
 from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError
 
 if TYPE_CHECKING:

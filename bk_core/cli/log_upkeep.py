@@ -7,24 +7,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bk_core.cli.checkpoint_words import PASSWORD_GIVEN_BY
-from bk_core.cli.output import cluster_options, connected, counted, password_option, say_json, say_table, when, with_progress
+from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, with_progress
 from bk_core.cli.units import Duration
+from bk_core.display import logs as display
+from bk_core.display.words import counted, when
 from bk_core.errors import MetadataFormatError, NoSuchLogError, WrongClusterError
 
 if TYPE_CHECKING:
     from bk_core.client.log.check import LogProblem
 
-_PROBLEM_COLUMNS = ["log", "problem", "#ledger", "#first seq", "#last seq", "#rows", "#bytes", "what"]
-
 
 def _problem_json(name: str, problem: LogProblem) -> dict[str, Any]:
     span = {"firstSeq": problem.first_seq, "lastSeq": problem.last_seq, "rows": problem.rows, "bytes": problem.bytes}
     return {"log": name, "problem": problem.kind, "ledger": problem.ledger_id, **span, "what": problem.what}
-
-
-def _problem_row(name: str, problem: LogProblem) -> list[object]:
-    span = (str(problem.first_seq), str(problem.last_seq), problem.rows, problem.bytes)
-    return [name, problem.kind, str(problem.ledger_id), *span, problem.what]
 
 
 @click.command("check")
@@ -70,7 +65,7 @@ def check(name: str | None, everything: bool, password: str, uri: str, protocol:
             say_json({"log": found.log, "segments": found.segments, "ledgers": found.ledgers, "good": found.is_good, "problems": problems})
         return 1 if bad or unreadable else 0
     if bad:
-        say_table(_PROBLEM_COLUMNS, [_problem_row(found.log, problem) for found in bad for problem in found.problems])
+        say_table(*display.problems((found.log, problem) for found in bad for problem in found.problems))
     ledgers = sum(found.ledgers for found in checks)
     left = f", {locked:,} not looked at" if locked else ""
     click.echo(f"{counted(len(checks), 'log')} with {counted(ledgers, 'ledger')} checked: {len(bad) + unreadable:,} with problems{left}")
@@ -95,7 +90,7 @@ def repair(name: str, yes: bool, even_if_files: bool, password: str, uri: str, p
         if lost:
             check_repairs_files(name, even_if_files)
         if lost and not yes:
-            say_table(_PROBLEM_COLUMNS, [_problem_row(name, problem) for problem in lost])
+            say_table(*display.problems((name, problem) for problem in lost))
             rows, size = sum(problem.rows for problem in lost), sum(problem.bytes for problem in lost)
             what = f"{counted(len(lost), 'ledger')} of log {name} with {counted(rows, 'listed row')}, {counted(size, 'byte')}"
             click.confirm(f"write off {what}, for good?", abort=True, err=True)

@@ -10,8 +10,10 @@ import click
 
 from bk_core.cli.log_entries import append, tail
 from bk_core.cli.log_upkeep import check, marks, release, repair
-from bk_core.cli.output import check_range, cluster_options, connected, counted, password_option, say_json, say_table, when, with_progress
-from bk_core.cli.units import Duration, Size, told_duration, told_size
+from bk_core.cli.output import check_range, cluster_options, connected, password_option, say_json, say_table, with_progress
+from bk_core.cli.units import Duration, Size
+from bk_core.display import logs as display
+from bk_core.display.words import counted
 from bk_core.errors import BkError, InvalidArgumentError, MetadataFormatError, NoSuchLogError, WrongClusterError
 from bk_core.protocol.log.segments import ENTRY_FORMATS, EntryFormat, LogProperties, Segment
 from bk_core.protocol.log.view import LogView
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from bk_core.protocol.log.position import Position
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_SEGMENT_COLUMNS = ["#seq", "#ledger", "#first entry", "#last entry", "#rows", "#bytes", "committed (UTC)"]
 _DIGESTS = ("CRC32C", "CRC32", "MAC", "DUMMY")
 
 
@@ -64,41 +65,6 @@ def _segment(segment: Segment) -> dict[str, Any]:
     }
 
 
-def _segment_row(segment: Segment) -> list[object]:
-    last = "live" if segment.last_entry is None else segment.last_entry
-    size = (segment.first_entry, last, segment.rows, segment.bytes)
-    return [str(segment.seq), str(segment.ledger_id), *size, when(segment.committed_at_ms)]
-
-
-def _properties(properties: LogProperties) -> dict[str, Any]:
-    return {
-        "schema": properties.schema,
-        "quorums": [properties.ensemble_size, properties.write_quorum_size, properties.ack_quorum_size],
-        "digestType": properties.digest_type,
-        "guaranteed": properties.guaranteed,
-        "retentionMs": properties.retention_ms,
-        "retentionBytes": properties.retention_bytes,
-        "committedRetentionMs": properties.committed_retention_ms,
-    }
-
-
-def _told(shown: dict[str, Any]) -> list[tuple[str, object]]:
-    """The lines of a table, with properties as the options of ``bk log set`` take them."""
-    forms: dict[str, tuple[str, Callable[[int], str]]] = {
-        "retentionMs": ("retention", told_duration),
-        "retentionBytes": ("retentionBytes", told_size),
-        "committedRetentionMs": ("committedRetention", told_duration),
-    }
-    rows: list[tuple[str, object]] = []
-    for key, value in shown.items():
-        if key in forms:
-            name, told = forms[key]
-            rows.append((name, "none" if value is None else told(value)))
-        else:
-            rows.append((key, value))
-    return rows
-
-
 @log.command("ls")
 @cluster_options
 def show_logs(uri: str, protocol: str, as_json: bool) -> None:
@@ -139,7 +105,7 @@ def show_log(name: str, uri: str, protocol: str, as_json: bool) -> None:
         writer = writer_told(client, [segment.ledger_id for segment in view.live_segments]) if view.live_segments else None
     shown = {
         **_summary(name, view),
-        **_properties(view.properties),
+        **display.property_values(view.properties),
         "committed": {query: mark.batch_id for query, mark in sorted(listed.committed.items())},
         "condemned": list(listed.condemned),
         "writer": writer,
@@ -149,12 +115,12 @@ def show_log(name: str, uri: str, protocol: str, as_json: bool) -> None:
     if as_json:
         say_json(shown)
         return
-    say_table(["log", name], _told({key: value for key, value in shown.items() if key not in ("log", "newest", "committed")}))
+    say_table(*display.facts(name, {key: value for key, value in shown.items() if key not in ("log", "newest", "committed")}))
     if listed.committed:
         click.echo()
         say_table(["query", "#last batch"], list(shown["committed"].items()))
     click.echo()
-    say_table(_SEGMENT_COLUMNS, [_segment_row(segment) for segment in listed.segments])
+    say_table(*display.segments(listed.segments))
 
 
 @log.command("segments")
@@ -170,7 +136,7 @@ def show_segments(name: str, first: int, last: int | None, uri: str, protocol: s
     with connected(uri, protocol) as client:
         segments = read_log(client, name).segments(first, last)
         if not as_json:
-            say_table(_SEGMENT_COLUMNS, [_segment_row(segment) for segment in segments])
+            say_table(*display.segments(segments))
             return
         for segment in segments:
             say_json(_segment(segment))
@@ -253,11 +219,11 @@ def change(name: str, uri: str, protocol: str, as_json: bool, **properties: Any)
 
 
 def _say_log(name: str, view: LogView, as_json: bool) -> None:
-    shown = {"log": name, "logId": view.log_id, "entryFormat": view.properties.entry_format, **_properties(view.properties)}
+    shown = {"log": name, "logId": view.log_id, "entryFormat": view.properties.entry_format, **display.property_values(view.properties)}
     if as_json:
         say_json(shown)
     else:
-        say_table(["log", name], _told(shown)[1:])
+        say_table(*display.facts(name, {key: value for key, value in shown.items() if key != "log"}))
 
 
 @log.command("rm")

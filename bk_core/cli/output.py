@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from rich import table as rich_table
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
-from rich.table import Table
 
-from bk_core.cli.terminal import inner, safe, safe_json
-from bk_core.client.moments import told_utc
+from bk_core.cli.terminal import inner, safe_json
+from bk_core.display.table import Table
+from bk_core.display.words import cell, safe
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 URI_VARIABLE = "BOOKKEEPER_METADATA_SERVICE_URI"
 PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
 _PIPE_WIDTH = 160  # columns of a table that does not go to a terminal
-_PREVIEW_MAX = 80
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
 
@@ -67,25 +67,29 @@ def say_json(value: dict[str, Any]) -> None:
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """Columns whose name starts with ``#`` hold numbers and are set flush right."""
-    table = Table(title=None if title is None else _text(title), title_justify="left", box=None, header_style="bold", pad_edge=False)
+    table = rich_table.Table(
+        title=None if title is None else _plain(title), title_justify="left", box=None, header_style="bold", pad_edge=False
+    )
     for column in columns:
-        table.add_column(_text(column.removeprefix("#")), justify="right" if column.startswith("#") else "left", overflow="fold")
+        table.add_column(_plain(column.removeprefix("#")), justify="right" if column.startswith("#") else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(_plain(cell(value)) for value in row))
     console().print(table)
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else _text(value)
+def say_found(table: Table) -> None:
+    """Print a table and an empty line behind it, or nothing if it has no rows."""
+    rows = list(table.rows)
+    if rows:
+        say_table(table.columns, rows)
+        click.echo()
 
 
-def _text(value: object) -> str:
+def _plain(text: str) -> str:
     """For Rich, which writes its own escape sequences and so past what makes all else safe."""
     from rich.markup import escape
 
-    return escape(safe(str(value), kept=""))
+    return escape(safe(text, kept=""))
 
 
 def console() -> Console:
@@ -99,11 +103,6 @@ def progress_bar(*columns: ProgressColumn, disable: bool = False) -> Progress:
     return Progress(*columns, console=to, transient=True, disable=disable, redirect_stdout=False, redirect_stderr=False)
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """``1 file``, ``2,000 files``. ``many``: the plural of a word that takes no mere s."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
-
-
 def with_progress(items: Sequence[_Item], text: str) -> Iterator[_Item]:
     """The items, with a bar on standard error if that is a terminal and there are many."""
     if len(items) < 50 or not sys.stderr.isatty():
@@ -111,19 +110,3 @@ def with_progress(items: Sequence[_Item], text: str) -> Iterator[_Item]:
         return
     with progress_bar(TextColumn(text), BarColumn(), MofNCompleteColumn()) as progress:
         yield from progress.track(items)
-
-
-def when(milliseconds: int | None) -> str | None:
-    """UTC to the second."""
-    return None if not milliseconds else told_utc(milliseconds)
-
-
-def preview(payload: bytes) -> str:
-    """Text if it is printable text, else hexadecimal; cut to one line."""
-    head = payload[: _PREVIEW_MAX * 4]
-    try:
-        text = head.decode()
-    except UnicodeDecodeError:
-        text = ""
-    shown = text if text and text.isprintable() else "0x" + head.hex() if head else ""
-    return shown if len(shown) <= _PREVIEW_MAX and len(head) == len(payload) else shown[:_PREVIEW_MAX] + " ..."

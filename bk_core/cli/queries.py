@@ -13,8 +13,9 @@ import click
 
 from bk_core.cli.checkpoint_batches import Folder, LocalFolder, StoreFolder, is_ours, last_number, read_offsets
 from bk_core.cli.checkpoint_words import checkpoints_below, viewed
-from bk_core.cli.output import cluster_options, connected, counted, password_option, say_json, say_table
+from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
 from bk_core.client.files.words import stored_at
+from bk_core.display.words import counted
 from bk_core.errors import InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.lag import lag
 from bk_core.protocol.log.position import Position

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, TextColumn
 
-from bk_core.cli.output import access_options, cluster_options, connected, counted, progress_bar, say_json, say_table
+from bk_core.cli.output import access_options, cluster_options, connected, progress_bar, say_found, say_json, say_table
+from bk_core.display import repairs as display
+from bk_core.display.words import counted, rounded_size
 from bk_core.errors import InvalidArgumentError, LogError, MetadataFormatError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
-from bk_core.protocol.ledger.metadata import LedgerState
-from bk_core.protocol.ledger.replication import EntryRanges, FragmentSpan, ReplicaReport
+from bk_core.protocol.ledger.replication import ReplicaReport
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, Progress, RepairReport, StillNamed
+    from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, Progress, RepairReport
 
-_RANGES_SHOWN = 4
-_LEDGERS_SHOWN = 20
 _MEGA = 1_000_000
 
 
@@ -47,10 +46,6 @@ def _bytes_per_second(rate: float | None) -> int | None:
     return None if rate is None else max(1, int(rate * _MEGA))
 
 
-def _size(count: int) -> str:
-    return f"{count / 1000:,.1f} kB" if count < _MEGA else f"{count / _MEGA:,.1f} MB"
-
-
 def _access(password: str, digest: str | None) -> dict[str, Any]:
     """Return the password and digest type for ledgers whose metadata stores none (META-15)."""
     return {"password": password.encode() or None, "digest_type": digest}
@@ -70,7 +65,7 @@ def _watched() -> Iterator[OnProgress]:
         task = bar.add_task("", total=None, done="")
 
         def show(progress: Progress) -> None:
-            done = f"{counted(progress.entries, 'entry', 'entries')}, {_size(progress.bytes)}"
+            done = f"{counted(progress.entries, 'entry', 'entries')}, {rounded_size(progress.bytes)}"
             text = f"ledger {progress.ledger_id}: {progress.step}"
             bar.update(task, description=text, total=progress.entries_total, completed=progress.entries, done=done)
 
@@ -124,7 +119,7 @@ def check(
             checked += 1
             if as_json:
                 say_json(_check_json(report))
-            if not (everything and report.is_good and not any(_notes(report))):
+            if not (everything and report.is_good and not any(display.check_notes(report))):
                 reports.append(report)  # of thousands only those that have something to tell
         gone = _listed_and_gone(client) if everything else []
     bad = failed + sum(not report.is_good for report in reports)
@@ -155,54 +150,10 @@ def _listed_and_gone(client: BookKeeper) -> list[str]:
 
 
 def _say_checks(reports: list[LedgerReport], only_bad: bool) -> None:
-    rows = [
-        _replica_row(report.ledger_id, fragment.span, replica)
-        for report in reports
-        for fragment in report.fragments
-        for replica in fragment.replicas
-        if not (only_bad and replica.is_good)
-    ]
-    if rows:
-        say_table(["#ledger", "entries", "#pos", "bookie", "#checked", "missing", "corrupt", "unreadable", "state"], rows)
-        click.echo()
+    say_found(display.replicas(reports, only_bad=only_bad))
     for report in reports:
-        for note in _notes(report):
+        for note in display.check_notes(report):
             click.echo(f"ledger {report.ledger_id}: {note}")
-
-
-def _replica_row(ledger_id: int, span: FragmentSpan, replica: ReplicaReport) -> list[object]:
-    entries = str(EntryRanges(((span.first_entry_id, span.last_entry_id),)))
-    found = [_shown(ranges) for ranges in (replica.missing, replica.corrupt, replica.unreadable)]
-    return [str(ledger_id), entries, replica.position, replica.bookie, replica.checked, *found, _state(replica)]
-
-
-def _shown(ranges: EntryRanges) -> str | None:
-    if not ranges:
-        return None
-    more = len(ranges.ranges) - _RANGES_SHOWN
-    return str(EntryRanges(ranges.ranges[:_RANGES_SHOWN])) + (f" and {counted(more, 'more range')}" if more > 0 else "")
-
-
-def _state(replica: ReplicaReport) -> str:
-    if not replica.registered:
-        return "bookie is gone"
-    if replica.silent is not None:
-        return f"no answer ({replica.silent.name.lower().replace('_', ' ')})"
-    if not replica.is_good:
-        return "damaged"
-    return "good" if replica.first_stored is not None else "good (stores nothing here)"
-
-
-def _notes(report: LedgerReport) -> Iterator[str]:
-    if report.metadata.state is not LedgerState.CLOSED:
-        first = report.metadata.last_fragment.first_entry_id
-        yield f"{report.metadata.state.name}, entries from {first} on are not decided and were not checked"
-    if report.open_tail_lost:
-        yield f"its undecided last fragment names bookies that are gone: {', '.join(report.open_tail_lost)}"
-    if report.digest_note:
-        yield report.digest_note
-    if report.needs_filling:
-        yield "its write quorum was guaranteed, but nobody has sealed it yet; repair fills it in and seals it"
 
 
 def _check_json(report: LedgerReport) -> dict[str, Any]:
@@ -300,7 +251,7 @@ def repair(
         entries, size = sum(report.entries_copied for report in reports), sum(report.bytes_copied for report in reports)
         click.echo(
             f"{counted(len(reports), 'ledger')} looked at, {changed:,} changed, {counted(entries, 'entry', 'entries')} "
-            f"({_size(size)}) copied, {incomplete:,} not fully repaired"
+            f"({rounded_size(size)}) copied, {incomplete:,} not fully repaired"
         )
     return 1 if incomplete else 0
 
@@ -311,32 +262,10 @@ def _note_disabled(client: BookKeeper, as_json: bool) -> None:
 
 
 def _say_repairs(reports: list[RepairReport]) -> None:
-    rows: list[list[object]] = []
+    say_found(display.repairs(reports))
     for report in reports:
-        ledger = str(report.ledger_id)
-        rows += [[ledger, str(m.first_entry_id), m.position, "moved", m.old, m.new, m.entries] for m in report.moved]
-        rows += [[ledger, str(r.first_entry_id), r.position, "filled in", None, r.bookie, r.entries] for r in report.refilled]
-    if rows:
-        say_table(["#ledger", "#fragment", "#pos", "what", "from", "to", "#entries"], rows)
-        click.echo()
-    for report in reports:
-        for line in _repair_notes(report):
+        for line in display.repair_notes(report):
             click.echo(f"ledger {report.ledger_id}: {line}")
-
-
-def _repair_notes(report: RepairReport) -> Iterator[str]:
-    if report.recovered:
-        yield "was recovered and is CLOSED now"
-    if report.sealed:
-        yield "filled in and sealed"
-    if report.deleted:
-        yield "was deleted meanwhile"
-    if report.locked_by:
-        yield f"left alone: {report.locked_by} is replicating it"
-    if report.open_tail_lost:
-        gone = ", ".join(report.open_tail_lost)
-        yield f"its undecided last fragment names {gone}; its writer may replace them, or --recover-open closes the ledger"
-    yield from report.problems
 
 
 def _repair_json(report: RepairReport) -> dict[str, Any]:
@@ -453,22 +382,13 @@ def _say_still_named(report: DecommissionReport) -> None:
     if not report.still_named:
         return
     found = report.still_named
-    shown = [[str(one.ledger_id), _use(one), one.log] for one in found[:_LEDGERS_SHOWN]]
-    say_table(["#ledger", "how", "log"], shown)
+    shown = found[: display.LEDGERS_SHOWN]
+    say_table(*display.still_named(shown))
     written = sum(one.written for one in found)
     more = f", {len(found) - len(shown):,} of them not shown" if len(found) > len(shown) else ""
     click.echo(f"{report.bookie} is still named by {counted(len(found), 'ledger')}{more}; {written:,} in use")
     if report.writable:
         click.echo("it is writable, so there may be more by now: make it read-only or stop it, then run this again")
-
-
-def _use(found: StillNamed) -> str:
-    if found.problem is not None:
-        return f"not known: {found.problem}"
-    if found.written:
-        return "its last fragment is being written to the bookie"
-    state = "" if found.state is None else found.state.name
-    return f"{state}, not moved yet"
 
 
 def _check_known(client: BookKeeper, report: DecommissionReport) -> None:

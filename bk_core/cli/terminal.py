@@ -2,7 +2,7 @@
 line.
 
 Metadata, names, ids and messages come from other processes and from servers. ``safe_streams`` stands between everything that is printed,
-errors, questions and log lines as well, and the streams; ``safe`` is the one function that decides.
+errors, questions and log lines as well, and the streams; ``bk_core.display.words.safe`` is the one function that decides.
 """
 
 from __future__ import annotations
@@ -14,21 +14,13 @@ from contextlib import contextmanager
 from typing import Any, TextIO, cast
 from unicodedata import category
 
-_KEPT = "\n\t"
-_UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, formats such as bidi marks, halves of characters, ends of lines that look like none
-
-
-def safe(text: str, *, kept: str = _KEPT) -> str:
-    """The text with what a terminal would obey, or hide, spelled out as Python does: \\x1b, \\u202e. ``kept`` stays as it is."""
-    if text.isprintable():
-        return text
-    return "".join(one if one in kept or category(one) not in _UNSAFE else ascii(one)[1:-1] for one in text)
+from bk_core.display.words import UNSAFE, safe
 
 
 def safe_json(value: Any) -> str:
     """One line of JSON in which all of these are spelled as JSON does. Without Unicode on standard output it is ASCII alone."""
     text = json.dumps(value, ensure_ascii=_encoding(sys.stdout) not in ("utf-8", "utf8"))
-    return text if text.isprintable() else "".join(one if category(one) not in _UNSAFE else json.dumps(one)[1:-1] for one in text)
+    return text if text.isprintable() else "".join(one if category(one) not in UNSAFE else json.dumps(one)[1:-1] for one in text)
 
 
 def _encoding(stream: Any) -> str:

@@ -6,22 +6,9 @@ import re
 
 import click
 
-_DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_TOLD_MS = {unit: _DURATIONS_MS[unit] for unit in ("d", "h", "m", "s", "ms")}  # from the largest
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+from bk_core.display.words import DURATIONS_MS, POWERS
+
 _NEVER = ("none", "never", "forever")
-
-
-def told_duration(ms: int) -> str:
-    """Milliseconds as ``Duration`` takes them, in the largest unit that leaves no rest: 7d."""
-    unit = next(unit for unit, size in _TOLD_MS.items() if ms % size == 0)
-    return f"{ms // _TOLD_MS[unit]}{unit}"
-
-
-def told_size(size: int) -> str:
-    """Bytes as ``Size`` takes them, in the largest unit of powers of 1024 that leaves no rest: 10GiB. A plain number has commas."""
-    power = max((power for power in _POWERS.values() if size % 1024**power == 0), default=0) if size else 0
-    return f"{size // 1024**power}{list(_POWERS)[power]}iB" if power else f"{size:,}"
 
 
 class _Amount(click.ParamType[int]):
@@ -55,7 +42,7 @@ class Duration(_Amount):
 
     def _parsed(self, text: str) -> int | None:
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", text.lower())
-        return None if found is None else int(float(found[1]) * _DURATIONS_MS[found[2]])
+        return None if found is None else int(float(found[1]) * DURATIONS_MS[found[2]])
 
 
 class Size(_Amount):
@@ -68,4 +55,4 @@ class Size(_Amount):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?)B?", text.upper())
         if found is None or (found[3] and not found[2]):
             return None
-        return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2]])
+        return int(float(found[1]) * (1024 if found[3] else 1000) ** POWERS[found[2]])

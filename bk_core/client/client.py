@@ -496,7 +496,14 @@ class BookKeeper:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<BookKeeper {self.config.uri} {self.config.protocol}>"
+        return f"<BookKeeper {self.config.uri} {self.config.protocol}{' closed' if self._closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows: the bookies, as far as this client knows them without asking."""
+        from bk_core.display import ledgers, table
+
+        bookies = self._shared.bookies()
+        return table.html(repr(self).strip("<>"), ledgers.bookies(ledgers.bookie_states(bookies.writable, bookies.readonly)))
 
 
 def _digest_type(value: DigestType | str) -> DigestType:

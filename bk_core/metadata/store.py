@@ -34,6 +34,15 @@ class BookieView:
     writable: tuple[BookieId, ...]
     readonly: tuple[BookieId, ...]
 
+    def __repr__(self) -> str:
+        return f"<BookieView {len(self.writable)} writable, {len(self.readonly)} read-only>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import ledgers, table
+
+        return table.html(ledgers.bookies(ledgers.bookie_states(self.writable, self.readonly)))
+
 
 BY_ROOT = "root-"
 """Prefix of the identity of a cluster without INSTANCEID; the transaction that made its root follows (OWN-1)."""

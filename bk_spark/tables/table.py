@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from bk_core.client import moments
+from bk_core.display import moments
 from bk_spark.options.table import Options
 from bk_spark.source.bounds import Bounds
 

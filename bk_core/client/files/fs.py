@@ -32,8 +32,8 @@ from bk_core.client.client import BookKeeper, connect
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import own_file_store
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.moments import moment
 from bk_core.client.near import meant
+from bk_core.display.moments import moment
 from bk_core.errors import (
     ArgumentTypeError,
     BkError,

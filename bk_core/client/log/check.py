@@ -58,6 +58,15 @@ class LogCheck:
     ledgers: int
     problems: tuple[LogProblem, ...]
 
+    def __repr__(self) -> str:
+        return f"<LogCheck {self.log}: {self.segments:,} segments, {self.ledgers:,} ledgers, {len(self.problems)} problems>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import logs, table
+
+        return table.html(*logs.check(self))
+
     @property
     def is_good(self) -> bool:
         return not self.problems

@@ -81,6 +81,16 @@ class GcReport:
     failed: tuple[tuple[int, str], ...] = ()
     foreign: tuple[tuple[int, str], ...] = ()
 
+    def __repr__(self) -> str:
+        counts = {"deleted": self.deleted, "closed": self.closed, "failed": self.failed, "foreign": self.foreign}
+        return f"<GcReport {', '.join(f'{len(ledgers)} {what}' for what, ledgers in counts.items())}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import logs, table
+
+        return table.html(logs.collected(self), repr(self).strip("<>"))
+
 
 class _Pass:
     """One pass over one log: its results so far, and the time at which it ends."""

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from bk_core.client.log.intents import Intent, abandoned, intent_here, lives_here
 from bk_core.client.log.list_store import LogClient
-from bk_core.client.moments import moment, told_utc
+from bk_core.display.moments import moment, told_utc
 from bk_core.errors import MetadataFormatError, NoSuchLedgerError
 from bk_core.protocol.log.stored_json import loads
 

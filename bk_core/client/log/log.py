@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECRET, Check, Duration, checked, kept_milliseconds, milliseconds, seconds
 from bk_core.client.files.names import check_not_of_files
@@ -18,9 +18,9 @@ from bk_core.client.log.lists import set_properties
 from bk_core.client.log.live_writers import ALIVE, GONE, LiveWriter, foremost, live_writers
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
-from bk_core.client.moments import moment
 from bk_core.client.near import meant
-from bk_core.errors import InvalidArgumentError, LogWriterAliveError
+from bk_core.display.moments import moment
+from bk_core.errors import BkError, InvalidArgumentError, LogWriterAliveError
 from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import EntryFormat, LogProperties, Segment
@@ -71,6 +71,36 @@ class LogInfo:
     committed_at: datetime | None
     writer: LiveWriter | None
 
+    def __repr__(self) -> str:
+        written = "" if self.writer is None else f", writer {self.writer.state}"
+        return f"<LogInfo {self.name}: {self.segments:,} segments, {self.rows:,} rows, {self.bytes:,} bytes{written}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import logs, table
+
+        return table.html(logs.info(self))
+
+
+class Segments(Iterator[Segment]):
+    """The segments of a log at one moment, read from its history as they are asked for. A notebook shows the first of them."""
+
+    def __init__(self, begin: Callable[[], Iterator[Segment]]) -> None:
+        self._begin = begin
+        self._items = begin()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Segment:
+        return next(self._items)
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows. The iteration stays where it is."""
+        from bk_core.display import logs, table
+
+        return table.html(logs.segments(self._begin()))
+
 
 def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
     """Settings as users give them, with times as ``timedelta`` or seconds, as fields of LogProperties. InvalidArgumentError, which
@@ -112,6 +142,15 @@ class Log:
     def __repr__(self) -> str:
         return f"<Log {self.name} of {self._client!r}>"
 
+    def _repr_html_(self) -> str:
+        """Return the tables that a notebook shows: the log as it is now, and its newest segments."""
+        from bk_core.display import logs, table
+
+        try:
+            return table.html(logs.info(self.info), "newest segments", logs.segments(self._view().listed.segments))
+        except BkError as error:  # such as a log that was deleted, or a client that is closed: what is shown must not fail
+            return table.html(repr(self), str(error))
+
     # --- looking ----------------------------------------------------------------------------------------------------------
 
     @property
@@ -137,9 +176,10 @@ class Log:
         )
 
     @checked(first_seq=COUNT, last_seq=COUNT)
-    def segments(self, first_seq: int = 0, last_seq: int | None = None) -> Iterator[Segment]:
+    def segments(self, first_seq: int = 0, last_seq: int | None = None) -> Segments:
         """Yield the segments ``first_seq .. last_seq`` (inclusive) that are left, in order. NoSuchLogError."""
-        return self._view().segments(first_seq, last_seq)
+        view = self._view()
+        return Segments(lambda: view.segments(first_seq, last_seq))
 
     def _view(self) -> LogView:
         return read_log(self._client, self.name)

@@ -35,6 +35,15 @@ class LedgerReport:
     fragments: tuple[FragmentReport, ...]
     open_tail_lost: tuple[BookieId, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<LedgerReport ledger {self.ledger_id}: {'good' if self.is_good else 'in need of repair'}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import repairs, table
+
+        return table.html(*repairs.check(self))
+
     @property
     def needs_filling(self) -> bool:
         """True if a guaranteed write quorum was promised and the ledger has no seal yet (G-27)."""
@@ -88,6 +97,16 @@ class RepairReport:
     entries_copied: int = 0
     bytes_copied: int = 0
 
+    def __repr__(self) -> str:
+        done = f"{len(self.moved)} moved, {len(self.refilled)} filled in, {self.entries_copied:,} entries copied"
+        return f"<RepairReport ledger {self.ledger_id}: {done}, {'complete' if self.is_complete else 'not complete'}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import repairs, table
+
+        return table.html(*repairs.repair(self))
+
     @property
     def is_complete(self) -> bool:
         return not (self.problems or self.open_tail_lost or self.locked_by)
@@ -123,6 +142,16 @@ class DecommissionReport:
     registered: bool = False
     writable: bool = False
     cookie_deleted: bool = False
+
+    def __repr__(self) -> str:
+        done = f"{len(self.changes)} repairs, still named by {len(self.still_named)} ledgers"
+        return f"<DecommissionReport bookie {self.bookie}: {done}, {'complete' if self.is_complete else 'not complete'}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import repairs, table
+
+        return table.html(*repairs.decommission(self))
 
     @property
     def named_by(self) -> list[int]:

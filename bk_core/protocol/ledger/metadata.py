@@ -78,6 +78,17 @@ class LedgerMetadata:
     custom_unknown_fields: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)  # per key of ``custom`` (META-8)
     has_digest: bool = True
 
+    def __repr__(self) -> str:
+        quorums = f"E={self.ensemble_size} Qw={self.write_quorum_size} Qa={self.ack_quorum_size}"
+        end = f", last entry {self.last_entry_id}, {self.length:,} bytes" if self.state is LedgerState.CLOSED else ""
+        return f"<LedgerMetadata {self.state.name} {quorums}, {len(self.fragments)} fragments{end}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import ledgers, table
+
+        return table.html(ledgers.ledger(self), ledgers.fragments(self.fragments))
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the contents of the views, because a view of a dict does not pickle."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}

@@ -89,6 +89,15 @@ class EntryRun:
     offsets: memoryview = field(repr=False)
     step: int = 1
 
+    def __repr__(self) -> str:
+        return f"<EntryRun {self.first_entry_id}..{self.last_entry_id}, {self.count:,} entries, {self.payload_bytes:,} bytes>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import ledgers, table
+
+        return table.html(f"{self!r}".strip("<>"), ledgers.entries(self))
+
     @property
     def last_entry_id(self) -> int:
         return self.first_entry_id + (self.count - 1) * self.step

@@ -22,6 +22,12 @@ class Position:
     entry: int = 0
     row: int = 0
 
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import table
+
+        return table.html(table.Table(["#segment", "#entry", "#row"], [(str(self.seq), str(self.entry), self.row)]))
+
     def __post_init__(self) -> None:
         if type(self.seq) is type(self.entry) is type(self.row) is int and self.seq >= 0 <= self.entry and self.row >= 0:
             return  # a fast path, because there are many

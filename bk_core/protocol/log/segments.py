@@ -9,7 +9,7 @@ and positions inside an entry do not arise.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -40,6 +40,12 @@ class Segment:
     committed_at_ms: int = 0
     rows_per_entry: int = 1
     schema_id: int = 0
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import logs, table
+
+        return table.html(logs.segments([self]))
 
     @property
     def live(self) -> bool:
@@ -203,6 +209,19 @@ class LogProperties:
     guaranteed: bool = False
     committed_retention_ms: int | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+
+    def __repr__(self) -> str:
+        """Name what is not as by default. A schema is told by its size: serialised it fills a page."""
+        given = ((one, getattr(self, one.name)) for one in fields(self) if one.name != "extra")
+        told = [f"{one.name}={value!r}" for one, value in given if value != one.default and one.name != "schema"]
+        told += [f"schema of {len(self.schema):,} characters"] if self.schema else []
+        return f"<LogProperties{' ' if told else ''}{', '.join(told)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import logs, table
+
+        return table.html(logs.properties(self))
 
     def __post_init__(self) -> None:
         """Give known names one spelling: case does not matter, and HMAC is another word for MAC. An unknown one stays as it was typed, for

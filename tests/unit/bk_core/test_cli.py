@@ -13,6 +13,7 @@ import pytest
 
 from bk_core import cli
 from bk_core.cli import ledgers, logs, output
+from bk_core.display.words import preview
 from bk_core.errors import NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 
@@ -138,4 +139,4 @@ def test_errors_are_one_line(client: Client, capsys: pytest.CaptureFixture[str],
     ],
 )
 def test_preview(payload: bytes, shown: str) -> None:
-    assert output.preview(payload) == shown
+    assert preview(payload) == shown

@@ -20,13 +20,14 @@ import bk_core
 from bk_core import cli
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.cli import output
-from bk_core.cli.units import Duration, Size, told_duration, told_size
+from bk_core.cli.units import Duration, Size
 from bk_core.client.log import janitor, list_store, lists
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import Intent, create_intended, record_intent
 from bk_core.client.log.janitor import delete_log
 from bk_core.client.log.lists import create_log, list_logs
 from bk_core.client.log.writer import LogWriter
+from bk_core.display.words import told_duration, told_size
 from bk_core.metadata import open_store
 from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.log.segments import LogProperties

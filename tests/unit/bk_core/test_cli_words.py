@@ -18,7 +18,8 @@ import bk_core
 from bk_core import cli
 from bk_core.bookie.server import EmbeddedBookie
 from bk_core.cli import output
-from bk_core.cli.terminal import SafeStream, safe, safe_json, safe_streams
+from bk_core.cli.terminal import SafeStream, safe_json, safe_streams
+from bk_core.display.words import safe
 from bk_core.errors import ClusterExistsError
 from bk_core.metadata import open_store, paths
 from bk_core.metadata.store import MetadataStore

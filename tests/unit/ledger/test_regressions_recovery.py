@@ -171,9 +171,9 @@ def test_item_4_two_recoverers_with_different_ends() -> None:
     for entry_id in range(2):
         table.store("c", entry_id, body(entry_id))
     table.recover("r1")
-    table.run(hold=lambda m: m.of == "r1" and (m.to == "c" or "CLOSED" in repr(m.what)))
+    table.run(hold=lambda m: m.of == "r1" and (m.to == "c" or "LedgerMetadata CLOSED" in repr(m.what)))
     table.recover("r2")
-    table.run(hold=lambda m: (m.of == "r1" and m.to in ("c", "store")) or "state=<LedgerState.CLOSED" in repr(m.what))
+    table.run(hold=lambda m: (m.of == "r1" and m.to in ("c", "store")) or "LedgerMetadata CLOSED" in repr(m.what))
     assert table.machines["r2"].state is RecoveryState.CLOSING
     (first,) = [m for m in table.messages if m.of == "r1" and m.to == "store"]
     table.deliver(first)

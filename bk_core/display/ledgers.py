@@ -1,0 +1,90 @@
+"""The tables of ledgers, their entries and bookies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from bk_core.display.table import Table
+from bk_core.display.words import preview, when
+
+if TYPE_CHECKING:
+    from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata
+    from bk_core.protocol.ledger.run import EntryRun
+
+_ENTRIES_SHOWN = 10
+
+
+def summary(metadata: LedgerMetadata) -> dict[str, Any]:
+    """Return the facts of a ledger, by the names that scripts get. Its end is None until it is CLOSED."""
+    closed = metadata.state.name == "CLOSED"
+    return {
+        "state": metadata.state.name,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorumSize": metadata.write_quorum_size,
+        "ackQuorumSize": metadata.ack_quorum_size,
+        "fragments": len(metadata.fragments),
+        "lastEntry": metadata.last_entry_id if closed else None,
+        "length": metadata.length if closed else None,
+        "createdMs": metadata.ctime_ms,
+    }
+
+
+def details(metadata: LedgerMetadata) -> dict[str, Any]:
+    """Return all that metadata tells but the password, by the names that scripts get."""
+    return {
+        **summary(metadata),
+        "digestType": metadata.digest_type.name if metadata.has_digest else None,
+        "formatVersion": metadata.format_version,
+        "custom": {key: preview(value) for key, value in metadata.custom.items()},
+        "fragments": [{"firstEntry": one.first_entry_id, "ensemble": list(one.ensemble)} for one in metadata.fragments],
+    }
+
+
+def ledgers(summaries: Iterable[Mapping[str, Any]]) -> Table:
+    """The ledgers of a cluster, from their summaries with their id as ``ledger``."""
+    columns = ["#ledger", "state", "E/Qw/Qa", "#fragments", "#last entry", "#length", "created (UTC)"]
+    return Table(columns, map(_ledger_row, summaries))
+
+
+def _ledger_row(facts: Mapping[str, Any]) -> list[object]:
+    quorums = f"{facts['ensembleSize']}/{facts['writeQuorumSize']}/{facts['ackQuorumSize']}"
+    size = (facts["fragments"], facts["lastEntry"], facts["length"])
+    return [str(facts["ledger"]), facts["state"], quorums, *size, when(facts["createdMs"])]
+
+
+def ledger(metadata: LedgerMetadata, ledger_id: int | None = None) -> Table:
+    """One ledger, a fact a line. Metadata itself does not tell the id."""
+    shown = details(metadata)
+    facts = [(key, value) for key, value in shown.items() if key not in ("fragments", "custom", "createdMs")]
+    facts.append(("created (UTC)", when(metadata.ctime_ms)))
+    facts += [(f"custom {key}", value) for key, value in shown["custom"].items()]
+    return Table(["ledger", "" if ledger_id is None else str(ledger_id)], facts)
+
+
+def fragments(found: Iterable[Fragment]) -> Table:
+    """The fragments of a ledger with their bookies."""
+    return Table(["#first entry", "ensemble"], ((one.first_entry_id, "  ".join(one.ensemble)) for one in found))
+
+
+def entries(run: EntryRun) -> Table:
+    """The first entries of a run, with the beginning of their payloads."""
+    rows = []
+    for index in range(min(run.count, _ENTRIES_SHOWN)):
+        payload = bytes(run.values[run.offsets[index] : run.offsets[index + 1]])
+        rows.append((str(run.first_entry_id + index * run.step), len(payload), preview(payload)))
+    return Table(["#entry", "#bytes", "payload"], rows)
+
+
+def bookie_states(writable: Iterable[str], readonly: Iterable[str], cookies: Iterable[str] = ()) -> dict[str, str]:
+    """Return the state of each bookie by its id, in the order of ids. ``cookies`` name all that were ever there: those that are not
+    registered are down."""
+    states = dict.fromkeys(cookies, "down") | dict.fromkeys(readonly, "read-only") | dict.fromkeys(writable, "writable")
+    return dict(sorted(states.items()))
+
+
+def bookies(states: Mapping[str, str], addresses: Mapping[str, str | None] | None = None) -> Table:
+    """Bookies with their state, and their address where it is known."""
+    if addresses is None:
+        return Table(["bookie", "state"], states.items())
+    return Table(["bookie", "state", "address"], ((bookie, state, addresses.get(bookie)) for bookie, state in states.items()))

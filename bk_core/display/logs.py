@@ -1,0 +1,106 @@
+"""The tables of logs: their facts, segments, problems, and what a collection did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from bk_core.display.table import Table
+from bk_core.display.words import counted, told_duration, told_size, when
+
+if TYPE_CHECKING:
+    from bk_core.client.log.check import LogCheck, LogProblem
+    from bk_core.client.log.janitor import GcReport
+    from bk_core.client.log.log import LogInfo
+    from bk_core.protocol.log.segments import LogProperties, Segment
+
+
+def property_values(properties: LogProperties) -> dict[str, Any]:
+    """Return the properties of a log but its entry format, by the names that scripts get."""
+    return {
+        "schema": properties.schema,
+        "quorums": [properties.ensemble_size, properties.write_quorum_size, properties.ack_quorum_size],
+        "digestType": properties.digest_type,
+        "guaranteed": properties.guaranteed,
+        "retentionMs": properties.retention_ms,
+        "retentionBytes": properties.retention_bytes,
+        "committedRetentionMs": properties.committed_retention_ms,
+    }
+
+
+def facts(name: str, shown: Mapping[str, Any]) -> Table:
+    """One log, a fact a line. Properties stand there as the options of ``bk log set`` take them."""
+    forms: dict[str, tuple[str, Callable[[int], str]]] = {
+        "retentionMs": ("retention", told_duration),
+        "retentionBytes": ("retentionBytes", told_size),
+        "committedRetentionMs": ("committedRetention", told_duration),
+    }
+    rows: list[tuple[str, object]] = []
+    for key, value in shown.items():
+        if key in forms:
+            option, told = forms[key]
+            rows.append((option, "none" if value is None else told(value)))
+        else:
+            rows.append((key, value))
+    return Table(["log", name], rows)
+
+
+def properties(shown: LogProperties) -> Table:
+    """The properties of a log alone."""
+    return facts("", {"entryFormat": shown.entry_format, **property_values(shown)})
+
+
+def info(shown: LogInfo) -> Table:
+    """A log at one moment."""
+    end, first = shown.end, shown.first
+    values = {
+        "logId": shown.log_id,
+        "entryFormat": shown.properties.entry_format,
+        "segments": shown.segments,
+        "rows": shown.rows,
+        "bytes": shown.bytes,
+        "first": f"segment {first.seq}, entry {first.entry}, row {first.row}",
+        "end": f"segment {end.seq}, entry {end.entry}, row {end.row}",
+        "committed (UTC)": None if shown.committed_at is None else shown.committed_at.strftime("%Y-%m-%d %H:%M:%S"),
+        "writer": None if shown.writer is None else f"{shown.writer.told} ({shown.writer.state})",
+    }
+    return facts(shown.name, {**values, **property_values(shown.properties)})
+
+
+def segments(found: Iterable[Segment]) -> Table:
+    """Segments of a log; one that is being written has no last entry yet."""
+    columns = ["#seq", "#ledger", "#first entry", "#last entry", "#rows", "#bytes", "committed (UTC)"]
+    return Table(columns, map(_segment_row, found))
+
+
+def _segment_row(segment: Segment) -> list[object]:
+    last = "live" if segment.last_entry is None else segment.last_entry
+    size = (segment.first_entry, last, segment.rows, segment.bytes)
+    return [str(segment.seq), str(segment.ledger_id), *size, when(segment.committed_at_ms)]
+
+
+def problems(found: Iterable[tuple[str, LogProblem]]) -> Table:
+    """Problems of logs, each with the name of its log."""
+    return Table(["log", "problem", "#ledger", "#first seq", "#last seq", "#rows", "#bytes", "what"], (_problem_row(*one) for one in found))
+
+
+def _problem_row(name: str, problem: LogProblem) -> list[object]:
+    span = (str(problem.first_seq), str(problem.last_seq), problem.rows, problem.bytes)
+    return [name, problem.kind, str(problem.ledger_id), *span, problem.what]
+
+
+def check(report: LogCheck) -> list[Table | str]:
+    """A check of one log: its problems, and a line that sums it up."""
+    found = [(report.log, problem) for problem in report.problems]
+    told = f"{counted(report.segments, 'segment')} in {counted(report.ledgers, 'ledger')} checked"
+    end = f"log {report.log}: {told}: {counted(len(found), 'problem') if found else 'good'}"
+    return [*([problems(found)] if found else []), end]
+
+
+def collected(report: GcReport) -> Table:
+    """The ledgers that a collection dealt with, and what became of each."""
+    rows: list[tuple[object, ...]] = [(str(ledger_id), "deleted", None) for ledger_id in report.deleted]
+    rows += [(str(ledger_id), "closed", None) for ledger_id in report.closed]
+    rows += [(str(ledger_id), "could not be cleaned up", why) for ledger_id, why in report.failed]
+    rows += [(str(ledger_id), "left alone", why) for ledger_id, why in report.foreign]
+    return Table(["#ledger", "what", "why"], rows)

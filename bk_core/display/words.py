@@ -1,0 +1,68 @@
+"""Values in the words of people: times, sizes, payloads, and texts of others without what a terminal or a page would obey."""
+
+from __future__ import annotations
+
+from unicodedata import category
+
+from bk_core.display.moments import told_utc
+
+DURATIONS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+KEPT = "\n\t"
+UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, formats such as bidi marks, halves of characters, ends of lines that look like none
+_TOLD_MS = {unit: DURATIONS_MS[unit] for unit in ("d", "h", "m", "s", "ms")}  # from the largest
+_PREVIEW_MAX = 80
+_MEGA = 1_000_000
+
+
+def safe(text: str, *, kept: str = KEPT) -> str:
+    """Return the text with what a terminal would obey, or hide, spelled out as Python does: \\x1b, \\u202e. ``kept`` stays as it is."""
+    if text.isprintable():
+        return text
+    return "".join(one if one in kept or category(one) not in UNSAFE else ascii(one)[1:-1] for one in text)
+
+
+def cell(value: object) -> str:
+    """Return the text of a table's cell: numbers with commas, ``yes`` or ``no``, and ``-`` for None. It may hold markup."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else safe(str(value), kept="")
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return ``1 file`` or ``2,000 files``. ``many`` is the plural of a word that takes no mere s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def when(milliseconds: int | None) -> str | None:
+    """Return milliseconds since 1970 as UTC to the second, None for none."""
+    return None if not milliseconds else told_utc(milliseconds)
+
+
+def preview(payload: bytes) -> str:
+    """Return bytes as text if they are printable text, else as hexadecimal; cut to one line."""
+    head = payload[: _PREVIEW_MAX * 4]
+    try:
+        text = head.decode()
+    except UnicodeDecodeError:
+        text = ""
+    shown = text if text and text.isprintable() else "0x" + head.hex() if head else ""
+    return shown if len(shown) <= _PREVIEW_MAX and len(head) == len(payload) else shown[:_PREVIEW_MAX] + " ..."
+
+
+def told_duration(ms: int) -> str:
+    """Return milliseconds as the options of ``bk`` take them, in the largest unit that leaves no rest: 7d."""
+    unit = next(unit for unit, size in _TOLD_MS.items() if ms % size == 0)
+    return f"{ms // _TOLD_MS[unit]}{unit}"
+
+
+def told_size(size: int) -> str:
+    """Return bytes as the options of ``bk`` take them, in the largest power of 1024 that leaves no rest: 10GiB. A plain number has
+    commas."""
+    power = max((power for power in POWERS.values() if size % 1024**power == 0), default=0) if size else 0
+    return f"{size // 1024**power}{list(POWERS)[power]}iB" if power else f"{size:,}"
+
+
+def rounded_size(count: int) -> str:
+    """Return bytes in kB or MB, with one digit behind the point."""
+    return f"{count / 1000:,.1f} kB" if count < _MEGA else f"{count / _MEGA:,.1f} MB"

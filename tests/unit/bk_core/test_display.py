@@ -1,0 +1,242 @@
+"""What a notebook shows: the rows that ``bk`` prints, as HTML in which no text of others is markup; short texts; no secrets."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.cli import ledgers as ledger_commands
+from bk_core.cli import logs as log_commands
+from bk_core.cli.output import say_table
+from bk_core.client import BookKeeper
+from bk_core.client.log.check import LogCheck, LogProblem
+from bk_core.client.log.janitor import GcReport
+from bk_core.client.log.live_writers import LiveWriter
+from bk_core.client.log.log import LogInfo, Segments
+from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
+from bk_core.config import ClientConfig
+from bk_core.display import ledgers, table
+from bk_core.metadata.memory import MemoryStore
+from bk_core.metadata.store import BookieView
+from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.replication import EntryRanges, FragmentReport, FragmentSpan, ReplicaReport
+from bk_core.protocol.ledger.run import EntryRun
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import LogProperties, Segment
+
+HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>&amp;\u202e\x1b[31m\''
+SECRET = b"hunter2"
+TAGS = {"div", "p", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+class Shown(HTMLParser):
+    """Reads HTML as a browser does: its tags, attributes, and the texts between them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[tuple[str, str | None]] = set()
+        self.rows: list[list[str]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._open.append(tag)
+        self.attributes.update(attrs)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+        if self._open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def run_of(*payloads: bytes) -> EntryRun:
+    offsets = array.array("q", [0])
+    for payload in payloads:
+        offsets.append(offsets[-1] + len(payload))
+    return EntryRun(7, len(payloads), b"".join(payloads), memoryview(offsets))
+
+
+def metadata(text: str = HOSTILE) -> LedgerMetadata:
+    custom = MappingProxyType({text: text.encode(), "application": b"x"})
+    fragments = (Fragment(0, (text,)), Fragment(9, (text,)))
+    return LedgerMetadata(1, 1, 1, LedgerState.CLOSED, fragments, 9, 100, password=SECRET, custom=custom, ctime_ms=1_700_000_000_000)
+
+
+def ledger_report() -> LedgerReport:
+    replica = ReplicaReport(0, HOSTILE, True, 0, 9, 10, missing=EntryRanges(((3, 4),)))
+    return LedgerReport(5, metadata(), True, (FragmentReport(FragmentSpan(0, 8, (HOSTILE,)), (replica,)),))
+
+
+def repair_report() -> RepairReport:
+    return RepairReport(5, [Moved(0, 0, HOSTILE, "b", 3)], [Refilled(0, 1, HOSTILE, 2)], locked_by=HOSTILE, problems=[HOSTILE])
+
+
+def segments() -> Iterator[Segment]:
+    return iter([Segment(seq, 100 + seq, 0, 9, 1000, 5000, 1_700_000_000_000) for seq in range(3)])
+
+
+def info(name: str = HOSTILE) -> LogInfo:
+    writer = LiveWriter(HOSTILE, 4, 1_700_000_000_000, "unknown")
+    properties = LogProperties(schema=HOSTILE)
+    return LogInfo(name, HOSTILE, properties, 3, 1000, 5000, Position(0), Position(3), datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), writer)
+
+
+PROBLEM = LogProblem("missing", 8, 0, 1, 10, 20, HOSTILE)
+VALUES: dict[str, Any] = {
+    "bookies": BookieView((HOSTILE,), ("b:1",)),
+    "ledger metadata": metadata(),
+    "log info": info(),
+    "log properties": LogProperties(schema=HOSTILE, digest_type=HOSTILE),
+    "segment": next(segments()),
+    "segments": Segments(segments),
+    "check of a ledger": ledger_report(),
+    "repair": repair_report(),
+    "decommission": DecommissionReport(HOSTILE, [repair_report()], still_named=[StillNamed(5, log=HOSTILE, problem=HOSTILE)]),
+    "collection": GcReport((1,), (2,), ((3, HOSTILE),), ((4, HOSTILE),)),
+    "check of a log": LogCheck(HOSTILE, 3, 2, (PROBLEM,)),
+    "position": Position(1, 2, 3),
+    "entries": run_of(HOSTILE.encode(), b"\xff\x00"),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_no_text_of_others_becomes_markup(value: Any) -> None:
+    html = value._repr_html_()
+    shown = Shown(html)
+    assert set(shown.tags) <= TAGS and "table" in shown.tags
+    assert {name for name, _ in shown.attributes} <= {"style"}
+    assert {style for _, style in shown.attributes} <= {"text-align: left", "text-align: right"}  # no colour: right on dark and light
+    assert html.isprintable()  # nothing turns the direction of a line
+    assert all(len(row) > 0 for row in shown.rows) and shown.rows
+
+
+@pytest.mark.parametrize("value", [value for value in VALUES.values() if HOSTILE[:8] in "".join(Shown(value._repr_html_()).texts)])
+def test_hostile_texts_are_shown_as_they_are(value: Any) -> None:
+    assert '<script>alert("1")</script><img src=x onerror=alert(2)>&amp;\\u202e\\x1b[31m\'' in "".join(Shown(value._repr_html_()).texts)
+
+
+def test_most_values_hold_hostile_texts() -> None:
+    """Else the tests above would show nothing."""
+    assert sum("<script>" in "".join(Shown(value._repr_html_()).texts) for value in VALUES.values()) >= 9
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_texts_are_short_and_tell_no_secret(value: Any) -> None:
+    assert "hunter2" not in repr(value) and "hunter2" not in value._repr_html_()
+    assert len(repr(value)) < 250 and "\n" not in repr(value)
+
+
+def test_the_rows_of_a_notebook_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both show one ledger, and the segments of a log, with the same cells in the same order."""
+    for module in (ledger_commands, log_commands):
+        monkeypatch.setattr(module, "connected", _connected)
+    monkeypatch.setattr("bk_core.client.log.history.read_log", lambda client, name: client)
+    for command, words, value in (
+        (ledger_commands.show_ledger, ["5"], metadata("b:1")),
+        (log_commands.show_segments, ["events"], Segments(segments)),
+    ):
+        printed = CliRunner().invoke(command, [*words, "--uri", "x"], catch_exceptions=False).output
+        for row in Shown(value._repr_html_()).rows:
+            cells = [cell for cell in row if cell and cell != "5"]
+            assert any(all(cell in line for cell in cells) for line in printed.splitlines()), row
+
+
+class _Client:
+    def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        return metadata("b:1")
+
+    def segments(self, first: int, last: int | None) -> Iterator[Segment]:
+        return segments()
+
+
+@contextmanager
+def _connected(uri: str, protocol: str) -> Iterator[_Client]:
+    yield _Client()
+
+
+def test_long_tables_are_cut_with_a_word() -> None:
+    shown = Shown(table.html(table.Table(["#n"], ((number,) for number in range(table.ROWS_MAX + 1)))))
+    assert len(shown.rows) == 1 + table.ROWS_MAX and f"only the first {table.ROWS_MAX} rows" in shown.texts[-1]
+    assert "and more" not in table.html(table.Table(["#n"], ((number,) for number in range(table.ROWS_MAX))))
+
+
+def test_long_cells_are_cut() -> None:
+    found = table.Table(["text"], [("x" * table.CELL_MAX,), ("y" * (table.CELL_MAX + 1),)])
+    assert Shown(table.html(found)).rows[1:] == [["x" * table.CELL_MAX], ["y" * table.CELL_MAX + " ..."]]
+
+
+def test_showing_segments_takes_none_from_the_iteration() -> None:
+    found = Segments(segments)
+    next(found)
+    assert len(Shown(found._repr_html_()).rows) == 1 + 3
+    assert [segment.seq for segment in found] == [1, 2]
+
+
+def test_the_cells_of_one_row_show_numbers_nothing_and_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    found = table.Table(["#n", "none", "yes", "text"], [(1234567, None, True, "a b")])
+    assert Shown(table.html(found)).rows == [["n", "none", "yes", "text"], ["1,234,567", "-", "yes", "a b"]]
+    say_table(*found)
+    assert capsys.readouterr().out.split() == ["n", "none", "yes", "text", "1,234,567", "-", "yes", "a", "b"]
+
+
+def test_clients_and_logs_show_what_they_know() -> None:
+    store = MemoryStore("display")
+    store.initialize_cluster()
+    store.register_bookie("b:1", "127.0.0.1", 3181)
+    with BookKeeper(ClientConfig("memory://x"), store) as client:
+        log = client.create_log("events", schema="secret of nobody" * 100)
+        client.log("events").set(retention=60)
+        assert ["b:1", "writable"] in Shown(client._repr_html_()).rows
+        shown = Shown(log._repr_html_())
+        assert ["retention", "1m"] in shown.rows and ["log", "events"] in shown.rows
+        log.delete()
+        assert "events" in "".join(Shown(log._repr_html_()).texts)  # what is shown never fails
+        closed = client
+    assert repr(closed) == "<BookKeeper memory://x v2 closed>"
+    assert "b:1" in closed._repr_html_()
+
+
+def test_a_local_cluster_shows_its_processes() -> None:
+    class Bookie:
+        def __init__(self, bookie_id: str, running: bool) -> None:
+            self.bookie_id, self.running = bookie_id, running
+
+    cluster = LocalCluster.__new__(LocalCluster)
+    vars(cluster).update(uri="zk://127.0.0.1:1/ledgers", _state={"kind": "embedded"}, directory=HOSTILE)
+    vars(cluster).update(_bookies=[Bookie("b:1", True), Bookie("b:2", False)])
+    shown = Shown(cluster._repr_html_())
+    assert shown.rows[1:] == [["b:1", "running"], ["b:2", "stopped"]] and "<script>" in "".join(shown.texts)
+    assert set(shown.tags) <= TAGS
+
+
+def test_states_of_bookies_are_in_the_order_of_their_ids() -> None:
+    assert ledgers.bookie_states(["c", "a"], ["b"], ["d", "a"]) == {"a": "writable", "b": "read-only", "c": "writable", "d": "down"}
+    assert list(ledgers.bookie_states(["c", "a"], ["b"])) == ["a", "b", "c"]
+
+
+def test_a_log_is_short() -> None:
+    assert repr(info("events")) == "<LogInfo events: 3 segments, 1,000 rows, 5,000 bytes, writer unknown>"
+    assert repr(LogProperties()) == "<LogProperties>"
+    assert repr(LogProperties("raw", "x" * 5000)) == "<LogProperties schema of 5,000 characters>"
+    assert repr(run_of(b"ab", b"c")) == "<EntryRun 7..8, 2 entries, 3 bytes>"
