@@ -387,6 +387,8 @@ class Owner:
                 return machine.rename(token, asked.path, asked.target, asked.flag, asked.now_ms)
             case "delete":
                 return machine.delete(token, asked.path, asked.flag, asked.now_ms)
+            case "replace_all":
+                return machine.replace_all(token, asked.path, asked.now_ms)
         return machine.barrier(token)
 
     def _note_change(self, operation: Operation, before: State, after: State, waited_for: int) -> None:
@@ -400,6 +402,8 @@ class Owner:
         replaced = before.nodes.get(operation.target)
         if operation.kind == "rename" and replaced is not None and replaced.content is not None and replaced.content.extents:
             probes["a rename replaced a file with data ledgers"] += 1
+        if operation.kind == "replace_all" and gone and after.referred:
+            probes["a directory took the place of all files, and some data ledgers stayed and others went"] += 1
 
     def _told(self, token: Any, value: Any) -> None:
         call = self.calls[0] if self.calls else None

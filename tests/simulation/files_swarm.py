@@ -265,6 +265,8 @@ class FilesRun:
             return Operation("mkdirs", self._path(), now_ms=now_ms)
         if chosen < 0.7:
             return Operation("rename", self._path(), self._path(), flag=self._often(), now_ms=now_ms)
+        if chosen < 0.72:
+            return Operation("replace_all", self._path(), now_ms=now_ms)
         if chosen < 0.95:
             return Operation("delete", self._path(), flag=self._often(), now_ms=now_ms)
         return Operation("barrier")

@@ -82,7 +82,7 @@ def new_store() -> State:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """``kind``: put, mkdirs, rename, delete or barrier."""
+    """``kind``: put, mkdirs, rename, delete, replace_all or barrier."""
 
     kind: str
     path: str = ROOT
@@ -207,10 +207,23 @@ def _delete(state: State, asked: Operation) -> tuple[State, Told]:
     return _changed(state, nodes), True
 
 
+def _replace_all(state: State, asked: Operation) -> tuple[State, Told]:
+    src = asked.path
+    if src == ROOT:
+        return state, InvalidArgumentError
+    if src not in state.nodes:
+        return state, NoSuchPathError
+    if not state.nodes[src].is_directory:
+        return state, PathNotDirectoryError
+    nodes = {path[len(src) :]: state.nodes[path] for path in state.below(src)}
+    return _changed(state, {ROOT: replace(state.nodes[ROOT], modified_ms=asked.now_ms), **nodes}), ROOT
+
+
 _KINDS: dict[str, Callable[[State, Operation], tuple[State, Told]]] = {
     "put": _put,
     "mkdirs": _mkdirs,
     "rename": _rename,
     "delete": _delete,
+    "replace_all": _replace_all,
     "barrier": lambda state, asked: (state, None),
 }

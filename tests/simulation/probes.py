@@ -52,6 +52,7 @@ PROBES = (
     "a recovery began at the LAFR it heard",
     "a refusal waited for a change that was not acknowledged",
     "a rename replaced a file with data ledgers",
+    "a directory took the place of all files, and some data ledgers stayed and others went",
     "a replay of files began in the middle of a base",
     "a request waited for its turn",
     "a request was passed over while others were answered",

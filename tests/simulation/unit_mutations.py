@@ -462,6 +462,13 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "tests/unit/files/test_changes.py::test_fs_19_a_rename_replaces_its_own_kind_alone",
     ),
     UnitMutation(
+        "FS-20",
+        "bk_core.protocol.files.tree",
+        "kept, source.children = source.children, {}",
+        "kept = source.children",
+        "tests/unit/files/test_tree.py::test_fs_20_a_directory_takes_the_place_of_all_files",
+    ),
+    UnitMutation(
         "FS-17",
         "bk_core.client.files.view",
         " and not self._is_trimmed",

@@ -320,6 +320,19 @@ class FileStore(StoreOwner):
         return bool(self._change(f"deleting {path!r}", lambda token: self._machine.delete(token, path, recursive, now_ms()), timeout_s))
 
     @checked(timeout_s=SECONDS)
+    def replace_all(self, src: str, *, timeout_s: float | None = None) -> FileStatus:
+        """Put what lies in the directory ``src`` in place of all files of the store, in one atomic change. It lies in the root then, and
+        all else is gone, ``src`` too. Returns the status of the root. Programs that do not know this change refuse a store whose log has
+        it.
+
+        NoSuchPathError, PathNotDirectoryError, InvalidPathError; InvalidArgumentError for the root.
+        """
+        found: FileStatus = self._change(
+            f"replacing all files by those in {src!r}", lambda token: self._machine.replace_all(token, src, now_ms()), timeout_s
+        )
+        return found
+
+    @checked(timeout_s=SECONDS)
     def flush(self, *, timeout_s: float | None = None) -> None:
         """Wait until all earlier changes are acknowledged. Nothing is appended: without earlier changes that are pending this does not find
         out whether the store was taken over."""

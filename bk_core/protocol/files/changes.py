@@ -21,7 +21,7 @@ from bk_core.errors import (
 )
 from bk_core.protocol.files.content import Content
 from bk_core.protocol.files.paths import PATH_MAX, ROOT, byte_length, is_below, join, normal, parent, parts, shown
-from bk_core.protocol.files.records import CONTENT_MAX, Change, Delete, Mkdirs, Put, Rename, content_bytes, fault
+from bk_core.protocol.files.records import CONTENT_MAX, Change, Delete, Mkdirs, Put, Rename, ReplaceAll, content_bytes, fault
 from bk_core.protocol.files.tree import FileTree
 
 
@@ -107,6 +107,18 @@ def delete(tree: FileTree, path: str, recursive: bool, now_ms: int) -> Decided:
     if node.children and not recursive:
         raise DirectoryNotEmptyError(f"the directory {shown(path)} is not empty, and deleting all of it was not asked for", path=path)
     return Decided(Delete(path, now_ms), lambda after: True)
+
+
+def replace_all(tree: FileTree, src: str, now_ms: int) -> Decided:
+    src = normal(src)
+    if src == ROOT:
+        raise InvalidArgumentError("'/' cannot take the place of all files: it is where they are", path=src)
+    node = tree.find(src)
+    if node is None:
+        raise NoSuchPathError(f"{shown(src)} does not exist, so it cannot take the place of all files", path=src)
+    if node.children is None:
+        raise PathNotDirectoryError(f"{shown(src)} is a file, so it cannot take the place of all files", path=src)
+    return Decided(ReplaceAll(src, now_ms), lambda after: after.status(ROOT))
 
 
 def _missing(tree: FileTree, path: str) -> int:

@@ -121,6 +121,13 @@ class FileMachine(LogKeeping):
         """
         return self._change(token, lambda tree: changes.delete(tree, path, recursive, in_calendar(now_ms)))
 
+    def replace_all(self, token: Any, src: str, now_ms: int) -> list[FileEffect]:
+        """Put all in the directory ``src`` in place of all files (FS-20). Completes with the FileStatus of the root.
+
+        InvalidPathError; InvalidArgumentError (the root); NoSuchPathError; PathNotDirectoryError (it is a file).
+        """
+        return self._change(token, lambda tree: changes.replace_all(tree, src, in_calendar(now_ms)))
+
     def barrier(self, token: Any) -> list[FileEffect]:
         """Completes with None when all that was asked for before is acknowledged."""
         return self._change(token, lambda tree: Decided(None, lambda after: None))

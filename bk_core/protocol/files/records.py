@@ -15,8 +15,8 @@ from bk_core.errors import FileStoreFormatError, InvalidPathError
 from bk_core.protocol.files.content import Content, Extent
 from bk_core.protocol.files.paths import PART_MAX, ROOT, normal
 
-VERSION = 1
-PUT, MKDIRS, RENAME, DELETE = 1, 2, 3, 4
+VERSION, VERSION_MAX = 1, 2
+PUT, MKDIRS, RENAME, DELETE, REPLACE_ALL = 1, 2, 3, 4, 5
 BASE_BEGIN, BASE_PART, BASE_END = 16, 17, 18
 RECORD_MAX = 512 << 10  # bytes of one record: every log takes entries of that size
 CONTENT_MAX = RECORD_MAX - (16 << 10)  # of an encoded content, so that its path and the rest of the record have room
@@ -24,7 +24,7 @@ CONTENT_MAX = RECORD_MAX - (16 << 10)  # of an encoded content, so that its path
 _HEADER = struct.Struct(">BBI")  # version, kind, CRC-32 of these two bytes and all behind it
 _MADE = struct.Struct(">qQHH")  # Put, Mkdirs: modified_ms, file_id, made, bytes of the path
 _RENAME = struct.Struct(">qHH")
-_DELETE = struct.Struct(">qH")
+_PLACE = struct.Struct(">qH")  # Delete, ReplaceAll: modified_ms, bytes of the path
 _BASE_BEGIN = struct.Struct(">Qq")
 _BASE_PART = struct.Struct(">I")
 _BASE_END = struct.Struct(">QI")
@@ -75,6 +75,14 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceAll:
+    """All in the directory ``src`` lies in the root instead, and all else is gone, ``src`` too (FS-20)."""
+
+    src: str
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class BaseBegin:
     """A snapshot of the tree begins, as it is behind all records before. ``next_id``: the first file id not yet given away."""
 
@@ -106,7 +114,7 @@ class BaseEnd:
     checksum: int
 
 
-Change = Put | Mkdirs | Rename | Delete
+Change = Put | Mkdirs | Rename | Delete | ReplaceAll
 Record = Change | BaseBegin | BasePart | BaseEnd
 
 
@@ -124,8 +132,9 @@ def encode(record: Record) -> bytes:
             source, target = src.encode(), dst.encode()
             return _whole(RENAME, _RENAME.pack(modified_ms, len(source), len(target)) + source + target)
         case Delete(path, modified_ms):
-            name = path.encode()
-            return _whole(DELETE, _DELETE.pack(modified_ms, len(name)) + name)
+            return _whole(DELETE, _place(path, modified_ms))
+        case ReplaceAll(src, modified_ms):
+            return _whole(REPLACE_ALL, _place(src, modified_ms))
         case BaseBegin(next_id, modified_ms):
             return _whole(BASE_BEGIN, _BASE_BEGIN.pack(next_id, modified_ms))
         case BasePart(nodes):
@@ -135,12 +144,22 @@ def encode(record: Record) -> bytes:
 
 
 def _whole(kind: int, body: bytes) -> bytes:
-    return _HEADER.pack(VERSION, kind, crc32(body, _SEEDS[kind])) + body
+    return _HEADER.pack(version_of(kind), kind, crc32(body, _SEEDS[kind])) + body
+
+
+def version_of(kind: int) -> int:
+    """The first version that has the kind: programs of an earlier one refuse these records, and no others."""
+    return _LATER.get(kind, VERSION)
 
 
 def _made(record: Put | Mkdirs) -> bytes:
     name = record.path.encode()
     return _MADE.pack(record.modified_ms, record.file_id, record.made, len(name)) + name
+
+
+def _place(path: str, modified_ms: int) -> bytes:
+    name = path.encode()
+    return _PLACE.pack(modified_ms, len(name)) + name
 
 
 def encode_content(content: Content) -> bytes:
@@ -174,8 +193,9 @@ def decode(record: bytes) -> Record:
             told = f"the entry is no record of a file store ({len(record)} bytes): somebody else wrote to this log"
             raise FileStoreFormatError(told)
         version, kind, checksum = _HEADER.unpack_from(record)
-        if version != VERSION:
-            told = f"the entry begins as a record of version {version} would, and this program reads version {VERSION}"
+        if version != version_of(kind):
+            told = f"the entry begins as a record of version {version} and kind {kind} would"
+            told = f"{told}, and this program reads version {version_of(kind)}"
             raise FileStoreFormatError(f"{told}: a later program wrote it, or it is no record of a file store")
         reader = _READERS.get(kind)
         if reader is None:
@@ -222,10 +242,18 @@ def _read_rename(record: bytes) -> Rename:
 
 
 def _read_delete(record: bytes) -> Delete:
-    modified_ms, size = _DELETE.unpack_from(record, _BODY)
-    at = _BODY + _DELETE.size
+    return Delete(*_read_place(record))
+
+
+def _read_replace_all(record: bytes) -> ReplaceAll:
+    return ReplaceAll(*_read_place(record))
+
+
+def _read_place(record: bytes) -> tuple[str, int]:
+    modified_ms, size = _PLACE.unpack_from(record, _BODY)
+    at = _BODY + _PLACE.size
     _end_at(record, at + size)
-    return Delete(_path(record, at, size), modified_ms)
+    return _path(record, at, size), modified_ms
 
 
 def _read_content(record: bytes, at: int) -> tuple[Content, int]:
@@ -299,8 +327,10 @@ _READERS: dict[int, Callable[[bytes], Record]] = {
     MKDIRS: _read_mkdirs,
     RENAME: _read_rename,
     DELETE: _read_delete,
+    REPLACE_ALL: _read_replace_all,
     BASE_BEGIN: _read_base_begin,
     BASE_PART: _read_base_part,
     BASE_END: _read_base_end,
 }
-_SEEDS = {kind: crc32(bytes((VERSION, kind))) for kind in _READERS}
+_LATER = {REPLACE_ALL: VERSION_MAX}
+_SEEDS = {kind: crc32(bytes((version_of(kind), kind))) for kind in _READERS}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from bk_core.errors import FileStoreFormatError, NoSuchPathError, PathIsDirectoryError
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.paths import PATH_MAX, ROOT, byte_length, join, normal, parent, parts, shown
-from bk_core.protocol.files.records import Change, Delete, Mkdirs, Put, Rename
+from bk_core.protocol.files.records import Change, Delete, Mkdirs, Put, Rename, ReplaceAll
 
 ROOT_ID = 1
 
@@ -119,6 +119,8 @@ class FileTree:
                 return self._rename(record)
             case Delete():
                 return self._delete(record)
+            case ReplaceAll():
+                return self._replace_all(record)
 
     def _put(self, record: Put) -> Sequence[int]:
         *above, name = parts(record.path) or [""]
@@ -185,6 +187,16 @@ class FileTree:
         if not gone or directory is None:
             raise _misfit(record.path, "is deleted, and is not there")
         directory.modified_ms = record.modified_ms
+        return [ledger_id for node in gone for ledger_id in self._removed(node)]
+
+    def _replace_all(self, record: ReplaceAll) -> Sequence[int]:
+        """FS-20. No path becomes longer, so ``longest`` stays what it is."""
+        source = self.find(record.src)
+        if source is None or source is self.root or source.children is None:
+            raise _misfit(record.src, "takes the place of all files, and is no directory below the root")
+        kept, source.children = source.children, {}
+        gone, self.root.children = list(_children(self.root).values()), kept
+        self.root.modified_ms = record.modified_ms
         return [ledger_id for node in gone for ledger_id in self._removed(node)]
 
     def _insert(self, directory: Node, name: str, node: Node) -> None:

@@ -67,6 +67,7 @@ from bk_core.errors import (
     OperationTimeoutError,
     PathExistsError,
     PathIsDirectoryError,
+    PathNotDirectoryError,
     WrongClusterError,
     WrongPasswordError,
 )
@@ -144,6 +145,23 @@ def test_files_and_directories(store: FileStore) -> None:
     assert (store.name, store.log_name) == ("a", LOG)
 
 
+def test_fs_20_a_directory_takes_the_place_of_all_files(store: FileStore, client: bk_core.BookKeeper) -> None:
+    """FS-20: for the owner, for a view beside it and for the next owner; the data ledgers of what went are deleted."""
+    store.put("/old/file", BIG)
+    store.close()
+    with FileStore.open(client, "a") as later:  # which has data ledgers of its own
+        later.put("/new/dir/file", BIG + b"new")
+        kept = sorted(set(ledgers_of(later, "/new/dir/file")))
+        assert nodes(client) == sorted({*ledgers_of(later, "/old/file"), *kept}) != kept
+        assert later.replace_all("/new").path == "/"
+        assert names(later) == ["dir"] and later.read("/dir/file") == BIG + b"new"
+        eventually(lambda: nodes(client) == kept)
+    with FileStoreView.open(client, "a") as view:
+        assert [status.path for status, _ in view.everything()] == ["/", "/dir", "/dir/file"]
+    with FileStore.open(client, "a") as after:
+        assert names(after) == ["dir"] and after.read("/dir/file") == BIG + b"new"
+
+
 def test_what_cannot_be_is_refused(store: FileStore, client: bk_core.BookKeeper) -> None:
     store.put("/file", b"1")
     text: Any = "text"
@@ -160,6 +178,8 @@ def test_what_cannot_be_is_refused(store: FileStore, client: bk_core.BookKeeper)
         (InvalidPathError, lambda: store.put("file", b"2")),
         (InvalidPathError, lambda: store.mkdirs("/a//b")),
         (InvalidPathError, lambda: store.rename("/file", "..")),
+        (NoSuchPathError, lambda: store.replace_all("/none")),
+        (PathNotDirectoryError, lambda: store.replace_all("/file")),
         (InvalidPathError, lambda: store.exists("/../x")),
         (ArgumentTypeError, lambda: store.put("/x", text)),
         (ArgumentTypeError, lambda: store.put("/x", [b"1", text])),
@@ -1089,6 +1109,7 @@ def test_another_owner_ends_a_store(client: bk_core.BookKeeper) -> None:
             lambda: store.put("/late", staged),
             lambda: store.mkdirs("/d"),
             lambda: store.rename("/before", "/after"),
+            lambda: store.replace_all("/before"),
             lambda: store.delete("/before"),
             store.flush,
             lambda: store.status("/before"),
@@ -1427,6 +1448,7 @@ def operations(files: Any) -> dict[str, Callable[[], object]]:
         "put staged": lambda: files.put("/x", staged),
         "mkdirs": lambda: files.mkdirs("/y"),
         "rename": lambda: files.rename("/x", "/y"),
+        "replace all": lambda: files.replace_all("/x"),
         "delete": lambda: files.delete("/x"),
         "flush": files.flush,
     }

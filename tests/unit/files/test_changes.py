@@ -19,7 +19,7 @@ from bk_core.errors import (
 from bk_core.protocol.files import changes
 from bk_core.protocol.files.content import Content, Extent, FileStatus
 from bk_core.protocol.files.paths import PATH_MAX
-from bk_core.protocol.files.records import CONTENT_MAX, Delete, Mkdirs, Put, Rename
+from bk_core.protocol.files.records import CONTENT_MAX, Delete, Mkdirs, Put, Rename, ReplaceAll
 from bk_core.protocol.files.tree import FileTree
 from tests.unit.files.store_world import inline, large
 
@@ -53,6 +53,10 @@ class Store:
     def delete(self, path: str, recursive: bool = False) -> bool:
         self.clock += 1
         return self._make(changes.delete(self.tree, path, recursive, self.clock))
+
+    def replace_all(self, src: str) -> FileStatus:
+        self.clock += 1
+        return self._make(changes.replace_all(self.tree, src, self.clock))
 
     def paths(self) -> list[str]:
         return [status.path for status in self.tree.walk()][1:]
@@ -210,6 +214,27 @@ def test_delete_of_the_root_is_of_all_in_it(store: Store) -> None:
     assert store.delete("/", recursive=True) is True
     assert store.paths() == [] and store.tree.status("/").modified_ms == store.clock
     assert store.delete("/") is False and store.delete("/", recursive=True) is False
+
+
+def test_fs_20_what_lies_in_a_directory_takes_the_place_of_all_files(store: Store) -> None:
+    """FS-20: also of the directories above it."""
+    store.put("/d/deep/new/f")
+    kept = store.tree.status("/d/deep/new/f").file_id
+    assert store.replace_all("/d/deep/").path == "/" and store.record == ReplaceAll("/d/deep", store.clock)
+    assert store.paths() == ["/new", "/new/f"] and store.tree.status("/new/f").file_id == kept
+    assert store.tree.status("/").modified_ms == store.clock
+
+
+@pytest.mark.parametrize(
+    ("src", "error"),
+    [("d", InvalidPathError), ("/", InvalidArgumentError), ("/nothing", NoSuchPathError), ("/d/f", PathNotDirectoryError)],
+)
+def test_fs_20_what_cannot_take_the_place_of_all_files(store: Store, src: str, error: type[Exception]) -> None:
+    """FS-20."""
+    before = store.paths()
+    with pytest.raises(error):
+        store.replace_all(src)
+    assert store.paths() == before
 
 
 @pytest.mark.parametrize(

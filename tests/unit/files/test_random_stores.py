@@ -26,7 +26,7 @@ from bk_core.protocol.events import Outcome
 from bk_core.protocol.files.content import Content
 from bk_core.protocol.files.effects import AppendRecords
 from bk_core.protocol.files.machine import FileLimits, FileState
-from bk_core.protocol.files.records import Delete, Mkdirs, Put, Rename, decode
+from bk_core.protocol.files.records import Delete, Mkdirs, Put, Rename, ReplaceAll, decode
 from bk_core.protocol.files.tree import FileTree
 from tests.unit.files.store_world import Entry, World, inline, large, replayed
 
@@ -110,6 +110,16 @@ def delete(plain: Plain, path: str, recursive: bool) -> Plain:
     return {one: content for one, content in plain.items() if one not in gone}
 
 
+def replace_all(plain: Plain, src: str) -> Plain:
+    if src == "/":
+        raise InvalidArgumentError(src)
+    if src not in plain:
+        raise NoSuchPathError(src)
+    if plain[src] is not None:
+        raise PathNotDirectoryError(src)
+    return {path[len(src) :]: plain[path] for path in below(plain, src)}
+
+
 def plainly(tree: FileTree) -> Plain:
     return {one.path: None if one.is_directory else tree.content(one.path) for one in tree.walk() if one.path != "/"}
 
@@ -169,7 +179,7 @@ class Run:
         self.tokens += 1
         token, now, machine, flag = self.tokens, self.random.randint(1, 10**6), self.world.machine, self.random.random() < 0.5
         path, other, last = self.path(), self.path(), self.states[-1]
-        match self.random.choice(("put", "put", "put", "mkdirs", "rename", "rename", "delete", "delete", "barrier")):
+        match self.random.choice(("put", "put", "put", "mkdirs", "rename", "rename", "delete", "delete", "replace_all", "barrier")):
             case "put":
                 content, parents = self.content(), self.random.random() < 0.7
                 ledgers = {extent.ledger_id for extent in content.extents}
@@ -189,6 +199,9 @@ class Run:
                 there = path in last or (path == "/" and bool(last))
                 self.expect(token, there, lambda: delete(last, path, flag))
                 self.world.take(machine.delete(token, path, flag, now))
+            case "replace_all":
+                self.expect(token, "/", lambda: replace_all(last, path))
+                self.world.take(machine.replace_all(token, path, now))
             case _:
                 self.wanted.append(Wanted(token, None))
                 self.world.take(machine.barrier(token))
@@ -246,7 +259,7 @@ class Run:
     # --- what has to be ----------------------------------------------------------------------------------------------
 
     def changes_in(self, log: list[Entry]) -> int:
-        return sum(isinstance(decode(record), Put | Mkdirs | Rename | Delete) for _, record in log)
+        return sum(isinstance(decode(record), Put | Mkdirs | Rename | Delete | ReplaceAll) for _, record in log)
 
     def state_of(self, log: list[Entry]) -> Plain:
         """By the model: changes go to the end of the log only, so those that it lacks are the last ones."""

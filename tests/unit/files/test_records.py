@@ -22,6 +22,7 @@ from bk_core.protocol.files.records import (
     Put,
     Record,
     Rename,
+    ReplaceAll,
     content_bytes,
     decode,
     encode,
@@ -38,6 +39,7 @@ EXAMPLES: list[tuple[Record, str]] = [
     (Mkdirs("/ä", 1, 2, 1), "0102a2a65a8800000000000000010000000000000002000100032fc3a4"),
     (Rename("/a", "/bc", 1), "0103bc759a110000000000000001000200032f612f6263"),
     (Delete("/", 1), "0104db92cf05000000000000000100012f"),
+    (ReplaceAll("/a", 1), "02053bb79a04000000000000000100022f61"),
     (BaseBegin(9, 5), "011043d1a20500000000000000090000000000000005"),
     (
         BasePart((BaseNode(1, "d", 2, 5, None), BaseNode(2, "f", 3, 6, Content(b"x")))),
@@ -120,8 +122,11 @@ def test_fs_3_an_entry_that_somebody_else_wrote_is_told_without_words_of_python(
 def test_fs_3_a_later_version_and_an_unknown_kind_say_so() -> None:
     """FS-3."""
     stored = encode(Delete("/a", 1))
-    with pytest.raises(FileStoreFormatError, match="version 2 .*a later program wrote it"):
-        decode(b"\x02" + stored[1:])
+    for version in (0, 2, 3):  # a kind of version 1 is never written with another one
+        with pytest.raises(FileStoreFormatError, match=f"version {version} .*a later program wrote it"):
+            decode(bytes([version]) + stored[1:])
+    with pytest.raises(FileStoreFormatError, match="version 1 and kind 5 .* version 2"):
+        decode(b"\x01" + encode(ReplaceAll("/a", 1))[1:])
     with pytest.raises(FileStoreFormatError, match="kind 99"):
         decode(sealed(b"\x01\x63" + stored[2:]))
 
@@ -129,7 +134,8 @@ def test_fs_3_a_later_version_and_an_unknown_kind_say_so() -> None:
 @pytest.mark.parametrize("path", ["", "a", "/a/", "//", "/a/../b", "/" + "a" * 256, "/a\0"])
 def test_fs_3_a_path_that_is_not_normal_is_damage(path: str) -> None:
     """FS-3."""
-    for record in (Put(path, Content(), 0, 2), Mkdirs(path, 0, 2, 1), Delete(path, 0), Rename(path, "/b", 0), Rename("/b", path, 0)):
+    renames = Rename(path, "/b", 0), Rename("/b", path, 0)
+    for record in (Put(path, Content(), 0, 2), Mkdirs(path, 0, 2, 1), Delete(path, 0), ReplaceAll(path, 0), *renames):
         with pytest.raises(FileStoreFormatError):
             decode(encode(record))
 

@@ -6,7 +6,7 @@ import pytest
 
 from bk_core.errors import FileStoreFormatError, InvalidPathError, NoSuchPathError, PathIsDirectoryError
 from bk_core.protocol.files.content import Content, FileStatus
-from bk_core.protocol.files.records import Change, Delete, Mkdirs, Put, Rename
+from bk_core.protocol.files.records import Change, Delete, Mkdirs, Put, Rename, ReplaceAll
 from bk_core.protocol.files.tree import FileTree
 from tests.unit.files.store_world import inline, large, shape
 
@@ -58,6 +58,18 @@ def test_a_file_that_is_put_again_with_the_same_ledger_lets_go_of_nothing(tree: 
     assert tree.apply(Put("/b/f", large(7, 8), 4, 7)) == [] and tree.ledgers == {7: 1, 8: 1}
 
 
+def test_fs_20_a_directory_takes_the_place_of_all_files(tree: FileTree) -> None:
+    """FS-20: what it holds keeps ids, times and data ledgers; what goes is counted and lets go of its own ledgers alone."""
+    tree.apply(Put("/a/c/b/new", large(8, 9), 4, 7, 1))
+    tree.apply(Put("/a/c/f", inline("x"), 5, 9))
+    assert tree.apply(ReplaceAll("/a/c", 6)) == [7]
+    assert [one.path for one in tree.walk()] == ["/", "/b", "/b/new", "/f"] and tree.count == 3
+    assert tree.status("/") == FileStatus("/", True, 0, 6, 1, 2) and tree.status("/b/new") == FileStatus("/b/new", False, 20, 4, 8)
+    assert tree.ledgers == {8: 1, 9: 1} and tree.next_id == 10
+    tree.apply(Mkdirs("/e", 7, 10, 1))
+    assert sorted(tree.apply(ReplaceAll("/e", 8))) == [8, 9] and tree.count == 0 and not tree.ledgers
+
+
 def test_a_copy_goes_its_own_way(tree: FileTree) -> None:
     before = shape(tree)
     copy = tree.copy()
@@ -106,6 +118,9 @@ def test_a_tree_of_any_depth_can_be_walked_copied_and_deleted() -> None:
         Rename("/a", "/a/c/x", 1),
         Rename("/", "/x", 1),
         Rename("/a", "/", 1),
+        ReplaceAll("/", 1),
+        ReplaceAll("/x", 1),
+        ReplaceAll("/b/f", 1),
     ],
     ids=str,
 )
