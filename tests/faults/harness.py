@@ -27,7 +27,6 @@ from bk_core.client import BookKeeper
 from bk_core.client.files.names import store_log
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import delete_file_store
-from bk_core.client.files.view import FileStoreView
 from bk_core.client.log.history import read_log
 from bk_core.client.log.janitor import delete_log, gc_log
 from bk_core.errors import NoSuchLogError
@@ -506,8 +505,9 @@ class Cell:
 
     def last(self, folder: str) -> int:
         if self.store:
-            with FileStoreView.open(self.world.client, self.store) as view:
-                names = [status.name for status in view.listing(f"/{folder}")]
+            # a view may be one batch behind the driver that has it open: an owner sees all that was acknowledged
+            with FileStore.open(self.world.client, self.store, create=False) as store:
+                names = [status.name for status in store.listing(f"/{folder}")]
         else:
             names = [path.name for path in (self.checkpoint / folder).iterdir()]
         return max(int(name) for name in names if name.isdigit())
