@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
-from bk_core.cli.checkpoint_words import in_words, store_and_path, viewed, whole_store
+from bk_core.cli.checkpoint_words import everything, in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, password_option, progress_bar, say_json
+from bk_core.client.files.imports import delete_unfinished_imports, new_import, unfinished_imports
 from bk_core.display.words import counted
 from bk_core.errors import (
     FileDataLostError,
@@ -121,7 +122,7 @@ def export_files(view: FileStoreView, path: str, directory: Path) -> Copied:
 
 
 def _write_all(view: FileStoreView, base: str, target: Path) -> Copied:
-    found = view.everything(base)
+    found = everything(view, base)
     if found[0][1] is not None:
         raise PathNotDirectoryError(f"{base} of file store {view.name!r} is a file; `bk checkpoint cat` writes one", path=base)
     done = Copied()
@@ -174,7 +175,7 @@ def _local_chunks(path: Path) -> Iterator[bytes]:
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="A checkpoint of this name may be there: its files go when the new ones are there.")
 @click.option("--yes", is_flag=True, help="With --replace: do not ask.")
-@click.option("--even-if-alive", is_flag=True, help="With --replace: fence the owner although it is open somewhere, or may be.")
+@click.option("--even-if-alive", is_flag=True, help="Fence the owner although it is open somewhere, or may be.")
 @password_option
 @cluster_options
 def copy_in(
@@ -190,20 +191,21 @@ def copy_in(
 ) -> None:
     """Copy the checkpoint in DIR into a new file store. Every file is read back and compared.
 
-    The query of the checkpoint must not run meanwhile. The import leaves out the check sums of Hadoop's local file system (.NAME.crc). If
-    it fails, it deletes a store that it made, and leaves the files of an older one as they were; if it cannot move those back, the error
-    names the folders of the store that hold the old and the new files. All files get the time of the import: `bk checkpoint show` tells
-    it as the time of earlier commits.
+    The query of the checkpoint must not run meanwhile. The import leaves out the check sums of Hadoop's local file system (.NAME.crc).
+    All files come in by one change, when every one is there: if the import fails, is interrupted or killed, the checkpoint has the files
+    that it had before. What a killed import has left goes with the next one, with the next start of the query, or with `bk checkpoint
+    gc`. All files get the time of the import: `bk checkpoint show` tells it as the time of earlier commits.
     """
     name = whole_store(name, "import")
     plan = scan(directory)
     with connected(uri, protocol) as client, in_words(name, password):
-        existed = _is_free_for(client, name, replace=replace, even_if_alive=even_if_alive)
-        if existed and not yes:
+        existed = _is_free_for(client, name, password.encode(), replace=replace, even_if_alive=even_if_alive)
+        if existed and replace and not yes:
             click.confirm(f"replace all files of checkpoint {name}?", abort=True, err=True)
-        done = import_files(client, name, plan, password.encode(), existed=existed, even_if_alive=even_if_alive)
+        how = {"existed": existed, "replace": replace, "even_if_alive": even_if_alive}
+        done = import_files(client, name, plan, password.encode(), **how)
     if as_json:
-        say_json({"checkpoint": name, "files": done.files, "bytes": done.bytes, "dropped": done.dropped, "replaced": existed})
+        say_json({"checkpoint": name, "files": done.files, "bytes": done.bytes, "dropped": done.dropped, "replaced": existed and replace})
     else:
         left_out = f" ({counted(done.dropped, 'check sum')} left out)" if done.dropped else ""
         click.echo(f"checkpoint {name}: {_told(done)} copied from {directory}{left_out}")
@@ -250,34 +252,40 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _is_free_for(client: BookKeeper, name: str, *, replace: bool, even_if_alive: bool) -> bool:
-    """True if there is such a store and it may be replaced. PathExistsError, LogWriterAliveError."""
+def _is_free_for(client: BookKeeper, name: str, password: bytes, *, replace: bool, even_if_alive: bool) -> bool:
+    """True if there is such a store and it may be replaced, or has no files that could be. PathExistsError, LogWriterAliveError."""
     from bk_core.client.files.upkeep import check_not_owned
+    from bk_core.client.files.view import FileStoreView
 
     try:
         check_not_owned(client, name, even_if_alive=even_if_alive or not replace)
     except NoSuchFileStoreError:
         return False
     if not replace:
-        raise PathExistsError(f"there is a checkpoint {name!r} already; --replace puts these files in place of its own", store=name)
+        with FileStoreView.open(client, name, password=password) as view:
+            if unfinished_imports(view)[1]:
+                raise PathExistsError(f"there is a checkpoint {name!r} already; --replace puts these files in place of its own", store=name)
     return True
 
 
-def import_files(client: BookKeeper, name: str, plan: Plan, password: bytes, *, existed: bool, even_if_alive: bool = False) -> Copied:
-    """Copy all files into a folder of their own in the store first, and move them to their places once all of them are there and the same.
+def import_files(
+    client: BookKeeper, name: str, plan: Plan, password: bytes, *, existed: bool, replace: bool = False, even_if_alive: bool = False
+) -> Copied:
+    """Copy all files into a folder of their own in the store. Once all of them are there and the same, it takes the place of all files in
+    one change. So whatever ends the import, the files are the old ones or the new ones, all of them.
 
-    An import that fails deletes a store that was not there before. Of one that was, it deletes the new files while no old one was moved,
-    and moves all back after that; FileStoreError names the folders where that fails. LogWriterAliveError or FileStoreTakenOverError for
-    a store that somebody else opened meanwhile, PathExistsError for one that somebody else made.
+    An import that fails deletes a store that was not there before. In one that was, it deletes its folder; if it is killed, the next owner
+    does. LogWriterAliveError or FileStoreTakenOverError for a store that somebody else opened meanwhile, PathExistsError for one that
+    has files although ``replace`` is False.
     """
     from bk_core.client.files.upkeep import delete_file_store, own_file_store
 
     store = own_file_store(client, name, password=password, create=not existed, even_if_alive=existed and even_if_alive)
-    if not existed and store.listing("/"):
+    if not replace and unfinished_imports(store)[1]:
         store.close()
         raise PathExistsError(f"somebody else has made a checkpoint {name!r} meanwhile; it was left as it is", store=name)
     try:
-        done = _fill(store, plan, uuid.uuid4().hex, existed=existed)
+        done = _fill(store, plan, existed=existed)
         store.close()
         return done
     except BaseException:
@@ -290,8 +298,9 @@ def import_files(client: BookKeeper, name: str, plan: Plan, password: bytes, *, 
         raise
 
 
-def _fill(store: FileStore, plan: Plan, mark: str, *, existed: bool) -> Copied:
-    aside, replaced = f"/.importing-{mark}", f"/.replaced-{mark}"
+def _fill(store: FileStore, plan: Plan, *, existed: bool) -> Copied:
+    delete_unfinished_imports(store)
+    aside = new_import()
     try:
         done = _put_all(store, plan, aside)
         if scan(plan.root) != plan:
@@ -300,49 +309,27 @@ def _fill(store: FileStore, plan: Plan, mark: str, *, existed: bool) -> Copied:
         if existed and store.is_open:
             store.delete(aside, recursive=True)
         raise
-    _swap(store, aside, replaced, existed=existed)
     try:
-        store.delete(aside)
-        store.delete(replaced, recursive=True)
+        store.replace_all(aside)
     except BaseException as error:
-        if not existed:
+        if not existed or not _was_replaced(store, aside, error):
             raise
-        told = f"all files were imported into file store {store.name!r}, but the old ones may still be in its folder {replaced}: {error!r}"
-        raise FileStoreError(f"{told}; delete that folder when the store can be opened", store=store.name) from error
     return done
 
 
-def _swap(store: FileStore, aside: str, replaced: str, *, existed: bool) -> None:
-    """Move all files of the store into ``replaced``, and those of ``aside`` to their places. No file is deleted. An error undoes it in a
-    store that ``existed``; another one is deleted anyway."""
-    old = [(one.path, f"{replaced}/{one.name}") for one in store.listing("/") if one.path != aside]
-    new = [(one.path, f"/{one.name}") for one in store.listing(aside)]
-    moves: list[tuple[str, str]] = []
+def _was_replaced(store: FileStore, aside: str, error: BaseException) -> bool:
+    """Behind the change that was interrupted, or whose outcome was not told in time: True if it was made, so that the import is done. Else
+    its folder is deleted. FileStoreError where nobody can tell."""
     try:
-        store.mkdirs(replaced)
-        for source, target in (*old, *new):
-            moves.append((source, target))
-            store.rename(source, target)
-    except BaseException as error:
-        if existed:
-            _undo(store, moves, aside, replaced, error)
-        raise
-
-
-def _undo(store: FileStore, moves: list[tuple[str, str]], aside: str, replaced: str, error: BaseException) -> None:
-    """FileStoreError, which names the folders that hold the files, if these moves cannot be undone."""
-    try:
-        store.flush()  # the last move may have been interrupted: from here on the store tells if it was done
-        for source, target in reversed(moves):
-            if not store.exists(source):
-                store.rename(target, source)
-        store.delete(replaced)
-        store.delete(aside, recursive=True)
+        store.flush()  # from here on the store tells if it was made
+        made = not store.exists(aside)
+        if not made:
+            store.delete(aside, recursive=True)
+        return made
     except BaseException as failed:
-        told = f"the import into file store {store.name!r} failed while it moved files ({error!r}), and moving them back too ({failed!r})"
-        where = f"the old files are in its folder {replaced}, or still in their places, and the new ones in {aside} or in their places"
-        how = f"`bk checkpoint export {store.name}{replaced} DIR` copies the old ones out"
-        raise FileStoreError(f"{told}. None was deleted: {where}; {how}", store=store.name) from error
+        told = f"the import into file store {store.name!r} was ended while it put the new files in place of the old ones ({error!r})"
+        how = f"`bk checkpoint show {store.name}` tells which, and `bk checkpoint gc {store.name}` deletes the others"
+        raise FileStoreError(f"{told}: it has all of the old files or all of the new ones; {how} ({failed!r})", store=store.name) from error
 
 
 def _put_all(store: FileStore, plan: Plan, aside: str) -> Copied:

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import click
+
 from bk_core.cli.output import PASSWORD_VARIABLE
+from bk_core.client.files.imports import is_of_import, unfinished_imports
 from bk_core.client.files.words import GATEWAY_AUTHORITY, GATEWAY_SCHEME, STORE_SCHEME, of_checkpoint, stored_at
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchPathError, PathIsDirectoryError
 from bk_core.protocol.files.paths import ROOT, join, normal, parent
@@ -14,6 +17,7 @@ from bk_core.protocol.files.paths import ROOT, join, normal, parent
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
     from bk_core.client.files.view import FileStoreView
+    from bk_core.protocol.files.content import Content, FileStatus
 
 PASSWORD_GIVEN_BY = f"--password, or {PASSWORD_VARIABLE}"
 _NAMES_MAX = 8
@@ -56,10 +60,12 @@ def in_words(name: str, password: str) -> Iterator[None]:
 
 @contextmanager
 def viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreView]:
-    """The files of a checkpoint. A path that is none is told with those that may have been meant."""
+    """The files of a checkpoint. A path that is none is told with those that may have been meant. What an import that is under way, or was
+    killed, has there is told on standard error."""
     from bk_core.client.files.view import FileStoreView
 
     with in_words(name, password), FileStoreView.open(client, name, password=password.encode()) as view:
+        _say_unfinished(view)
         try:
             yield view
         except NoSuchPathError as error:
@@ -70,13 +76,28 @@ def viewed(client: BookKeeper, name: str, password: str) -> Iterator[FileStoreVi
             raise error.retold(f"{path} of checkpoint {name!r} is a directory; {how}") from error
 
 
+def _say_unfinished(view: FileStoreView) -> None:
+    left, has_more = unfinished_imports(view)
+    if not left:
+        return
+    told = f"checkpoint {view.name}: an import of it goes on, or was killed before it was done"
+    what = "the files are those from before it, all of them" if has_more else "there are no files of it yet; import it again"
+    click.echo(f"{told}: {what}. `bk checkpoint gc {view.name}` deletes what a killed one has left", err=True)
+
+
+def everything(view: FileStoreView, path: str = ROOT) -> list[tuple[FileStatus, Content | None]]:
+    """``path`` and all below it that is of the checkpoint: without what an import that is not done has there, unless that was named."""
+    found = view.everything(path)
+    return found if is_of_import(path) else [(status, content) for status, content in found if not is_of_import(status.path)]
+
+
 def _nothing_at(view: FileStoreView, path: str) -> str:
     from bk_core.client.near import near_names
 
     above, missing = parent(path), path
     while above != ROOT and not view.exists(above):
         above, missing = parent(above), above
-    names = [one.name for one in view.listing(above) if one.path != above] if view.exists(above) else []
+    names = [one.name for one in view.listing(above) if one.path != above and not is_of_import(one.path)] if view.exists(above) else []
     told = f"checkpoint {view.name!r} has no {path}"
     near = near_names(missing.rpartition("/")[2], names[:_NEAR_MAX])
     if near:
@@ -87,7 +108,7 @@ def _nothing_at(view: FileStoreView, path: str) -> str:
 
 def bases(view: FileStoreView, path: str = ROOT) -> list[str]:
     """The checkpoints of queries in a folder of a store: the directories that have offsets in them."""
-    return [parent(status.path) for status, _ in view.everything(path) if status.is_directory and status.name == "offsets"]
+    return [parent(status.path) for status, _ in everything(view, path) if status.is_directory and status.name == "offsets"]
 
 
 def checkpoints_below(view: FileStoreView, path: str) -> str:

@@ -12,8 +12,9 @@ import click
 
 from bk_core.cli.checkpoint_batches import Batch, StoreFolder, is_ours, last_number, numbers, query_id, read_batch
 from bk_core.cli.checkpoint_copies import copy_in, copy_out
-from bk_core.cli.checkpoint_words import bases, checkpoints_below, in_words, store_and_path, viewed, whole_store
+from bk_core.cli.checkpoint_words import bases, checkpoints_below, everything, in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, with_progress
+from bk_core.client.files.imports import is_of_import, unfinished_imports
 from bk_core.display.words import counted, when
 from bk_core.errors import BkError, LogWriterAliveError, NoSuchFileStoreError, NoSuchPathError
 from bk_core.protocol.files.paths import ROOT, join
@@ -58,7 +59,7 @@ def show_stores(name: str | None, path: str, password: str, uri: str, protocol: 
         if name is not None:
             store, place = store_and_path(name, path)
             with viewed(client, store, password) as view:
-                _say_files(view.listing(place), as_json)
+                _say_files([one for one in view.listing(place) if place != ROOT or not is_of_import(one.path)], as_json)
             return
         summaries = []
         for one in with_progress(file_stores(client), "reading file stores"):
@@ -89,8 +90,10 @@ def _say_files(found: list[FileStatus], as_json: bool) -> None:
 
 
 def _bases(view: FileStoreView) -> list[str]:
-    """The checkpoints in a store: the directories that have offsets in them. Without any the whole store is taken for one."""
-    return bases(view) or [ROOT]
+    """The checkpoints in a store: the directories that have offsets in them. Without any the whole store is taken for one, unless it has
+    nothing but what an import that is not done has there."""
+    imports, has_more = unfinished_imports(view)
+    return bases(view) or ([ROOT] if has_more or not imports else [])
 
 
 def _summary(client: BookKeeper, view: FileStoreView, base: str) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def _summary(client: BookKeeper, view: FileStoreView, base: str) -> dict[str, An
     from bk_core.client.files.upkeep import file_store_owner
 
     owner = file_store_owner(client, view.name)
-    files = [status for status, _ in view.everything(base) if not status.is_directory]
+    files = [status for status, _ in everything(view, base) if not status.is_directory]
     folder = StoreFolder(view, base)
     committed = last_number(folder, "commits")
     return {
@@ -321,7 +324,7 @@ def _told(client: BookKeeper, name: str, password: str) -> str:
     """For the question; what cannot be read can be deleted all the same."""
     try:
         with viewed(client, name, password) as view:
-            files = [status for status, _ in view.everything() if not status.is_directory]
+            files = [status for status, _ in everything(view) if not status.is_directory]
             batches = [_summary(client, view, base)["committedBatch"] for base in _bases(view)]
     except NoSuchFileStoreError:
         raise
@@ -344,7 +347,8 @@ def _say_left(name: str, report: Any) -> bool:
 @password_option
 @cluster_options
 def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
-    """Delete data ledgers that no file refers to, and what deleted checkpoints have left; of all checkpoints, if none is named.
+    """Delete data ledgers that no file refers to, and what deleted checkpoints and killed imports have left; of all checkpoints, if none
+    is named. A checkpoint of which there is nothing but a killed import is deleted.
 
     Owners do that by themselves: a checkpoint that is open, or may be, is left out, and named ones are refused. One password is tried on
     all: name those that have another one, and give it; the status is 1 while one could not be looked at.
@@ -374,7 +378,10 @@ def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str
             failed = _say_left(name, report) or failed
             if as_json:
                 left = [{"ledger": ledger_id, "error": why} for ledger_id, why in (*report.failed, *report.foreign)]
-                say_json({"checkpoint": name, "deleted": list(report.deleted), "left": left})
+                imports = {"imports": len(report.imports), "isGone": report.is_gone}
+                say_json({"checkpoint": name, "deleted": list(report.deleted), "left": left, **imports})
             else:
-                click.echo(f"checkpoint {name}: {counted(len(report.deleted), 'ledger')} deleted")
+                killed = f", {counted(len(report.imports), 'killed import')} deleted" if report.imports else ""
+                gone = ", and the checkpoint, which had nothing else" if report.is_gone else ""
+                click.echo(f"checkpoint {name}: {counted(len(report.deleted), 'ledger')} deleted{killed}{gone}")
     return 1 if failed else 0

@@ -329,6 +329,7 @@ def _with_its_name(error: BkError, name: str) -> BkError:
 def _open(
     application: _Application, name: str, uri: str, protocol: WireProtocol, patience_s: float | None, options: dict[str, Any]
 ) -> None:
+    from bk_core.client.files.imports import delete_unfinished_imports
     from bk_core.client.files.store import FileStore
 
     client = application.client(uri, protocol, patience_s)
@@ -341,6 +342,9 @@ def _open(
 
     store = FileStore.open(client, name, on_end=tell, **options)
     try:
+        if delete_unfinished_imports(store):
+            done = "its files are those from before it, and what the import had written was deleted"
+            log.warning("an import of the checkpoint %s was killed or fenced before it was done: %s", name, done)
         application.lead_spark_here(read_timeout_s)
         if not application.gateway.add(name, CheckpointFiles(store, waits_s)):
             raise _stopped()

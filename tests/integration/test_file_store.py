@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +14,9 @@ import pytest
 
 import bk_core
 from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.client.files.imports import is_of_import
 from bk_core.client.files.nodes import data_nodes
+from bk_core.client.files.view import FileStoreView
 from bk_core.client.log.history import read_log
 from bk_core.errors import FileStoreTakenOverError
 from bk_core.protocol.ledger.metadata import LedgerState
@@ -160,3 +163,64 @@ def test_a_bookie_that_goes_while_files_are_written(apache_cluster: LocalCluster
         assert gone and not apache_cluster.is_running(gone[0])
         assert store.read("/before") == content("/before", MB) and store.read("/big") == content("/big", 12 * MB)
         assert store.read("/19") == b"19"
+
+
+# --- imports of checkpoints ----------------------------------------------------------------------------------------------
+
+
+def bk(cluster: LocalCluster, *arguments: object) -> list[str]:
+    return [sys.executable, "-m", "bk_core.cli", "checkpoint", *map(str, arguments), "--uri", cluster.uri]
+
+
+def a_checkpoint(folder: Path, text: bytes) -> dict[str, bytes]:
+    """Some small files and large ones, each with contents of its own."""
+    files = {f"/{name}/{number}": b"%b %d " % (text, number) for name in ("offsets", "commits") for number in range(60)}
+    files |= {f"/state/0/{number}.delta": b"%b %d " % (text, number) * 20_000 for number in range(6)}
+    for path, data in files.items():
+        place = folder / path[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+    return files
+
+
+def files_of(client: bk_core.BookKeeper, name: str) -> dict[str, bytes]:
+    with FileStoreView.open(client, name) as view:
+        return {one.path: view.read_content(content) for one, content in view.everything() if content is not None}
+
+
+def kill_behind(command: list[str], client: bk_core.BookKeeper, name: str, files: int) -> bool:
+    """kill -9 once an import that this command makes has put that many files. It may have gone on when the signal comes; False if it was
+    done by then."""
+    with FileStoreView.open(client, name) as view, subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while sum(content is not None and is_of_import(one.path) for one, content in view.everything()) < files and process.poll() is None:
+            assert time.monotonic() < deadline
+            view.wait(1)
+            view.refresh()
+        process.kill()
+        return process.wait() == -signal.SIGKILL
+
+
+def test_a_checkpoint_whose_replacement_is_killed_is_whole(
+    apache_cluster: LocalCluster, client: bk_core.BookKeeper, tmp_path: Path
+) -> None:
+    """kill -9 at three moments of copying: readers see the old files, as does the next owner, and gc leaves nothing else. Then about when
+    the new files take the place of the old ones, which is one change."""
+    old, new = a_checkpoint(tmp_path / "old", b"old"), a_checkpoint(tmp_path / "new", b"new")
+    subprocess.run(bk(apache_cluster, "import", "torn", tmp_path / "old"), cwd=ROOT, check=True)
+    replacing = bk(apache_cluster, "import", "torn", tmp_path / "new", "--replace", "--yes")
+    for files in (1, 40, 80):
+        assert kill_behind(replacing, client, "torn", files)
+        seen = files_of(client, "torn")
+        assert {path: data for path, data in seen.items() if not is_of_import(path)} == old and len(seen) >= len(old) + files
+        subprocess.run(bk(apache_cluster, "gc", "torn"), cwd=ROOT, check=True)
+        assert files_of(client, "torn") == old
+    for files in (len(new) - 1, len(new) - 3):
+        kill_behind(replacing, client, "torn", files)
+        subprocess.run(bk(apache_cluster, "gc", "torn"), cwd=ROOT, check=True)
+        assert files_of(client, "torn") in (old, new)
+    assert kill_behind(replacing, client, "torn", 40)
+    subprocess.run(replacing, cwd=ROOT, check=True)
+    assert files_of(client, "torn") == new
+    with FileStoreView.open(client, "torn") as view:
+        assert {node.ledger_id for node in data_nodes(client, "files.torn")} == view.ledgers()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bk_core.arguments import CLIENT, SECRET, checked
+from bk_core.client.files.imports import delete_unfinished_imports, unfinished_imports
 from bk_core.client.files.names import nodes_path, store_log, store_of
 from bk_core.client.files.nodes import DataNode, data_nodes, delete_data_ledger
 from bk_core.client.files.owner import DEFAULT_TIMEOUT_S
@@ -42,11 +43,16 @@ PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # between two tries to delete what could not b
 
 @dataclass(frozen=True, slots=True)
 class FileGcReport:
-    """Data ledgers that were deleted, those that could not be (ledger id, why), and those that are not this store's and were left."""
+    """Data ledgers that were deleted, those that could not be (ledger id, why), and those that are not this store's and were left.
+
+    ``imports``: folders that were deleted, of imports that were killed. ``is_gone``: the store had nothing else and was deleted, too.
+    """
 
     deleted: tuple[int, ...] = ()
     failed: tuple[tuple[int, str], ...] = ()
     foreign: tuple[tuple[int, str], ...] = ()
+    imports: tuple[str, ...] = ()
+    is_gone: bool = False
 
 
 @checked(client=CLIENT)
@@ -150,6 +156,8 @@ def delete_file_store(client: Any, name: str, *, password: bytes = b"", even_if_
 def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
     """Delete the data ledgers that no file of the store refers to, and what stores of this name that were deleted have left.
 
+    The folders of imports that were killed go as well, and with them a store that has nothing else.
+
     An owner does this by itself when it opens the store. LogWriterAliveError where one may live, unless ``even_if_alive``; the owner is
     fenced then, and one that died is in any case, so that all it was told is known. WrongPasswordError before anything is done.
     NoSuchFileStoreError for a name that nothing is left of.
@@ -166,9 +174,28 @@ def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_aliv
         return _delete(client, log, nodes, password, _clean_log(client, log, password), damaged)
     _refuse_owned(client, name, listed, even_if_alive)
     check_password(client, log, listed, password)
-    used = _used(client, name, log, listed, password, even_if_alive)
+    _recover(client, name, log, listed, password, even_if_alive)
+    imports, with_store = _delete_imports(client, name, password)
+    if with_store is not None:
+        left = [node for node in nodes if node.ledger_id not in with_store.deleted]
+        report = _delete(client, log, left, password, with_store, damaged)
+        return replace(report, imports=imports, is_gone=True)
+    used = _used(client, name, log, listed, password)
     unused = [node for node in nodes if node.log_id != listed.log_id or (used is not None and node.ledger_id not in used)]
-    return _delete(client, log, unused, password, _clean_log(client, log, password), damaged)
+    return replace(_delete(client, log, unused, password, _clean_log(client, log, password), damaged), imports=imports)
+
+
+def _delete_imports(client: Any, name: str, password: bytes) -> tuple[tuple[str, ...], FileGcReport | None]:
+    """The folders that were deleted, and the report of deleting the store, if that had nothing else."""
+    with FileStoreView.open(client, name, password=password) as view:
+        if not unfinished_imports(view)[0]:
+            return (), None
+    with own_file_store(client, name, password=password, create=False) as store:
+        deleted = tuple(delete_unfinished_imports(store))
+        is_empty = bool(deleted) and not store.listing("/")
+    with suppress(LogWriterAliveError):  # somebody has opened it since then, and it is theirs
+        return deleted, delete_file_store(client, name, password=password) if is_empty else None
+    return deleted, None
 
 
 def _clean_log(client: Any, log: str, password: bytes) -> GcReport:
@@ -179,16 +206,17 @@ def _clean_log(client: Any, log: str, password: bytes) -> GcReport:
         return _NOTHING
 
 
-def _used(client: Any, name: str, log: str, listed: LedgerList, password: bytes, even_if_alive: bool) -> frozenset[int] | None:
-    """The data ledgers that files refer to; None if nobody can tell.
-
-    Readers may not know the last acknowledged changes of an owner that died, so its ledger is recovered first. A ledger that nothing refers
-    to then is never referred to again, whoever opens the store meanwhile: contents are only ever put into ledgers of the owner's own.
-    """
+def _recover(client: Any, name: str, log: str, listed: LedgerList, password: bytes, even_if_alive: bool) -> None:
+    """Readers may not know the last acknowledged changes of an owner that died, so its ledger is recovered first."""
     if listed.live_segments and even_if_alive:
         release_log(client, log, password=password, even_if_alive=True)
     elif listed.live_segments:
         _close_gone(client, name, listed, password)
+
+
+def _used(client: Any, name: str, log: str, listed: LedgerList, password: bytes) -> frozenset[int] | None:
+    """The data ledgers that files refer to; None if nobody can tell. A ledger that nothing refers to behind the recovery is never referred
+    to again, whoever opens the store meanwhile: contents are only ever put into ledgers of the owner's own."""
     with FileStoreView.open(client, name, password=password) as view:
         used = view.ledgers()
     return used if read_ledger_list(client, log).log_id == listed.log_id else None
@@ -199,7 +227,7 @@ def _delete(
     log: str,
     nodes: Iterable[DataNode],
     password: bytes,
-    before: GcReport = _NOTHING,
+    before: GcReport | FileGcReport = _NOTHING,
     damaged: Iterable[tuple[int, str]] = (),
 ) -> FileGcReport:
     """The ledgers of these nodes, each only if it is of the log that its node names. ``before``: what was done with the log itself.

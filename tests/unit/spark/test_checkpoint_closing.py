@@ -234,6 +234,18 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     driver.gateway.close()
 
 
+def test_a_checkpoint_is_opened_without_what_a_killed_import_has_left(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    left, store = f"/.importing-{'0' * 32}", MemoryFiles()
+    for path in ("/offsets/0", f"{left}/offsets/0"):
+        store.put(path, b"v1")
+    monkeypatch.setattr(FileStore, "open", lambda *_, **__: store)
+    driver.checkpoint()
+    assert sorted(store.nodes) == ["/", "/offsets", "/offsets/0"]
+    assert "an import of the checkpoint x was killed or fenced before it was done: its files are those from before it" in caplog.text
+
+
 @pytest.mark.parametrize("when", ["connect", "open"])
 @pytest.mark.parametrize("is_noticed", [True, False], ids=["noticed", "unnoticed"])
 def test_a_checkpoint_that_is_opened_while_its_session_stops_is_closed(driver: Driver, when: str, is_noticed: bool) -> None:
