@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import operator
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, TypeAlias, TypeVar
 
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
@@ -203,6 +205,22 @@ def bytes_like(name: str, payload: Any, **context: Any) -> memoryview:
         return memoryview(payload).cast("B")
     except (TypeError, ValueError, BufferError):
         raise ArgumentTypeError(f"{name} must be bytes or another contiguous buffer, not {type(payload).__name__}", **context) from None
+
+
+def joined(payloads: Any, **context: Any) -> tuple[bytes, array[int]]:
+    """The payloads of a run one after the other, and the int64 offsets of their bounds. ArgumentTypeError for what is no sequence of
+    buffers; InvalidArgumentError for an empty one."""
+    if not _is_items(payloads):
+        message = f"payloads must be a sequence of bytes, one for each entry, not {type(payloads).__name__}"
+        raise ArgumentTypeError(message, **context)
+    # This makes no call of Python for a payload of bytes, and no name that only a message needs, because there may be a thousand payloads.
+    parts = [
+        payload if isinstance(payload, bytes) else bytes_like(f"payloads[{index}]", payload, **context)
+        for index, payload in enumerate(payloads)
+    ]
+    if not parts:
+        raise InvalidArgumentError("payloads is empty: give at least one entry", **context)
+    return b"".join(parts), array("q", accumulate(map(len, parts), initial=0))
 
 
 def int64_numbers(name: str, offsets: Any, **context: Any) -> memoryview:

@@ -59,7 +59,7 @@ def append(name: str, take_over: bool, take_over_queries: bool, password: str, u
         ends = (None if first is None else first.first_position, None if last is None else last.last_position)
         say_json({"log": name, "entries": told.entries, "bytes": told.bytes, "first": _place(ends[0]), "last": _place(ends[1])})
     elif first is not None and last is not None:
-        where = f"{first.seq}:{first.first_entry} .. {last.seq}:{last.last_entry}"
+        where = f"{first.seq}:{first.first_entry_id} .. {last.seq}:{last.last_entry_id}"
         click.echo(f"{counted(told.entries, 'entry', 'entries')}, {counted(told.bytes, 'byte')}, at {where}")
     else:
         click.echo("no entries")
@@ -102,7 +102,7 @@ class _Told:
         offsets = array("q", [0])
         for line in lines:
             offsets.append(offsets[-1] + len(line))
-        self._futures.append(writer.append_run(b"".join(lines), offsets))
+        self._futures.append(writer.append_run_future(b"".join(lines), offsets))
         self.entries += len(lines)
         self.bytes += offsets[-1]
         self.wait_for(_RUNS_MAX)
@@ -171,7 +171,7 @@ def _position(view: LogView, text: str, client: BookKeeper, password: bytes) -> 
     if (wanted.seq, wanted.entry) > (end.seq, end.entry):
         raise click.BadParameter(f"{text} lies beyond the end of the log, which is {end.seq}:{end.entry} now", param_hint="--from")
     if view.listed.trimmed_seq <= wanted.seq < view.next_seq:
-        last = view.segment(wanted.seq).last_entry
+        last = view.segment(wanted.seq).last_entry_id
         if last is not None and wanted.entry > last + 1:
             raise click.BadParameter(f"{text} lies beyond the end of segment {wanted.seq}, whose last entry is {last}", param_hint="--from")
     return wanted
@@ -190,7 +190,7 @@ def _last_entries(client: BookKeeper, view: LogView, count: int, password: bytes
             with client.open_ledger(segment.ledger_id, password=password) as handle:
                 entries = handle.last_add_confirmed + 1
         if entries >= left:
-            return Position(seq, segment.first_entry + entries - left) if left or segment.live else position
+            return Position(seq, segment.first_entry_id + entries - left) if left or segment.live else position
         left -= entries
         position = Position(seq)
     return position
@@ -198,7 +198,7 @@ def _last_entries(client: BookKeeper, view: LogView, count: int, password: bytes
 
 def _say_run(run: LogRun, raw: bool, as_json: bool) -> None:
     for index, payload in enumerate(run.payloads()):
-        entry = run.first_entry + index
+        entry = run.first_entry_id + index
         if raw:
             sys.stdout.buffer.write(payload + b"\n")
         elif as_json:

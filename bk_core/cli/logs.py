@@ -57,8 +57,8 @@ def _segment(segment: Segment) -> dict[str, Any]:
     return {
         "seq": segment.seq,
         "ledger": segment.ledger_id,
-        "firstEntry": segment.first_entry,
-        "lastEntry": segment.last_entry,
+        "firstEntryId": segment.first_entry_id,
+        "lastEntryId": segment.last_entry_id,
         "rows": segment.rows,
         "bytes": segment.bytes,
         "committedAtMs": segment.committed_at_ms,
@@ -388,7 +388,7 @@ def trim(
 
 
 def _check_before(name: str, before: Position | None, view: LogView) -> None:
-    from bk_core.protocol.log.truncation import check_before
+    from bk_core.protocol.log.trimming import check_before
 
     try:
         check_before(name, before, view.listed)

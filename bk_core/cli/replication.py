@@ -167,8 +167,8 @@ def _check_json(report: LedgerReport) -> dict[str, Any]:
         "digestNote": report.digest_note or None,
         "fragments": [
             {
-                "firstEntry": fragment.span.first_entry_id,
-                "lastEntry": fragment.span.last_entry_id,
+                "firstEntryId": fragment.span.first_entry_id,
+                "lastEntryId": fragment.span.last_entry_id,
                 "replicas": [_replica_json(replica) for replica in fragment.replicas],
             }
             for fragment in report.fragments
@@ -273,10 +273,11 @@ def _repair_json(report: RepairReport) -> dict[str, Any]:
         "ledger": report.ledger_id,
         "complete": report.is_complete,
         "moved": [
-            {"firstEntry": m.first_entry_id, "position": m.position, "from": m.old, "to": m.new, "entries": m.entries} for m in report.moved
+            {"firstEntryId": m.first_entry_id, "position": m.position, "from": m.old, "to": m.new, "entries": m.entries}
+            for m in report.moved
         ],
         "filledIn": [
-            {"firstEntry": r.first_entry_id, "position": r.position, "bookie": r.bookie, "entries": r.entries} for r in report.refilled
+            {"firstEntryId": r.first_entry_id, "position": r.position, "bookie": r.bookie, "entries": r.entries} for r in report.refilled
         ],
         "recovered": report.recovered,
         "sealed": report.sealed,

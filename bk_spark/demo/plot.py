@@ -61,14 +61,14 @@ def draw_fragments(axes: Axes, report: Report) -> None:
     for number, ledger in enumerate(report.ledgers):
         end = start
         for index, fragment in enumerate(ledger.fragments):
-            count = max(0, fragment.last_entry - fragment.first_entry + 1)
+            count = max(0, fragment.last_entry_id - fragment.first_entry_id + 1)
             if count == 0:
                 continue
             for bookie in fragment.ensemble:
                 lane = lanes.setdefault(bookie, len(lanes))
                 color = f"C{number % 10}"
-                axes.barh(lane, count, left=start + fragment.first_entry, height=0.7, color=color, alpha=0.9 - 0.3 * (index % 2))
-            end = max(end, start + fragment.last_entry + 1)
+                axes.barh(lane, count, left=start + fragment.first_entry_id, height=0.7, color=color, alpha=0.9 - 0.3 * (index % 2))
+            end = max(end, start + fragment.last_entry_id + 1)
         axes.text((start + end) / 2, -0.75, f"ledger {ledger.ledger_id}", ha="center", fontsize=8)
         axes.axvline(end, color="0.8", linewidth=0.8)
         start = end

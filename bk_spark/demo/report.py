@@ -16,10 +16,10 @@ from bk_spark.demo.compare import Comparison
 
 @dataclass(frozen=True, slots=True)
 class FragmentRow:
-    """Entries first_entry .. last_entry of a ledger (none if last < first) and the bookies that keep them."""
+    """Entries first_entry_id .. last_entry_id of a ledger (none if last < first) and the bookies that keep them."""
 
-    first_entry: int
-    last_entry: int
+    first_entry_id: int
+    last_entry_id: int
     ensemble: tuple[str, ...]
 
 
@@ -82,11 +82,11 @@ class Report:
         return {"exact": self.comparison.exact, **asdict(self)}
 
 
-def fragment_rows(metadata: LedgerMetadata, last_entry: int) -> tuple[FragmentRow, ...]:
-    """Fragments of a ledger of which entries 0 .. last_entry matter."""
-    ends = [following.first_entry_id - 1 for following in metadata.fragments[1:]] + [last_entry]
+def fragment_rows(metadata: LedgerMetadata, last_entry_id: int) -> tuple[FragmentRow, ...]:
+    """Fragments of a ledger of which entries 0 .. last_entry_id matter."""
+    ends = [following.first_entry_id - 1 for following in metadata.fragments[1:]] + [last_entry_id]
     pairs = zip(metadata.fragments, ends, strict=True)
-    return tuple(FragmentRow(fragment.first_entry_id, min(end, last_entry), fragment.ensemble) for fragment, end in pairs)
+    return tuple(FragmentRow(fragment.first_entry_id, min(end, last_entry_id), fragment.ensemble) for fragment, end in pairs)
 
 
 def replicas_per_bookie(ledger: LedgerRow) -> dict[str, int]:
@@ -96,7 +96,7 @@ def replicas_per_bookie(ledger: LedgerRow) -> dict[str, int]:
         size = len(fragment.ensemble)
         for position, bookie in enumerate(fragment.ensemble):
             firsts = ((position - k) % size for k in range(ledger.write_quorum_size))
-            held = sum(_count_congruent(fragment.first_entry, fragment.last_entry, first, size) for first in firsts)
+            held = sum(_count_congruent(fragment.first_entry_id, fragment.last_entry_id, first, size) for first in firsts)
             counts[bookie] = counts.get(bookie, 0) + held
     return counts
 
@@ -127,7 +127,9 @@ def _ledgers(report: Report) -> Table:
     for ledger in report.ledgers:
         head = [str(ledger.ledger_id), ledger.state, str(ledger.segments), f"{ledger.rows:,}", f"{ledger.bytes / 1e6:.2f}"]
         for index, fragment in enumerate(ledger.fragments):
-            entries = f"{fragment.first_entry} - {fragment.last_entry}" if fragment.last_entry >= fragment.first_entry else "none"
+            entries = (
+                f"{fragment.first_entry_id} - {fragment.last_entry_id}" if fragment.last_entry_id >= fragment.first_entry_id else "none"
+            )
             table.add_row(*(head if index == 0 else [""] * 5), str(index), entries, " ".join(fragment.ensemble))
     return table
 

@@ -224,12 +224,12 @@ def describe_ledgers(stage: Stage) -> tuple[LedgerRow, ...]:
     rows = []
     for ledger_id, segments in by_ledger.items():
         metadata = stage.client.ledger_metadata(ledger_id)
-        last_entry = max(-1 if segment.last_entry is None else segment.last_entry for segment in segments)
+        last_entry_id = max(-1 if segment.last_entry_id is None else segment.last_entry_id for segment in segments)
         row_count, byte_count = (sum(values) for values in zip(*((s.rows, s.bytes) for s in segments), strict=True))
         rows.append(
             LedgerRow(
                 ledger_id, metadata.state.name, metadata.write_quorum_size, len(segments), row_count, byte_count,
-                fragment_rows(metadata, last_entry),
+                fragment_rows(metadata, last_entry_id),
             )
         )  # fmt: skip
     return tuple(rows)

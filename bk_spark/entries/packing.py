@@ -34,7 +34,7 @@ _ROOM_BYTES = 64 << 10  # of a run's memory, for what Arrow adds to each entry
 
 
 class PackedRun:
-    """Entries ready for one ``append_run``: payloads one after the other, int64 offsets (count + 1), and the rows in them.
+    """Entries ready for one ``append_run_future``: payloads one after the other, int64 offsets (count + 1), and the rows in them.
 
     Every entry but the last holds exactly ``rows_per_entry`` rows, the last 1 to ``rows_per_entry``. A run whose last entry is ``full``
     and the next one of the same ``rows_per_entry`` are one range.

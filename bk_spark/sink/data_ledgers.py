@@ -111,7 +111,7 @@ class TaskLedgers:
             ledger = self._ledger(log, log_id, properties)
             piece, rest = _cut(rest, self._room(ledger))
             try:
-                future = ledger.handle.append_run(piece.payloads, piece.offsets)
+                future = ledger.handle.append_run_future(piece.payloads, piece.offsets)
             except BkError:
                 self._broken.add(ledger.ledger_id)
                 raise
@@ -257,15 +257,15 @@ def _note(ranges: list[SegmentRange], sent: _InFlight, last: int) -> None:
     before = ranges[-1] if ranges else None
     if before is not None and _follows_on(before, sent, first):
         rows, size = before.rows + sent.rows, before.bytes + sent.bytes
-        ranges[-1] = SegmentRange(sent.ledger_id, before.first_entry, last, rows, size, before.rows_per_entry)
+        ranges[-1] = SegmentRange(sent.ledger_id, before.first_entry_id, last, rows, size, before.rows_per_entry)
     else:
         ranges.append(SegmentRange(sent.ledger_id, first, last, sent.rows, sent.bytes, sent.rows_per_entry))
 
 
 def _follows_on(before: SegmentRange, sent: _InFlight, first: int) -> bool:
-    if before.ledger_id != sent.ledger_id or before.last_entry + 1 != first:
+    if before.ledger_id != sent.ledger_id or before.last_entry_id + 1 != first:
         return False
-    full = before.rows == (before.last_entry - before.first_entry + 1) * before.rows_per_entry
+    full = before.rows == (before.last_entry_id - before.first_entry_id + 1) * before.rows_per_entry
     alike = sent.rows_per_entry == before.rows_per_entry or (sent.count == 1 and sent.rows <= before.rows_per_entry)
     return full and alike
 

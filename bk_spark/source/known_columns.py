@@ -112,6 +112,6 @@ def _written_with(view: LogView, start: Position, end: Position) -> Iterator[tup
     """Yield the first position of each segment that has entries between ``start`` and ``end``, with its schema."""
     schemas = view.listed.schemas
     for segment in view.segments(start.seq, end.seq):
-        first = Position(segment.seq, segment.first_entry)
+        first = Position(segment.seq, segment.first_entry_id)
         if first < end and segment.entries and segment.schema_id < len(schemas):
             yield first, schemas[segment.schema_id]

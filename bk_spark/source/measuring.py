@@ -89,7 +89,7 @@ class Measured:
         if here.seq >= self.view.next_seq:
             return (rows, size), True
         segment = self.view.segment(here.seq)
-        if segment.live or (here.entry, here.row) == (segment.first_entry, 0):
+        if segment.live or (here.entry, here.row) == (segment.first_entry_id, 0):
             return (rows, size), True
         inside = self._inside(segment, here.entry, here.row)
         if inside is None:
@@ -98,7 +98,7 @@ class Measured:
 
     def _inside(self, segment: Segment, entry: int, row: int = 0) -> int | None:
         """Return the payload bytes of a segment before ``row`` of ``entry``, never more than the list says it has."""
-        base = self.lengths.up_to(segment.ledger_id, segment.first_entry - 1)
+        base = self.lengths.up_to(segment.ledger_id, segment.first_entry_id - 1)
         here = self.lengths.up_to(segment.ledger_id, entry - 1)
         rows = segment.rows_in(entry) if row else None
         after = self.lengths.up_to(segment.ledger_id, entry) if rows else here
@@ -128,7 +128,7 @@ class Measured:
     def _cut(self, segment: Segment, limit: int, guess: Position) -> Position:
         """Return the last entry of a segment before which the log has at most ``limit`` bytes: by interpolation, halving in turns."""
         target = limit - self.view.counts_before(Position(segment.seq))[1]
-        low, high = segment.first_entry, segment.first_entry + segment.entries
+        low, high = segment.first_entry_id, segment.first_entry_id + segment.entries
         size_low, size_high = 0, max(1, segment.bytes)
         halve = False
         while high - low > 1:

@@ -62,11 +62,11 @@ def _narrowed(view: LogView, start: Position, end: Position, bounds: Bounds) -> 
 
 def _range_of(segment: Segment, start: Position, end: Position, log: str | None, before: int) -> EntryRange | None:
     """Return the range of a segment. ``before`` is the number of rows of the log before it."""
-    assert segment.last_entry is not None
-    first, skip = segment.first_entry, 0
+    assert segment.last_entry_id is not None
+    first, skip = segment.first_entry_id, 0
     if segment.seq == start.seq and start.entry >= first:
         first, skip = start.entry, start.row
-    last, last_rows = segment.last_entry, None
+    last, last_rows = segment.last_entry_id, None
     if segment.seq == end.seq and end.entry <= last:
         last, last_rows = (end.entry, end.row) if end.row else (end.entry - 1, None)
     if first > last or (first == last and last_rows is not None and skip >= last_rows):

@@ -1,6 +1,6 @@
 """Our client in a process of its own: ``python -m tests.benchmarks.ours PROTOCOL``. The commands and answers are those of ``Bench.java``.
 
-It uses what every program uses: ``append_run``, ``read_runs`` and ``append``. A run holds at most 500 entries or 1 MiB.
+It uses what every program uses: ``append_run_future``, ``read_runs`` and ``append``. A run holds at most 500 entries or 1 MiB.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Ours:
             for first in range(0, entries, run):
                 if len(pending) >= max(2, in_flight // run):
                     pending.popleft().result(TIMEOUT_S)
-                pending.append(ledger.append_run(values, offsets[: min(run, entries - first) + 1]))
+                pending.append(ledger.append_run_future(values, offsets[: min(run, entries - first) + 1]))
             for future in pending:
                 future.result(TIMEOUT_S)
             took = time.perf_counter_ns() - start

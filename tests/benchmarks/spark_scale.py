@@ -114,7 +114,7 @@ def written(client: Any, count: int, size: int, copies: int = 1, at_once: int = 
         done = 0
         while done < count:
             some = min(per_run, count - done)
-            ledger.append_run(payload[: some * size], array("q", range(0, (some + 1) * size, size)))
+            ledger.append_run_future(payload[: some * size], array("q", range(0, (some + 1) * size, size)))
             done += some
         ledger.flush()
         return int(ledger.ledger_id)

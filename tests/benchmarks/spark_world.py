@@ -348,7 +348,7 @@ class World:
         ends: dict[int, tuple[int, int]] = {}
         for segment in read_log(client, log).segments():
             last, size = ends.get(segment.ledger_id, (-1, 0))
-            ends[segment.ledger_id] = (max(last, segment.last_entry or 0), size + segment.bytes)
+            ends[segment.ledger_id] = (max(last, segment.last_entry_id or 0), size + segment.bytes)
         for ledger_id, (last, size) in ends.items():
             stored = client.store.read_ledger(ledger_id)
             closed = metadata_codec.decode(stored.data).closed(last, size)

@@ -205,20 +205,20 @@ def _install() -> None:
     _around(ZooKeeperStore, "write", of_write)
     _around(ZooKeeperStore, "create_ledger", lambda *_: {"write": "create"}.get(_here.phase, ""))
     _around(ZooKeeperStore, "delete_ledger", lambda *_: {"commit": "janitor"}.get(_here.phase, ""))
-    append_run = WriteHandle.append_run
+    append_run_future = WriteHandle.append_run_future
 
-    @functools.wraps(append_run)
+    @functools.wraps(append_run_future)
     def append(self: Any, payloads: Any, offsets: Any, **named: Any) -> Any:
         """A run of several entries goes in two halves, so that there is something between two adds however few rows there are."""
         if _here.phase != "write":
-            return append_run(self, payloads, offsets, **named)
+            return append_run_future(self, payloads, offsets, **named)
         point("first_add")
         bounds = array("q", memoryview(offsets).cast("B").cast("q"))
         middle = (len(bounds) - 1) // 2
-        first = append_run(self, payloads, bounds[: middle + 1], **named) if middle else None
+        first = append_run_future(self, payloads, bounds[: middle + 1], **named) if middle else None
         if first is not None:
             point("add")
-        future = append_run(self, payloads, bounds[middle:], **named)
+        future = append_run_future(self, payloads, bounds[middle:], **named)
         result = future.result
 
         def answered(timeout: float | None = None) -> Any:
@@ -230,7 +230,7 @@ def _install() -> None:
         future.result = answered  # type: ignore[method-assign]
         return future
 
-    WriteHandle.append_run = append  # type: ignore[method-assign]
+    WriteHandle.append_run_future = append  # type: ignore[method-assign]
 
 
 def _around(owner: type, name: str, step_of: Callable[..., str]) -> None:

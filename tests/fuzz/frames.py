@@ -142,10 +142,10 @@ class World:
                 opened.callback(bent.close)
             self.clean = opened.enter_context(bk_core.connect(self.uri))
             with self.clean.create_ledger(password=PASSWORD, digest_type="MAC") as writer:
-                writer.append_many(PAYLOADS).result(30)
+                writer.append_many(PAYLOADS)
             self.closed = writer.ledger_id
             with self.clean.create_ledger(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2, password=PASSWORD) as writer:
-                writer.append_many(PAYLOADS).result(30)
+                writer.append_many(PAYLOADS)
             self.striped = writer.ledger_id
             self.open = self.clean.create_ledger(password=PASSWORD)
             for payload in PAYLOADS:
@@ -420,7 +420,7 @@ def _writes(world: World, rng: random.Random, client: BookKeeper, bent: list[str
     if isinstance(made, BkError):
         raise Wrong(f"no bookie is asked at create: {made}")
     for first in range(0, 40, 10):
-        future = made.append_many(PAYLOADS[first : first + 10])
+        future = made.append_many_future(PAYLOADS[first : first + 10])
         if isinstance(_timed(lambda f=future: f.result(2 * OPERATION_TIMEOUT_S)), BkError):  # type: ignore[misc]
             break
         acknowledged += range(first, first + 10)
@@ -447,7 +447,7 @@ def _recovers(world: World, rng: random.Random, client: BookKeeper, bent: list[s
     """Of a ledger that a writer left: with one replica bent all of it is found again, or recovery says that it cannot tell."""
     count = rng.randrange(1, 30)
     writer = world.clean.create_ledger(password=PASSWORD)
-    writer.append_many(PAYLOADS[:count]).result(30)
+    writer.append_many(PAYLOADS[:count])
     writer.abandon()
     found = _timed(lambda: client.recover_ledger(writer.ledger_id, password=PASSWORD))
     if not isinstance(found, BkError):

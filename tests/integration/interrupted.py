@@ -151,7 +151,7 @@ class Work:
 
     def append_run(self) -> None:
         data, offsets, payloads = self.run()
-        self.ledger.append_run(data, offsets).result(30)
+        self.ledger.append_run(data, offsets)
         self.acked[self.ledger.ledger_id] += payloads
 
     def log_append(self) -> None:
@@ -162,7 +162,7 @@ class Work:
     def log_run(self) -> None:
         data, offsets, payloads = self.run()
         self.runs.append(payloads[0][:-1])
-        self.log.append_run(data, offsets).result(30)
+        self.log.append_run(data, offsets)
         self.log_acked += payloads
 
     def follow(self) -> None:

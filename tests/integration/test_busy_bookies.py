@@ -24,7 +24,7 @@ def test_a_client_with_many_ledgers_fills_no_bookie_s_queue(apache_cluster: Loca
         ledgers = [bk.create_ledger() for _ in range(LEDGERS)]
         waiting: deque[Future[int]] = deque()
         for _ in range(RUNS):
-            waiting.extend(ledger.append_run(values, offsets) for ledger in ledgers)
+            waiting.extend(ledger.append_run_future(values, offsets) for ledger in ledgers)
         while waiting:
             waiting.popleft().result(timeout=60)
         for ledger in ledgers:

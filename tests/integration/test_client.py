@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 import time
+import uuid
 from array import array
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def client(request: pytest.FixtureRequest, cluster: LocalCluster) -> Iterator[Bo
 
 
 def _append_run(writer: WriteHandle, payloads: list[bytes]) -> Future[int]:
-    return writer.append_run(b"".join(payloads), array("q", accumulate(map(len, payloads), initial=0)))
+    return writer.append_run_future(b"".join(payloads), array("q", accumulate(map(len, payloads), initial=0)))
 
 
 def _read_all(client: BookKeeper, ledger_id: int, password: bytes = b"") -> list[bytes]:
@@ -57,6 +58,25 @@ def _read_all(client: BookKeeper, ledger_id: int, password: bytes = b"") -> list
 
 
 # --- writing and reading ----------------------------------------------------------------------------------------
+
+
+def test_appends_that_wait_and_a_flush(client: BookKeeper) -> None:
+    """On a ledger and on a log, over both protocols, with our bookies and with Apache's."""
+    name = f"appends-{client.config.protocol}-{uuid.uuid4().hex[:8]}"
+    log = client.create_log(name, entry_format="raw")
+    with client.create_ledger() as ledger, log.writer() as writer:
+        assert ledger.append_many([b"0", b"1"]) == 1
+        (span,) = writer.append_many([b"0", b"1"])
+        assert (span.first_entry_id, span.last_entry_id) == (0, 1)
+        pending: list[Future[Any]] = []
+        for number in range(2, 500):
+            pending += [ledger.append_future(b"%d" % number), writer.append_future(b"%d" % number)]
+        ledger.flush()
+        writer.flush()
+        assert all(future.done() for future in pending)
+    assert [int(payload) for payload in _read_all(client, ledger.ledger_id)] == list(range(500))
+    assert [int(payload) for run in log.reader() for payload in run.payloads()] == list(range(500))
+    log.delete()
 
 
 def test_write_close_and_read(client: BookKeeper) -> None:
@@ -129,7 +149,7 @@ def test_ensemble_change_when_a_bookie_is_killed(client: BookKeeper, cluster: Lo
 
 def test_ledger_is_read_from_one_bookie_left(client: BookKeeper, cluster: LocalCluster) -> None:
     with client.create_ledger(ack_quorum_size=3) as writer:
-        writer.append_many(PAYLOADS)
+        writer.append_many_future(PAYLOADS)
     ensemble = writer.metadata.last_fragment.ensemble
     for bookie in ensemble[:2]:
         cluster.stop_bookie(cluster.bookie_ids.index(bookie))
@@ -237,7 +257,7 @@ def test_writer_learns_of_the_fence_at_its_next_append(client: BookKeeper) -> No
 def test_abandoned_ledger_is_recovered(client: BookKeeper, quorums: tuple[int, int, int]) -> None:
     e, w, a = quorums
     writer = client.create_ledger(ensemble_size=e, write_quorum_size=w, ack_quorum_size=a)
-    writer.append_many(PAYLOADS).result(30)
+    writer.append_many(PAYLOADS)
     writer.abandon()
     assert client.ledger_metadata(writer.ledger_id).state is LedgerState.OPEN
     recovered = client.recover_ledger(writer.ledger_id)
@@ -256,7 +276,7 @@ def test_recovery_of_a_ledger_without_entries(client: BookKeeper) -> None:
 def test_recovery_with_a_bookie_down(client: BookKeeper, cluster: LocalCluster) -> None:
     _need_a_spare(client, cluster)  # recovery writes its last entries again, and without a spare it could not replace the bookie
     writer = client.create_ledger()
-    writer.append_many(PAYLOADS).result(30)
+    writer.append_many(PAYLOADS)
     writer.abandon()
     cluster.stop_bookie(cluster.bookie_ids.index(writer.metadata.last_fragment.ensemble[1]))
     assert client.recover_ledger(writer.ledger_id).last_add_confirmed == len(PAYLOADS) - 1
@@ -316,7 +336,7 @@ def test_payload_that_is_too_large_leaves_the_writer_usable(client: BookKeeper) 
         with pytest.raises(InvalidArgumentError, match="too large"):
             writer.append(bytes(6 << 20))
         with pytest.raises(InvalidArgumentError, match="payloads is empty"):
-            writer.append_many([])
+            writer.append_many_future([])
         assert writer.append(b"small") == 0
     assert _read_all(client, writer.ledger_id) == [b"small"]
 

@@ -35,7 +35,7 @@ from bk_core.errors import BkError, ForkedClientError
 uri, name, how = sys.argv[1:]
 bk = bk_core.connect(uri)
 with bk.create_ledger() as done:
-    done.append_many([b"%d" % n for n in range(100)]).result(60)
+    done.append_many([b"%d" % n for n in range(100)])
 live = bk.create_ledger()
 log = LogWriter.open(bk, name)
 reader, closed = bk.open_ledger(live.ledger_id), bk.open_ledger(done.ledger_id)
@@ -61,8 +61,9 @@ def follow():
         failed.append(traceback.format_exc())
 
 calls = [
-    lambda: live.append(b"child"), lambda: live.append_future(b"child"), lambda: live.append_many([b"child"]), live.flush, live.force,
-    lambda: log.append(b"child"), lambda: log.append_future(b"child"), log.roll,
+    lambda: live.append(b"child"), lambda: live.append_future(b"child"), lambda: live.append_many([b"child"]),
+    lambda: live.append_many_future([b"child"]), live.flush, live.force,
+    lambda: log.append(b"child"), lambda: log.append_future(b"child"), lambda: log.append_many([b"child"]), log.flush, log.roll,
     lambda: closed.read(0, 9), lambda: list(reader.tail()), lambda: reader.wait_for(10**6, 30),
     reader.read_last_add_confirmed, reader.refresh,
     lambda: list(log_reader.read()), lambda: log_reader.wait(30), lambda: list(log_reader.follow()),

@@ -103,7 +103,7 @@ def write_ledger(bk: bk_core.BookKeeper, trouble: Trouble, *, guaranteed: bool, 
     for first in range(0, ENTRIES, 10):
         if first in strikes:
             trouble.strike(ledger.metadata)
-        pending.append(ledger.append_many([payload(e) for e in range(first, first + 10)]))
+        pending.append(ledger.append_many_future([payload(e) for e in range(first, first + 10)]))
         time.sleep(0.002)
     for future in pending:
         acknowledged = future.result(timeout=60)
@@ -157,13 +157,13 @@ def test_a_plain_client_recovers_a_guaranteed_ledger_and_repair_seals_it(bookies
     java = request.getfixturevalue("java_client")
     with bk_core.connect(bookies.uri, limits=QUICK) as bk:
         ledger = bk.create_ledger(guaranteed_write_quorum=True, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
-        ledger.append_many([payload(e) for e in range(200)]).result(timeout=30)
+        ledger.append_many([payload(e) for e in range(200)])
         lagging = bookies.bookie_ids.index(ledger.metadata.last_fragment.ensemble[2])
         pid = bookies.pid(lagging)
         assert pid is not None
         stop_process(pid)
         try:
-            assert ledger.append_many([payload(e) for e in range(200, 300)]).result(timeout=30) == 299
+            assert ledger.append_many([payload(e) for e in range(200, 300)]) == 299
             assert ledger.last_add_fully_replicated < 299
             ledger.abandon()
             seen = java.recover(bookies, ledger.ledger_id)
@@ -186,7 +186,7 @@ def test_a_guaranteed_ledger_without_spare_waits_and_is_left_to_recovery(tmp_pat
             ledger = bk.create_ledger(guaranteed_write_quorum=True)
             ledger.append(payload(0))
             cluster.kill(1)
-            assert ledger.append_many([payload(e) for e in range(1, 50)]).result(timeout=20) == 49
+            assert ledger.append_many([payload(e) for e in range(1, 50)]) == 49
             with pytest.raises(BkError, match="did not finish within"):
                 ledger.close()
             ledger.abandon()

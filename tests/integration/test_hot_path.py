@@ -87,10 +87,10 @@ def write(client: BookKeeper, entries: int, quorums: tuple[int, int, int]) -> tu
     ensemble_size, write_quorum_size, ack_quorum_size = quorums
     values, offsets = bytes(entries * ENTRY_BYTES), array("q", range(0, (entries + 1) * ENTRY_BYTES, ENTRY_BYTES))
     with client.create_ledger(ensemble_size=ensemble_size, write_quorum_size=write_quorum_size, ack_quorum_size=ack_quorum_size) as ledger:
-        ledger.append_run(values, offsets).result(30)  # connections
+        ledger.append_run(values, offsets)  # connections
         with counted(client) as calls:
             for _ in range(RUNS - 1):
-                ledger.append_run(values, offsets).result(30)
+                ledger.append_run(values, offsets)
         return calls, ledger.ledger_id
 
 

@@ -475,7 +475,7 @@ def test_handles_of_a_cluster_that_was_replaced_leave_the_new_ledgers_alone(worl
     theirs = [new.create_ledger(**ONE) for _ in range(4)]
     assert {writer.ledger_id for writer in begun} <= {writer.ledger_id for writer in theirs}
     for writer in theirs:
-        writer.append_many([b"precious"] * 10).result(30)
+        writer.append_many([b"precious"] * 10)
     theirs[3].close()
     before = [new.ledger_metadata(writer.ledger_id) for writer in theirs]
     actions = [begun[0].close, begun[1].close, lambda: old.delete_ledger(theirs[3].ledger_id)]

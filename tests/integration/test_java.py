@@ -42,7 +42,7 @@ def test_written_here_read_by_java(
     ledgers: dict[int, str] = {}
     for digest in DIGESTS:
         writer = _writer(client, digest, quorums)
-        writer.append_many(PAYLOADS).result(30)
+        writer.append_many(PAYLOADS)
         if mirrored:
             writer.close()
         else:

@@ -115,7 +115,7 @@ class Writer:
         """What it returns is still in flight, and stays so if the ledger is abandoned now."""
         in_flight: deque[Future[int]] = deque()
         for first in range(0, LEDGER_ENTRIES_MAX, RUN_ENTRIES):
-            future = handle.append_many([payload(handle.ledger_id, entry) for entry in range(first, first + RUN_ENTRIES)])
+            future = handle.append_many_future([payload(handle.ledger_id, entry) for entry in range(first, first + RUN_ENTRIES)])
             future.add_done_callback(partial(self._take, handle.ledger_id, first + RUN_ENTRIES - 1))
             in_flight.append(future)
             while len(in_flight) >= RUNS_IN_FLIGHT:

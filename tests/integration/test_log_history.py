@@ -55,7 +55,7 @@ class Appender:
 
     def commit(self, batch: int) -> None:
         payload = f"{self.query}:{batch}".encode()
-        entry = self.handle.append_run(payload, array("q", [0, len(payload)])).result(30)
+        entry = self.handle.append_run(payload, array("q", [0, len(payload)]))
         wanted = [SegmentRange(self.handle.ledger_id, entry, entry, 5, len(payload), 5)]
         check_listable(self.client, self.log, "", [self.handle.ledger_id])
         for _ in range(2):  # every commit comes twice, as after a lost answer

@@ -72,7 +72,7 @@ class Story:
         for payload in payloads:
             offsets.append(offsets[-1] + len(payload))
         self.sent += payloads
-        future = writer.append_run(b"".join(payloads), offsets)
+        future = writer.append_run_future(b"".join(payloads), offsets)
         future.add_done_callback(lambda done: self._heard(payloads, done))
         return future
 
@@ -81,7 +81,7 @@ class Story:
         if error is not None:
             self.errors.append(error)
             return
-        where = [Position(span.seq, entry) for span in done.result() for entry in range(span.first_entry, span.last_entry + 1)]
+        where = [Position(span.seq, entry) for span in done.result() for entry in range(span.first_entry_id, span.last_entry_id + 1)]
         self.acked.update(zip(payloads, where, strict=True))
         if len(self.acked) >= self.enough:
             self.many.set()
@@ -94,7 +94,7 @@ def the_log(client: bk_core.BookKeeper, name: str) -> dict[bytes, Position]:
         for run in reader.read():
             for index, payload in enumerate(run.payloads()):
                 assert payload not in found, f"{payload!r} is there twice"
-                found[payload] = Position(run.segment.seq, run.first_entry + index)
+                found[payload] = Position(run.segment.seq, run.first_entry_id + index)
     return found
 
 
@@ -336,10 +336,10 @@ def test_a_ledger_fails_with_entries_on_their_way(embedded: LocalCluster, client
     check_nothing_is_left_over(client, log)
 
 
-# --- readers and truncation ----------------------------------------------------------------------------------------------
+# --- readers and trims ----------------------------------------------------------------------------------------------
 
 
-def test_truncation_beside_a_writer_and_a_follower(embedded: LocalCluster, client: bk_core.BookKeeper, log: str) -> None:
+def test_a_trim_beside_a_writer_and_a_follower(embedded: LocalCluster, client: bk_core.BookKeeper, log: str) -> None:
     """LOG-11, LOG-13: what the follower has read goes; it sees every entry once, in order, and nobody is disturbed."""
     stop, seen, trims = threading.Event(), [], 0
     story = Story()
@@ -375,9 +375,9 @@ def test_truncation_beside_a_writer_and_a_follower(embedded: LocalCluster, clien
 def test_a_trim_while_the_list_is_behind_the_ledgers(client: bk_core.BookKeeper, log: str, unread: int) -> None:
     """LOG-13, LOG-15: a live segment is passed whose end only its ledger knows; both are trimmed before the reader looks again."""
     first, second = (client.create_ledger(custom={"log": log.encode()}) for _ in range(2))
-    first.append_many([b"%d" % i for i in range(100)]).result(PATIENCE_S)
+    first.append_many([b"%d" % i for i in range(100)])
     first.close()
-    second.append_many([b"%d" % i for i in range(50)]).result(PATIENCE_S)
+    second.append_many([b"%d" % i for i in range(50)])
     for ledger in (first, second):
         update_ledger_list(client, log, lambda listed, ledger=ledger: listed.add_live_segment(ledger.ledger_id, 0))
     with LogReader(client, log) as reader:
@@ -387,7 +387,7 @@ def test_a_trim_while_the_list_is_behind_the_ledgers(client: bk_core.BookKeeper,
             seen += sum(run.count for run in reader.read())
         assert reader.position == Position(1, 50)
         if unread:
-            second.append_many([b"unread"] * unread).result(PATIENCE_S)
+            second.append_many([b"unread"] * unread)
         second.close()
         for ledger, count in ((first, 100), (second, 50 + unread)):
             update_ledger_list(

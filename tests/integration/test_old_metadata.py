@@ -26,7 +26,7 @@ def test_a_ledger_of_format_1_is_recovered_read_and_checked(
     """META-15, OP-4, RR-4. Bookies learned the key of the password from the writer, and refuse any other one at the fence."""
     with bk_core.connect(cluster.uri, protocol=protocol, limits=PATIENT) as bk:
         writer = bk.create_ledger(ack_quorum_size=3, digest_type="MAC", password=b"secret")
-        writer.append_many(PAYLOADS).result(30)
+        writer.append_many(PAYLOADS)
         writer.abandon()
         stored = bk.store.read_ledger(writer.ledger_id)
         old = replace(metadata_codec.decode(stored.data), format_version=1, creator_token=None, has_digest=False, has_password=False)

@@ -72,7 +72,7 @@ def test_a_hanging_bookie_costs_one_speculation(apache_cluster: LocalCluster, pr
     """RD-4: each entry has another first replica; the timeout of a read (60 s) is never waited for."""
     with bk_core.connect(apache_cluster.uri, protocol=protocol, limits=replace(QUICK, read_timeout_ns=60_000_000_000)) as bk:
         writer = bk.create_ledger()
-        writer.append_many(numbered(0, 9)).result(30)
+        writer.append_many(numbered(0, 9))
         writer.close()
         for options in (ReadOptions(sticky=False), ReadOptions(mode=ReadMode.PARALLEL)):
             with (
@@ -113,7 +113,7 @@ def test_a_tail_of_a_ledger_that_is_recovered(apache_cluster: LocalCluster) -> N
         writer = bk.create_ledger()
         with bk.open_ledger(writer.ledger_id) as reader:
             seen = threads.submit(lambda: [payload for run in reader.tail(timeout_s=30) for payload in run.payloads()])
-            writer.append_many(numbered(0, 20)).result(30)
+            writer.append_many(numbered(0, 20))
             writer.abandon()
             other.recover_ledger(writer.ledger_id).close()
             assert seen.result(40) == numbered(0, 20)

@@ -55,7 +55,7 @@ def payload(entry_id: int) -> bytes:
 def write(bk: bk_core.BookKeeper, quorums: tuple[int, int, int], count: int = ENTRIES) -> int:
     e, w, a = quorums
     with bk.create_ledger(ensemble_size=e, write_quorum_size=w, ack_quorum_size=a, password=b"pw") as ledger:
-        ledger.append_many([payload(n) for n in range(count)]).result(timeout=30)
+        ledger.append_many([payload(n) for n in range(count)])
     return ledger.ledger_id
 
 
@@ -165,7 +165,7 @@ def test_check_finds_a_replica_that_was_never_written(bookies: LocalCluster, cap
         pid = bookies.pid(frozen)
         assert pid is not None
         stop_process(pid)
-        ledger.append_many([payload(n) for n in range(1, ENTRIES)]).result(timeout=30)
+        ledger.append_many([payload(n) for n in range(1, ENTRIES)])
         metadata = ledger.close()
         assert len(metadata.fragments) == 1
     bookies.kill(frozen)
@@ -191,11 +191,11 @@ def test_decommission_of_a_live_bookie_beside_a_live_writer(bookies: LocalCluste
     with bk_core.connect(bookies.uri, limits=PATIENT) as bk, bk_core.connect(bookies.uri, quarantine_s=0.5) as unprejudiced:
         closed = [write(bk, (3, 2, 2)), write(bk, (3, 3, 2))]
         ledger = bk.create_ledger(password=b"pw")
-        ledger.append_many([payload(n) for n in range(30)]).result(timeout=30)
+        ledger.append_many([payload(n) for n in range(30)])
         first = ledger.metadata.fragments[0].ensemble
         victim = bookies.bookie_ids.index(first[2])
         bookies.stop_bookie(victim)
-        ledger.append_many([payload(n) for n in range(30, 60)]).result(timeout=30)
+        ledger.append_many([payload(n) for n in range(30, 60)])
         name, count = bookies.bookie_ids[victim], 60
 
         def moved_on() -> bool:
@@ -251,7 +251,7 @@ def test_a_bookie_dies_for_good(bookies: LocalCluster, java_client: Any, capsys:
         abandoned = None
         while abandoned is None:
             ledger = bk.create_ledger(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2, password=b"pw")
-            ledger.append_many([payload(n) for n in range(20)]).result(timeout=30)
+            ledger.append_many([payload(n) for n in range(20)])
             ledger.abandon()
             abandoned = ledger.ledger_id if name in ledger.metadata.fragments[0].ensemble else None
         bookies.kill(victim)

@@ -72,7 +72,7 @@ def load(bk: bk_core.BookKeeper) -> Iterator[None]:
         while not stop.is_set():
             try:
                 with bk.create_ledger(ensemble_size=2, write_quorum_size=2, ack_quorum_size=1) as ledger:
-                    ledger.append_many([b"x" * 1000] * 20).result(PATIENCE_S)
+                    ledger.append_many([b"x" * 1000] * 20)
             except BkError:
                 stop.wait(0.05)
 
@@ -170,7 +170,7 @@ def test_connections_are_made_again_while_zookeeper_is_away(zookeeper: ZooKeeper
     try:
         with bk_core.connect(uri, store=ThroughProxy(open_store(uri, timeout_s=60.0), detour)) as bk:  # type: ignore[arg-type]
             with again(bk.create_ledger) as ledger:
-                ledger.append_many([b"%d" % n for n in range(100)]).result(PATIENCE_S)
+                ledger.append_many([b"%d" % n for n in range(100)])
             reader = bk.open_ledger(ledger.ledger_id)
             assert len(reader.read(0, 99)) == 100
             with away(zookeeper):

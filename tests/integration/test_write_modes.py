@@ -55,7 +55,7 @@ def test_ids_chosen_by_the_caller(cluster: LocalCluster) -> None:
     """WR-2: any order, each id once, acknowledged in order."""
     with bk_core.connect(cluster.uri, limits=PATIENT) as bk:
         ledger = bk.create_ledger(caller_ids=True)
-        last, first = ledger.append_future(b"two", entry_id=2), ledger.append_many([b"zero", b"one"], entry_id=0)
+        last, first = ledger.append_future(b"two", entry_id=2), ledger.append_many_future([b"zero", b"one"], entry_id=0)
         assert (first.result(timeout=20), last.result(timeout=20)) == (1, 2)
         with pytest.raises(DuplicateEntryIdError):
             ledger.append(b"two again", entry_id=2)
@@ -108,7 +108,7 @@ def test_deferred_sync_moves_the_lac_by_force_only(cluster: LocalCluster) -> Non
     """WR-17: acknowledged is not yet confirmed; ``force`` confirms, ``close`` forces what is left."""
     with bk_core.connect(cluster.uri, limits=PATIENT) as bk:
         ledger = bk.create_ledger(deferred_sync=True)
-        assert ledger.append_many([b"entry %d" % n for n in range(50)]).result(timeout=20) == 49
+        assert ledger.append_many([b"entry %d" % n for n in range(50)]) == 49
         assert ledger.last_add_confirmed == -1
         assert ledger.force() == 49 == ledger.last_add_confirmed
         assert ledger.append(b"after the force") == 50
@@ -126,7 +126,7 @@ def test_delayed_change_writes_on_with_one_bookie_silent_and_no_spare(cluster: L
         ledger = bk.create_ledger(ensemble_size=size, write_quorum_size=size, ack_quorum_size=size - 1)
         ledger.append(b"all of them")
         with stopped(cluster, 1):
-            assert ledger.append_many([b"all but one"] * 200).result(timeout=20) == 200
+            assert ledger.append_many([b"all but one"] * 200) == 200
             closed = ledger.close()
         assert (closed.last_entry_id, len(closed.fragments)) == (200, 1)
     with bk_core.connect(cluster.uri, limits=QUICK) as bk:
@@ -146,7 +146,7 @@ def test_recovery_with_delayed_change_needs_no_spare(cluster: LocalCluster) -> N
     with bk_core.connect(cluster.uri, limits=PATIENT) as bk, bk_core.connect(cluster.uri, ensemble_change="delayed") as delayed:
         size = all_bookies(bk, cluster)
         ledger = bk.create_ledger(ensemble_size=size, write_quorum_size=size, ack_quorum_size=size - 1)
-        ledger.append_many([b"acknowledged"] * 100).result(timeout=20)
+        ledger.append_many([b"acknowledged"] * 100)
         ledger.abandon()
         cluster.kill(2)
         with pytest.raises(NotEnoughBookiesError):

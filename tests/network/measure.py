@@ -30,7 +30,7 @@ def write(cluster: LocalCluster, size: int, replicas: int, *, close: bool) -> in
     payloads = [random.randbytes(ENTRY_BYTES) for _ in range(max(1, size // ENTRY_BYTES))]
     with bk_core.connect(cluster.uri) as bk:
         ledger = bk.create_ledger(ensemble_size=replicas, write_quorum_size=replicas, ack_quorum_size=min(2, replicas))
-        ledger.append_many(payloads).result(timeout=PATIENCE_S)
+        ledger.append_many(payloads)
         if close:
             ledger.close()
         else:

@@ -26,7 +26,7 @@ from bk_core.protocol.ledger.write.writer import LedgerWriter
 from bk_core.protocol.log.clearing import ListClearing
 from bk_core.protocol.log.effects import LedgerOpened, RecoverLedger
 from bk_core.protocol.log.reader_order import LogReaderOrder
-from bk_core.protocol.log.truncation import TrimBounds
+from bk_core.protocol.log.trimming import TrimBounds
 from bk_core.protocol.wire.messages import Status
 
 # --- bookies -------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.sealing import SealLimits, next_chunk, ref_to, seal
 from bk_core.protocol.log.segments import Segment
-from bk_core.protocol.log.truncation import LogTruncation, TrimBounds
+from bk_core.protocol.log.trimming import LogTrimming, TrimBounds
 from bk_core.protocol.log.view import LogView
 from tests.simulation.logs import LIST, LogClient, LogTruth
 from tests.simulation.store import Answer
@@ -130,7 +130,7 @@ class Keeper(LogClient):
 
 def trim(cluster: Cluster, name: str, log: LogTruth, bounds: TrimBounds, on_done: Callable[[Any], None]) -> Keeper:
     """LOG-11."""
-    return _run(Keeper(cluster, name, log, LogTruncation(LIST, bounds, retry_ns=30 * MS), bounds), on_done)
+    return _run(Keeper(cluster, name, log, LogTrimming(LIST, bounds, retry_ns=30 * MS), bounds), on_done)
 
 
 def retain(cluster: Cluster, name: str, log: LogTruth, kept_ms: int) -> None:
@@ -138,11 +138,11 @@ def retain(cluster: Cluster, name: str, log: LogTruth, kept_ms: int) -> None:
     keeper = Keeper(cluster, name, log, ListClearing(LIST))
     keeper.retention = cluster.store.clock_ms(), kept_ms
     keeper.bounds = TrimBounds(before_ms=keeper.now_ms() - kept_ms)
-    keeper.machine = LogTruncation(LIST, keeper.bounds, retry_ns=30 * MS)
+    keeper.machine = LogTrimming(LIST, keeper.bounds, retry_ns=30 * MS)
     _run(keeper, lambda value: None)
 
 
-def truncation(cluster: Cluster, name: str, log: LogTruth, keep_from: int, on_done: Callable[[Any], None]) -> Keeper:
+def trimming(cluster: Cluster, name: str, log: LogTruth, keep_from: int, on_done: Callable[[Any], None]) -> Keeper:
     """LOG-11: everything before ledger ``keep_from`` goes."""
     value: LedgerList = cluster.store.items[LIST][0]
     seq = next(segment.seq for segment in LogView(value, log.load).segments() if segment.ledger_id == keep_from)

@@ -10,8 +10,8 @@ from bk_core.protocol.ledger.recover.recovery import RecoveryState
 from bk_core.protocol.ledger.write.writer import WriterState
 from bk_core.protocol.log.leader import LeaderState
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.reader_order import OnTruncated
-from bk_core.protocol.log.truncation import TrimBounds
+from bk_core.protocol.log.reader_order import OnTrimmed
+from bk_core.protocol.log.trimming import TrimBounds
 from tests.simulation.clients import Recoverer, Writer
 from tests.simulation.cluster import Cluster
 from tests.simulation.log_keepers import cleaning, retain, seal_some, trim
@@ -41,13 +41,13 @@ class LogRun(Run):
         world = self.world
         for index in range(1 + int(world.random() * 3)):
             world.at(1 + index * int(options.storm_ms * MS * world.random() / 2), lambda i=index: self.lead(f"l{i}"))  # type: ignore[misc]
-        choices = (OnTruncated.JUMP, OnTruncated.FAIL)
+        choices = (OnTrimmed.JUMP, OnTrimmed.FAIL)
         self.tails = [LogTail(self.cluster, f"t{index}", self.log, choices[index % 2]) for index in range(int(world.random() * 3.5))]
         for tail in self.tails:
             tail.slow_ns = int(world.random() * 2) * options.storm_ms * MS
             world.at(int(options.storm_ms * MS * world.random() / 2), tail.start)
         for _ in range(int(world.random() * 3)):
-            world.at(int(options.storm_ms * MS * world.random()), self._truncate)
+            world.at(int(options.storm_ms * MS * world.random()), self._trim)
         self._janitor = Random(seed * 2 + 7)
         if self._janitor.random() < 0.4:
             world.at(MS, self._collect)
@@ -98,7 +98,7 @@ class LogRun(Run):
             leader.kill()
         world.at(int(self.options.append_every_ms * MS * 2 * world.random()), lambda: self._go_on(leader))
 
-    def _truncate(self) -> None:
+    def _trim(self) -> None:
         value, random = self.cluster.store.items[LIST][0], self.world.random
         kept = random()
         if kept < 0.6:
@@ -108,7 +108,7 @@ class LogRun(Run):
             bounds = TrimBounds(before_ms=int(self.world.now // MS * random()))
         else:
             bounds = TrimBounds(max_bytes=int((value.total_bytes - value.trimmed_bytes) * random()))
-        trim(self.cluster, f"cut{len(self.cluster.clients)}", self.log, bounds, self._truncated)
+        trim(self.cluster, f"cut{len(self.cluster.clients)}", self.log, bounds, self._trimmed)
 
     def _collect(self) -> None:
         """A janitor that takes ledgers for abandoned as soon as they are made."""
@@ -123,9 +123,9 @@ class LogRun(Run):
             seal_some(self.cluster, "sealer", self.log)
             self.world.at(int(60 * MS * self._janitor.random()) + 1, self._seal)
 
-    def _truncated(self, value: Any) -> None:
+    def _trimmed(self, value: Any) -> None:
         if not isinstance(value, Exception) and value:
-            self.world.stats["ledgers truncated"] += len(value)
+            self.world.stats["ledgers trimmed"] += len(value)
 
     def play(self) -> None:
         step, world = self.cluster.step, self.world
@@ -158,7 +158,7 @@ class LogRun(Run):
         if len(self.log.serving) > 2:
             world.probes["three leaders served a log"] += 1
         if any(len(a) < len(b) for b, a in zip(self.log.history, self.log.history[1:], strict=False)):
-            world.probes["a log was truncated"] += 1
+            world.probes["a log was trimmed"] += 1
 
     def _last_entry(self) -> tuple[int | None, int]:
         """The last ledger that has entries, and its last one."""

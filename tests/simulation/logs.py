@@ -25,7 +25,7 @@ from bk_core.protocol.log.history import Chunk
 from bk_core.protocol.log.leader import LeaderOptions, LeaderState, LogLeader
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
+from bk_core.protocol.log.reader_order import LogReaderOrder, OnTrimmed
 from bk_core.protocol.log.segments import HistoryRef
 from bk_core.protocol.log.view import LogView
 from tests.simulation.clients import Client, Writer
@@ -418,9 +418,9 @@ class LogTail(LogClient):
     role = "reader"
     machine: LogReaderOrder
 
-    def __init__(self, cluster: Cluster, name: str, log: LogTruth, on_truncated: OnTruncated = OnTruncated.JUMP) -> None:
-        super().__init__(cluster, name, log, (1, 1, 1), LogReaderOrder("log", on_truncated=on_truncated, retry_ns=30 * MS))
-        self.jumps = on_truncated is OnTruncated.JUMP
+    def __init__(self, cluster: Cluster, name: str, log: LogTruth, on_trimmed: OnTrimmed = OnTrimmed.JUMP) -> None:
+        super().__init__(cluster, name, log, (1, 1, 1), LogReaderOrder("log", on_trimmed=on_trimmed, retry_ns=30 * MS))
+        self.jumps = on_trimmed is OnTrimmed.JUMP
         self.slow_ns = 0  # so long at most it takes to read what came
         self.restless = True
         self.ledger_id: int | None = None

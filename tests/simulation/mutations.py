@@ -31,7 +31,7 @@ from bk_core.protocol.log import reading
 from bk_core.protocol.log.clearing import ListClearing
 from bk_core.protocol.log.leader import LogLeader
 from bk_core.protocol.log.reader_order import LogReaderOrder
-from bk_core.protocol.log.truncation import LogTruncation, TrimBounds
+from bk_core.protocol.log.trimming import LogTrimming, TrimBounds
 from bk_core.protocol.wire.messages import Status
 from tests.simulation import replicator
 from tests.simulation.broken import (
@@ -508,8 +508,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "LOG-11",
-        "a truncation takes ledgers that are not closed",
-        ((LogTruncation, "_without_front", takes_open_ledgers),),
+        "a trim takes ledgers that are not closed",
+        ((LogTrimming, "_without_front", takes_open_ledgers),),
         ("I-L5", "I-L7"),
         {"log": True, "append_every_ms": 4, "storm_ms": 300},
     ),

@@ -31,7 +31,7 @@ PROBES = (
     "a link was dropped because its bookie had moved",
     "a list of another cluster was left alone",
     "a log was deleted",
-    "a log was truncated",
+    "a log was trimmed",
     "a metadata request never arrived",
     "a missing domain held an acknowledgement back",
     "a new ensemble did without a suspect",

@@ -170,7 +170,7 @@ class Author(Actor):
         payloads = [payload(handle.ledger_id, entry) for entry in range(first, first + count)]
         op = self.recorder.begin(self.name, "append", handle.ledger_id, first=first, count=count, digests=digests(payloads))
         try:
-            future = handle.append_many(payloads)
+            future = handle.append_many_future(payloads)
         except BkError as error:
             self.recorder.fail(op, error)
             raise
@@ -350,9 +350,9 @@ class Leader(Actor):
         self.count += 1
         entry = f"{self.name} {self.count};".encode() * self.rng.randint(1, 20)
         with self.recorder.during(self.name, "log_append", log=LOG, leader=self.name, digest=digest(entry)) as value:
-            future = writer.append_run(entry, array("q", (0, len(entry))))
+            future = writer.append_run_future(entry, array("q", (0, len(entry))))
             (span,) = wait(future, self.client.config.operation_timeout_s, "append to the log")
-            value["ledger"], value["entry"] = span.ledger_id, span.first_entry
+            value["ledger"], value["entry"] = span.ledger_id, span.first_entry_id
 
 
 class LogFollower(Actor):
@@ -376,7 +376,7 @@ def read_log_recorded(actor: Actor, reader: LogReader, name: str, kind: str = "l
     problem = ""
     try:
         for run in reader.read():
-            runs.append((run.segment.seq, run.segment.ledger_id, run.first_entry, digests(run.payloads())))
+            runs.append((run.segment.seq, run.segment.ledger_id, run.first_entry_id, digests(run.payloads())))
     except BkError as error:
         problem = error.code
     actor.recorder.ok(op, runs=runs, error=problem)
@@ -485,7 +485,7 @@ class Auditor(Actor):
         with self.recorder.during(self.name, "log_final", log=LOG) as value:
             runs = []
             for run in LogReader(self.client, LOG, password=PASSWORD).read():
-                runs.append((run.segment.seq, run.segment.ledger_id, run.first_entry, digests(run.payloads())))
+                runs.append((run.segment.seq, run.segment.ledger_id, run.first_entry_id, digests(run.payloads())))
             listed = read_log(self.client, LOG)
             ends = {str(segment.ledger_id): self.client.ledger_metadata(segment.ledger_id).last_entry_id for segment in listed.segments()}
             value.update(runs=runs, ends=ends)

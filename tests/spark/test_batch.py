@@ -212,7 +212,7 @@ def test_starting_and_ending_offsets(client: Any, read: Callable[..., Read], fli
     with pytest.raises(InvalidArgumentError, match="no commit at or after"):
         ids(**future)
     assert ids(**future, startingOffsetsByTimestampStrategy="latest") == (0, 0, 0)
-    by_ledger = json.dumps({"ledgerId": third.ledger_id, "entryId": third.first_entry})
+    by_ledger = json.dumps({"ledgerId": third.ledger_id, "entryId": third.first_entry_id})
     assert ids(startingOffsets=by_ledger) == (1500, 1599, 100)
     with pytest.raises(InvalidArgumentError, match="lies beyond the ending one"):
         read(log=flights, startingOffsets='{"seq":2}', endingOffsets='{"seq":1}').partitions()
@@ -297,7 +297,7 @@ def test_metadata_columns_of_an_arrow_log(client: Any, read: Callable[..., Read]
     expected = []
     for segment in segments:
         for row in range(segment.rows):
-            entry = segment.first_entry + row // segment.rows_per_entry
+            entry = segment.first_entry_id + row // segment.rows_per_entry
             expected.append((segment.ledger_id, entry, segment.committed_at_ms * 1000))
     found = zip(
         got.column("_ledgerId").to_pylist(),
@@ -370,7 +370,7 @@ def test_pushed_filters_spare_entries(client: Any, read: Callable[..., Read], fl
     assert every == sum(s.entries for s in segments)
     exact = pushed(GreaterThanOrEqual(("_offset",), 990), LessThan(("_offset",), 1010))
     assert exact.column("id") == list(range(990, 1010)) and exact.entries() <= 4
-    assert pushed(EqualTo(("_entryId",), segments[1].first_entry), EqualTo(("_ledgerId",), segments[1].ledger_id)).entries() in (1, 2, 3)
+    assert pushed(EqualTo(("_entryId",), segments[1].first_entry_id), EqualTo(("_ledgerId",), segments[1].ledger_id)).entries() in (1, 2, 3)
     assert pushed(GreaterThan(("_offset",), 1499)).column("id") == list(range(1500, 1600))
     assert pushed(In(("_log",), ("other",))).partitions() == []
     middle = pushed(LessThanOrEqual(("_offset",), 1200), GreaterThan(("_offset",), 1198))

@@ -132,7 +132,7 @@ def test_replica_counts_agree_with_counting_one_by_one(ensemble: int, quorum: in
     fragments = (FragmentRow(0, 10, bookies), FragmentRow(11, 12, bookies[::-1]), FragmentRow(13, 12, bookies))
     expected = dict.fromkeys(bookies, 0)
     for fragment in fragments:
-        for entry in range(fragment.first_entry, fragment.last_entry + 1):
+        for entry in range(fragment.first_entry_id, fragment.last_entry_id + 1):
             for k in range(quorum):
                 expected[fragment.ensemble[(entry + k) % ensemble]] += 1
     assert replicas_per_bookie(LedgerRow(1, "CLOSED", quorum, 1, 0, 0, fragments)) == expected
@@ -140,8 +140,8 @@ def test_replica_counts_agree_with_counting_one_by_one(ensemble: int, quorum: in
 
 def test_fragments_end_where_the_next_begins() -> None:
     metadata = LedgerMetadata(3, 3, 2, LedgerState.OPEN, (Fragment(0, BOOKIES[:3]), Fragment(12, BOOKIES[1:])))
-    assert [(f.first_entry, f.last_entry) for f in fragment_rows(metadata, 20)] == [(0, 11), (12, 20)]
-    assert [(f.first_entry, f.last_entry) for f in fragment_rows(metadata, 5)] == [(0, 5), (12, 5)]
+    assert [(f.first_entry_id, f.last_entry_id) for f in fragment_rows(metadata, 20)] == [(0, 11), (12, 20)]
+    assert [(f.first_entry_id, f.last_entry_id) for f in fragment_rows(metadata, 5)] == [(0, 5), (12, 5)]
 
 
 def made_up(comparison: Comparison) -> Report:

@@ -82,7 +82,7 @@ def tables(spark: SparkSession, cluster: Any) -> Iterator[tuple[str, str]]:
 def test_a_table_remembers_its_options(spark: SparkSession, cluster: Any, client: Any, tables: tuple[str, str], tmp_path: Path) -> None:
     assert spark.sql("SELECT sum(id), count(*) FROM t0").first()[:] == (21, 7)
     assert "hunter2" not in spark.table("t0").schema.json()
-    place = f"""{{"seq":0,"entry":{read_log(client, tables[0]).segment(0).first_entry},"row":5}}"""
+    place = f"""{{"seq":0,"entry":{read_log(client, tables[0]).segment(0).first_entry_id},"row":5}}"""
     assert spark.sql(f"SELECT count(*) FROM t0 WITH (startingOffsets = '{place}')").first()[0] == 2
     assert spark.read.option("startingOffsets", "latest").table("t0").count() == 0
     stream = spark.readStream.option("startingOffsets", "earliest").table("t0").writeStream.format("memory").queryName("t0_rows")

@@ -52,7 +52,7 @@ def put(client: Any) -> Put:
         schema, text = arrow_schema(spark), schema_text(spark)
         (run,) = pack_arrow(iter([pa.record_batch(columns, schema=schema)]), schema, 1 << 20)
         with client.create_ledger(custom={"log": log.encode()}) as ledger:
-            ledger.append_run(run.payloads, run.offsets).result(30)
+            ledger.append_run(run.payloads, run.offsets)
             segment = SegmentRange(ledger.ledger_id, 0, 0, run.rows, run.bytes, run.rows)
 
         def change(listed: LedgerList) -> LedgerList:

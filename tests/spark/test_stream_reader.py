@@ -114,7 +114,7 @@ def put(client: Any, log: str, rows: range, *, per_entry: int = 1 << 20, at_ms: 
     runs = [run for piece in pieces for run in pack_arrow(iter([piece]), schema, 1 << 20)]
     with client.create_ledger(custom={"log": log.encode()}) as ledger:
         for run in runs:
-            ledger.append_run(run.payloads, run.offsets).result(30)
+            ledger.append_run(run.payloads, run.offsets)
         size = sum(run.bytes for run in runs)
         segment = SegmentRange(ledger.ledger_id, 0, len(runs) - 1, len(rows), size, min(per_entry, len(rows)))
     update_ledger_list(
@@ -145,7 +145,7 @@ def test_bytes_per_trigger_are_exact(client: Any, log: str, stream: Callable[...
     create_log(client, log, LogProperties(entry_format="raw"))
     sizes = [1, 50, 3, 200, 1, 1, 60, 7, 90]
     with client.create_ledger(custom={"log": log.encode()}) as ledger:
-        ledger.append_many([str(i).zfill(size).encode() for i, size in enumerate(sizes)]).result(30)
+        ledger.append_many([str(i).zfill(size).encode() for i, size in enumerate(sizes)])
     segment = SegmentRange(ledger.ledger_id, 0, len(sizes) - 1, len(sizes), sum(sizes), 1)
     update_ledger_list(client, log, lambda listed: listed.append_segments([segment], now_ms(), "q", 0))
     run = stream(maxBytesPerTrigger="64b")

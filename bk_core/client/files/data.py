@@ -302,8 +302,8 @@ class DataLedgers:
         failed = True
         try:
             self._hold(lease, filling.ledger_id)
-            future = filling.handle.append_run(batch, offsets)
-            last_entry = int(future.result(max(0.0, deadline - time.monotonic())))
+            future = filling.handle.append_run_future(batch, offsets)
+            last_entry_id = int(future.result(max(0.0, deadline - time.monotonic())))
             if filling.ledger_id in self._gone:  # bookies take entries of a ledger that has no metadata any more, until they notice
                 raise NoSuchLedgerError(f"data ledger {filling.ledger_id} was deleted by somebody else", ledger=filling.ledger_id)
             failed = False
@@ -313,7 +313,7 @@ class DataLedgers:
         finally:
             filling.bytes += len(batch)
             self._give_back(filling, failed)
-        return Extent(filling.ledger_id, last_entry - count + 1, last_entry, len(batch), self._piece)
+        return Extent(filling.ledger_id, last_entry_id - count + 1, last_entry_id, len(batch), self._piece)
 
     def _take(self, wanted: int | None) -> _Filling:
         """A ledger that nobody writes to: ``wanted`` if it is free, else the one that was used last, else a new one."""
@@ -440,8 +440,8 @@ def _add(extents: list[Extent], more: Extent) -> None:
     """Behind the others, and as one with the last where it goes on in the same ledger."""
     if extents:
         before = extents[-1]
-        full = before.length == (before.last_entry - before.first_entry + 1) * before.piece
-        if full and (before.ledger_id, before.last_entry + 1, before.piece) == (more.ledger_id, more.first_entry, more.piece):
-            extents[-1] = Extent(before.ledger_id, before.first_entry, more.last_entry, before.length + more.length, before.piece)
+        full = before.length == (before.last_entry_id - before.first_entry_id + 1) * before.piece
+        if full and (before.ledger_id, before.last_entry_id + 1, before.piece) == (more.ledger_id, more.first_entry_id, more.piece):
+            extents[-1] = Extent(before.ledger_id, before.first_entry_id, more.last_entry_id, before.length + more.length, before.piece)
             return
     extents.append(more)

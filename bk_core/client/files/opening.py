@@ -207,7 +207,7 @@ def log_records(client: LogClient, log: str, password: bytes) -> Iterator[tuple[
     with LogReader(client, log, password=password) as reader:
         for run in reader.read():
             for index, record in enumerate(run.payloads()):
-                yield record, Position(run.segment.seq, run.first_entry + index)
+                yield record, Position(run.segment.seq, run.first_entry_id + index)
 
 
 def ended_by(error: BaseException, name: str, why: str = "") -> BkError:

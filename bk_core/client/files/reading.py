@@ -93,9 +93,9 @@ class ContentReader:
         at = skipped * extent.piece
         try:
             with self._opened(extent.ledger_id) as handle:
-                if handle.is_closed and handle.last_add_confirmed < extent.last_entry:
+                if handle.is_closed and handle.last_add_confirmed < extent.last_entry_id:
                     raise self._lost(extent, f"the ledger was closed at entry {handle.last_add_confirmed}")
-                for run in handle.read_runs(extent.first_entry + skipped, extent.first_entry + until, unchecked_bound=True):
+                for run in handle.read_runs(extent.first_entry_id + skipped, extent.first_entry_id + until, unchecked_bound=True):
                     for payload in run.payloads():
                         if len(payload) != min(extent.piece, extent.length - at):
                             raise self._lost(extent, f"an entry of {len(payload)} bytes where it should have {extent.piece}")
@@ -108,7 +108,7 @@ class ContentReader:
             raise self._lost(extent, str(error)) from error
 
     def _lost(self, extent: Extent, why: str) -> FileDataLostError:
-        entries = f"entries {extent.first_entry}..{extent.last_entry} of ledger {extent.ledger_id}"
+        entries = f"entries {extent.first_entry_id}..{extent.last_entry_id} of ledger {extent.ledger_id}"
         return FileDataLostError(f"log {self._log!r}: the bytes of a file should be in {entries}: {why}", ledger=extent.ledger_id)
 
     @contextmanager

@@ -269,7 +269,7 @@ class _Replay:
             records = run.payloads()
             with lock:
                 for index, record in enumerate(records):
-                    self.files.take(record, Position(run.segment.seq, run.first_entry + index))
+                    self.files.take(record, Position(run.segment.seq, run.first_entry_id + index))
                     self._records += 1
         return self._records > before
 

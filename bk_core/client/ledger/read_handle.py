@@ -110,9 +110,9 @@ class ReadHandle:
         return self._view.last_add_confirmed
 
     @property
-    def length(self) -> int:
-        """The payload bytes of a CLOSED ledger, by its metadata (META-10); 0 before."""
-        return self._view.metadata.length
+    def length(self) -> int | None:
+        """The payload bytes of a CLOSED ledger, by its metadata (META-10); None before, because nobody knows them."""
+        return self._view.metadata.length if self.is_closed else None
 
     def refresh(self) -> None:
         """Read the metadata again (OP-6). Raises NoSuchLedgerError if the ledger was deleted."""

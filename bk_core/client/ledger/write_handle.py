@@ -6,21 +6,20 @@ import time
 import warnings
 import weakref
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from itertools import accumulate
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
-from bk_core.arguments import bytes_like, checked, int64_numbers, whole
+from bk_core.arguments import bytes_like, checked, int64_numbers, joined, whole
 from bk_core.client.driver import Driver
 from bk_core.client.ledger.add_window import Batch, Place, Share
 from bk_core.client.log.losses import Losses
 from bk_core.client.operations import LeftOpen, must_not_block, must_not_interrupt, wait
 from bk_core.client.session import Session
-from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
+from bk_core.errors import BkError, BlockingCallError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
 from bk_core.protocol import BytesLike
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.entry import layout
@@ -90,40 +89,27 @@ class WriteHandle:
         return self._machine.length
 
     def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
-        """Append one entry, wait for its acknowledgement, and return its id. ``entry_id``: see append_run."""
-        what = f"append to ledger {self.ledger_id}"
-        if entry_id is not None:
-            what = f"append of entry {entry_id} to ledger {self.ledger_id} (acknowledged once all lower ids are)"
-        must_not_block(what)
-        since_s = time.monotonic()
-        future = self.append_future(payload, entry_id=entry_id)
-        return int(wait(future, self._session.config.operation_timeout_s, what, since_s=since_s))
+        """Append one entry, wait for its acknowledgement, and return its id. ``entry_id``: see ``append_run_future``."""
+        return self._appended_in_time(lambda: self.append_future(payload, entry_id=entry_id), entry_id)
 
     def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Future[int]:
-        """Append one entry; the future has its id once it is acknowledged. ``entry_id``: see append_run."""
-        self._session.check()
-        data = self._bytes_of(payload)
-        self._check_entry_id(entry_id, 1)
-        self._check_largest(len(data))
-        return self._append(data, memoryview(array("q", (0, len(data)))), entry_id)
+        """Append one entry; the future has its id once it is acknowledged. Blocks for room, and ``entry_id``: see ``append_run_future``."""
+        return self._append(*self._one(payload, entry_id), entry_id)
 
-    def append_many(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> Future[int]:
-        """Append entries as one run; the future has the last one's id. ``entry_id``: see append_run."""
-        if isinstance(payloads, str | bytes | bytearray | memoryview) or not isinstance(payloads, Iterable):
-            message = f"payloads must be a sequence of bytes, one for each entry, not {type(payloads).__name__}"
-            raise ArgumentTypeError(message, ledger=self.ledger_id)
-        # This makes no call of Python for a payload of bytes, and no name that only a message needs, because there may be a thousand
-        # payloads.
-        parts = [
-            payload if isinstance(payload, bytes) else self._bytes_of(payload, f"payloads[{index}]")
-            for index, payload in enumerate(payloads)
-        ]
-        if not parts:
-            raise InvalidArgumentError("payloads is empty: give at least one entry", ledger=self.ledger_id)
-        offsets = array("q", accumulate(map(len, parts), initial=0))
-        return self.append_run(b"".join(parts), offsets, entry_id=entry_id)
+    def append_many(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> int:
+        """Append entries as one run, wait for its acknowledgement, and return the id of the last one. ``entry_id``: see
+        ``append_run_future``."""
+        return self._appended_in_time(lambda: self.append_many_future(payloads, entry_id=entry_id), entry_id)
 
-    def append_run(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> Future[int]:
+    def append_many_future(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> Future[int]:
+        """Append entries as one run; the future has the last one's id. Blocks for room, and ``entry_id``: see ``append_run_future``."""
+        return self.append_run_future(*joined(payloads, ledger=self.ledger_id), entry_id=entry_id)
+
+    def append_run(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> int:
+        """Append a run, wait for its acknowledgement, and return the id of its last entry. See ``append_run_future``."""
+        return self._appended_in_time(lambda: self.append_run_future(payloads, offsets, entry_id=entry_id), entry_id)
+
+    def append_run_future(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> Future[int]:
         """Append ``len(offsets) - 1`` entries; entry i is ``payloads[offsets[i]:offsets[i + 1]]`` (int64 offsets).
 
         The future has the id of the run's last entry once the whole run is acknowledged. Blocks while more than
@@ -136,13 +122,34 @@ class WriteHandle:
         ``entry_id`` is the id of the first entry of the run in a ledger created with ``caller_ids`` (WR-2), and must be left out in others.
         Ids may come in any order, each once (DuplicateEntryIdError in the future); an acknowledgement waits for all lower ids.
         """
+        return self._append(*self._run(payloads, offsets, entry_id), entry_id)
+
+    def _one(self, payload: bytes, entry_id: int | None) -> tuple[BytesLike, memoryview]:
+        """Return one entry as a checked run."""
+        self._session.check()
+        data = self._bytes_of(payload)
+        self._check_entry_id(entry_id, 1)
+        self._check_largest(len(data))
+        return data, memoryview(array("q", (0, len(data))))
+
+    def _run(self, payloads: Any, offsets: Any, entry_id: int | None) -> tuple[BytesLike, memoryview]:
+        """Return a checked run."""
         self._session.check()
         bounds = self._bounds_of(offsets)
         self._check_entry_id(entry_id, len(bounds) - 1)
         # Copy the buffer if the caller may change it, because it is packaged later, on the reactor thread.
         payloads = self._bytes_of(payloads, "payloads")
         self._check_largest(largest_of(bounds, len(payloads)))
-        return self._append(payloads, bounds, entry_id)
+        return payloads, bounds
+
+    def _appended_in_time(self, append: Callable[[], Future[int]], entry_id: int | None) -> int:
+        """Append and wait for the outcome, within one timeout from now."""
+        what = f"append to ledger {self.ledger_id}"
+        if entry_id is not None:
+            what = f"append of entry {entry_id} to ledger {self.ledger_id} (acknowledged once all lower ids are)"
+        must_not_block(what)
+        since_s = time.monotonic()
+        return int(wait(append(), self._session.config.operation_timeout_s, what, since_s=since_s))
 
     def _append(self, payloads: BytesLike, bounds: memoryview, entry_id: int | None) -> Future[int]:
         """Append a run. Long runs go in pieces, so that the reactor can take acknowledgements in between, and other ledgers get their share
@@ -382,7 +389,12 @@ class WriteHandle:
             self._answered.notify_all()
 
     def flush(self) -> None:
-        """Wait until everything appended so far is acknowledged, whatever others append meanwhile. Raises its error if that fails."""
+        """Wait until everything appended so far is acknowledged, whatever others append meanwhile, and raise the error of an append that
+        failed if nobody was told it. Raises the error that ended this handle; OperationTimeoutError."""
+        self._await_answers()
+        self.raise_failure()
+
+    def _await_answers(self) -> None:
         self._session.check()
         self._nudge()
         if not self._share.batch.is_done:
@@ -391,6 +403,15 @@ class WriteHandle:
             if not self._answered.until(lambda: until_now.is_done, self._session.config.operation_timeout_s):
                 raise OperationTimeoutError(self._unacknowledged())
             until_now.before = None
+
+    def raise_failure(self) -> None:
+        """Raise the error that ended this handle, or that of an append that failed if nobody was told it. It waits for nothing."""
+        self._raise_end()
+        lost = self._losses.take()
+        if lost is not None:
+            raise lost
+
+    def _raise_end(self) -> None:
         if self._machine.error is not None:
             self._losses.told(self._machine.error)
             raise self._machine.error
@@ -427,7 +448,8 @@ class WriteHandle:
             return self.metadata
         must_not_block(f"closing ledger {self.ledger_id}")
         if not self._closed and not forced and self._machine.error is None:
-            self.flush()
+            self._await_answers()
+            self._raise_end()
             if self._options.deferred_sync:
                 self.force()
         metadata = self._close(forced)

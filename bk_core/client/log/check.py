@@ -83,17 +83,17 @@ class _Named:
 
     first_seq: int
     last_seq: int
-    first_entry: int
-    last_entry: int | None
+    first_entry_id: int
+    last_entry_id: int | None
     live: bool
     rows: int
     bytes: int
 
     def add(self, segment: Segment) -> None:
         self.last_seq = segment.seq
-        self.first_entry = min(self.first_entry, segment.first_entry)
-        ends = [end for end in (self.last_entry, segment.last_entry) if end is not None]
-        self.last_entry = max(ends, default=None)
+        self.first_entry_id = min(self.first_entry_id, segment.first_entry_id)
+        ends = [end for end in (self.last_entry_id, segment.last_entry_id) if end is not None]
+        self.last_entry_id = max(ends, default=None)
         self.live = self.live or segment.live
         self.rows, self.bytes = self.rows + segment.rows, self.bytes + segment.bytes
 
@@ -121,7 +121,7 @@ class _Look:
             elif item.ledger_id in self.named:
                 self.named[item.ledger_id].add(item)
             else:
-                ends = (item.first_entry, item.last_entry, item.live)
+                ends = (item.first_entry_id, item.last_entry_id, item.live)
                 self.named[item.ledger_id] = _Named(item.seq, item.seq, *ends, item.rows, item.bytes)
 
     def _chunk(self, ref: HistoryRef) -> None:
@@ -158,12 +158,12 @@ class _Look:
             foreign = self._foreign(ledger_id, metadata.custom)
             if foreign is not None:
                 return foreign
-            closed, last = metadata.state is LedgerState.CLOSED, named.last_entry
+            closed, last = metadata.state is LedgerState.CLOSED, named.last_entry_id
             if closed and last is not None and metadata.last_entry_id < last:
                 return "short", f"ledger {ledger_id} was closed at entry {metadata.last_entry_id}, and entries up to {last} are listed"
-            if read and last is not None and last >= named.first_entry:
+            if read and last is not None and last >= named.first_entry_id:
                 with self._client.open_ledger(ledger_id, password=password) as handle:
-                    for entry in {named.first_entry, last}:
+                    for entry in {named.first_entry_id, last}:
                         for _ in handle.read_runs(entry, entry, unchecked_bound=not closed):
                             pass
         except NoSuchLedgerError:

@@ -186,7 +186,7 @@ def write_chunk(client: LogClient, name: str, listed: LedgerList, chunk: Chunk, 
     handle = create_intended(client, name, listed.properties, log_id=listed.log_id, purpose=HISTORY, custom=custom)
     mine.append(int(handle.ledger_id))
     try:
-        handle.append_run(data, array("q", [0, len(data)])).result(SEAL_TIMEOUT_S)
+        handle.append_run_future(data, array("q", [0, len(data)])).result(SEAL_TIMEOUT_S)
         handle.close()
     except BaseException:
         handle.abandon()

@@ -3,7 +3,7 @@
 Everything to be deleted is written down before: in intents for ledgers that are not listed yet, as ``condemned`` and ``dropped`` in the
 list for what a trim has cut off, in a tombstone for a log that was deleted. So a later pass finds everything that a crash at any point
 leaves. Every pass may run at any time, several at once: a ledger is deleted only after the list forbids committing it. Machines that the
-simulator runs too decide what is trimmed, condemned, closed and deleted, and in which order (protocol/log/truncation.py, cleaning.py,
+simulator runs too decide what is trimmed, condemned, closed and deleted, and in which order (protocol/log/trimming.py, cleaning.py,
 clearing.py). Here are their worlds, and the deletion of whole logs.
 """
 
@@ -63,7 +63,7 @@ from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import HistoryRef, Segment
 from bk_core.protocol.log.times import check_not_ahead, is_ahead
-from bk_core.protocol.log.truncation import LogTruncation, TrimBounds, check_before
+from bk_core.protocol.log.trimming import LogTrimming, TrimBounds, check_before
 from bk_core.protocol.log.vanished import may_be_collected
 
 INTENT_AGE_S = 6 * 3600.0
@@ -333,7 +333,7 @@ def _retain(work: _Pass, at_ms: int | None) -> None:
 
 
 def _trim(work: _Pass, before: Position | None, before_ms: int | None, max_bytes: int | None) -> None:
-    machine = LogTruncation(work.log, TrimBounds(before, before_ms, max_bytes), work.intents)
+    machine = LogTrimming(work.log, TrimBounds(before, before_ms, max_bytes), work.intents)
     work.run(machine)
     if before_ms is not None:
         _warn_of_ahead(work, machine.kept)

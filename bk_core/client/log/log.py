@@ -269,7 +269,7 @@ class Log:
             return view.end_position
         segment = view.live_segments[-1]
         with self._client.open_ledger(segment.ledger_id, password=self._password) as ledger:
-            return Position(segment.seq, max(segment.first_entry, int(ledger.last_add_confirmed) + 1))
+            return Position(segment.seq, max(segment.first_entry_id, int(ledger.last_add_confirmed) + 1))
 
     # --- changing -------------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, bytes_like, int64_numbers
+from bk_core.client.ledger.add_window import Batch
 from bk_core.errors import BkError, InvalidArgumentError
 from bk_core.protocol.log.position import Position
 from bk_core.threads import Home, Monitor, SafeFuture, mark_own
@@ -25,24 +26,24 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | array[int]"
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """Entries ``first_entry .. last_entry`` (inclusive) of segment ``seq``, which is ledger ``ledger_id``."""
+    """Entries ``first_entry_id .. last_entry_id`` (inclusive) of segment ``seq``, which is ledger ``ledger_id``."""
 
     seq: int
     ledger_id: int
-    first_entry: int
-    last_entry: int
+    first_entry_id: int
+    last_entry_id: int
 
     @property
     def first_position(self) -> Position:
-        return Position(self.seq, self.first_entry)
+        return Position(self.seq, self.first_entry_id)
 
     @property
     def last_position(self) -> Position:
-        return Position(self.seq, self.last_entry)
+        return Position(self.seq, self.last_entry_id)
 
     @property
     def end_position(self) -> Position:
-        return Position(self.seq, self.last_entry + 1)
+        return Position(self.seq, self.last_entry_id + 1)
 
 
 class PayloadRun(Sequence[bytes]):
@@ -149,9 +150,11 @@ class Call:
 
 class Append:
     """The token of one append of ``run``. With ``single`` its future has the entry's position, else spans. ``admitted`` is True if it has
-    room; ``gone`` if nobody waits for that any more."""
+    room, and ``batch`` tells then what it was appended with; ``gone`` is True if nobody waits for room any more."""
 
-    __slots__ = ("admitted", "future", "gone", "run", "single", "size")
+    __slots__ = ("admitted", "batch", "future", "gone", "run", "single", "size")
+
+    batch: Batch
 
     def __init__(self, run: PayloadRun, single: bool) -> None:
         self.future: SafeFuture[Any] = SafeFuture()

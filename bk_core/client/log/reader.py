@@ -53,7 +53,7 @@ class LogRun:
     """Consecutive entries of one segment. ``offsets``: int64 view, count + 1, into ``values``."""
 
     segment: Segment
-    first_entry: int
+    first_entry_id: int
     count: int
     values: bytes | bytearray | memoryview
     offsets: memoryview
@@ -64,7 +64,7 @@ class LogRun:
     @property
     def end_position(self) -> Position:
         """The position at which to go on behind this run."""
-        return Position(self.segment.seq, self.first_entry + self.count)
+        return Position(self.segment.seq, self.first_entry_id + self.count)
 
 
 class LogReader:

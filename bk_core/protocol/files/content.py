@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """``length`` bytes in entries ``first_entry .. last_entry`` (inclusive) of a data ledger. Every entry but the last holds exactly
+    """``length`` bytes in entries ``first_entry_id .. last_entry_id`` (inclusive) of a data ledger. Every entry but the last holds exactly
     ``piece`` bytes, so that the entry of any byte can be computed."""
 
     ledger_id: int
-    first_entry: int
-    last_entry: int
+    first_entry_id: int
+    last_entry_id: int
     length: int
     piece: int
 

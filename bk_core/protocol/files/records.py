@@ -163,7 +163,7 @@ def _place(path: str, modified_ms: int) -> bytes:
 
 
 def encode_content(content: Content) -> bytes:
-    extents = [_EXTENT.pack(e.ledger_id, e.first_entry, e.last_entry, e.length, e.piece) for e in content.extents]
+    extents = [_EXTENT.pack(e.ledger_id, e.first_entry_id, e.last_entry_id, e.length, e.piece) for e in content.extents]
     return b"".join((_CONTENT.pack(len(content.inline), len(extents)), content.inline, *extents))
 
 
@@ -277,9 +277,9 @@ def fault(content: Content) -> str:
     if content.inline and content.extents:
         return "content that is inline and in extents at the same time"
     for e in content.extents:
-        if min(e.ledger_id, e.first_entry, e.last_entry - e.first_entry) < 0 or max(e.ledger_id, e.last_entry, e.length) >> 63:
+        if min(e.ledger_id, e.first_entry_id, e.last_entry_id - e.first_entry_id) < 0 or max(e.ledger_id, e.last_entry_id, e.length) >> 63:
             return f"{e} names no entries"
-        if e.length <= 0 or not 0 < e.piece < 1 << 32 or (e.length - 1) // e.piece != e.last_entry - e.first_entry:
+        if e.length <= 0 or not 0 < e.piece < 1 << 32 or (e.length - 1) // e.piece != e.last_entry_id - e.first_entry_id:
             return f"{e} has another length than its entries can have"
     return ""
 

@@ -220,7 +220,7 @@ def decode_mark(row: Any) -> Mark:
 
 def encode_segment(s: Segment) -> list[int | None]:
     """Return six numbers, then rows per entry and the schema id unless they are 1 and 0."""
-    row = [s.ledger_id, s.first_entry, s.last_entry, s.rows, s.bytes, s.committed_at_ms]
+    row = [s.ledger_id, s.first_entry_id, s.last_entry_id, s.rows, s.bytes, s.committed_at_ms]
     if s.schema_id:
         return [*row, s.rows_per_entry, s.schema_id]
     return row if s.rows_per_entry == 1 else [*row, s.rows_per_entry]

@@ -168,7 +168,7 @@ class LedgerList:
         schema_id = self._schema_id(schema)
         at_ms = commit_time(now_ms, self._last_ms)
         added = tuple(
-            Segment(self.next_seq + i, r.ledger_id, r.first_entry, r.last_entry, r.rows, r.bytes, at_ms, r.rows_per_entry, schema_id)
+            Segment(self.next_seq + i, r.ledger_id, r.first_entry_id, r.last_entry_id, r.rows, r.bytes, at_ms, r.rows_per_entry, schema_id)
             for i, r in enumerate(wanted)
         )
         changed = replace(self, segments=self.segments + added)
@@ -207,8 +207,8 @@ class LedgerList:
         live = Segment(self.next_seq, ledger_id, 0, None, 0, 0, commit_time(now_ms, self._last_ms), 1, self._schema_id(None))
         return replace(self, segments=(*self.segments, live))
 
-    def close_live(self, ledger_id: int, last_entry: int, size: int, now_ms: int) -> LedgerList:
-        """Fill in the end of a live segment whose ledger is CLOSED at ``last_entry`` (-1: empty). One row per entry; bytes of payload.
+    def close_live(self, ledger_id: int, last_entry_id: int, size: int, now_ms: int) -> LedgerList:
+        """Fill in the end of a live segment whose ledger is CLOSED at ``last_entry_id`` (-1: empty). One row per entry; bytes of payload.
 
         The list is unchanged if the segment is closed already or was trimmed.
         """
@@ -219,7 +219,7 @@ class LedgerList:
                 before_ms = before[-1].committed_at_ms if before else self._sealed_ms
                 committed = [one.committed_at_ms for one in after if not one.live]
                 at_ms = commit_time(now_ms, before_ms, min(committed, default=None))
-                closed = replace(segment, last_entry=last_entry, rows=last_entry + 1, bytes=size, committed_at_ms=at_ms)
+                closed = replace(segment, last_entry_id=last_entry_id, rows=last_entry_id + 1, bytes=size, committed_at_ms=at_ms)
                 after = tuple(replace(one, committed_at_ms=max(at_ms, one.committed_at_ms)) if one.live else one for one in after)
                 return replace(self, segments=(*before, closed, *after))
         return self
@@ -368,23 +368,25 @@ class LedgerList:
         return self.schemas.index(schema)
 
     def _lists_all(self, ranges: tuple[SegmentRange, ...]) -> bool:
-        listed = {(segment.ledger_id, segment.first_entry, segment.last_entry) for segment in self.segments}
-        return all((r.ledger_id, r.first_entry, r.last_entry) in listed for r in ranges)
+        listed = {(segment.ledger_id, segment.first_entry_id, segment.last_entry_id) for segment in self.segments}
+        return all((r.ledger_id, r.first_entry_id, r.last_entry_id) in listed for r in ranges)
 
     def _refuse_bad_ranges(self, ranges: tuple[SegmentRange, ...]) -> None:
         wanted = {r.ledger_id for r in ranges}
         taken: dict[int, list[tuple[int, int]]] = {}
         for segment in self.segments:
-            if segment.ledger_id in wanted and segment.last_entry is not None:
-                taken.setdefault(segment.ledger_id, []).append((segment.first_entry, segment.last_entry))
+            if segment.ledger_id in wanted and segment.last_entry_id is not None:
+                taken.setdefault(segment.ledger_id, []).append((segment.first_entry_id, segment.last_entry_id))
         for r in ranges:
             if r.ledger_id in self.condemned:
                 raise LogError(f"ledger {r.ledger_id} was condemned by a janitor; write the rows again", ledger_id=r.ledger_id)
             r.check()
             others = taken.setdefault(r.ledger_id, [])
-            if any(first <= r.last_entry and r.first_entry <= last for first, last in others):
-                raise LogError(f"entries {r.first_entry}..{r.last_entry} of ledger {r.ledger_id} are listed already", ledger_id=r.ledger_id)
-            others.append((r.first_entry, r.last_entry))
+            if any(first <= r.last_entry_id and r.first_entry_id <= last for first, last in others):
+                raise LogError(
+                    f"entries {r.first_entry_id}..{r.last_entry_id} of ledger {r.ledger_id} are listed already", ledger_id=r.ledger_id
+                )
+            others.append((r.first_entry_id, r.last_entry_id))
 
 
 def _split(

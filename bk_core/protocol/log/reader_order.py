@@ -20,7 +20,7 @@ from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
 
 
-class OnTruncated(Enum):
+class OnTrimmed(Enum):
     """The reaction when segments were trimmed that the reader had not read: go on with the first that is left, or fail (LOG-13)."""
 
     JUMP = auto()
@@ -41,13 +41,13 @@ class LogReaderOrder(ListMachine):
         *,
         position: Position | None = None,
         log_id: str = "",
-        on_truncated: OnTruncated = OnTruncated.FAIL,
+        on_trimmed: OnTrimmed = OnTrimmed.FAIL,
         retry_ns: int = 200_000_000,
     ) -> None:
         super().__init__(name, retry_ns)
         self.position = position
         self.log_id = log_id
-        self._on_truncated = on_truncated
+        self._on_trimmed = on_trimmed
         self._rows: tuple[int, int] | None = None  # a live segment, or the end of the log, and the rows of the log before it
         self._told: tuple[int, int] | None = None  # a segment, and its last entry that was said to be there and was not
 
@@ -109,7 +109,7 @@ class LogReaderOrder(ListMachine):
             return view.first_position
         if not reading.is_trimmed(view.listed, self.position):
             return view.normal(self.position)
-        if self._on_truncated is OnTruncated.JUMP or self._has_read_all_before(view.listed, self.position):
+        if self._on_trimmed is OnTrimmed.JUMP or self._has_read_all_before(view.listed, self.position):
             return view.first_position
         raise reading.trimmed_loss(self.name, view.listed, self.position)
 
@@ -193,7 +193,7 @@ class LogReaderOrder(ListMachine):
     def _last_acknowledged(self, segment: Segment) -> int:
         """Return the last entry that the list, or the ledger's earlier answer, tells to be acknowledged."""
         told = self._told[1] if self._told is not None and self._told[0] == segment.seq else -1
-        return max(told, -1 if segment.last_entry is None else segment.last_entry)
+        return max(told, -1 if segment.last_entry_id is None else segment.last_entry_id)
 
     def _pass(self, segment: Segment, last: int) -> None:
         """Go on behind a segment, whatever the list tells later about its end."""

@@ -28,9 +28,9 @@ def readable_end(segment: Segment, *, closed: bool, last_add_confirmed: int) -> 
 
     Committed ranges were acknowledged when they were listed, so their LAC need not be known; but no ledger may end before them (RD-1).
     """
-    if segment.last_entry is None:
+    if segment.last_entry_id is None:
         return last_add_confirmed
-    return min(segment.last_entry, last_add_confirmed) if closed else segment.last_entry
+    return min(segment.last_entry_id, last_add_confirmed) if closed else segment.last_entry_id
 
 
 def is_trimmed(listed: LedgerList, position: Position) -> bool:
@@ -75,4 +75,4 @@ def cut_off_loss(name: str, segment: Segment, first: int, last: int, end: int) -
         f"log {name!r}: entries {first}..{last} of ledger {segment.ledger_id} (segment {segment.seq}) are lost: "
         f"the ledger was closed at entry {end}"
     )
-    return LogDataLossError(message, log=name, ledger=segment.ledger_id, first_entry=first, last_entry=last)
+    return LogDataLossError(message, log=name, ledger=segment.ledger_id, first_entry_id=first, last_entry_id=last)

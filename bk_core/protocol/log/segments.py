@@ -26,15 +26,15 @@ EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Entries ``first_entry .. last_entry`` (inclusive) of one ledger. ``last_entry`` is None while the segment is live.
+    """Entries ``first_entry_id .. last_entry_id`` (inclusive) of one ledger. ``last_entry_id`` is None while the segment is live.
 
     ``schema_id`` indexes ``LedgerList.schemas``: the schema that its entries were written with.
     """
 
     seq: int
     ledger_id: int
-    first_entry: int
-    last_entry: int | None
+    first_entry_id: int
+    last_entry_id: int | None
     rows: int = 0
     bytes: int = 0
     committed_at_ms: int = 0
@@ -49,12 +49,12 @@ class Segment:
 
     @property
     def live(self) -> bool:
-        return self.last_entry is None
+        return self.last_entry_id is None
 
     @property
     def entries(self) -> int:
         """The number of entries; 0 while live and for a segment closed without any."""
-        return 0 if self.last_entry is None else self.last_entry - self.first_entry + 1
+        return 0 if self.last_entry_id is None else self.last_entry_id - self.first_entry_id + 1
 
     @property
     def after_seq(self) -> int:
@@ -63,22 +63,22 @@ class Segment:
     @property
     def after_entry(self) -> int:
         """The entry behind the last one; of a segment without entries its first."""
-        return self.first_entry + self.entries
+        return self.first_entry_id + self.entries
 
     def first_position(self) -> Position:
-        return Position(self.seq, self.first_entry)
+        return Position(self.seq, self.first_entry_id)
 
     def rows_in(self, entry: int) -> int | None:
         """Return the rows of one entry of this segment; None if the number is not known."""
         if self.rows_per_entry == 0:
             return None
-        if entry == self.last_entry:
+        if entry == self.last_entry_id:
             return self.rows - self.rows_per_entry * (self.entries - 1)
         return self.rows_per_entry
 
     def counts_before(self, entry: int, row: int) -> tuple[int, int]:
         """Return (rows, bytes) of this segment before ``row`` of ``entry``, which lies in it or is the end of it."""
-        done = entry - self.first_entry
+        done = entry - self.first_entry_id
         if self.rows_per_entry:
             return self.counts_of(min(self.rows, done * self.rows_per_entry + row))
         return self.counts_of(done)
@@ -90,7 +90,7 @@ class Segment:
         return self.rows if self.rows_per_entry else self.entries
 
     def units_before(self, entry: int, row: int) -> int:
-        done = entry - self.first_entry
+        done = entry - self.first_entry_id
         return min(self.rows, done * self.rows_per_entry + row) if self.rows_per_entry else done
 
     def counts_of(self, units: int) -> tuple[int, int]:
@@ -100,11 +100,11 @@ class Segment:
         return self.rows * units // self.units, self.bytes * units // self.units
 
     def position_after(self, units: int) -> Position:
-        """Return the position behind the first ``units`` units; the end of the segment is spelled as entry ``last_entry`` + 1."""
+        """Return the position behind the first ``units`` units; the end of the segment is spelled as entry ``last_entry_id`` + 1."""
         if units == self.units:
-            return Position(self.seq, self.first_entry + self.entries)
+            return Position(self.seq, self.first_entry_id + self.entries)
         per_entry = self.rows_per_entry or 1
-        return Position(self.seq, self.first_entry + units // per_entry, units % per_entry)
+        return Position(self.seq, self.first_entry_id + units // per_entry, units % per_entry)
 
     def units_within(self, rows: int | None, size: int | None) -> int:
         """Return the greatest number of first units with at most ``rows`` rows and ``size`` bytes."""
@@ -127,21 +127,21 @@ class SegmentRange:
     """
 
     ledger_id: int
-    first_entry: int
-    last_entry: int
+    first_entry_id: int
+    last_entry_id: int
     rows: int
     bytes: int
     rows_per_entry: int = 1
 
     def check(self) -> None:
         """Raise InvalidArgumentError for an impossible range, or rows that do not fit ``rows_per_entry``."""
-        if not 0 <= self.first_entry <= self.last_entry:
-            raise InvalidArgumentError(f"bad entry range {self.first_entry}..{self.last_entry} of ledger {self.ledger_id}")
-        entries, k = self.last_entry - self.first_entry + 1, self.rows_per_entry
+        if not 0 <= self.first_entry_id <= self.last_entry_id:
+            raise InvalidArgumentError(f"bad entry range {self.first_entry_id}..{self.last_entry_id} of ledger {self.ledger_id}")
+        entries, k = self.last_entry_id - self.first_entry_id + 1, self.rows_per_entry
         if self.rows < 0 or self.bytes < 0 or k < 0 or (k and not k * (entries - 1) < self.rows <= k * entries):
             raise InvalidArgumentError(
-                f"entries {self.first_entry}..{self.last_entry} of ledger {self.ledger_id} cannot hold {self.rows} rows at {k} rows per "
-                f"entry and {self.bytes} bytes; every entry but the last holds rowsPerEntry rows (0: not known)"
+                f"entries {self.first_entry_id}..{self.last_entry_id} of ledger {self.ledger_id} cannot hold {self.rows} rows at {k} rows "
+                f"per entry and {self.bytes} bytes; every entry but the last holds rowsPerEntry rows (0: not known)"
             )
 
 

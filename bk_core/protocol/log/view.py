@@ -94,13 +94,13 @@ class LogView:
         next_seq = self.next_seq
         while seq < next_seq:
             segment = self.segment(seq)
-            if entry < segment.first_entry:
-                entry, row = segment.first_entry, 0
+            if entry < segment.first_entry_id:
+                entry, row = segment.first_entry_id, 0
             if row:
                 rows = segment.rows_in(entry)
                 if rows is not None and row >= rows:
                     entry, row = entry + 1, 0
-            if segment.last_entry is None or entry <= segment.last_entry:
+            if segment.last_entry_id is None or entry <= segment.last_entry_id:
                 break
             seq, entry, row = seq + 1, 0, 0
         return position if (seq, entry, row) == (position.seq, position.entry, position.row) else Position(seq, entry, row)
@@ -112,7 +112,7 @@ class LogView:
         if (seq, entry) > (self.next_seq, 0):
             where = f"the end of log {name!r}, which is segment {self.next_seq}, entry 0"
         elif self.listed.trimmed_seq <= seq < self.next_seq and (segment := self.segment(seq)).entries and entry > segment.after_entry:
-            where = f"the end of segment {seq} of log {name!r}, whose last entry is {segment.last_entry}"
+            where = f"the end of segment {seq} of log {name!r}, whose last entry is {segment.last_entry_id}"
         else:
             return
         raise InvalidArgumentError(f"segment {seq}, entry {entry} lies beyond {where}", log=name)
@@ -180,8 +180,8 @@ class LogView:
         last: Segment | None = None
         for segment in self._segments_naming(ledger_id):
             last = segment
-            if segment.live or (segment.last_entry is not None and entry_id <= segment.last_entry):
-                return self.normal(Position(segment.seq, max(entry_id, segment.first_entry)))
+            if segment.live or (segment.last_entry_id is not None and entry_id <= segment.last_entry_id):
+                return self.normal(Position(segment.seq, max(entry_id, segment.first_entry_id)))
         if last is None:
             trimmed = self.listed.trimmed_seq
             message = f"ledger {ledger_id} is not in the log, or was trimmed; the log now starts at segment {trimmed}"

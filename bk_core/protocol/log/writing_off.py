@@ -19,7 +19,7 @@ Store = Callable[[Chunk], int]
 
 
 def emptied(segment: Segment, stand_in: int) -> Segment:
-    return replace(segment, ledger_id=stand_in, first_entry=0, last_entry=-1, rows=0, bytes=0, rows_per_entry=1)
+    return replace(segment, ledger_id=stand_in, first_entry_id=0, last_entry_id=-1, rows=0, bytes=0, rows_per_entry=1)
 
 
 def write_off(listed: LedgerList, missing: Collection[int], stand_in: int, load: Load, store: Store) -> LedgerList:

@@ -143,7 +143,7 @@ def look(client: Any, store: FileStore, number: int, uri: str, cluster: str) -> 
     data = {node.ledger_id: 0 for node in data_nodes(client, store.log_name)}
     for path in there:
         for extent in store.content(path).extents:  # the ledger that is being filled: a snapshot is an entry of it
-            data[extent.ledger_id] = max(data.get(extent.ledger_id, 0), (extent.last_entry + 1) * SNAPSHOT_BYTES)
+            data[extent.ledger_id] = max(data.get(extent.ledger_id, 0), (extent.last_entry_id + 1) * SNAPSHOT_BYTES)
     for ledger_id in list(data):
         try:
             data[ledger_id] = client.ledger_metadata(ledger_id).length or data[ledger_id]

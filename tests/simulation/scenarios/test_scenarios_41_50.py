@@ -15,7 +15,7 @@ from bk_core.protocol.ledger.replication import FragmentRepair, MetadataChange, 
 from bk_core.protocol.ledger.write.writer import LedgerWriter, WriterState
 from tests.simulation.clients import Client, Writer
 from tests.simulation.cluster import LIMITS
-from tests.simulation.log_keepers import truncation
+from tests.simulation.log_keepers import trimming
 from tests.simulation.logs import Leader, LogTruth
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import OPENED, READ
@@ -96,8 +96,8 @@ def test_scenario_41_b_the_log_layer_never_does_that() -> None:
     """LOG-11, LOG-12.
 
     1. A leader has rolled twice. Ledgers 8 and 9 are full; 10 is listed, but the closing write of 9 has not got through yet.
-    2. Everything before 10 is to be truncated: 8 goes, 9 stays, because it is not closed.
-    3. 9 is closed, and truncated again: it stays as long as the list calls it live. What the leader wrote to both is still there.
+    2. Everything before 10 is to be trimmed: 8 goes, 9 stays, because it is not closed.
+    3. 9 is closed, and trimmed again: it stays as long as the list calls it live. What the leader wrote to both is still there.
     """
     s = Scenario(3, 3, 2)
     log = LogTruth(s.cluster)
@@ -113,13 +113,13 @@ def test_scenario_41_b_the_log_layer_never_does_that() -> None:
     a.roll()
     s.until(lambda: log.ledgers == (8, 9, 10) and bool(closing.messages))
     cut: list[Any] = []
-    truncation(s.cluster, "cut", log, 10, cut.append)
+    trimming(s.cluster, "cut", log, 10, cut.append)
     s.until(lambda: len(cut) == 1)
     assert cut == [(8,)] and log.ledgers == (9, 10)
     s.release(closing)
     s.until(lambda: log.closed(9))
     a.append(1)
-    truncation(s.cluster, "cut again", log, 10, cut.append)
+    trimming(s.cluster, "cut again", log, 10, cut.append)
     s.settle(500)
     assert cut == [(8,), ()] and log.ledgers == (9, 10)
     assert [i for i in (8, 9, 10) if s.cluster.truths[i].deleted] == [8]

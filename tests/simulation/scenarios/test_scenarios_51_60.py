@@ -15,9 +15,9 @@ from bk_core.protocol.ledger.read.reader import RangeReader
 from bk_core.protocol.ledger.replication import stored_bounds
 from bk_core.protocol.log import effects as log_effects
 from bk_core.protocol.log.leader_state import LeaderState, Span
-from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
+from bk_core.protocol.log.reader_order import LogReaderOrder, OnTrimmed
 from tests.simulation.clients import Recoverer
-from tests.simulation.log_keepers import truncation
+from tests.simulation.log_keepers import trimming
 from tests.simulation.logs import Leader, LogClient, LogTruth
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import MS
@@ -413,21 +413,21 @@ def _rolled_twice(s: Scenario, log: LogTruth) -> Leader:
     return a
 
 
-def test_scenario_57_a_truncation_with_a_slow_reader_in_it() -> None:
+def test_scenario_57_a_trim_with_a_slow_reader_in_it() -> None:
     """LOG-11, LOG-13, LOG-17, LOG-I5.
 
     1. The log has ledgers 8, 9 and 10. Two readers stand in 8; what they asked about it is slow.
-    2. Everything before 9 is truncated: 8 is unlisted first and deleted then.
+    2. Everything before 9 is trimmed: 8 is unlisted first and deleted then.
     3. The readers hear that 8 does not exist, and read the list again. One goes on with 9, the other reports the loss.
     """
     s, log = _log()
     _rolled_twice(s, log)
     slow = [s.hold("metadata-read", source=name) for name in ("jumps", "reports")]
-    jumps = Follower(s, "jumps", log, on_truncated=OnTruncated.JUMP)
-    reports = Follower(s, "reports", log, on_truncated=OnTruncated.FAIL)
+    jumps = Follower(s, "jumps", log, on_trimmed=OnTrimmed.JUMP)
+    reports = Follower(s, "reports", log, on_trimmed=OnTrimmed.FAIL)
     s.until(lambda: all(rule.messages for rule in slow))
     cut: list[Any] = []
-    truncation(s.cluster, "cut", log, 9, cut.append)
+    trimming(s.cluster, "cut", log, 9, cut.append)
     s.until(lambda: cut == [(8,)])
     assert log.ledgers == (9, 10) and s.cluster.truths[8].deleted
     for rule in slow:
@@ -437,23 +437,23 @@ def test_scenario_57_a_truncation_with_a_slow_reader_in_it() -> None:
     assert "read" not in jumps.results and not s.cluster.truths[10].promised
 
 
-def test_scenario_57_b_truncation_under_a_take_over() -> None:
+def test_scenario_57_b_a_trim_under_a_take_over() -> None:
     """LOG-5, LOG-14.
 
     1. A has closed the log: ledgers 9 and 10 of it are left, both closed. B reads the list and is about to recover 9.
-    2. 9 is truncated: unlisted, deleted. B finds that it does not exist, and looks at the list again: not there, so no alarm.
+    2. 9 is trimmed: unlisted, deleted. B finds that it does not exist, and looks at the list again: not there, so no alarm.
     3. B begins again with 10, and lists 11 behind it.
     """
     s, log = _log()
     a = _rolled_twice(s, log)
     a.close()
     cut: list[Any] = []
-    truncation(s.cluster, "cut", log, 9, cut.append)
+    trimming(s.cluster, "cut", log, 9, cut.append)
     s.until(lambda: log.closed(10) and cut == [(8,)])
     slow = s.hold("metadata-read", source="b/r1")
     b = _open(s, log, "b")
     s.until(lambda: bool(slow.messages))
-    truncation(s.cluster, "cut again", log, 10, cut.append)
+    trimming(s.cluster, "cut again", log, 10, cut.append)
     s.until(lambda: cut == [(8,), (9,)])
     s.release(slow)
     s.until(lambda: b.state is not LeaderState.TAKING_OVER)

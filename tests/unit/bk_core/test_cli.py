@@ -87,8 +87,8 @@ def test_ls(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     assert "CLOSED" in text and "3/2/2" in text and "2 ledgers" in text
     assert cli.run(["ledger", "ls", "--json"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (first["ledger"], first["lastEntry"], first["length"]) == (4, 2, 7)
-    assert (second["state"], second["lastEntry"]) == ("OPEN", None)
+    assert (first["ledger"], first["lastEntryId"], first["length"]) == (4, 2, 7)
+    assert (second["state"], second["lastEntryId"]) == ("OPEN", None)
 
 
 def test_show_names_ensembles_and_no_password(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,7 @@ def test_show_names_ensembles_and_no_password(client: Client, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert "b4:1" in text and "CRC32C" in text and "secret" not in text
     assert cli.run(["ledger", "show", "4", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["fragments"][1] == {"firstEntry": 2, "ensemble": ["b1:1", "b4:1", "b3:1"]}
+    assert json.loads(capsys.readouterr().out)["fragments"][1] == {"firstEntryId": 2, "ensemble": ["b1:1", "b4:1", "b3:1"]}
 
 
 def test_read(client: Client, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

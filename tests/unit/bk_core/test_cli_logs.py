@@ -241,7 +241,7 @@ def test_lines_are_written_as_they_come(bk: Bk, client: bk_core.BookKeeper, monk
 
 def test_segments(bk: Bk, client: bk_core.BookKeeper) -> None:
     fill(client, "a", 4)
-    assert [(s["seq"], s["lastEntry"], s["rows"], s["bytes"]) for s in bk.json("segments", "a")] == [(n, 1, 2, 6) for n in range(4)]
+    assert [(s["seq"], s["lastEntryId"], s["rows"], s["bytes"]) for s in bk.json("segments", "a")] == [(n, 1, 2, 6) for n in range(4)]
     assert [s["seq"] for s in bk.json("segments", "a", "--first", "1", "--last", "2")] == [1, 2]
     assert len(bk("segments", "a").splitlines()) == 5
 

@@ -150,7 +150,7 @@ def test_repair_as_json(client: Client, capsys: pytest.CaptureFixture[str]) -> N
     client.repairs[4] = RepairReport(4, [Moved(0, 2, "c:1", "x:1", 10)])
     assert cli.run(["ledger", "repair", "--all", "--json"]) == 0
     first, *_ = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first["moved"] == [{"firstEntry": 0, "position": 2, "from": "c:1", "to": "x:1", "entries": 10}]
+    assert first["moved"] == [{"firstEntryId": 0, "position": 2, "from": "c:1", "to": "x:1", "entries": 10}]
     assert first["complete"] and first["lockedBy"] is None
 
 

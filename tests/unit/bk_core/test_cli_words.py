@@ -175,7 +175,7 @@ def test_a_read_of_a_ledger_without_a_confirmed_entry_does_not_say_that_it_has_n
     client: bk_core.BookKeeper, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live = client.create_ledger()
-    live.append_many([b"a", b"b", b"c"]).result(60)
+    live.append_many([b"a", b"b", b"c"])
     live.abandon()
     number = str(live.ledger_id)
     unconfirmed = (

@@ -83,7 +83,7 @@ class Tree:
         self.client = bk_core.connect(self.uri)
         create_log(self.client, "log", LogProperties(entry_format="raw"))
         self.writer = self.client.create_ledger()
-        self.writer.append_many([b"a", b"b", b"c"]).result()
+        self.writer.append_many([b"a", b"b", b"c"])
         self.numbered = self.client.create_ledger(caller_ids=True)
         self.log_writer = LogWriter.open(self.client, "log")
         self.log_writer.append(b"x")
@@ -216,18 +216,25 @@ def test_a_secret_is_never_shown(tree: Tree) -> None:
 
 
 def test_no_payloads_are_told_as_the_caller_gave_them(tree: Tree) -> None:
-    with tree.client.create_ledger() as ledger, pytest.raises(InvalidArgumentError, match="payloads is empty: give at least one entry"):
-        ledger.append_many([])
+    for append in (
+        tree.writer.append_many,
+        tree.writer.append_many_future,
+        tree.log_writer.append_many,
+        tree.log_writer.append_many_future,
+    ):
+        with pytest.raises(InvalidArgumentError, match="payloads is empty: give at least one entry"):
+            append([])
 
 
-@pytest.mark.parametrize("one", ["append", "append_future", "append_many"])
-def test_a_run_is_refused_as_a_whole(tree: Tree, one: str) -> None:
-    append: Any = getattr(tree.writer, one)
-    before = tree.writer.length
-    wrong: Any = [b"good", "bad"] if one == "append_many" else "bad"
-    with pytest.raises(InvalidArgumentError, match=r"payloads\[1\] must be bytes" if one == "append_many" else "payload must be bytes"):
+@pytest.mark.parametrize("one", ["append", "append_future", "append_many", "append_many_future"])
+@pytest.mark.parametrize("kind", ["ledger", "log"])
+def test_a_run_is_refused_as_a_whole(tree: Tree, kind: str, one: str) -> None:
+    append: Any = getattr(tree.writer if kind == "ledger" else tree.log_writer, one)
+    before = tree.look()
+    wrong: Any = [b"good", "bad"] if "many" in one else "bad"
+    with pytest.raises(InvalidArgumentError, match=r"payloads\[1\] must be bytes" if "many" in one else "payload must be bytes"):
         append(wrong)
-    assert tree.writer.length == before
+    assert tree.look() == before
 
 
 def test_a_writer_of_a_log_is_opened(tree: Tree) -> None:

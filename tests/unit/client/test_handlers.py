@@ -117,9 +117,9 @@ def test_what_does_not_wait_is_never_refused(client: bk_core.BookKeeper) -> None
 def test_a_handler_never_comes_between_the_pieces_of_a_run(client: bk_core.BookKeeper) -> None:
     with client.create_ledger() as ledger:
         single = Handler(lambda: ledger.append_future(b"h"))
-        long = Handler(lambda: ledger.append_run(*run_of(2100)))
+        long = Handler(lambda: ledger.append_run_future(*run_of(2100)))
         for handler in (single, long):
-            everywhere(lambda: ledger.append_run(*run_of(2500)), handler, step=7)
+            everywhere(lambda: ledger.append_run_future(*run_of(2500)), handler, step=7)
             assert handler.done and handler.refused
     with client.open_ledger(ledger.ledger_id) as reader:
         found = b"".join(reader.read(0, reader.last_add_confirmed))
@@ -156,7 +156,7 @@ def test_a_handler_closes_or_is_refused(client: bk_core.BookKeeper) -> None:
 
 def test_a_handler_reads_or_is_refused(client: bk_core.BookKeeper) -> None:
     with client.create_ledger() as ledger:
-        ledger.append_many([b"x"] * 50).result(TIMEOUT_S)
+        ledger.append_many([b"x"] * 50)
         ledger.append(b"x")  # it tells of those before it
         with client.open_ledger(ledger.ledger_id) as reader:
             handler = Handler(lambda: reader.read(0, 49))
@@ -245,7 +245,7 @@ def test_the_timeout_counts_from_the_call_for_every_thread(uri: str, size: int) 
             try:
                 first = ledger.append_future(b"x" * 20)
                 started = time.monotonic()
-                waiting = [threads.submit(lambda: ledger.append_run(*run_of(size))) for _ in range(threads_)]
+                waiting = [threads.submit(lambda: ledger.append_run_future(*run_of(size))) for _ in range(threads_)]
                 errors = [one.exception(TIMEOUT_S * 3) for one in waiting]
                 took = time.monotonic() - started
             finally:
@@ -337,7 +337,7 @@ def test_a_handler_on_top_of_a_run_that_waits_for_room(uri: str) -> None:
         sender = threading.Thread(target=send)
         try:
             sender.start()
-            assert ledger.append_run(*run_of(6000)).result(TIMEOUT_S) == 5999
+            assert ledger.append_run(*run_of(6000)) == 5999
         finally:
             sender.join(TIMEOUT_S)
             signal.signal(signal.SIGUSR1, before)
@@ -352,7 +352,7 @@ def test_a_wait_ends_in_time_though_a_handler_outlasts_it(client: bk_core.BookKe
 
         def rescue() -> None:
             rescued.set()
-            ledger.append_many([b"x"] * 3).result(TIMEOUT_S)
+            ledger.append_many([b"x"] * 3)
 
         timer = threading.Timer(TIMEOUT_S, rescue)
         before = signal.signal(signal.SIGALRM, lambda *_: threading.Event().wait(0.5))

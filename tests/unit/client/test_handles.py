@@ -84,7 +84,7 @@ def test_a_buffer_may_be_reused_as_soon_as_append_returns(uri: str) -> None:
     with bk_core.connect(uri) as bk:
         with bk.create_ledger() as ledger:
             buffer, offsets = bytearray(b"first"), array("q", (0, 5))
-            done = ledger.append_run(buffer, offsets)
+            done = ledger.append_run_future(buffer, offsets)
             buffer[:], offsets[1] = b"wrong", 1
             done.result(30)
         with bk.open_ledger(ledger.ledger_id) as reader:
@@ -95,7 +95,7 @@ def test_a_buffer_may_be_reused_as_soon_as_append_returns(uri: str) -> None:
 def test_offsets_that_make_no_sense_are_refused_before_anything_is_sent(uri: str, offsets: tuple[int, ...]) -> None:
     with bk_core.connect(uri) as bk, bk.create_ledger() as ledger:
         with pytest.raises(InvalidArgumentError):
-            ledger.append_run(b"abcdef", array("q", offsets))
+            ledger.append_run_future(b"abcdef", array("q", offsets))
         assert ledger.append(b"fine") == 0
 
 
@@ -106,7 +106,7 @@ def test_runs_of_several_threads_stay_whole_under_back_pressure(uri: str) -> Non
         with bk.create_ledger() as ledger, ThreadPoolExecutor(4) as threads:
 
             def run(letter: bytes) -> int:
-                return ledger.append_run(letter * count, array("q", range(count + 1))).result(60)
+                return ledger.append_run(letter * count, array("q", range(count + 1)))
 
             ends = sorted(threads.map(run, (b"a", b"b", b"c", b"d")))
         assert ends == [count * (i + 1) - 1 for i in range(4)]
@@ -227,8 +227,8 @@ def test_giving_up_is_no_loss(cluster: tuple[str, list[EmbeddedBookie]]) -> None
 def test_a_long_run_is_not_acknowledged_when_a_piece_of_it_was_refused(uri: str) -> None:
     """WR-2, I-5: the first ids are taken, the last are not; an OK would claim entries that are another's."""
     with bk_core.connect(uri) as bk, bk.create_ledger(caller_ids=True) as ledger:
-        first = ledger.append_many([b"old"] * PIECE_ENTRIES_MAX, entry_id=0)
-        second = ledger.append_many([b"new"] * (PIECE_ENTRIES_MAX + 5), entry_id=0)
+        first = ledger.append_many_future([b"old"] * PIECE_ENTRIES_MAX, entry_id=0)
+        second = ledger.append_many_future([b"new"] * (PIECE_ENTRIES_MAX + 5), entry_id=0)
         assert first.result(30) == PIECE_ENTRIES_MAX - 1
         with pytest.raises(DuplicateEntryIdError):
             second.result(30)

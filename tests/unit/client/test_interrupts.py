@@ -141,7 +141,7 @@ def test_a_long_run_is_there_up_to_a_piece(client: bk_core.BookKeeper) -> None:
 
     def append(name: str) -> None:
         data, offsets, payloads = run_of(name, 2100)
-        future = ledger.append_run(data, offsets)
+        future = ledger.append_run_future(data, offsets)
         future.result(20)
         acknowledged.extend(payloads)
 
@@ -172,7 +172,7 @@ def test_a_ledger_can_be_closed_after_an_interrupt(client: bk_core.BookKeeper, w
 
 def test_reads_can_be_repeated(client: bk_core.BookKeeper) -> None:
     with client.create_ledger() as ledger:
-        ledger.append_many([b"%d" % n for n in range(50)]).result(20)
+        ledger.append_many([b"%d" % n for n in range(50)])
     with client.open_ledger(ledger.ledger_id) as reader:
         expected = [b"%d" % n for n in range(50)]
         calls: list[Callable[[int], object]] = [
@@ -271,7 +271,7 @@ def test_an_append_to_a_log_is_there_or_not(client: bk_core.BookKeeper) -> None:
 
         assert everywhere(lambda point: append(b"struck %d" % point), lambda point: append(b"after %d" % point)) > 20
         with writer._lock:
-            assert writer._lock.wait_for(lambda: not writer._outstanding_bytes, 20)
+            assert writer._lock.wait_for(lambda: not writer._window.bytes, 20)
     numbered(contents(client), acknowledged)
 
 
@@ -284,7 +284,7 @@ def test_a_run_of_a_log_is_there_whole_or_not(client: bk_core.BookKeeper) -> Non
         def append(name: str) -> None:
             names.append(name)
             data, offsets, payloads = run_of(name, 30)
-            writer.append_run(data, offsets).result(20)
+            writer.append_run(data, offsets)
             acknowledged.extend(payloads)
 
         everywhere(lambda point: append(f"struck {point}"), lambda point: append(f"after {point}"))

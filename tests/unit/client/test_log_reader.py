@@ -46,7 +46,7 @@ def payloads(reader: LogReader) -> list[bytes]:
 def listed_beyond_its_end(client: bk_core.BookKeeper) -> int:
     """A ledger of nine entries of which the list says that there are ten."""
     with client.create_ledger() as ledger:
-        ledger.append_many([b"%d" % n for n in range(9)]).result(30)
+        ledger.append_many([b"%d" % n for n in range(9)])
     update_ledger_list(client, "a", lambda listed: listed.append_segments([SegmentRange(ledger.ledger_id, 0, 9, 10, 10)], 1))
     return ledger.ledger_id
 
@@ -61,13 +61,13 @@ def test_a_ledger_closed_below_what_the_list_says_is_a_loss(client: bk_core.Book
                 for run in reader.read():
                     seen += run.payloads()
             assert seen == [b"%d" % n for n in range(9)]
-        assert (raised.value.context["first_entry"], raised.value.context["last_entry"]) == (9, 9)
+        assert (raised.value.context["first_entry_id"], raised.value.context["last_entry_id"]) == (9, 9)
 
 
 def test_a_ledger_closed_too_low_under_the_reader_is_a_loss(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """OP-6: the list was right when the read began."""
     ledger = client.create_ledger()
-    ledger.append_many([b"%d" % n for n in range(10)]).result(30)
+    ledger.append_many([b"%d" % n for n in range(10)])
     update_ledger_list(client, "a", lambda listed: listed.append_segments([SegmentRange(ledger.ledger_id, 0, 9, 10, 10)], 1))
     opened = client.open_ledger
 
@@ -86,7 +86,7 @@ def test_a_ledger_closed_too_low_under_the_reader_is_a_loss(client: bk_core.Book
 
 
 def test_a_listed_ledger_that_does_not_exist_is_a_loss(client: bk_core.BookKeeper) -> None:
-    """LOG-13: nothing truncates in that order."""
+    """LOG-13: nothing is trimmed in that order."""
     client.delete_ledger(listed_beyond_its_end(client))
     with LogReader(client, "a") as reader, pytest.raises(LogDataLossError, match="does not exist; its entries are lost"):
         payloads(reader)
@@ -312,7 +312,7 @@ def test_what_a_recreated_or_trimmed_log_has_lost_is_said(client: bk_core.BookKe
 def test_a_live_segment_that_was_read_to_its_end_may_be_trimmed(client: bk_core.BookKeeper) -> None:
     """LOG-13: nothing is lost to who has read it all; one entry less, and it is."""
     with LogWriter.open(client, "a") as writer:
-        writer.append_run(b"ab", array("q", [0, 1, 2])).result(30)
+        writer.append_run(b"ab", array("q", [0, 1, 2]))
         reader, late = LogReader(client, "a"), LogReader(client, "a")
         while reader.position != Position(0, 2):
             assert reader.wait(30)

@@ -90,7 +90,7 @@ def contents(client: Any, name: str = "a") -> list[bytes]:
 
 
 def segments(client: Any) -> list[int | None]:
-    return [segment.last_entry for segment in read_log(client, "a").segments()]
+    return [segment.last_entry_id for segment in read_log(client, "a").segments()]
 
 
 # --- the API -------------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_entries_are_where_the_writer_says(client: bk_core.BookKeeper) -> None:
         assert writer.append(b"0") == Position(0, 0)
         assert writer.append_future(bytearray(b"1")).result(30) == Position(0, 1)
         ledger_id = writer.ledger_id
-        spans = writer.append_run(*run_of(b"2", b"", b"4")).result(30)
+        spans = writer.append_run(*run_of(b"2", b"", b"4"))
         assert spans == (LogSpan(0, ledger_id, 2, 4),)
         assert (spans[0].first_position, spans[0].end_position) == (Position(0, 2), Position(0, 5))
         assert writer.position == Position(0, 5)
@@ -117,10 +117,10 @@ def test_entries_are_where_the_writer_says(client: bk_core.BookKeeper) -> None:
 def test_the_list_says_where_a_closed_ledger_ends_and_nothing_is_left_over(client: bk_core.BookKeeper) -> None:
     """LOG-9: neither intents, nor ledgers that nothing lists."""
     with LogWriter.open(client, "a") as writer:
-        writer.append_run(*run_of(b"abc", b"de")).result(30)
+        writer.append_run(*run_of(b"abc", b"de"))
         writer.roll()
         first, second = read_ledger_list(client, "a").segments
-        assert (first.last_entry, first.rows, first.bytes, second.live) == (1, 2, 5, True)
+        assert (first.last_entry_id, first.rows, first.bytes, second.live) == (1, 2, 5, True)
         assert intents_of(client, "a") == {}
         assert client.ledger_metadata(writer.ledger_id).custom["log"] == b"a"
     listed = read_ledger_list(client, "a")
@@ -145,11 +145,11 @@ def test_what_cannot_work_is_refused_before_anything_is_written(client: bk_core.
         refused: list[tuple[str, Callable[[], object]]] = [
             ("payload must be bytes", lambda: writer.append(text)),
             ("too large", lambda: writer.append(bytes(LIMITS.frame_bytes_max))),
-            ("offsets must be int64", lambda: writer.append_run(b"x", text)),
-            ("offsets must be int64", lambda: writer.append_run(b"x", b"123")),
-            ("empty run", lambda: writer.append_run(b"", array("q", [0]))),
-            ("must rise", lambda: writer.append_run(b"x", array("q", [0, 2]))),
-            ("must rise", lambda: writer.append_run(b"xy", array("q", [0, 2, 1]))),
+            ("offsets must be int64", lambda: writer.append_run_future(b"x", text)),
+            ("offsets must be int64", lambda: writer.append_run_future(b"x", b"123")),
+            ("empty run", lambda: writer.append_run_future(b"", array("q", [0]))),
+            ("must rise", lambda: writer.append_run_future(b"x", array("q", [0, 2]))),
+            ("must rise", lambda: writer.append_run_future(b"xy", array("q", [0, 2, 1]))),
         ]
         for message, call in refused:
             with pytest.raises(InvalidArgumentError, match=message):
@@ -241,7 +241,7 @@ def test_threads_may_share_a_writer(client: bk_core.BookKeeper) -> None:
 
         told = [list(written) for written in threads.map(write, range(4))]
     with LogReader(client, "a") as reader:
-        where = {p: Position(r.segment.seq, r.first_entry + i) for r in reader.read() for i, p in enumerate(r.payloads())}
+        where = {p: Position(r.segment.seq, r.first_entry_id + i) for r in reader.read() for i, p in enumerate(r.payloads())}
     assert len(where) == 400 and all(where[payload] == position for written in told for payload, position in written)
     assert all([position for _, position in written] == sorted(position for _, position in written) for written in told)
     assert len(segments(client)) >= 2
@@ -270,7 +270,7 @@ def test_a_writer_rolls_by_itself(client: bk_core.BookKeeper, limit: dict[str, A
     """By bytes, by entries, and by age even if nobody writes; without entries there is no roll."""
     never = {"roll_max_bytes": None, "roll_max_entries": None, "roll_max_s": None}
     with LogWriter.open(client, "a", **{**never, **limit}) as writer:
-        writer.append_run(*run_of(b"12345", b"67890")).result(30)
+        writer.append_run(*run_of(b"12345", b"67890"))
         await_segments(client, 2)
         writer.append(b"next")
     assert segments(client)[0] == 1
@@ -279,7 +279,7 @@ def test_a_writer_rolls_by_itself(client: bk_core.BookKeeper, limit: dict[str, A
 
 def test_below_its_limits_a_writer_does_not_roll(client: bk_core.BookKeeper) -> None:
     with LogWriter.open(client, "a", roll_max_bytes=11, roll_max_entries=3, roll_max_s=3600) as writer:
-        writer.append_run(*run_of(b"12345", b"67890")).result(30)
+        writer.append_run(*run_of(b"12345", b"67890"))
     assert segments(client) == [1]
 
 
@@ -290,10 +290,10 @@ def test_memory_is_bounded_and_waiting_ends(client: bk_core.BookKeeper) -> None:
         futures = []
         for n in range(200):
             futures.append(writer.append_future(b"%0300d" % n))
-            peak = max(peak, writer._outstanding_bytes)
+            peak = max(peak, writer._window.bytes)
         futures.append(writer.append_future(bytes(5000)))
         assert [future.result(30) for future in futures] == [Position(0, n) for n in range(201)]
-        assert peak <= 1000 and writer._outstanding_bytes == 0
+        assert peak <= 1000 and writer._window.bytes == 0
 
 
 def test_no_room_is_an_error_in_the_end(uri: str, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_no_room_is_an_error_in_the_end(uri: str, client: bk_core.BookKeeper, mo
         writer = LogWriter.open(impatient, "a", outstanding_bytes_max=10)
         held: list[tuple[Any, ...]] = []
         handle = writer._works.handles[writer.ledger_id]
-        monkeypatch.setattr(handle, "append_run", lambda *run: held.append(run) or Future())  # bookies that answer nothing
+        monkeypatch.setattr(handle, "append_run_future", lambda *run: held.append(run) or Future())  # bookies that answer nothing
         waiting = writer.append_future(b"0123456789")
         with pytest.raises(OperationTimeoutError, match="10 bytes stayed unacknowledged; this run was not appended"):
             writer.append_future(b"x")
@@ -357,7 +357,7 @@ def test_a_writer_that_was_taken_over_says_so_on_every_call(client: bk_core.Book
     second = LogWriter.open(client, "a")
     with pytest.raises(LogTakenOverError, match="may or may not be in the log"):
         first.append(b"lost")
-    for call in (lambda: first.append(b"x"), first.roll, lambda: first.append_run(*run_of(b"x"))):
+    for call in (lambda: first.append(b"x"), first.roll, lambda: first.append_run_future(*run_of(b"x"))):
         with pytest.raises(LogTakenOverError, match="nothing was written"):
             call()
     first.close()
@@ -569,7 +569,7 @@ def test_a_run_that_a_ledger_did_not_take_leaves_its_ids_to_nobody(client: bk_co
     with LogWriter.open(client, "a") as writer:
         handle = writer._works.handles[writer.ledger_id]
         writer.append(b"zero")
-        taken = handle.append_run
+        taken = handle.append_run_future
         calls: list[int] = []
 
         def refuse_first(*run: Any) -> Future[int]:
@@ -578,7 +578,7 @@ def test_a_run_that_a_ledger_did_not_take_leaves_its_ids_to_nobody(client: bk_co
                 raise OperationTimeoutError("no room")
             return taken(*run)
 
-        monkeypatch.setattr(handle, "append_run", refuse_first)
+        monkeypatch.setattr(handle, "append_run_future", refuse_first)
         futures = [writer.append_future(b"%d" % n) for n in range(5)]
         positions = [future.result(30) for future in futures]
     assert contents(client) == [b"zero", b"0", b"1", b"2", b"3", b"4"]
@@ -593,7 +593,7 @@ def test_ledgers_that_fail_empty_are_followed_by_pauses(client: bk_core.BookKeep
         handle = created(**settings)
         made.append(handle.ledger_id)
         if len(made) < 4:
-            monkeypatch.setattr(handle, "append_run", lambda *_: (_ for _ in ()).throw(NotEnoughBookiesError("dead")))
+            monkeypatch.setattr(handle, "append_run_future", lambda *_: (_ for _ in ()).throw(NotEnoughBookiesError("dead")))
         return handle
 
     monkeypatch.setattr(client, "create_ledger", create)

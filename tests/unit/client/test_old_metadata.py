@@ -51,8 +51,8 @@ def aged(metadata: LedgerMetadata, version: int) -> LedgerMetadata:
 
 def old_ledger(client: BookKeeper, version: int, digest: str, *, closed: bool) -> int:
     writer = client.create_ledger(write_quorum_size=2, ack_quorum_size=2, digest_type=digest, password=PASSWORD)
-    writer.append_many(PAYLOADS[:10]).result(30)
-    writer.append_many(PAYLOADS[10:]).result(30)
+    writer.append_many(PAYLOADS[:10])
+    writer.append_many(PAYLOADS[10:])
     if closed:
         writer.close()
     else:

@@ -74,7 +74,7 @@ def test_a_recovery_whose_bookies_never_answer_ends(client: bk_core.BookKeeper) 
 def test_a_recovery_longer_than_one_operation(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """G-12, ``reread_last_fragment``: every entry of the last fragment again, with a bookie that takes its time for each."""
     ledger = client.create_ledger(guaranteed_write_quorum=True)
-    ledger.append_many([b"x"] * 40).result(30)
+    ledger.append_many([b"x"] * 40)
     ledger.abandon()
     client.store.write_ledger(
         ledger.ledger_id, metadata_codec.encode(ledger.metadata.in_recovery()), client.store.read_ledger(ledger.ledger_id).version

@@ -344,7 +344,7 @@ def test_all_ways_of_reading_give_the_same(cluster: Cluster, protocol: str, opti
     with bk_core.connect(cluster.uri, protocol=protocol, reads=options, limits=Limits(read_chunk_entries=7)) as client:
         for quorums in ((3, 3, 2), (3, 2, 1)):
             writer = client.create_ledger(ensemble_size=quorums[0], write_quorum_size=quorums[1], ack_quorum_size=quorums[2])
-            writer.append_many(payloads(50)).result(30)
+            writer.append_many(payloads(50))
             writer.close()
             with client.open_ledger(writer.ledger_id) as reader:
                 assert reader.read(0, 49) == payloads(50)
@@ -506,7 +506,7 @@ def test_a_client_that_is_closed_while_somebody_reads_makes_no_connection_any_mo
     """A reader that is told that its link is closed asks another bookie."""
     client = bk_core.connect(cluster.uri)
     ledger = client.create_ledger()
-    ledger.append_many([bytes(10_000)] * 3000).result(30)
+    ledger.append_many([bytes(10_000)] * 3000)
     ledger.append(b"tells the bookies how far the ledger is confirmed")
     with caplog.at_level(logging.WARNING, logger="bk_core"):
         handle = client.open_ledger(ledger.ledger_id)

@@ -83,7 +83,7 @@ def test_what_an_answer_of_a_log_costs_does_not_grow_with_those_who_wait(small: 
         go_on = stalled(small)
         writer.append_future(b"x" * 10)
         waiting = [threads.submit(lambda: writer.append(b"x" * 10)) for _ in range(WAITING)]
-        awaited(lambda: len(writer._line) == WAITING)
+        awaited(lambda: len(writer._window.line) == WAITING)
         go_on.set()
         assert len({one.result(TIMEOUT_S) for one in waiting}) == WAITING
     assert counts["_admitted"] <= 2 * WAITING + 1
@@ -111,7 +111,7 @@ def test_a_large_payload_of_a_log_does_not_starve_behind_small_ones(small: bk_co
         waiting = []
         for size in (10, 1, 1, 9, 1, 10):
             waiting.append(threads.submit(lambda size=size: writer.append(b"x" * size)))
-            awaited(lambda: len(writer._line) == len(waiting))
+            awaited(lambda: len(writer._window.line) == len(waiting))
         go_on.set()
         places = [one.result(TIMEOUT_S) for one in waiting]
         assert places == sorted(places)
@@ -123,7 +123,7 @@ def test_nobody_stands_behind_a_thread_that_handles_a_signal(small: bk_core.Book
     if kind == "log":
         create_log(small, "a", LogProperties(entry_format="raw"))
     writer: Any = small.create_ledger() if kind == "ledger" else LogWriter.open(small, "a", outstanding_bytes_max=10)
-    line = (lambda: writer._share.line) if kind == "ledger" else (lambda: writer._line)
+    line = (lambda: writer._share.line) if kind == "ledger" else (lambda: writer._window.line)
     with writer, ThreadPoolExecutor(1) as threads:
         go_on = stalled(small)
         writer.append_future(b"x" * 10)
@@ -190,7 +190,7 @@ def test_a_payload_of_a_run_costs_no_call(small: bk_core.BookKeeper) -> None:
         before = sys.getprofile()
         sys.setprofile(look)
         try:
-            future = ledger.append_many(payloads)
+            future = ledger.append_many_future(payloads)
         finally:
             sys.setprofile(before)
         future.result(TIMEOUT_S)

@@ -64,13 +64,13 @@ def test_modes_that_exclude_each_other_say_why(client: bk_core.BookKeeper) -> No
         lambda ledger: ledger.append("text"),
         lambda ledger: ledger.append(5),
         lambda ledger: ledger.append(None),
-        lambda ledger: ledger.append_many(["text"]),
-        lambda ledger: ledger.append_many(b"bytes are numbers"),
-        lambda ledger: ledger.append_many([]),
-        lambda ledger: ledger.append_run("text", array("q", (0, 4))),
-        lambda ledger: ledger.append_run(b"text", [0, 4]),
-        lambda ledger: ledger.append_run(b"text", array("i", (0, 4))),
-        lambda ledger: ledger.append_run(b"text", b"123"),
+        lambda ledger: ledger.append_many_future(["text"]),
+        lambda ledger: ledger.append_many_future(b"bytes are numbers"),
+        lambda ledger: ledger.append_many_future([]),
+        lambda ledger: ledger.append_run_future("text", array("q", (0, 4))),
+        lambda ledger: ledger.append_run_future(b"text", [0, 4]),
+        lambda ledger: ledger.append_run_future(b"text", array("i", (0, 4))),
+        lambda ledger: ledger.append_run_future(b"text", b"123"),
         lambda ledger: ledger.append(b"text", entry_id=0),
     ],
 )
@@ -84,7 +84,7 @@ def test_what_cannot_be_appended_is_refused_and_costs_no_id(client: bk_core.Book
 def test_any_buffer_is_a_payload(client: bk_core.BookKeeper) -> None:
     with client.create_ledger() as ledger:
         ledger.append(bytearray(b"one"))
-        ledger.append_many([memoryview(b"two"), array("B", b"three")])
+        ledger.append_many_future([memoryview(b"two"), array("B", b"three")])
         ledger.append(array("q", [1]))
     with client.open_ledger(ledger.ledger_id) as reader:
         assert reader.read(0, 3) == [b"one", b"two", b"three", (1).to_bytes(8, "little")]
@@ -128,7 +128,7 @@ def test_a_force_that_is_not_needed_sends_nothing_and_tells_the_lac(
     monkeypatch.setattr(BookieLink, "request", lambda self, message, *rest: (sent.append(message), request(self, message, *rest))[1])
     with client.create_ledger(guaranteed_write_quorum=guaranteed) as ledger:
         assert ledger.force() == -1
-        ledger.append_many([b"a", b"b"]).result(30)
+        ledger.append_many([b"a", b"b"])
         assert ledger.force() == 1 == ledger.last_add_confirmed
     assert not any(isinstance(message, ForceLedgerRequest) for message in sent)
 
@@ -141,7 +141,7 @@ def test_a_forced_close_keeps_what_is_acknowledged(client: bk_core.BookKeeper, m
     """G-11, CL-5: and a second close tells the same."""
     ledger = client.create_ledger(**mode)
     chosen = {"entry_id": 0} if "caller_ids" in mode else {}
-    ledger.append_many([b"a", b"b"], **chosen).result(30)
+    ledger.append_many([b"a", b"b"], **chosen)
     for _ in range(2):
         closed = ledger.close(forced=True)
         assert (closed.state, closed.last_entry_id, closed.length) == (LedgerState.CLOSED, 1, 2)

@@ -34,7 +34,7 @@ DICE_OF_THE_PROCESS = random.random.__self__  # type: ignore[attr-defined]
 DOORS = {*get_args(ledger_effects.Effect), *get_args(log_effects.LogEffect), *get_args(records.Effect)}
 OUTSIDE = {"time", "datetime", "random", "_random", "posix", "os", "io", "_io", "socket", "_socket", "_thread", "threading", "uuid"}
 MACHINES = {
-    "LedgerWriter", "LedgerRecovery", "RangeReader", "LacReader", "Tail", "LedgerCheck", "FragmentRepair", "LogLeader", "LogTruncation",
+    "LedgerWriter", "LedgerRecovery", "RangeReader", "LacReader", "Tail", "LedgerCheck", "FragmentRepair", "LogLeader", "LogTrimming",
     "LogReaderOrder",
     "BookieMachine",
 }  # fmt: skip

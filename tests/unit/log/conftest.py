@@ -34,7 +34,7 @@ class WriteHandle:
     def next_entry_id(self) -> int:
         return len(self._ledger.entries)
 
-    def append_run(self, payloads: Any, offsets: Any) -> Future[int]:
+    def append_run_future(self, payloads: Any, offsets: Any) -> Future[int]:
         if self._ledger.state is not LedgerState.OPEN:
             raise LedgerFencedError(f"ledger {self.ledger_id} is fenced")
         data, bounds = bytes(payloads), memoryview(offsets).cast("B").cast("q")

@@ -45,9 +45,9 @@ from bk_core.protocol.log.leader import LogLeader
 from bk_core.protocol.log.leader_state import LeaderOptions, LeaderState, Span
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
+from bk_core.protocol.log.reader_order import LogReaderOrder, OnTrimmed
 from bk_core.protocol.log.segments import Segment
-from bk_core.protocol.log.truncation import LogTruncation, TrimBounds
+from bk_core.protocol.log.trimming import LogTrimming, TrimBounds
 
 
 @dataclass
@@ -78,10 +78,10 @@ class World:
         self.ledgers: dict[int, Ledger] = {}
         self.deleted: dict[int, Ledger] = {}
         self.log_order: list[int] = []  # every ledger that was ever listed, in order
-        self.truncated: set[int] = set()
+        self.trimmed: set[int] = set()
         self.condemned: tuple[int, ...] = ()  # in the list, by a janitor
         self.collected: set[int] = set()
-        self.machines: dict[str, LogLeader | LogTruncation | LogReaderOrder] = {}
+        self.machines: dict[str, LogLeader | LogTrimming | LogReaderOrder] = {}
         self.awaiting: list[tuple[str, AwaitLedger | AwaitList]] = []
         self.read: list[tuple[int, int, Any]] = []  # ledger, entry, payload, as the reader got them
         self.requests: list[tuple[str, Any]] = []
@@ -103,14 +103,14 @@ class World:
         self.perform(name, machine.open(f"open {name}", self.time))
         return machine
 
-    def start_truncation(self, name: str, keep_from: int) -> None:
+    def start_trimming(self, name: str, keep_from: int) -> None:
         first = len(self.log_order) - len(self.list)
-        machine = LogTruncation("log", TrimBounds(before=Position(first + self.list.index(keep_from))))
+        machine = LogTrimming("log", TrimBounds(before=Position(first + self.list.index(keep_from))))
         self.machines[name] = machine
         self.perform(name, machine.start(name, self.time))
 
     def start_reader(self) -> None:
-        machine = LogReaderOrder("log", on_truncated=OnTruncated.JUMP)
+        machine = LogReaderOrder("log", on_trimmed=OnTrimmed.JUMP)
         self.machines["reader"] = machine
         self.perform("reader", machine.start("read", self.time))
 
@@ -122,7 +122,7 @@ class World:
                 ledger = self.ledgers.pop(ledger_id, None)
                 if ledger is not None:
                     self.deleted[ledger_id] = ledger
-                    if ledger_id in self.log_order:  # truncated
+                    if ledger_id in self.log_order:  # trimmed
                         assert ledger.closed, "LOG-12"
                     else:
                         assert not ledger.entries, "LOG-9: a ledger that was never listed has entries"
@@ -305,7 +305,7 @@ class World:
             if ledger_id not in self.list:
                 assert ledger_id in self.ledgers and ledger_id not in self.condemned, "LOG-18: a deleted ledger was listed"
                 self.log_order.append(ledger_id)
-        self.truncated.update(set(self.list) - set(ledgers))
+        self.trimmed.update(set(self.list) - set(ledgers))
         self.list, self.version = ledgers, self.version + 1
 
     def _listed(self) -> LedgerList:
@@ -416,7 +416,7 @@ class World:
         """LOG-I1."""
         for spans in self.spans.values():
             for span in spans:
-                assert span.ledger_id in self.list or span.ledger_id in self.truncated, f"LOG-I1: {span}"
+                assert span.ledger_id in self.list or span.ledger_id in self.trimmed, f"LOG-I1: {span}"
 
     def check_all_before_are_closed(self, ledger_id: int) -> None:
         """LOG-I2, when an entry is stored."""
@@ -445,11 +445,11 @@ class World:
         assert appended or cut, f"LOG-I5: {old} -> {new}"
 
     def check_reading(self) -> None:
-        """LOG-15, LOG-16, LOG-17, LOG-I2: what a reader got is the log, in order and without a gap, but for what was truncated unread."""
+        """LOG-15, LOG-16, LOG-17, LOG-I2: what a reader got is the log, in order and without a gap, but for what was trimmed unread."""
         log = [(i, e, payload) for i in self.log_order for e, payload in enumerate(self.ledger(i).entries)]
         unread = [entry for entry in log if entry not in self.read]
         assert [entry for entry in log if entry in self.read] == self.read
-        assert all(ledger_id in self.truncated for ledger_id, _, _ in unread), f"never delivered: {unread}"
+        assert all(ledger_id in self.trimmed for ledger_id, _, _ in unread), f"never delivered: {unread}"
 
     def check_log(self) -> None:
         """Every acknowledged entry is in the log exactly once, where its leader was told; and the log keeps the order of time."""
@@ -492,7 +492,7 @@ def walk(seed: int, steps: int = 250, leaders: int = 3) -> World:
         elif what < 0.14 and alive:
             world.crash(rng.choice(alive))
         elif what < 0.15 and len(world.list) > 1:
-            world.start_truncation(f"truncation{next(numbers)}", rng.choice(world.list))
+            world.start_trimming(f"trimming{next(numbers)}", rng.choice(world.list))
         elif what < 0.17:
             world.condemn_or_collect()
         else:

@@ -294,7 +294,7 @@ def test_a_history_ledger_whose_bookies_fail_is_abandoned_and_deleted(client: An
 
     def broken(**settings: Any) -> Any:
         handle = create(**settings)
-        handle.append_run = lambda *_: (_ for _ in ()).throw(ReadError("bookies are away"))
+        handle.append_run_future = lambda *_: (_ for _ in ()).throw(ReadError("bookies are away"))
         return handle
 
     monkeypatch.setattr(client, "create_ledger", broken)

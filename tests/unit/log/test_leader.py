@@ -241,7 +241,7 @@ def test_a_missing_penultimate_ledger_is_an_alarm_unless_configured(configured: 
         assert isinstance(lead.failed["open"], LogDataLossError)
 
 
-def test_a_ledger_truncated_during_the_take_over_is_no_alarm() -> None:
+def test_a_ledger_trimmed_during_the_take_over_is_no_alarm() -> None:
     """LOG-5, LOG-14, scenario 57: unlisted by now, so stop recovering it quietly and begin with the new list."""
     lead = Lead()
     lead.reply(ReadList, ledgers=(1, 2), version=3)
@@ -522,7 +522,7 @@ def test_a_listed_ledger_of_an_overtaken_roll_is_not_deleted() -> None:
     assert lead.deleted == [] and isinstance(lead.failed["roll"], LogTakenOverError)
 
 
-def test_a_truncation_by_somebody_else_does_not_stop_a_roll() -> None:
+def test_a_trim_by_somebody_else_does_not_stop_a_roll() -> None:
     """LOG-11, META-14: only a prefix went; the intent still holds on the new list."""
     lead = Lead().serve((1, 2), 3, 9)
     lead.roll()

@@ -27,9 +27,9 @@ def test_a_seed_replays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_walk_goes_everywhere() -> None:
-    """Two ledgers unclosed at a takeover, entries split over two ledgers, truncations, refused rolls: all of it happens."""
+    """Two ledgers unclosed at a takeover, entries split over two ledgers, trims, refused rolls: all of it happens."""
     worlds = [leader_world.walk(seed) for seed in range(60)]
-    assert any(world.truncated for world in worlds)
+    assert any(world.trimmed for world in worlds)
     assert any(len(spans) > 1 for world in worlds for spans in world.spans.values())
     assert any("roll" in token for world in worlds for token in world.done)
     assert any("roll" in token for world in worlds for token in world.failed)

@@ -192,12 +192,12 @@ def test_absolving_a_ledger_that_is_not_condemned_changes_nothing() -> None:
     assert listed.absolve([7, 8]).condemned == (9,)
 
 
-@pytest.mark.parametrize(("first_entry", "last_entry"), [(-1, 3), (4, 3), (0, -1)])
-def test_a_commit_of_an_impossible_range_is_refused_whole(first_entry: int, last_entry: int) -> None:
+@pytest.mark.parametrize(("first_entry_id", "last_entry_id"), [(-1, 3), (4, 3), (0, -1)])
+def test_a_commit_of_an_impossible_range_is_refused_whole(first_entry_id: int, last_entry_id: int) -> None:
     """Nothing of it is listed and the batch is not marked, so the writer may come again with the right numbers."""
     listed = grown(10)
     with pytest.raises(InvalidArgumentError, match="bad entry range"):
-        listed.append_segments([SegmentRange(8, 0, 1, 2, 1), SegmentRange(9, first_entry, last_entry, 1, 1)], 1, "q", 1)
+        listed.append_segments([SegmentRange(8, 0, 1, 2, 1), SegmentRange(9, first_entry_id, last_entry_id, 1, 1)], 1, "q", 1)
     assert len(listed.segments) == 1 and not listed.is_committed("q", 1)
 
 

@@ -13,7 +13,7 @@ from bk_core.protocol.log import reading
 from bk_core.protocol.log.effects import AwaitLedger, AwaitList, Deliver, LoadChunk, OpenLedger, ReadList, RecoverLedger
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.reader_order import LogReaderOrder, OnTruncated
+from bk_core.protocol.log.reader_order import LogReaderOrder, OnTrimmed
 from bk_core.protocol.log.sealing import ref_to, seal
 from bk_core.protocol.log.segments import SegmentRange
 from tests.unit.log.talk import Talk
@@ -179,7 +179,7 @@ def test_chunks_of_the_history_are_loaded_where_they_are_needed() -> None:
 def test_a_chunk_that_is_gone_means_another_list() -> None:
     """LOG-13: a trim deletes history ledgers that it has unlisted; one that is listed and gone is an alarm."""
     listed, _, _ = sealed(6)
-    talk = reader(listed, on_truncated=OnTruncated.JUMP)
+    talk = reader(listed, on_trimmed=OnTrimmed.JUMP)
     talk.reply(LoadChunk, Outcome.NO_SUCH_LEDGER)
     cut = replace(LedgerList("log"), segments=listed.segments[-2:], trimmed_seq=4, trimmed_rows=40)
     talk.reply(ReadList, listed=cut, version=2)
@@ -196,10 +196,10 @@ def test_a_chunk_that_is_gone_means_another_list() -> None:
 # --- losses --------------------------------------------------------------------------------------------------------------
 
 
-def test_scenario_57_truncation_with_a_slow_reader_in_it() -> None:
+def test_scenario_57_a_trim_with_a_slow_reader_in_it() -> None:
     """LOG-13: NoSuchLedger, the list again: jump to the first ledger that is left, or report."""
     listed = committed(1, 2, 3)
-    slow, strict = (reader(listed, position=Position(0, 4), on_truncated=choice) for choice in (OnTruncated.JUMP, OnTruncated.FAIL))
+    slow, strict = (reader(listed, position=Position(0, 4), on_trimmed=choice) for choice in (OnTrimmed.JUMP, OnTrimmed.FAIL))
     for talk in (slow, strict):
         talk.reply(OpenLedger, Outcome.NO_SUCH_LEDGER)
         talk.reply(ReadList, listed=listed.trim(1)[0], version=2)
@@ -268,8 +268,8 @@ def test_a_log_that_was_created_again_is_another_one() -> None:
 
 
 def test_a_listed_ledger_that_does_not_exist_is_an_alarm() -> None:
-    """LOG-11, LOG-13: truncation unlists first."""
-    talk = reader(committed(1, 2), on_truncated=OnTruncated.JUMP)
+    """LOG-11, LOG-13: a trim unlists first."""
+    talk = reader(committed(1, 2), on_trimmed=OnTrimmed.JUMP)
     talk.reply(OpenLedger, Outcome.NO_SUCH_LEDGER)
     talk.reply(ReadList, Outcome.UNKNOWN)
     talk.fire("list")
@@ -302,12 +302,12 @@ def test_a_ledger_that_is_closed_too_low_while_it_is_read_is_a_loss(listed: Ledg
 
 def test_a_ledger_that_is_trimmed_while_it_is_read_is_a_loss_or_none() -> None:
     """LOG-13: the list tells."""
-    for choice in OnTruncated:
-        talk = reader(committed(1, 2), on_truncated=choice)
+    for choice in OnTrimmed:
+        talk = reader(committed(1, 2), on_trimmed=choice)
         talk.reply(OpenLedger, closed=True, last_entry_id=9)
         talk.reply(Deliver, Outcome.CONFLICT, next_entry_id=5)
         talk.reply(ReadList, listed=committed(1, 2).trim(1)[0], version=2)
-        assert ("read" in talk.failed) is (choice is OnTruncated.FAIL)
+        assert ("read" in talk.failed) is (choice is OnTrimmed.FAIL)
 
 
 def test_a_stale_list_is_not_believed() -> None:

@@ -50,7 +50,7 @@ class World:
         batch = len(self.model)
         self.listed = self.listed.append_segments(ranges, at_ms, "q", batch)
         for r in ranges:
-            entries = (r.first_entry, r.last_entry)
+            entries = (r.first_entry_id, r.last_entry_id)
             self.model.append(Segment(len(self.model), r.ledger_id, *entries, r.rows, r.bytes, at_ms, r.rows_per_entry))
 
     def seal(self, limits: SealLimits = SMALL) -> None:
@@ -99,7 +99,7 @@ def naive_positions(segments: list[Segment]) -> list[tuple[Position, int, int]]:
         for unit in range(s.units):
             per_entry = s.rows_per_entry or 1
             part = (s.rows * unit // s.units, s.bytes * unit // s.units)
-            found.append((Position(s.seq, s.first_entry + unit // per_entry, unit % per_entry), rows + part[0], size + part[1]))
+            found.append((Position(s.seq, s.first_entry_id + unit // per_entry, unit % per_entry), rows + part[0], size + part[1]))
         rows, size = rows + s.rows, size + s.bytes
     return found
 
@@ -124,7 +124,7 @@ def check(world: World, rng: random.Random) -> None:
     for s in rng.sample(world.kept, min(5, len(world.kept))):
         assert view.segment(s.seq) == s
         if s.entries:
-            entry = rng.randint(s.first_entry, s.first_entry + s.entries - 1)
+            entry = rng.randint(s.first_entry_id, s.first_entry_id + s.entries - 1)
             assert view.position_of_entry(s.ledger_id, entry) == Position(s.seq, entry)
     ms = rng.randrange(120)
     since = next((s.seq for s in world.kept if s.live or s.committed_at_ms >= ms), None)
@@ -207,7 +207,7 @@ def _close_live(world: World, rng: random.Random, at_ms: int) -> LedgerList:
     last = world.model[-1]
     end = rng.randint(-1, 5)
     size = 7 * (end + 1)
-    world.model[-1] = replace(last, last_entry=end, rows=end + 1, bytes=size, committed_at_ms=at_ms)
+    world.model[-1] = replace(last, last_entry_id=end, rows=end + 1, bytes=size, committed_at_ms=at_ms)
     return world.listed.close_live(last.ledger_id, end, size, at_ms)
 
 

@@ -138,7 +138,7 @@ class World:
             if not segment.entries:
                 continue
             with self.client.open_ledger(segment.ledger_id, password=password) as ledger:
-                runs = list(ledger.read_runs(segment.first_entry, segment.last_entry, unchecked_bound=True))
+                runs = list(ledger.read_runs(segment.first_entry_id, segment.last_entry_id, unchecked_bound=True))
             if raw:
                 found += [bytes(r.values[r.offsets[i] : r.offsets[i + 1]]) for r in runs for i in range(r.count)]
                 continue

@@ -45,7 +45,7 @@ class World:
 
     def ledger(self, rows: int = 5) -> EntryRange:
         with self.client.create_ledger() as ledger:
-            ledger.append_many([b"row %d" % i for i in range(rows)]).result(30)
+            ledger.append_many([b"row %d" % i for i in range(rows)])
         return EntryRange(ledger.ledger_id, 0, rows - 1, 100, rows=rows, rows_per_entry=1, log="flights")
 
     def task(self, *ranges: EntryRange, learned: Learned | None = None) -> BookKeeperPartition:
@@ -118,7 +118,7 @@ def test_another_bookie_at_the_old_address_is_no_loss(world: World, times: int) 
     ranges: list[EntryRange] = []
     for _ in range(times):
         with world.client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as ledger:
-            ledger.append_many([b"a", b"b"]).result(30)
+            ledger.append_many([b"a", b"b"])
         ranges.append(EntryRange(ledger.ledger_id, 0, 1, 2))
     here = {bookie.bookie_id: world.store.resolve(bookie.bookie_id) for bookie in world.bookies}
     names = list(here)
@@ -130,7 +130,7 @@ def test_another_bookie_at_the_old_address_is_no_loss(world: World, times: int) 
 def test_entries_are_found_that_moved_since_planning(world: World) -> None:
     """RD-7: the driver was told of a bookie that was replaced since."""
     with world.client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as ledger:
-        ledger.append_many([b"a", b"b"]).result(30)
+        ledger.append_many([b"a", b"b"])
     task = world.task(EntryRange(ledger.ledger_id, 0, 1, 2))
     assert task.known is not None
     stored = task.known.ledgers[ledger.ledger_id]

@@ -58,7 +58,7 @@ def values(r: EntryRange) -> list[Any]:
 def test_what_the_driver_knows_to_be_acknowledged_is_read_whatever_the_lac(client: bk_core.BookKeeper) -> None:
     """RD-1, LC-2: the task's handle has never heard of the last entry of a writer that fell silent."""
     ledger = client.create_ledger()
-    assert ledger.append_many([b"a", b"b", b"c"]).result(30) == 2
+    assert ledger.append_many([b"a", b"b", b"c"]) == 2
     with client.open_ledger(ledger.ledger_id) as handle:
         assert handle.last_add_confirmed < 2
     assert values(EntryRange(ledger.ledger_id, 0, 2, 3)) == [b"a", b"b", b"c"]
@@ -68,7 +68,7 @@ def test_what_the_driver_knows_to_be_acknowledged_is_read_whatever_the_lac(clien
 def test_a_range_beyond_the_end_of_a_closed_ledger_is_a_loss(client: bk_core.BookKeeper) -> None:
     """RD-1: said as what it is, and nothing of the range is handed out as if it were all."""
     with client.create_ledger() as ledger:
-        ledger.append_many([b"a", b"b", b"c"]).result(30)
+        ledger.append_many([b"a", b"b", b"c"])
     with pytest.raises(LogDataLossError, match=rf"entries 3\.\.7 of ledger {ledger.ledger_id} are lost: .* closed at entry 2"):
         values(EntryRange(ledger.ledger_id, 1, 7, 7))
 
@@ -89,7 +89,7 @@ def test_a_deleted_ledger_is_a_loss_or_left_out(client: bk_core.BookKeeper) -> N
 def test_raw_columns(client: bk_core.BookKeeper) -> None:
     """Two commits that touch are read as one, and keep their own times; offsets go on over them."""
     with client.create_ledger() as ledger:
-        ledger.append_many([b"a", b"", b"ccc", b"dd"]).result(30)
+        ledger.append_many([b"a", b"", b"ccc", b"dd"])
     first = EntryRange(ledger.ledger_id, 0, 1, 1, rows=2, rows_per_entry=1, log="flights", offset=70, committed_at_ms=1000)
     second = EntryRange(ledger.ledger_id, 2, 3, 5, rows=2, rows_per_entry=1, log="flights", offset=72)
     got = table(raw_schema(True, True), True, first, second)
@@ -151,7 +151,7 @@ def test_entries_are_read_with_the_columns_they_were_written_with(client: bk_cor
 
 def test_the_tasks_of_one_ledger_start_at_different_bookies(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     with client.create_ledger(ensemble_size=3, write_quorum_size=3) as ledger:
-        ledger.append_many([b"x" * 100] * 30).result(30)
+        ledger.append_many([b"x" * 100] * 30)
     whole = ledger_range(client, OPTIONS, ledger.ledger_id)
     assert whole is not None
     tasks = partitions_of(client, replace(OPTIONS, max_bytes_per_partition=1000), {}, [whole])
@@ -170,7 +170,7 @@ def test_the_tasks_of_one_ledger_start_at_different_bookies(client: bk_core.Book
 
 def test_limits_reach_the_planner(client: bk_core.BookKeeper) -> None:
     with client.create_ledger() as ledger:
-        ledger.append_many([b"x" * 10] * 30).result(30)
+        ledger.append_many([b"x" * 10] * 30)
     whole = ledger_range(client, OPTIONS, ledger.ledger_id)
     assert whole is not None
 

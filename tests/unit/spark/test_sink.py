@@ -242,7 +242,7 @@ def test_a_task_that_fails_takes_all_its_ledgers_away(world: Any) -> None:
 
 def test_entries_that_nobody_acknowledges(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_ledgers, "ACK_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(bk_core.client.ledger.write_handle.WriteHandle, "append_run", lambda *_, **__: Future())
+    monkeypatch.setattr(bk_core.client.ledger.write_handle.WriteHandle, "append_run_future", lambda *_, **__: Future())
     with pytest.raises(OperationTimeoutError, match="unacknowledged"):
         world.write([1], log="a")
     assert not list(kept_ledgers())

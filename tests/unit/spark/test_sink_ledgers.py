@@ -105,7 +105,7 @@ def test_roll_by_entries_is_exact_inside_a_run(world: Any) -> None:
     world.write(list(range(7)), log="a", entrySize="1", rollMaxEntries="3")
     assert world.rows("a") == list(range(7))
     segments = read_ledger_list(world.client, "a").segments
-    assert [(s.first_entry, s.last_entry, s.rows) for s in segments] == [(0, 2, 3), (0, 2, 3), (0, 0, 1)]
+    assert [(s.first_entry_id, s.last_entry_id, s.rows) for s in segments] == [(0, 2, 3), (0, 2, 3), (0, 0, 1)]
 
 
 def test_bad_roll_times() -> None:

@@ -177,7 +177,7 @@ def test_the_rows_of_many_logs_are_bounded_too(world: Any) -> None:
     rows = {"id": list(range(400)), "log": [f"l{i % 2}" for i in range(400)]}
     for bound, entries in (("1k", 4), ("1m", 2)):
         message = world.write(rows, rows, schema="id long, log string", maxInFlightBytes=bound)
-        assert sum(r.last_entry - r.first_entry + 1 for p in message.parts for r in p.ranges) == entries
+        assert sum(r.last_entry_id - r.first_entry_id + 1 for p in message.parts for r in p.ranges) == entries
     assert world.rows("l0") == list(range(0, 400, 2)) * 4
 
 

@@ -15,7 +15,7 @@ from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.sealing import ref_to, seal
 from bk_core.protocol.log.segments import SegmentRange
-from bk_core.protocol.log.truncation import LogTruncation, TrimBounds
+from bk_core.protocol.log.trimming import LogTrimming, TrimBounds
 from tests.unit.log.talk import Talk
 
 EMPTY = LedgerList("log")
@@ -38,7 +38,7 @@ def begin(machine: ListClearing, listed: LedgerList = LISTED) -> Talk:
 
 
 def trim(before: int, listed: LedgerList = LISTED, intents: tuple[int, ...] = ()) -> Talk:
-    return begin(LogTruncation("a", TrimBounds(before=Position(before)), intents), listed)
+    return begin(LogTrimming("a", TrimBounds(before=Position(before)), intents), listed)
 
 
 def look(talk: Talk, closed: dict[int, bool]) -> list[int]:
@@ -197,7 +197,7 @@ def test_bounds(bounds: TrimBounds, cut: int) -> None:
     listed = EMPTY
     for n, ledger_id in enumerate((5, 3, 8, 6)):
         listed = committed(ledger_id, listed=listed, at_ms=10 * (n + 1))
-    assert machine_of(begin(LogTruncation("a", bounds), listed)).cut == cut
+    assert machine_of(begin(LogTrimming("a", bounds), listed)).cut == cut
 
 
 def test_bytes_are_kept_whatever_empty_segments_lie_behind_them() -> None:
@@ -205,12 +205,12 @@ def test_bytes_are_kept_whatever_empty_segments_lie_behind_them() -> None:
     listed = EMPTY.append_segments([SegmentRange(5, 0, 0, 1, 100)], 1)
     for ledger_id in (3, 8):
         listed = listed.add_live_segment(ledger_id, 1).close_live(ledger_id, -1, 0, 1)
-    assert machine_of(begin(LogTruncation("a", TrimBounds(max_bytes=30)), listed)).cut == 0
+    assert machine_of(begin(LogTrimming("a", TrimBounds(max_bytes=30)), listed)).cut == 0
 
 
 def test_what_cannot_be_done_is_an_error() -> None:
     for outcome, error in ((Outcome.NO_SUCH_LEDGER, NoSuchLogError), (Outcome.REFUSED, BkError)):
-        talk = Talk(LogTruncation("a", TrimBounds(before=Position(1))))
+        talk = Talk(LogTrimming("a", TrimBounds(before=Position(1))))
         talk.take(machine_of(talk).start("cut", 0))
         talk.reply(ReadList, Outcome.UNKNOWN)
         talk.fire("list")
@@ -254,7 +254,7 @@ def dropped() -> tuple[LedgerList, Any, tuple[Any, ...]]:
 def test_a_history_ledger_goes_after_what_it_tells_of_was_condemned() -> None:
     """LOG-11: else a crash would leave ledgers that nobody knows of."""
     listed, ref, chunk = dropped()
-    talk = begin(LogTruncation("a", TrimBounds(before=Position(0))), listed)
+    talk = begin(LogTrimming("a", TrimBounds(before=Position(0))), listed)
     assert talk.reply(LoadChunk, chunk=chunk).ref == ref
     swept = talk.find(ChangeList).listed
     assert swept.dropped == () and swept.condemned == (3, 5, 99)

@@ -1,6 +1,6 @@
 """Cuts the front off a log (replication-protocol.md 10.3). It needs no leadership, because its compare-and-set only removes a prefix.
 
-``trim_log`` and the retention (client/log/janitor.py) drive it in production, ``truncation`` (tests/simulation/log_keepers.py) in the
+``trim_log`` and the retention (client/log/janitor.py) drive it in production, ``trimming`` (tests/simulation/log_keepers.py) in the
 simulator.
 """
 
@@ -65,7 +65,7 @@ def check_before(name: str, before: Position | None, listed: LedgerList) -> None
     raise InvalidArgumentError(f"segment {before.seq} lies beyond the end of log {name!r}, {last}", log=name)
 
 
-class LogTruncation(ListClearing):
+class LogTrimming(ListClearing):
     """Machine: unlists a prefix, then deletes its ledgers (LOG-11), and whatever else the list has put aside.
 
     The cut is decided once, on the list as it is first read. It stops before a live segment, and before one whose ledger is neither CLOSED
