@@ -24,7 +24,7 @@ def summary(metadata: LedgerMetadata) -> dict[str, Any]:
         "writeQuorumSize": metadata.write_quorum_size,
         "ackQuorumSize": metadata.ack_quorum_size,
         "fragments": len(metadata.fragments),
-        "lastEntry": metadata.last_entry_id if closed else None,
+        "lastEntryId": metadata.last_entry_id if closed else None,
         "length": metadata.length if closed else None,
         "createdMs": metadata.ctime_ms,
     }
@@ -37,7 +37,7 @@ def details(metadata: LedgerMetadata) -> dict[str, Any]:
         "digestType": metadata.digest_type.name if metadata.has_digest else None,
         "formatVersion": metadata.format_version,
         "custom": {key: preview(value) for key, value in metadata.custom.items()},
-        "fragments": [{"firstEntry": one.first_entry_id, "ensemble": list(one.ensemble)} for one in metadata.fragments],
+        "fragments": [{"firstEntryId": one.first_entry_id, "ensemble": list(one.ensemble)} for one in metadata.fragments],
     }
 
 
@@ -49,7 +49,7 @@ def ledgers(summaries: Iterable[Mapping[str, Any]]) -> Table:
 
 def _ledger_row(facts: Mapping[str, Any]) -> list[object]:
     quorums = f"{facts['ensembleSize']}/{facts['writeQuorumSize']}/{facts['ackQuorumSize']}"
-    size = (facts["fragments"], facts["lastEntry"], facts["length"])
+    size = (facts["fragments"], facts["lastEntryId"], facts["length"])
     return [str(facts["ledger"]), facts["state"], quorums, *size, when(facts["createdMs"])]
 
 

@@ -74,8 +74,8 @@ def segments(found: Iterable[Segment]) -> Table:
 
 
 def _segment_row(segment: Segment) -> list[object]:
-    last = "live" if segment.last_entry is None else segment.last_entry
-    size = (segment.first_entry, last, segment.rows, segment.bytes)
+    last = "live" if segment.last_entry_id is None else segment.last_entry_id
+    size = (segment.first_entry_id, last, segment.rows, segment.bytes)
     return [str(segment.seq), str(segment.ledger_id), *size, when(segment.committed_at_ms)]
 
 

@@ -128,7 +128,7 @@ def _check_end(ledger: Any, stretch: Stretch) -> None:
     first, last, end = stretch[0].first, stretch[-1].last, ledger.last_add_confirmed
     if ledger.is_closed and end < last:
         message = f"entries {max(first, end + 1)}..{last} of ledger {ledger.ledger_id} are lost: the ledger was closed at entry {end}"
-        raise LogDataLossError(message, ledger=ledger.ledger_id, first_entry=max(first, end + 1), last_entry=last)
+        raise LogDataLossError(message, ledger=ledger.ledger_id, first_entry_id=max(first, end + 1), last_entry_id=last)
 
 
 # --- the ends of ledgers --------------------------------------------------------------------------------------------------

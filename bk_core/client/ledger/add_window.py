@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count as numbers
+from typing import Any
 
 from bk_core.threads import holds_lock
 
@@ -59,7 +60,7 @@ class Place:
         self.turn = turn
         self.turn_of = turn_of
         self.admitted = self.gone = False
-        self.ticket = allocate_lock()
+        self.ticket: Any = allocate_lock()  # or an ``Entering``, for an append that no thread waits with
         self.ticket.acquire()
 
 

@@ -191,13 +191,7 @@ class WriteHandle:
         self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None, deadline: float | None = None
     ) -> None:
         size, count = bounds[-1] - bounds[0], len(bounds) - 1
-
-        def hand_over(batch: Batch) -> None:
-            self._handed_over += count
-            self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
-            token, now_ns = (self, batch, future, size, last), self._session.reactor.now_ns()
-            self._driver.step(self._machine.append, payloads, bounds, token, now_ns, first_entry_id=first, asker=token)
-
+        hand_over = self._handing_over(payloads, bounds, future, last, first)
         if self._try(hand_over, count, size, first, future):
             return
         try:
@@ -208,6 +202,20 @@ class WriteHandle:
             raise
         turn = None if first is not None else future
         self._wait_for_room(Place(hand_over, count, size, first, turn, get_ident()), future, deadline or self._deadline())
+
+    def _handing_over(
+        self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None
+    ) -> Callable[[Batch], None]:
+        """Return what the reactor does with a piece of a run that was handed in."""
+        size, count = bounds[-1] - bounds[0], len(bounds) - 1
+
+        def hand_over(batch: Batch) -> None:
+            self._handed_over += count
+            self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
+            token, now_ns = (self, batch, future, size, last), self._session.reactor.now_ns()
+            self._driver.step(self._machine.append, payloads, bounds, token, now_ns, first_entry_id=first, asker=token)
+
+        return hand_over
 
     def _try(
         self, hand_over: Callable[[Batch], None], count: int, size: int, first: int | None, future: Future[int], *, passing: bool = False
@@ -461,15 +469,18 @@ class WriteHandle:
         return metadata
 
     def _close(self, forced: bool = False) -> LedgerMetadata:
+        # After a timeout or an interrupt it is still being tried (CL-5: a later call waits for the same result).
+        metadata = wait(self._begin_close(forced), self._session.config.operation_timeout_s, f"closing ledger {self.ledger_id}")
+        assert isinstance(metadata, LedgerMetadata)
+        return metadata
+
+    def _begin_close(self, forced: bool) -> Future[LedgerMetadata]:
         self._session.check()
         future: Future[LedgerMetadata] = SafeFuture()
         future.add_done_callback(lambda _: self._session.reactor.post(self._end))
         self._closed = True
         self._hand_in(lambda token: self._machine.close(token, self._session.reactor.now_ns(), forced=forced), future)
-        # After a timeout or an interrupt it is still being tried (CL-5: a later call waits for the same result).
-        metadata = wait(future, self._session.config.operation_timeout_s, f"closing ledger {self.ledger_id}")
-        assert isinstance(metadata, LedgerMetadata)
-        return metadata
+        return future
 
     def abandon(self) -> None:
         """Stop without closing the ledger, which somebody will have to recover. Entries in flight fail, and may or may not be in it."""

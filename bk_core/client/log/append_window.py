@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from _thread import LockType
 from collections import deque
 from collections.abc import Callable
 
+from bk_core.client.entering import Ticket
 from bk_core.client.ledger.add_window import Batch
 from bk_core.client.log.parts import Append
 from bk_core.threads import Monitor, holds_lock
@@ -17,7 +17,7 @@ class AppendWindow:
 
     def __init__(self, lock: Monitor, bytes_max: int, check: Callable[[], None]) -> None:
         self.arrived: deque[Append] = deque()
-        self.line: deque[tuple[Append, LockType]] = deque()  # in the order of the calls
+        self.line: deque[tuple[Append, Ticket]] = deque()  # in the order of the calls
         self.bytes = 0
         self.undecided = 0  # appends that were handed in and whose outcome the machine has not told
         self._lock = lock
@@ -26,7 +26,7 @@ class AppendWindow:
         self._batch = Batch()
 
     @holds_lock
-    def admitted(self, token: Append, ticket: LockType | None = None, *, passing: bool = False) -> bool:
+    def admitted(self, token: Append, ticket: Ticket | None = None, *, passing: bool = False) -> bool:
         """Return False if the append has to wait; with a ``ticket`` it is in line then. With ``passing`` it need not wait for those in
         line."""
         with self._lock:
@@ -75,6 +75,13 @@ class AppendWindow:
         with self._lock:
             if not token.admitted:
                 self._check()
+            return token.admitted
+
+    @holds_lock
+    def give_up(self, token: Append) -> bool:
+        """Let the append not wait any more. Return True if it was let in before."""
+        token.gone = True
+        with self._lock:
             return token.admitted
 
     def decided(self, token: Append) -> None:

@@ -1281,7 +1281,7 @@ def test_whichever_learns_first_that_the_client_is_closed_the_store_says_so(
     monkeypatch.setattr(store._writer, "append_future", lambda record: (waiting.set(), append(record))[1])
     monkeypatch.setattr(store, "_end", lambda _error: None)  # it is not told by its client
     if is_full:
-        monkeypatch.setattr(store._writer, "_has_room", lambda _size: False)
+        monkeypatch.setattr(store._writer._window, "_has_room", lambda _size: False)
     else:
         store._writer._leave()
     with ThreadPoolExecutor(1) as thread:

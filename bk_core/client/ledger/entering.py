@@ -1,0 +1,123 @@
+"""Appends to a ledger that no thread waits with (bk_core/client/entering.py). The reactor hands in what had no room at first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bk_core.arguments import joined
+from bk_core.client.entering import Told
+from bk_core.client.ledger.add_window import Place
+from bk_core.client.ledger.write_handle import WriteHandle
+from bk_core.protocol import BytesLike
+from bk_core.threads import SafeFuture
+
+NO_THREAD = 0  # in place of the thread whose turn it is: nobody waits on a thread for this turn
+
+
+def enter_one(handle: WriteHandle, payload: bytes, entry_id: int | None, told: Told) -> RunEntering:
+    """Append one entry, or stand in line. Raises what ``WriteHandle.append_future`` raises at once."""
+    return _entered(handle, *handle._one(payload, entry_id), entry_id, told)
+
+
+def enter_many(handle: WriteHandle, payloads: Sequence[bytes], entry_id: int | None, told: Told) -> RunEntering:
+    """Append entries as one run, or stand in line. Raises what ``WriteHandle.append_many_future`` raises at once."""
+    return enter_run(handle, *joined(payloads, ledger=handle.ledger_id), entry_id, told)
+
+
+def enter_run(handle: WriteHandle, payloads: Any, offsets: Any, entry_id: int | None, told: Told) -> RunEntering:
+    """Append a run, or stand in line. Raises what ``WriteHandle.append_run_future`` raises at once."""
+    return _entered(handle, *handle._run(payloads, offsets, entry_id), entry_id, told)
+
+
+def _entered(handle: WriteHandle, payloads: BytesLike, bounds: memoryview, entry_id: int | None, told: Told) -> RunEntering:
+    run = RunEntering(handle, payloads, bounds, entry_id, told)
+    try:
+        run.go_on()
+    finally:
+        handle._nudge()
+    return run
+
+
+class RunEntering:
+    """A run on its way into the window, in pieces if it is long. It is the ticket of its own place in line. When the place was admitted, it
+    goes on, on the reactor thread. Once a piece is handed in the others follow, whoever still waits."""
+
+    def __init__(self, handle: WriteHandle, payloads: BytesLike, bounds: memoryview, entry_id: int | None, told: Told) -> None:
+        self.future: SafeFuture[int] = SafeFuture()
+        self._handle = handle
+        self._payloads = payloads
+        self._bounds = bounds
+        self._first = entry_id
+        self._told = told
+        self._size = handle._adds.piece_entries()
+        self._next = 0  # the first entry that is not handed in
+        self._count = len(bounds) - 1
+        self._place: Place | None = None
+
+    @property
+    def admitted(self) -> bool:
+        return self._next >= self._count
+
+    def go_on(self) -> None:
+        """Hand in what there is room for; stand in line with the rest. Raises ClientClosedError if the handle is closed."""
+        handle, share = self._handle, self._handle._share
+        handle._check_open()
+        has_turn = self._count <= self._size or self._first is not None or share.turn is self.future
+        if not has_turn and not handle._adds.take_turn(share, self.future, NO_THREAD):
+            self._stand(Place(None, 0, 0, None, self.future, NO_THREAD))
+            return
+        while self._next < self._count:
+            end = min(self._next + self._size, self._count)
+            piece = self._bounds[self._next : end + 1]
+            first = None if self._first is None else self._first + self._next
+            hand_over = handle._handing_over(self._payloads, piece, self.future, end == self._count, first)
+            count, size = len(piece) - 1, piece[-1] - piece[0]
+            if not handle._try(hand_over, count, size, first, self.future):
+                self._stand(Place(hand_over, count, size, first, self.future if first is None else None, NO_THREAD))
+                return
+            self._next = end
+        self._finish()
+
+    def _stand(self, place: Place) -> None:
+        place.ticket = self
+        self._place = place
+        self._handle._adds.stand_in_line(self._handle._share, place)
+        self._handle._nudge()
+
+    def release(self) -> None:
+        """Go on after the place in line was admitted, or fail because the handle was closed. Reactor thread."""
+        place = self._place
+        if place is None or (place.gone and not place.admitted):
+            return
+        try:
+            if place.item is not None and place.admitted:
+                self._next += place.entries
+            self.go_on()
+        except Exception as error:
+            self._finish()
+            if not self.future.done():
+                self.future.set_exception(error)
+            return
+        if self.admitted:
+            self._told()
+
+    def _finish(self) -> None:
+        """Give the turn on."""
+        self._next = self._count
+        if self._handle._share.turn is self.future:
+            self._handle._share.turn = None
+            self._handle._nudge()
+
+    def leave(self) -> bool:
+        """Wait for room no longer (bk_core/client/entering.py)."""
+        place = self._place
+        if place is None or self._next or self._handle._adds.leave(place):
+            return True
+        if self._handle._share.turn is self.future:
+            self._handle._share.turn = None
+        self._handle._nudge()  # the next in line may enter
+        return False
+
+    def why_waiting(self) -> str:
+        return self._handle._why_not_appended(self.future)
