@@ -131,6 +131,7 @@ class BookKeeper:
         self._shared.check()
         return self._shared
 
+    @checked(since_s=SECONDS)
     def unanswering(self, since_s: float) -> tuple[str, ...]:
         """The bookies to which a connection of this client's broke, fell silent or could not be made since ``since_s`` on the monotonic
         clock, and that have not answered since then."""
