@@ -214,6 +214,14 @@ soak-spark: setup
 wheel-test: setup
 	@$(ENV) $(BIN)/python -m tests.wheel
 
+## the documentation site into .cache/site (docs/site); a link that leads nowhere ends it
+site: setup
+	@$(ENV) $(BIN)/python -m docs.site
+
+## its pages in a real browser, wide and narrow, with pictures in .cache/site-look; needs Chromium
+site-look: site
+	@$(ENV) $(BIN)/python -m docs.site.look
+
 ## the same job on a real Kafka broker and on bookies, results compared (tests/kafka). ROWS
 kafka: setup
 	@$(ENV) $(BIN)/python -m tests.kafka --rows "$${ROWS:-20000}"
