@@ -31,6 +31,9 @@ def store_and_path(given: str, below: str = "") -> tuple[str, str]:
         if "://" in given:
             known = f"NAME, NAME/PATH, {STORE_SCHEME}://NAME/PATH or {GATEWAY_SCHEME}://{GATEWAY_AUTHORITY}/NAME/PATH"
             raise InvalidArgumentError(f"{given} is no checkpoint in ledgers: give {known}")
+        if given.startswith(("/", "./", "../", "~/")):
+            known = f"NAME, NAME/PATH or {STORE_SCHEME}://NAME/PATH"
+            raise InvalidArgumentError(f"{given} is a place on this machine, and no checkpoint in ledgers: give {known}")
         store, _, path = given.partition("/")
         place = store, path
     parts = [part.strip("/") for part in (place[1], below) if part.strip("/")]

@@ -302,16 +302,21 @@ def _say_batch(batch: Batch) -> None:
 @cluster_options
 def remove(names: tuple[str, ...], yes: bool, even_if_alive: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
     """Delete checkpoints with all their files. A query that is started again without its checkpoint begins anew. Refused where an owner
-    is alive."""
+    is alive. One that cannot be deleted is told, keeps no other, and makes the status 1."""
     from bk_core.client.files.upkeep import delete_file_store
 
     failed = False
     with connected(uri, protocol) as client:
-        for name in [whole_store(given, "rm") for given in names]:
-            with in_words(name, password):
-                if not yes:
-                    click.confirm(f"delete checkpoint {name} ({_told(client, name, password)})?", abort=True, err=True)
-                report = delete_file_store(client, name, password=password.encode(), even_if_alive=even_if_alive)
+        for name in dict.fromkeys([whole_store(given, "rm") for given in names]):
+            try:
+                with in_words(name, password):
+                    if not yes:
+                        click.confirm(f"delete checkpoint {name} ({_told(client, name, password)})?", abort=True, err=True)
+                    report = delete_file_store(client, name, password=password.encode(), even_if_alive=even_if_alive)
+            except BkError as error:  # one that cannot be deleted keeps no other
+                click.echo(f"error: {error}", err=True)
+                failed = True
+                continue
             failed = _say_left(name, report) or failed
             if as_json:
                 say_json({"checkpoint": name, "deleted": True, "dataLedgers": list(report.deleted)})
@@ -359,21 +364,17 @@ def collect(names: tuple[str, ...], even_if_alive: bool, password: str, uri: str
         raise click.UsageError("--even-if-alive needs the names of the checkpoints whose owners are to be fenced")
     failed = False
     with connected(uri, protocol) as client:
-        for name in [whole_store(given, "gc") for given in names] or file_stores(client, remains=True):
+        for name in dict.fromkeys([whole_store(given, "gc") for given in names]) or file_stores(client, remains=True):
             try:
                 with in_words(name, password):
                     report = gc_file_store(client, name, password=password.encode(), even_if_alive=even_if_alive)
-            except (LogWriterAliveError, NoSuchFileStoreError) as error:  # its owner looks after it; or it went meanwhile
-                if names:
-                    raise
-                if isinstance(error, LogWriterAliveError):
-                    click.echo(f"checkpoint {name} is left out: {error}", err=True)
-                continue
             except BkError as error:
-                if names:
-                    raise
-                failed = True
-                click.echo(f"checkpoint {name} is left out: {error}", err=True)
+                if names:  # one that was named and cannot be looked at keeps no other
+                    click.echo(f"error: {error}", err=True)
+                elif not isinstance(error, NoSuchFileStoreError):  # it went meanwhile
+                    click.echo(f"checkpoint {name} is left out: {error}", err=True)
+                # who is alive looks after its own checkpoint
+                failed = failed or bool(names) or not isinstance(error, LogWriterAliveError | NoSuchFileStoreError)
                 continue
             failed = _say_left(name, report) or failed
             if as_json:

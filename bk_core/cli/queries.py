@@ -16,7 +16,7 @@ from bk_core.cli.checkpoint_words import checkpoints_below, viewed
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
 from bk_core.client.files.words import stored_at
 from bk_core.display.words import counted
-from bk_core.errors import InvalidArgumentError, NoSuchLogError
+from bk_core.errors import BkError, InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.lag import lag
 from bk_core.protocol.log.position import Position
 
@@ -54,7 +54,10 @@ def show_lag(checkpoint: str, password: str, uri: str, protocol: str, as_json: b
     from bk_core.client.log.history import read_log
 
     rows, place = [], stored_at(checkpoint)
-    here = read_progress(LocalFolder(local_path(checkpoint))) if place is None else None
+    try:
+        here = read_progress(LocalFolder(local_path(checkpoint))) if place is None else None
+    except InvalidArgumentError as error:
+        raise error.retold(f"{error.args[0]}{_in_ledgers(checkpoint, uri, protocol)}") from None
     with connected(uri, protocol) as client:
         progress = here if place is None else _progress_in_store(client, *place, password)
         assert progress is not None
@@ -117,6 +120,20 @@ def behind(view: LogView | None, offset: Mapping[str, Any], now_ms: int) -> dict
         note = f"{counted(lost, 'row')} of these {'was' if lost == 1 else 'were'} trimmed before being read"
     size_lost = max(0, size - offset["bytes"]) if lost else 0
     return {"rowsBehind": found.rows + lost, "bytesBehind": found.bytes + size_lost, "secondsBehind": round(found.seconds, 1), "note": note}
+
+
+def _in_ledgers(checkpoint: str, uri: str, protocol: str) -> str:
+    """The end of the error, which tells the name that was meant, if there is a checkpoint in ledgers; else nothing."""
+    from bk_core.client.files.upkeep import file_stores
+
+    if "://" in checkpoint:
+        return ""
+    try:
+        with connected(uri, protocol) as client:
+            is_there = checkpoint.partition("/")[0] in file_stores(client)
+    except (BkError, click.ClickException):  # no cluster is named, or nobody answers there: the first error is the one to tell
+        return ""
+    return f". There is one in ledgers: `bk query lag bk://{checkpoint}`" if is_there else ""
 
 
 # --- Spark's checkpoint -------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 A thread for each connection, which stays for many requests (HTTP/1.1). A new connection has ``TOKEN_WAIT_S`` to begin a head, and
 ``HEAD_S`` from then on to end it; with TLS it has ``HEAD_S`` for the handshake before. A request without the secret gets 401 with no body,
-and its connection is closed. At ``connections_max`` the connection that has idled longest goes; if all are busy,
-new ones wait in the listening socket.
+and its connection is closed. At ``connections_max`` the connection goes that has shown no secret yet for the longest time, whatever it has
+sent; where all have, the one that has idled longest. If all are busy, new ones wait in the listening socket.
 
 An upload may pause for ``upload_idle_s``: a task opens the file of its state when it begins and writes to it as rows come. A peer that has
 died is noticed by TCP's own probes within two minutes. Whatever ends an upload early, there is no file then.
@@ -48,8 +48,13 @@ log = logging.getLogger("bk_spark.checkpoint")
 
 @dataclass(eq=False, slots=True)
 class _Connection:
+    """``since``: when it was made, or when its last request ended; None while a request is worked on that has shown the secret.
+    ``is_known``: one has shown it. ``is_ended``: the connection goes to make room, and begins nothing more."""
+
     socket: socket.socket
-    idle_since: float | None = None
+    since: float | None = field(default_factory=time.monotonic)
+    is_known: bool = False
+    is_ended: bool = False
     thread: threading.Thread | None = field(default=None, repr=False)
 
 
@@ -185,12 +190,15 @@ class Gateway:
             if self._closing.is_set():
                 return False
             self.files[name] = files
+            self.operations.closed.discard(name)
             return True
 
-    def close_files(self, name: str) -> None:
-        """Close one store; requests about it are answered that it is not open. Return once it is closed, whoever closes it.
-        BlockingCallError in a handler of a signal that could wait for ever."""
+    def close_files(self, name: str, *, is_asked: bool = False) -> None:
+        """Close one store; requests about it are answered that it is not open, and, with ``is_asked``, that the program has closed it.
+        Return once it is closed, whoever closes it. BlockingCallError in a handler of a signal that could wait for ever."""
         _check_wait()
+        if is_asked and name in self.files:
+            self.operations.closed.add(name)
         if self._take(name, threading.current_thread()):
             self._end(name)
         self._left.until(lambda: self._has_left(name), math.inf)
@@ -287,9 +295,11 @@ class Gateway:
     def _make_room(self) -> None:
         with self._freed:
             while len(self._connections) >= self._most and not self._closing.is_set():
-                idle = [(kept.idle_since, kept) for kept in self._connections if kept.idle_since is not None]
+                idle = [(kept.is_known, kept.since, kept) for kept in self._connections if kept.since is not None]
                 if idle:
-                    _wake(min(idle, key=lambda pair: pair[0])[1].socket)
+                    longest = min(idle, key=lambda one: one[:2])[2]
+                    longest.is_ended = True
+                    _wake(longest.socket)
                 self._freed.wait(TEND_S)
 
     def _serve(self, connection: _Connection) -> None:
@@ -332,13 +342,13 @@ class Gateway:
     def _converse(self, connection: _Connection, wire: Wire) -> None:
         patience_s = TOKEN_WAIT_S
         while True:
-            connection.idle_since = time.monotonic()
             if not wire.begins(patience_s):
                 return
-            connection.idle_since = None
+            if connection.is_known:
+                self._begin(connection)
             try:
                 request = wire.head()
-                stays = self._answer(wire, request)
+                stays = self._answer(connection, wire, request)
             except BadRequest as error:
                 wire.send(answer_head(error.status, 0, stays=False), KEEP_ALIVE_S)
                 wire.linger()
@@ -346,15 +356,24 @@ class Gateway:
             if not stays:
                 return
             patience_s = KEEP_ALIVE_S
+            connection.since = time.monotonic()
 
-    def _answer(self, wire: Wire, request: Request) -> bool:
+    def _begin(self, connection: _Connection) -> None:
+        """A request is worked on that has shown the secret, or is the next one of a peer that has. PeerGone if the connection goes."""
+        with self._freed:
+            if connection.is_ended:
+                raise PeerGone("it had to make room for another connection")
+            connection.is_known, connection.since = True, None
+
+    def _answer(self, connection: _Connection, wire: Wire, request: Request) -> bool:
         """True if the connection may go on: the request was authorised, and all of it was taken off the socket."""
         if request.method == "POST" and request.path == TOKEN_PATH:
-            return self._token(wire, request)
+            return self._token(connection, wire, request)
         if not self.access.matches(request.authorization):
             wire.send(answer_head(401, 0, stays=False), KEEP_ALIVE_S)
             wire.linger()
             return False
+        self._begin(connection)
         body = Body(wire, request, self._upload_idle_s)
         begun = time.perf_counter()
         answer = self.operations.handle(request, body)
@@ -390,13 +409,14 @@ class Gateway:
             return False
         return left == 0
 
-    def _token(self, wire: Wire, request: Request) -> bool:
+    def _token(self, connection: _Connection, wire: Wire, request: Request) -> bool:
         """The access token for who shows the refresh token (OAuth 2, RFC 6749 section 6)."""
         form = pairs(Body(wire, request, TOKEN_WAIT_S, TOKEN_WAIT_S).all(TOKEN_FORM_MAX).decode("ascii", "replace"))
         if form.get("grant_type") != "refresh_token" or not self.refresh.matches(form.get("refresh_token", "")):
             wire.send(answer_head(401, 0, stays=False), KEEP_ALIVE_S)
             wire.linger()
             return False
+        self._begin(connection)
         told = json.dumps({"access_token": self.access.reveal(), "token_type": "bearer", "expires_in": TOKEN_S}).encode("ascii")
         wire.send(answer_head(200, len(told), stays=request.stays) + told, KEEP_ALIVE_S)
         return request.stays

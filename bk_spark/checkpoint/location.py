@@ -239,7 +239,7 @@ def close(spark: Any, name: str | None = None) -> None:
     if application is not None:
         with _in_call("close", "checkpoint_location"):
             for known in [name] if name is not None else list(application.gateway.files):
-                application.gateway.close_files(known)
+                application.gateway.close_files(known, is_asked=True)
             with application.lock:
                 application.gateway.if_idle(application.close_clients)
 

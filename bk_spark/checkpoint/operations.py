@@ -35,12 +35,17 @@ _WHOLE_SPACE = FileStatus(ROOT, True, 0, 0, 0)
 
 
 class NotOpen(Refusal):
-    """A checkpoint that is not open in this driver. ``known``: those that are."""
+    """A checkpoint that is not open in this driver. ``known``: those that are. ``is_closed``: this program has closed it."""
 
-    def __init__(self, name: str, known: list[str]) -> None:
+    def __init__(self, name: str, known: list[str], *, is_closed: bool) -> None:
         line, near = f"bk_spark.checkpoint_location(spark, {name!r}, ...)", meant(name, known)
-        hint = f"; {near}" if near else ". Queries end so, too, whose checkpoint is closed (bk_spark.checkpoint.close)"
-        super().__init__(403, answers.JAVA_IO, f"no checkpoint {name!r} is open in this driver: open it with {line}{hint}")
+        told = f"no checkpoint {name!r} is open in this driver: open it with {line}{f'; {near}' if near else ''}"
+        if is_closed:
+            told = (
+                f"the checkpoint {name!r} was closed in this driver by bk_spark.checkpoint.close, which ends the queries that use it: open "
+                f"it again with {line}, then start the query"
+            )
+        super().__init__(403, answers.JAVA_IO, told)
 
 
 class Operations:
@@ -48,6 +53,7 @@ class Operations:
 
     def __init__(self, files: Mapping[str, CheckpointFiles], url: str) -> None:
         self._files, self._url, self._uploads = files, url, Uploads()
+        self.closed: set[str] = set()  # stores that the program has closed since they were open
         self._warned: OrderedDict[tuple[str, str], float] = OrderedDict()  # the latest last
         self._warning = threading.Lock()
 
@@ -107,7 +113,7 @@ class Operations:
         if files is None:
             if not name:
                 raise Refusal(403, answers.JAVA_IO, "the root holds the checkpoints that are open in this driver; only they can be changed")
-            raise NotOpen(name, list(self._files))
+            raise NotOpen(name, list(self._files), is_closed=name in self.closed)
         return files
 
     # --- looking ------------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from bk_core.client.client import BookKeeper, connect
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import own_file_store
 from bk_core.client.files.view import FileStoreView
+from bk_core.client.files.words import was_deleted
 from bk_core.client.near import meant
 from bk_core.display.moments import moment
 from bk_core.errors import (
@@ -40,6 +41,7 @@ from bk_core.errors import (
     BlockingCallError,
     FileStoreClosedError,
     FileStoreError,
+    FileStoreTakenOverError,
     InvalidArgumentError,
     LogWriterAliveError,
     MissingPackageError,
@@ -245,9 +247,12 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if self.mode == "r" and (owner := _owner_here(self._wish)) is not None:
             return owner
         connection = self._connection
-        if connection is None or not connection.is_open:
+        is_new = connection is None or not connection.is_open
+        if connection is None or is_new:
             connection = self._connection = _connection(self._wish)
-        elif connection.view is not None and not getattr(self._held, "moment", False):
+        if isinstance(connection.files, FileStore) and connection.files.error is not None:
+            raise _ended(connection.files.error)
+        if connection.view is not None and not is_new and not getattr(self._held, "moment", False):
             connection.view.refresh()
         return connection.files
 
@@ -476,6 +481,9 @@ class _WrittenFile(io.BufferedIOBase):
             self.discard()
             raise PathExistsError(f"file store {fs.store!r}: {path!r} is there already", path=path, store=fs.store)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self.path!r} is being written here, and cannot be pickled")
+
     def writable(self) -> bool:
         return True
 
@@ -604,6 +612,16 @@ class _Connection:
                 self.files.close()
             finally:
                 self.client.close()
+
+
+def _ended(error: BkError) -> BkError:
+    """The error of an owner that has ended, with the way to go on."""
+    told = "to go on, call close() of this file system; its next call opens the store again"
+    if was_deleted(error):
+        told = f"{told}, with no file in it"
+    elif isinstance(error, FileStoreTakenOverError):
+        told = f"{told}, unless the other owner has it; with take_over=True it ends that one"
+    return error.retold(f"{error.args[0]}; {told}").nothing_done()
 
 
 def _of_password(error: WrongPasswordError, wish: _Wish) -> WrongPasswordError:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from bk_core.arguments import CLIENT, SECRET, checked
@@ -143,7 +144,10 @@ def delete_file_store(client: Any, name: str, *, password: bytes = b"", even_if_
     _refuse_owned(client, name, listed, even_if_alive)
     check_password(client, log, listed, password)
     try:
-        delete_log(client, log, password=password, file_entries=True)
+        # an owner that opens the store from here on changes the list, or finds none
+        delete_log(
+            client, log, password=password, file_entries=True, check=partial(_refuse_owned, client, name, even_if_alive=even_if_alive)
+        )
     except NoSuchLogError:  # somebody else deletes it too
         pass
     damaged: list[tuple[int, str]] = []

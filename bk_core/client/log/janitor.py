@@ -354,15 +354,23 @@ def _warn_of_ahead(work: _Pass, segment: Segment | None) -> None:
 
 
 @checked(password=SECRET)
-def delete_log(client: LogClient, name: str, *, password: bytes = b"", file_entries: bool = False) -> None:
+def delete_log(
+    client: LogClient,
+    name: str,
+    *,
+    password: bytes = b"",
+    file_entries: bool = False,
+    check: Callable[[LedgerList], object] = lambda _: None,
+) -> None:
     """Unlist first, then delete the ledgers (LOG-11): every ledger is closed before it is deleted (LOG-12), fencing its writer.
 
     NoSuchLogError if there is none; InvalidArgumentError without ``file_entries`` for the log of a file store, whose files have ledgers
-    of their own (GRD-7). A tombstone keeps the list until all is gone, so that ``gc_log`` of the same name can finish it.
+    of their own (GRD-7). ``check`` is given the list that is about to be deleted, and raises to refuse that: nobody changes the list
+    between the two. A tombstone keeps the list until all is gone, so that ``gc_log`` of the same name can finish it.
     """
     check_not_of_files(name, file_entries)
     before = intents_of(client, name)
-    listed = _unlist(client, name)
+    listed = _unlist(client, name, check)
     work = _Pass(client, name, password)
     work.delete(_intended(work, listed.log_id, before))
     _clear_tombstones(work)
@@ -375,10 +383,12 @@ def delete_log(client: LogClient, name: str, *, password: bytes = b"", file_entr
         raise LogError(f"log {name!r} is deleted, but not its ledgers {failed}; gc_log finishes it", log=name)
 
 
-def _unlist(client: LogClient, name: str) -> LedgerList:
-    """Take the list away and return it."""
+def _unlist(client: LogClient, name: str, check: Callable[[LedgerList], object]) -> LedgerList:
+    """Take the list away and return it. What ``check`` raises of the list as it is then; a tombstone of a log that is there counts for
+    nothing."""
     listed, version = read_versioned(client, name)
     while True:
+        check(listed)
         _store_tombstone(client, name, listed)
         try:
             delete_list(client, name, listed.log_id, version, _deadline())

@@ -67,7 +67,7 @@ def list_logs(client: LogClient) -> list[str]:
 
 
 @checked()
-def set_properties(client: LogClient, name: str, **changes: Any) -> LedgerList:
+def set_properties(client: LogClient, name: str, /, **changes: Any) -> LedgerList:
     """Change properties of a log (fields of ``LogProperties``) for what is written from now on.
 
     InvalidArgumentError for an unknown one, for what cannot work, and for the entry format and the schema, which stay as they are.

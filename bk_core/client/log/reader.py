@@ -17,7 +17,13 @@ from bk_core.arguments import SECONDS, SECRET, checked
 from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import LogClient, ledger_exists, log_path
 from bk_core.client.resuming import Following
-from bk_core.errors import InvalidArgumentError, LogDataLossError, MetadataUnavailableError, NoSuchEntryError, NoSuchLedgerError
+from bk_core.errors import (
+    InvalidArgumentError,
+    LogDataLossError,
+    MetadataUnavailableError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+)
 from bk_core.protocol.effects import Fail, SetTimer
 from bk_core.protocol.events import Outcome, TimerFired
 from bk_core.protocol.log.effects import (
@@ -124,13 +130,15 @@ class LogReader:
 
     @property
     def position(self) -> Position:
-        """The next entry to read. It may be set."""
+        """The next entry to read. It may be set: ArgumentTypeError for what is no position, InvalidArgumentError for one beyond the end of
+        the log, or of a segment that is closed, and what reading the log's list raises."""
         assert self._order.position is not None
         return self._order.position
 
     @position.setter
     @checked()
     def position(self, position: Position) -> None:
+        self._reaching(read_log(self._client, self.name), position)
         self._rest = None
         self._order.go_to(position)
 

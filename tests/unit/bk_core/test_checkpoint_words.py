@@ -115,6 +115,9 @@ def test_each_mistake_is_told_in_words_of_checkpoints(bk: Bk, client: bk_core.Bo
         assert bk.json("ls")[0] == before and len(bk.out.splitlines()) == 2 and not (tmp_path / "out").exists()  # and nothing was done
 
 
+GIVEN = "give NAME, NAME/PATH or bk://NAME/PATH"
+
+
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_a_name_of_odd_characters_is_refused_and_never_cut_to_another_one(bk: Bk, folder: Path, tmp_path: Path, name: str) -> None:
     """The part of it behind a ``#`` was dropped once, and `rm` deleted the checkpoint of the rest."""
@@ -123,6 +126,9 @@ def test_a_name_of_odd_characters_is_refused_and_never_cut_to_another_one(bk: Bk
     for command in ("show", "tail -F", "ls", "cat", "export", "rm --yes", "gc"):
         more = {"cat": ["offsets/0"], "export": [str(tmp_path / "out")]}.get(command, [])
         bk(*command.split(), name, *more, status=1)
+        if name.startswith(("/", "../")):
+            assert bk.err == f"error: [BK-ARGUMENT] {name} is a place on this machine, and no checkpoint in ledgers: {GIVEN}\n"
+            continue
         assert bk.err.startswith("error: [BK-ARGUMENT] checkpoint name '") and "use letters, digits" in bk.err and bk.err.count("\n") == 1
     bk("lag", name if "://" in name else f"bk://{name}", group="query", status=1)
     assert bk.err.startswith("error: [BK-ARGUMENT] checkpoint name '")
@@ -168,8 +174,12 @@ def test_a_checkpoint_may_be_named_in_each_way_that_a_user_knows(bk: Bk, folder:
 
 def test_a_name_without_its_scheme_is_not_looked_for_on_this_machine_in_vain(bk: Bk, folder: Path) -> None:
     bk("import", "flights", folder)
-    bk("lag", "flights", group="query", status=1)
-    assert "there is no folder flights on this machine; a checkpoint in ledgers is given as bk://NAME" in bk.err
+    none = "there is no folder {} on this machine; a checkpoint in ledgers is given as bk://NAME"
+    for name in ("flights", "flights/a"):
+        bk("lag", name, group="query", status=1)
+        assert bk.err == f"error: [BK-ARGUMENT] {none.format(name)}. There is one in ledgers: `bk query lag bk://{name}`\n"
+    bk("lag", "fligths", group="query", status=1)
+    assert bk.err == f"error: [BK-ARGUMENT] {none.format('fligths')}\n"
     bk("lag", "bk://fligths", group="query", status=1)
     assert NOT_THERE in bk.err
 

@@ -676,6 +676,20 @@ def test_gc_looks_at_all_and_tells_what_it_could_not_do(
     assert "checkpoint bad: data ledger 1 is left: [BK-METADATA-FORMAT]" in bk.err and "other" in bk.out
 
 
+def test_one_that_is_not_there_keeps_no_other_from_being_deleted_or_cleaned(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
+    for name in ("a", "c"):
+        bk("import", name, checkpoint(tmp_path / name))
+    bk("gc", "a", "b", "c", "a", status=1)
+    assert bk.out == "checkpoint a: 0 ledgers deleted\ncheckpoint c: 0 ledgers deleted\n"
+    assert bk.err.startswith("error: [BK-FILES-NO-STORE] there is no checkpoint 'b'") and bk.err.count("error: ") == 1
+    bk("rm", "a", "b", "c", "a", "--yes", status=1)
+    assert bk.out == "checkpoint a deleted\ncheckpoint c deleted\n"
+    assert bk.err.startswith("error: [BK-FILES-NO-STORE] there is no checkpoint 'b'") and bk.err.count("error: ") == 1
+    assert file_stores(client, remains=True) == []
+    bk("rm", "a", "--yes", status=1)
+    assert bk.out == ""
+
+
 def test_passwords(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
     bk("import", "q", checkpoint(tmp_path / "in"), "--password", "secret")
     bk("import", "open", checkpoint(tmp_path / "other"))

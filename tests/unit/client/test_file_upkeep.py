@@ -15,7 +15,7 @@ from bk_core.client.files import upkeep
 from bk_core.client.files.nodes import create_data_ledger, data_nodes
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import delete_file_store, file_store_owner, file_stores, gc_file_store, own_file_store
-from bk_core.client.log import live_writers
+from bk_core.client.log import janitor, live_writers
 from bk_core.client.log.history import read_log
 from bk_core.client.log.janitor import delete_log
 from bk_core.client.log.lists import create_log
@@ -102,6 +102,34 @@ def test_a_living_owner_keeps_its_store_unless_somebody_insists(client: bk_core.
         store.abandon()
     with pytest.raises(NoSuchFileStoreError):
         FileStore.open(client, "s", create=False)
+
+
+@pytest.mark.parametrize("step", ["check_password", "_store_tombstone"])
+def test_an_owner_that_opens_the_store_while_it_is_deleted_keeps_it(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Nobody owned it when the deletion began."""
+    made(client, "s")
+    where = upkeep if step == "check_password" else janitor
+    original, opened = getattr(where, step), []
+
+    def late(*arguments: Any) -> Any:
+        done = original(*arguments)
+        if not opened:
+            opened.append(FileStore.open(client, "s"))
+        return done
+
+    monkeypatch.setattr(where, step, late)
+    with pytest.raises(LogWriterAliveError, match="is open in process"):
+        delete_file_store(client, "s")
+    (store,) = opened
+    store.put("/more", b"more")
+    store.close()
+    assert gc_file_store(client, "s") == upkeep.FileGcReport()
+    with FileStore.open(client, "s", create=False) as store:
+        assert (store.read("/large"), store.read("/more")) == (LARGE, b"more")
+    delete_file_store(client, "s")
+    assert list(client.list_ledgers()) == [] and file_stores(client, remains=True) == []
 
 
 def test_an_owner_that_cannot_be_seen_may_live(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -523,6 +523,28 @@ def test_errors_about_paths_name_the_store(uri: str, fs: BookKeeperFileSystem) -
         pandas.read_csv("bk://s/nothing.csv", storage_options={"uri": uri})
 
 
+def test_an_owner_that_has_ended_tells_how_to_go_on(uri: str) -> None:
+    fs = BookKeeperFileSystem(uri=uri, store="s", mode="rw")
+    fs.pipe_file("/a", b"1")
+    owner = fs._owner()
+    with bk_core.connect(uri) as client:
+        upkeep.delete_file_store(client, "s", even_if_alive=True)
+        for told in (
+            r"was deleted.*call close\(\).*opens the store again, with no file in it$",
+            r"another owner.*take_over=True it ends that one$",
+        ):
+            with pytest.raises(FileStoreTakenOverError):
+                owner.put("/b", b"2")
+            for call in (lambda: fs.cat("/a"), lambda: fs.pipe_file("/a", b"2"), lambda: fs.open("/a", "wb")):
+                with pytest.raises(FileStoreTakenOverError, match=told):
+                    call()
+            fs.close()
+            fs.pipe_file("/a", b"1")
+            owner = fs._owner()
+            if "deleted" in told:
+                FileStore.open(client, "s").close()
+
+
 def test_pyarrow(fs: BookKeeperFileSystem) -> None:
     files = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))
     table = pa.table({"n": list(range(1000)), "k": [n % 3 for n in range(1000)]})

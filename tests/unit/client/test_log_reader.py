@@ -18,10 +18,10 @@ import bk_core
 from bk_core.client.log import reader as log_reader
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.janitor import delete_log, trim_log
-from bk_core.client.log.lists import create_log
+from bk_core.client.log.lists import create_log, set_properties
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
-from bk_core.errors import LogDataLossError, NoSuchLogError
+from bk_core.errors import ArgumentTypeError, InvalidArgumentError, LogDataLossError, NoSuchLogError
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
@@ -307,6 +307,28 @@ def test_what_a_recreated_or_trimmed_log_has_lost_is_said(client: bk_core.BookKe
     create_log(client, "a", LogProperties(entry_format="raw"))
     with pytest.raises(LogDataLossError, match=r"created again: what this reader had not read .* from segment 3 entry 0 on, is lost"):
         next(reader.follow())
+
+
+def test_a_name_is_no_property_of_a_log(client: bk_core.BookKeeper) -> None:
+    with pytest.raises(InvalidArgumentError, match="a log has no property 'name'"):
+        set_properties(client, "a", name="b")
+
+
+def test_a_position_is_set_within_the_log(client: bk_core.BookKeeper) -> None:
+    with LogWriter.open(client, "a") as writer:
+        writer.append(b"a")
+        writer.roll()
+        writer.append(b"b")
+    reader = LogReader(client, "a")
+    assert payloads(reader) == [b"a", b"b"]
+    for wrong, told in ((Position(99), "beyond the end of log 'a'"), (Position(0, 5), "beyond the end of segment 0")):
+        with pytest.raises(InvalidArgumentError, match=told):
+            reader.position = wrong
+    with pytest.raises(ArgumentTypeError, match="position must be a Position, not 1"):
+        reader.position = 1  # type: ignore[assignment]
+    assert payloads(reader) == []
+    reader.position = Position(1)
+    assert payloads(reader) == [b"b"]
 
 
 def test_a_live_segment_that_was_read_to_its_end_may_be_trimmed(client: bk_core.BookKeeper) -> None:

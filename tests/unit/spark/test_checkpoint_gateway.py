@@ -1002,6 +1002,53 @@ def test_at_the_most_connections_one_that_idles_goes(store: MemoryFiles) -> None
     gateway.close()
 
 
+@pytest.mark.parametrize("sent", [b"", b"G", b"POST /token HTTP/1.1\r\nContent-Length: 100\r\n\r\ngrant_type"])
+def test_who_shows_no_secret_holds_up_nobody_who_does(store: MemoryFiles, sent: bytes) -> None:
+    gateway = Gateway(connections_max=16)
+    gateway.files["x"] = CheckpointFiles(store, 10)
+    known = Client(gateway)
+    assert known.mkdirs("/d")
+    others = []
+    for _ in range(40):
+        others.append(socket.create_connection((gateway.host, gateway.port), timeout=20))
+        others[-1].sendall(sent)
+    begun = time.monotonic()
+    late = Client(gateway)
+    assert late.exists("/d") and known.exists("/d")  # the one that idles has shown the secret, so others go before it
+    assert time.monotonic() - begun < 5 < gateways.HEAD_S  # a second, where the machine has nothing else to do
+    for client in (late, known, *others):
+        client.close()
+    gateway.close()
+
+
+def test_a_connection_that_makes_room_begins_nothing_more(store: MemoryFiles) -> None:
+    gateway = Gateway()
+    here, there = socket.socketpair()
+    with here, there:
+        connection = gateways._Connection(there)
+        gateway._begin(connection)
+        assert connection.is_known and connection.since is None
+        connection.is_ended = True
+        with pytest.raises(gateways.PeerGone):
+            gateway._begin(connection)
+    gateway.close()
+
+
+def test_a_query_whose_checkpoint_the_program_has_closed_is_told_so(gateway: Gateway, client: Client) -> None:
+    gateway.close_files("x", is_asked=True)
+    gateway.close_files("never", is_asked=True)
+    told = r"checkpoint 'x' was closed in this driver by bk_spark.checkpoint.close.*open it again with bk_spark.checkpoint_location"
+    with pytest.raises(JavaError, match=told) as caught:
+        client.exists("/f")
+    assert (caught.value.status, caught.value.java_class) == (403, "java.io.IOException")
+    with pytest.raises(JavaError, match="no checkpoint 'never' is open in this driver"):
+        Client(gateway, "never").exists("/f")
+    assert gateway.add("x", CheckpointFiles(MemoryFiles(), 10)) and not client.exists("/f")
+    gateway.close_files("x")
+    with pytest.raises(JavaError, match="no checkpoint 'x' is open in this driver"):
+        client.exists("/f")
+
+
 def test_many_at_once(gateway: Gateway, store: MemoryFiles) -> None:
     failures: list[BaseException] = []
 
