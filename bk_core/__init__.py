@@ -8,6 +8,9 @@
 ...         writer.append(b"hello")
 ...     rows = [payload for run in log.reader() for payload in run.payloads()]
 
+Every call checks its arguments before it does anything, and raises InvalidArgumentError for a value that cannot be, ArgumentTypeError for
+one of a wrong kind.
+
 Names are loaded on first use, so that a process that needs one part (a bookie, a command line) does not pay for the others.
 """
 

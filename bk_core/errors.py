@@ -67,8 +67,10 @@ class BkError(Exception):
         return self
 
     def retold(self, text: str, *, of_same_call: bool = True) -> Self:
-        """Return a new error that tells the same in the words of ``text``: of the same class, with the same context, cause and outcome.
-        Of another call the outcome is what the class says of it."""
+        """Return a new error of the same class that tells the same in the words of ``text``, with the same context and cause.
+
+        With ``of_same_call`` the outcome is the same, too; without it the outcome is what the class says of it.
+        """
         copy = type(self)(text, **self.context)
         copy.__cause__ = self.__cause__
         if of_same_call and "outcome_unknown" in self.__dict__:

@@ -41,6 +41,7 @@ class BookKeeperDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name by which Spark finds this data source."""
         return "bookkeeper"
 
     @plainly
@@ -54,10 +55,18 @@ class BookKeeperDataSource(DataSource):
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query that asks for the columns of ``schema``.
+
+        Raises InvalidArgumentError for options that are unknown or do not go together.
+        """
         return batch_reader(parse_options(for_reading(self._given, schema, BATCH_OPTIONS.__contains__)), schema)
 
     @plainly
     def streamReader(self, schema: StructType) -> BookKeeperStreamReader:
+        """Return the reader of a streaming query that asks for the columns of ``schema``.
+
+        Raises InvalidArgumentError for options that are unknown or do not go together, and for a metadata table, which cannot be streamed.
+        """
         from bk_spark.source.stream import BookKeeperStreamReader
 
         options = parse_options(for_reading(self._given, schema, lambda field: field not in _BATCH_ONLY))
@@ -67,12 +76,20 @@ class BookKeeperDataSource(DataSource):
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> BookKeeperWriter:
+        """Return the writer of a batch of rows of ``schema``. ``overwrite`` is True for Spark's mode "overwrite".
+
+        Raises InvalidArgumentError for options that are unknown or do not go together, and for what cannot be written.
+        """
         from bk_spark.sink.writer import BookKeeperWriter
 
         return BookKeeperWriter(parse_options(for_writing(self._given)), without_table_options(schema), overwrite)
 
     @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> BookKeeperStreamWriter:
+        """Return the writer of a streaming query with rows of ``schema``. ``overwrite`` is True for Spark's output mode "complete".
+
+        Raises InvalidArgumentError for options that are unknown or do not go together, and for what cannot be written.
+        """
         from bk_spark.sink.writer import BookKeeperStreamWriter
 
         return BookKeeperStreamWriter(parse_options(for_writing(self._given)), without_table_options(schema), overwrite)

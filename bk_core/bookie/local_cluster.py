@@ -336,6 +336,7 @@ class LocalCluster:
         return names
 
     def is_running(self, index: int) -> bool:
+        """Return True if the process of bookie ``index`` runs."""
         return self._bookie(index).running
 
     def pid(self, index: int) -> int | None:
@@ -344,6 +345,7 @@ class LocalCluster:
         return pid
 
     def bookie_log(self, index: int) -> Path:
+        """Return the file that bookie ``index`` writes its log to."""
         self._bookie(index)
         return self.directory / f"bookie-{index}" / "bookie.log"
 
@@ -381,7 +383,10 @@ class LocalCluster:
         return bookie
 
     def add_bookie(self) -> int:
-        """Add one more bookie and return its index."""
+        """Start one more bookie and return its index.
+
+        Raises InvalidArgumentError if there are as many as there may be.
+        """
         self._home.check("local cluster")
         if len(self._bookies) >= BOOKIES_MAX:
             raise InvalidArgumentError(f"there are {BOOKIES_MAX} bookies already")
@@ -393,7 +398,10 @@ class LocalCluster:
 
     @checked(timeout_s=SECONDS)
     def wait_unregistered(self, index: int, timeout_s: float = 30.0) -> None:
-        """Wait until the metadata store no longer lists a stopped bookie. Raises OperationTimeoutError."""
+        """Wait until the metadata store no longer lists the stopped bookie ``index``, at most ``timeout_s`` seconds.
+
+        Raises OperationTimeoutError.
+        """
         bookie_id = self._bookie(index).bookie_id
         deadline = time.monotonic() + timeout_s
         while self._is_registered(bookie_id):
@@ -421,16 +429,18 @@ def local_cluster(
     progress: Callable[[str], None] | None = None,
     apache_settings: ApacheSettings | None = None,
 ) -> LocalCluster:
-    """Start a cluster and return it when every bookie serves.
+    """Start a cluster on this machine and return it when every bookie serves.
 
-    bookies     how many at least; a directory with more starts them all
-    directory   where data is kept and found again; None: a temporary one, removed at close
-    apache      a release such as "4.18.0" for Apache's bookies (Java 17, and Maven once); None for embedded ones
-    zookeeper   "host:port" or a zk:// URI of a running ZooKeeper; None starts one
-    progress    called with one line of text per step
-    apache_settings   an ApacheSettings of bk_core.bookie.apache: memory and configuration of Apache's bookies, small without it
+    ``bookies`` is how many there are at least; a directory with more starts them all. ``directory`` is where data is kept and found again;
+    None is a temporary one, removed at close. ``apache`` is a release such as "4.18.0" for Apache's bookies (Java 17, and Maven once); None
+    is for embedded ones. ``zookeeper`` is "host:port" or a zk:// URI of a running ZooKeeper; None starts one. ``progress`` is called with
+    one line of text for each step. ``apache_settings`` is an ``ApacheSettings`` of ``bk_core.bookie.apache``: memory and configuration of
+    Apache's bookies, small without it.
 
-    InvalidArgumentError for arguments that cannot work; DiskFullError where the disk has no room; BookieUnavailableError or
+    Raises InvalidArgumentError for arguments that cannot work; DiskFullError where the disk has no room; BookieUnavailableError or
     OperationTimeoutError, with the end of the log, if something does not start.
+
+    >>> with local_cluster() as cluster, connect(cluster.uri) as client:
+    ...     client.bookies()
     """
     return LocalCluster(bookies, Path(directory) if directory is not None else None, apache, zookeeper, progress, apache_settings)

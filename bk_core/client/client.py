@@ -61,10 +61,17 @@ T = TypeVar("T")
 def connect(
     uri: str, *, protocol: WireProtocol = "v2", store: MetadataStore | None = None, **settings: Unpack[ClientSettings]
 ) -> BookKeeper:
-    """A client of the cluster at ``uri``, e.g. ``zk://host:2181/ledgers``. Settings are those of ClientConfig.
+    """Connect to the cluster at ``uri``, e.g. ``zk://host:2181/ledgers``, and return its client.
 
-    Raises MetadataUnavailableError when the metadata store does not answer, NoClusterError when there is no cluster at the ledgers root
-    (OWN-1), InvalidArgumentError for a bad URI or setting, LocalResourceError when this process has no descriptors for another client.
+    ``protocol`` is "v2", or "v3" for clusters that refuse v2. ``settings`` are the other fields of ClientConfig by name. ``store`` is a
+    metadata store to use in place of the one that ``uri`` names, for tests.
+
+    Raises MetadataUnavailableError when the metadata store does not answer, NoClusterError when there is no cluster at the ledgers root,
+    InvalidArgumentError for a bad URI or setting, LocalResourceError when this process has no descriptors for another client.
+
+    >>> client = connect("zk://127.0.0.1:2181/ledgers", operation_timeout_s=30)
+
+    Rule: OWN-1.
     """
     _check_names(settings, ClientConfig, "client setting")
     config = ClientConfig(uri, protocol, **settings)
@@ -133,12 +140,13 @@ class BookKeeper:
 
     @checked(since_s=SECONDS)
     def unanswering(self, since_s: float) -> tuple[str, ...]:
-        """The bookies to which a connection of this client's broke, fell silent or could not be made since ``since_s`` on the monotonic
-        clock, and that have not answered since then."""
+        """Return the bookies to which a connection of this client's broke, fell silent or could not be made since ``since_s`` on the
+        monotonic clock, and that have not answered since then."""
         return self._shared.unanswering(since_s)
 
     def close_with(self, closable: Closable) -> None:
-        """Close it before this client is closed: somebody may wait in it for what would never come."""
+        """Close ``closable`` whenever this client is closed, before the client is. Somebody may wait in it for an answer that a closed
+        client never gets."""
         self._session.close_with(closable)
 
     def end(self) -> None:
@@ -163,11 +171,23 @@ class BookKeeper:
         caller_ids: bool = False,
         deferred_sync: bool = False,
     ) -> WriteHandle:
-        """Create a ledger and return its writer (CR-1..CR-7). NotEnoughBookiesError, LedgerExistsError (only with ``ledger_id``).
+        """Create a ledger and return its writer.
 
-        ``guaranteed_write_quorum``: entries are acknowledged at Qa and end up on all Qw bookies before the ledger is closed
-        (replication-protocol.md 9; marked in the custom metadata for good, G-0). ``caller_ids``: every append names its entry id (WR-2).
-        ``deferred_sync``: bookies acknowledge before they sync, and ``WriteHandle.force`` makes entries durable and readable (WR-17).
+        Each entry is written to ``write_quorum_size`` (Qw) of ``ensemble_size`` (E) bookies and is acknowledged once ``ack_quorum_size``
+        (Qa) of them have stored it: E >= Qw >= Qa >= 1. ``digest_type`` is the checksum of entries, and readers need the same ``password``.
+        ``custom`` is metadata of the caller's own, names to bytes. ``ledger_id`` is the id to take; without it the cluster chooses one.
+
+        With ``guaranteed_write_quorum`` entries are acknowledged at Qa and end up on all Qw bookies before the ledger is closed; this is
+        marked in the custom metadata for good. With ``caller_ids`` every append names its entry id. With ``deferred_sync`` bookies
+        acknowledge before they sync, and ``WriteHandle.force`` makes entries durable and readable.
+
+        Raises InvalidArgumentError for sizes or options that do not go together, NotEnoughBookiesError if fewer bookies can be written to,
+        and LedgerExistsError if ``ledger_id`` is taken.
+
+        >>> with client.create_ledger(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2) as ledger:
+        ...     ledger.append(b"hello")
+
+        Rules: CR-1..CR-7, G-0, WR-2, WR-17; replication-protocol.md 9.
         """
         check_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
         if guaranteed_write_quorum and deferred_sync:
@@ -194,8 +214,13 @@ class BookKeeper:
 
     @checked(ensemble_size=POSITIVE, write_quorum_size=POSITIVE)
     def await_bookies(self, ensemble_size: int, write_quorum_size: int) -> None:
-        """Wait until there are bookies for a new ledger, as after a restart of them all. NotEnoughBookiesError when there are still too few
-        after ``operation_timeout_s``, and at once if there would be too few with all that have a cookie in this cluster."""
+        """Wait until there are bookies for a new ledger of these sizes, as after a restart of them all.
+
+        ``ensemble_size`` and ``write_quorum_size`` are those of ``create_ledger``.
+
+        Raises NotEnoughBookiesError when there are still too few after ``operation_timeout_s``, and at once if there would be too few with
+        all that have a cookie in this cluster.
+        """
         begun, pause, is_hopeful = time.monotonic(), 0.01, False
         while True:
             try:
@@ -275,7 +300,10 @@ class BookKeeper:
 
     @checked(ledger_id=ID)
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """NoSuchLedgerError; MetadataFormatError if what is stored cannot be understood."""
+        """Return the metadata of ledger ``ledger_id`` as it is stored now. No bookie is asked.
+
+        Raises NoSuchLedgerError, and MetadataFormatError if what is stored cannot be understood.
+        """
         return self._load(ledger_id)[0]
 
     def _load(self, ledger_id: int) -> tuple[LedgerMetadata, Version]:
@@ -295,16 +323,20 @@ class BookKeeper:
         options: ReadOptions | None = None,
         lac: bool = True,
     ) -> ReadHandle:
-        """Open for reading without recovery: a live writer is never disturbed (OP-3, OP-5). ``options``: else the client's ``reads``.
-
-        ``lac=False`` neither asks for the LAC nor follows the metadata of a ledger that is not CLOSED: for who reads only entries that are
-        known to be acknowledged (``read_runs(..., unchecked_bound=True)``).
+        """Open ledger ``ledger_id`` for reading and return its reader. Nothing is recovered, so a live writer is never disturbed.
 
         ``digest_type`` and ``password`` are what entries are checked with where metadata stores none, as old releases of Apache's left it;
-        without ``digest_type`` CRC32 is assumed there (META-15).
+        without ``digest_type`` CRC32 is assumed there. ``options`` are those of this reader, in place of the client's ``reads``.
+        ``lac=False`` neither asks for the last add confirmed nor follows the metadata of a ledger that is not CLOSED. It is for callers who
+        read only entries that are known to be acknowledged (``read_runs(..., unchecked_bound=True)``).
 
-        NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError (only if ``digest_type`` is given; else the stored one is used);
-        ReadTimeoutError, ReadError, UnauthorizedError when the bookies of a ledger that is not CLOSED do not tell its LAC.
+        Raises NoSuchLedgerError; WrongPasswordError; WrongDigestTypeError if ``digest_type`` is given and another one is stored;
+        ReadTimeoutError, ReadError or UnauthorizedError when the bookies of a ledger that is not CLOSED do not tell its last add confirmed.
+
+        >>> with client.open_ledger(7) as ledger:
+        ...     runs = list(ledger.read_runs(0, ledger.last_add_confirmed))
+
+        Rules: OP-3, OP-5, META-15.
         """
         metadata, version = self._load(ledger_id)
         metadata = self._granted(ledger_id, metadata, password, digest_type)
@@ -314,19 +346,30 @@ class BookKeeper:
 
     @checked(ledger_id=ID, password=SECRET)
     def open_known(self, ledger_id: int, stored: Versioned, *, password: bytes = b"", options: ReadOptions | None = None) -> ReadHandle:
-        """``open_ledger(..., lac=False)`` by metadata that the store has told somebody else (SES-13): it is asked itself only when no
-        replica of an entry has it (RD-7). WrongPasswordError; MetadataFormatError if ``stored`` cannot be understood."""
+        """Open ledger ``ledger_id`` by metadata that the store has told somebody else, as ``open_ledger(..., lac=False)`` does.
+
+        ``stored`` is that metadata with its version. The store itself is asked only when no replica of an entry has it. ``password`` and
+        ``options`` are as in ``open_ledger``.
+
+        Raises WrongPasswordError, and MetadataFormatError if ``stored`` cannot be understood.
+
+        Rules: SES-13, RD-7.
+        """
         metadata = self._granted(ledger_id, metadata_codec.decode(stored.data), password, None)
         return ReadHandle(self._session, ledger_id, metadata, stored.version, options)
 
     @checked(ledger_id=ID, password=SECRET)
     def recover_ledger(self, ledger_id: int, *, password: bytes = b"", digest_type: DigestType | str | None = None) -> ReadHandle:
-        """Fence, recover and close a ledger, then open it (OP-4). A live writer is stopped.
+        """Fence, recover and close ledger ``ledger_id``, then open it and return its reader. A live writer is stopped for good.
 
-        It takes as long as reading and storing the last fragment of a guaranteed ledger takes, or of one that somebody began to recover;
-        OperationTimeoutError after ``operation_timeout_s`` without progress. RecoveryFailedError, and NotEnoughBookiesError when entries
-        must be written back and a dead bookie has no replacement: the ledger stays IN_RECOVERY and recovery may be tried again.
-        ``password`` and ``digest_type`` as in ``open_ledger``.
+        ``password`` and ``digest_type`` are as in ``open_ledger``. The call takes as long as reading and storing the last fragment takes,
+        if the ledger is guaranteed or somebody began to recover it.
+
+        Raises OperationTimeoutError after ``operation_timeout_s`` without progress. Raises RecoveryFailedError, or NotEnoughBookiesError
+        when entries must be written back and a dead bookie has no replacement: the ledger stays IN_RECOVERY then, and recovery may be tried
+        again.
+
+        Rule: OP-4.
         """
         metadata, version = self._retry(lambda: self._load(ledger_id))
         metadata = self._granted(ledger_id, metadata, password, digest_type)
@@ -353,9 +396,15 @@ class BookKeeper:
 
     @checked(ledger_id=ID)
     def delete_ledger(self, ledger_id: int, *, even_if_listed: bool = False) -> None:
-        """Delete a ledger's metadata; bookies drop its entries later. NoSuchLedgerError if there is none. Delete only CLOSED ledgers
-        (LOG-12): bookies go on accepting entries of a live writer. LedgerListedError for a ledger that a log lists, which would lose its
-        entries, unless ``even_if_listed`` (GRD-2)."""
+        """Delete the metadata of ledger ``ledger_id``; bookies drop its entries later.
+
+        Delete only CLOSED ledgers: bookies go on accepting entries of a live writer. ``even_if_listed`` deletes also a ledger that a log
+        lists, which loses its entries.
+
+        Raises NoSuchLedgerError if there is none, and LedgerListedError for one that a log lists, unless ``even_if_listed``.
+
+        Rules: LOG-12, GRD-2.
+        """
         metadata, _ = self._load(ledger_id)
         if not even_if_listed and metadata.custom:
             from bk_core.client.guards import refuse_listed
@@ -379,12 +428,16 @@ class BookKeeper:
 
     @checked(password=SECRET)
     def create_log(self, name: str, *, exist_ok: bool = False, password: bytes = b"", **properties: Unpack[LogSettings]) -> Log:
-        """Create an empty log and return it. LogExistsError unless ``exist_ok``, which returns the log that is there, as it is.
+        """Create an empty log called ``name`` and return it.
 
-        ``properties`` are fields of LogProperties (``entry_format``, ``schema``, ``ensemble_size``, ``write_quorum_size``,
-        ``ack_quorum_size``, ``digest_type``, ``guaranteed``, ``retention_ms``, ``retention_bytes``, ``committed_retention_ms``), and two
-        that are a timedelta or seconds: ``retention`` in place of ``retention_ms``, ``committed_retention`` in place of
-        ``committed_retention_ms``. ``password`` is that of the log's ledgers. InvalidArgumentError.
+        ``exist_ok`` returns a log that is there already, as it is. ``password`` is that of the log's ledgers. ``properties`` are fields of
+        LogProperties (``entry_format``, ``schema``, ``ensemble_size``, ``write_quorum_size``, ``ack_quorum_size``, ``digest_type``,
+        ``guaranteed``, ``retention_ms``, ``retention_bytes``, ``committed_retention_ms``), and two that are a timedelta or seconds:
+        ``retention`` in place of ``retention_ms``, and ``committed_retention`` in place of ``committed_retention_ms``.
+
+        Raises LogExistsError unless ``exist_ok``, and InvalidArgumentError for a name or property that cannot be.
+
+        >>> log = client.create_log("events", entry_format="raw", retention=timedelta(days=7), exist_ok=True)
         """
         from bk_core.client.log.lists import create_log
         from bk_core.client.log.log import Log, properties_of
@@ -395,13 +448,19 @@ class BookKeeper:
 
     @checked(password=SECRET)
     def log(self, name: str, *, password: bytes = b"") -> Log:
-        """The log of this name. NoSuchLogError. ``password`` is that of its ledgers."""
+        """Return the log called ``name``. ``password`` is that of its ledgers.
+
+        Raises NoSuchLogError.
+        """
         from bk_core.client.log.log import Log
 
         return Log(self, name, password=password)
 
     def logs(self) -> list[str]:
-        """Names of all logs, sorted. NoSuchLogRootError where the log root was given by hand and does not exist."""
+        """Return the names of all logs, sorted.
+
+        Raises NoSuchLogRootError where the log root was given by hand and does not exist.
+        """
         from bk_core.client.log.lists import list_logs
 
         return list_logs(self)
@@ -419,9 +478,16 @@ class BookKeeper:
         bytes_per_second: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> LedgerReport:
-        """Find replicas of entries that are missing or corrupt (RR-4). It looks at the first and last entry of each replica, or with
-        ``full`` all. Neither fences nor writes. ``digest_type`` and ``password`` are used where metadata stores none (META-15).
-        NoSuchLedgerError."""
+        """Find replicas of entries of ledger ``ledger_id`` that are missing or corrupt, and return a report. Nothing is fenced or written.
+
+        The check looks at the first and last entry of each replica, with ``full`` at all. ``digest_type`` and ``password`` are used where
+        metadata stores none. ``bytes_per_second`` bounds how fast entries are read. ``on_progress`` is called with a ``Progress`` now and
+        then.
+
+        Raises NoSuchLedgerError.
+
+        Rules: RR-4, META-15.
+        """
         from bk_core.client.repair import jobs as replication
 
         options: dict[str, Any] = {"full": full, "digest_type": digest_type, "password": password}
@@ -430,7 +496,14 @@ class BookKeeper:
 
     @checked(ledger_id=ID)
     def repair_ledger(self, ledger_id: int, **options: Unpack[RepairSettings]) -> RepairReport:
-        """Copy what is missing and exchange bookies that are gone (RR-1..RR-8, G-27). ``options`` are those of RepairOptions."""
+        """Copy what is missing of ledger ``ledger_id``, replace bookies that are gone, and return a report.
+
+        ``options`` are the fields of RepairOptions by name. What could not be repaired stands in the report.
+
+        Raises MetadataFormatError if what is stored cannot be understood.
+
+        Rules: RR-1..RR-8, G-27.
+        """
         from bk_core.client.repair import jobs as replication
 
         return replication.repair_ledger(self, ledger_id, _repair_options(options))
@@ -445,7 +518,14 @@ class BookKeeper:
         on_ledger: Callable[[int, int, int], None] | None = None,
         **options: Unpack[RepairSettings],
     ) -> DecommissionReport:
-        """Move everything off a bookie, alive or dead, until no fragment names it. ``options`` are those of RepairOptions."""
+        """Move everything off ``bookie``, alive or dead, until no fragment names it, and return a report.
+
+        All ledgers that name the bookie are gone through once, and again until ``wait_s`` seconds are over, for writers that have not moved
+        on. ``delete_cookie`` forgets the bookie for good once nothing names it and it is down. ``on_ledger`` is called before each ledger
+        with its number, how many there are, and its id. ``options`` are the fields of RepairOptions by name.
+
+        Rule: RR-14.
+        """
         from bk_core.client.repair import jobs as replication
 
         return replication.decommission_bookie(
@@ -454,7 +534,10 @@ class BookKeeper:
 
     @checked()
     def delete_cookie(self, bookie: BookieId) -> bool:
-        """Forget a bookie for good: it cannot start again on its old data. False if it had no cookie. VersionConflictError."""
+        """Forget ``bookie`` for good, so that it cannot start again on its old data. Return False if it had no cookie.
+
+        Raises VersionConflictError if the cookie was changed meanwhile.
+        """
         try:
             version = self.store.read_cookie(bookie).version
         except NoNodeError:

@@ -175,22 +175,24 @@ def checkpoint_location(
     port: int = 0,
     tls: tuple[str, str] | None = None,
 ) -> str:
-    """The place of the checkpoint ``name`` for ``option("checkpointLocation", ...)``: in ledgers of the cluster at ``uri``.
+    """Open the checkpoint ``name``, or make it, in ledgers of the cluster at ``uri``, and return its place for
+    ``option("checkpointLocation", ...)``.
 
-    Opens the checkpoint, or makes it. The driver that had it loses it: its query ends with BK-FILES-TAKEN-OVER. ``take_over=False`` refuses
-    instead, also where that driver died. It is closed when the application ends, or by ``bk_spark.checkpoint.close``. The same call again,
-    while it is open here, returns the same place and opens nothing; with other options it is refused.
+    ``spark`` is the session. The driver that had the checkpoint loses it: its query ends with BK-FILES-TAKEN-OVER. ``take_over=False``
+    refuses instead, also where that driver died. The checkpoint is closed when the application ends, or by ``bk_spark.checkpoint.close``.
+    The same call again, while it is open here, returns the same place and opens nothing; with other options it is refused.
 
-    ``uri``: else Spark's setting ``spark.bookkeeper.metadataServiceUri``, else BOOKKEEPER_METADATA_SERVICE_URI. ``password``, quorums and
-    ``digest_type`` are those of the ledgers of a new checkpoint; an existing one needs its password. ``patience_s``: how long a request of
-    Spark's waits for bookies and metadata store before the query fails (the client's ``operation_timeout_s``, 60 s).
+    Without ``uri`` Spark's setting ``spark.bookkeeper.metadataServiceUri`` counts, else BOOKKEEPER_METADATA_SERVICE_URI. ``protocol`` is
+    that of ``bk_core.connect``. ``password``, ``ensemble_size``, ``write_quorum_size``, ``ack_quorum_size`` and ``digest_type`` are those
+    of the ledgers of a new checkpoint; an existing one needs its password. ``patience_s`` is how many seconds a request of Spark's waits
+    for bookies and metadata store before the query fails (the client's ``operation_timeout_s``, 60 s).
 
     Tasks reach the driver at ``host`` (``spark.driver.host``) and ``port`` (0: any free one), where it listens on ``bind_address``
-    (``spark.driver.bindAddress``, else ``host``); with ``local[...]`` on the loopback address only. ``tls``, the files of a certificate
-    chain and of its key (PEM, without a passphrase): they speak HTTPS, and the place is one of ``swebhdfs:``. The certificate must name
-    ``host``, and the JVMs of driver and executors must trust it. The first call of an application decides these four.
+    (``spark.driver.bindAddress``, else ``host``); with ``local[...]`` on the loopback address only. With ``tls``, the files of a
+    certificate chain and of its key (PEM, without a passphrase), they speak HTTPS, and the place is one of ``swebhdfs:``. The certificate
+    must name ``host``, and the JVMs of driver and executors must trust it. The first call of an application decides these four.
 
-    InvalidArgumentError, FileStoreError, and what connecting raises.
+    Raises InvalidArgumentError; FileStoreError; and what connecting raises.
     """
     _check_name(name)
     _context(spark)

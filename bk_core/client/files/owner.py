@@ -477,11 +477,11 @@ class StoreOwner:
 
     @checked(timeout_s=SECONDS)
     def close(self, timeout_s: float | None = None) -> None:
-        """Wait for what was asked for, close the data ledgers and the log, end the threads. Idempotent.
+        """Wait for what was asked for, close the data ledgers and the log, and end the threads. Closing a store that has ended has no
+        effect, nor has closing in a forked child.
 
-        Does nothing more for a store that has ended, nor in a forked child. FileStoreTakenOverError if it is taken over meanwhile.
-        OperationTimeoutError after ``timeout_s``, by default the client's ``operation_timeout_s``: then it goes on, and a later call waits
-        for it.
+        Raises FileStoreTakenOverError if the store is taken over meanwhile, and OperationTimeoutError after ``timeout_s`` seconds, by
+        default the client's ``operation_timeout_s``: then the closing goes on, and a later call waits for it.
         """
         if not self._home.is_here:
             return

@@ -107,17 +107,18 @@ class FileStore(StoreOwner):
         inline_max: int = INLINE_BYTES,
         on_end: Callable[[BkError], object] | None = None,
     ) -> Self:
-        """Take the store over, fencing its former owner, and return its owner. ``create`` makes the store if there is none: then quorums
-        and digest are those of its ledgers, else they are as they were. ``password`` is that of its log and of its data ledgers. Bookies
+        """Take the store called ``name`` over, fencing its former owner, and return its owner.
+
+        ``password`` is that of its log and of its data ledgers. ``create`` makes the store if there is none: then ``ensemble_size``,
+        ``write_quorum_size``, ``ack_quorum_size`` and ``digest_type`` are those of its ledgers, else they are as they were. Contents of at
+        most ``inline_max`` bytes lie within the record of their change. ``take_over=False`` refuses a store that has an owner. ``on_end``
+        is told once, on a thread of the store's, if it ends by a failure, such as being taken over. ``client`` is a ``BookKeeper``. Bookies
         that are away, as in a restart of a cluster, are waited for, for the client's ``operation_timeout_s``.
 
-        Contents of at most ``inline_max`` bytes lie within the record of their change. ``on_end`` is told once, on a thread of the store's,
-        if it ends by a failure, such as being taken over.
-
-        NoSuchFileStoreError without ``create``; FileStoreTakenOverError with ``take_over=False`` where the store has an owner or one died
-        owning it, or where others won; NotEnoughBookiesError, before anything is made or anybody is fenced, when there are too few
-        bookies for that time, and at once when the cluster has fewer; FileStoreFormatError for a log that holds something else; what
-        LogWriter.open raises.
+        Raises NoSuchFileStoreError without ``create``; FileStoreTakenOverError with ``take_over=False`` where the store has an owner or one
+        died owning it, or where others won; NotEnoughBookiesError, before anything is made or anybody is fenced, when there are too few
+        bookies for that time, and at once when the cluster has fewer; FileStoreFormatError for a log that holds something else;
+        InvalidArgumentError where ``limits.frame_bytes_max`` has no room for a record of a store; and what ``LogWriter.open`` raises.
         """
         log_name = store_log(name)
         must_not_block(f"opening file store {name!r}")
@@ -180,7 +181,10 @@ class FileStore(StoreOwner):
     @checked()
     @holds_lock
     def status(self, path: str) -> FileStatus:
-        """NoSuchPathError; InvalidPathError."""
+        """Return the status of the file or directory at ``path``.
+
+        Raises NoSuchPathError, and InvalidPathError.
+        """
         self._home.check("file store")  # before the lock, which may have been taken when this process was forked
         with self._lock:
             self._check("nothing was read")
@@ -189,7 +193,7 @@ class FileStore(StoreOwner):
 
     @checked()
     def exists(self, path: str) -> bool:
-        """True if there is a file or directory of this path."""
+        """Return True if there is a file or directory at ``path``."""
         try:
             self.status(path)
         except NoSuchPathError:
@@ -199,7 +203,10 @@ class FileStore(StoreOwner):
     @checked()
     @holds_lock
     def listing(self, path: str) -> list[FileStatus]:
-        """The statuses of what a directory holds, sorted by name; of a file, its own alone. NoSuchPathError."""
+        """Return the statuses of what the directory ``path`` holds, sorted by name; of a file, its own alone.
+
+        Raises NoSuchPathError.
+        """
         self._home.check("file store")  # before the lock, which may have been taken when this process was forked
         with self._lock:
             self._check("nothing was read")
@@ -209,7 +216,10 @@ class FileStore(StoreOwner):
     @checked()
     @holds_lock
     def content(self, path: str) -> Content:
-        """The content of a file: its inline bytes, or the extents that hold them. NoSuchPathError, PathIsDirectoryError."""
+        """Return the content of the file ``path``: its inline bytes, or the extents that hold them.
+
+        Raises NoSuchPathError, and PathIsDirectoryError.
+        """
         self._home.check("file store")  # before the lock, which may have been taken when this process was forked
         with self._lock:
             self._check("nothing was read")
@@ -218,9 +228,10 @@ class FileStore(StoreOwner):
 
     @checked(offset=COUNT, length=COUNT)
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Read at most ``length`` bytes from ``offset``. All bytes come from one version of the file.
+        """Return at most ``length`` bytes of the file ``path`` from ``offset`` on; without ``length`` all of them. All bytes come from one
+        version of the file.
 
-        NoSuchPathError, PathIsDirectoryError; FileDataLostError if the ledger that holds them is gone.
+        Raises NoSuchPathError; PathIsDirectoryError; FileDataLostError if the ledger that holds them is gone.
         """
         return b"".join(
             present_chunks(partial(self.content, path), lambda content: [b"".join(self._reader.chunks(content, offset, length))])
@@ -228,24 +239,33 @@ class FileStore(StoreOwner):
 
     @checked(offset=COUNT, length=COUNT)
     def read_content(self, content: Content, offset: int = 0, length: int | None = None) -> bytes:
-        """As ``read``, of a content that was staged or that a file has. FileDataLostError."""
+        """Return at most ``length`` bytes of ``content`` from ``offset`` on; without ``length`` all of them. The content was staged, or is
+        that of a file.
+
+        Raises FileDataLostError if the ledger that holds them is gone.
+        """
         self._check("nothing was read")
         return b"".join(self._reader.chunks(content, offset, length))
 
     @checked(offset=COUNT, length=COUNT)
     def chunks(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
-        """As ``read``, in parts of at most 1 MiB. If the file is replaced or deleted meanwhile, the iterator may raise
-        FileDataLostError."""
+        """Yield at most ``length`` bytes of the file ``path`` from ``offset`` on, in parts of at most 1 MiB.
+
+        Raises NoSuchPathError; PathIsDirectoryError; FileDataLostError, also in the middle if the file is replaced or deleted meanwhile.
+        """
         return present_chunks(partial(self.content, path), lambda content: self._reader.chunks(content, offset, length))
 
     # --- changing ---------------------------------------------------------------------------------------------------------
 
     @checked(data=_DATA)
     def stage(self, data: Bytes | Iterable[Bytes]) -> Staged:
-        """Write ``data`` durably without making a file. Data of at most ``inline_max`` bytes is only kept; the put writes it.
+        """Write ``data`` durably without making a file, and return what ``put`` makes a file of. Data of at most ``inline_max`` bytes is
+        only kept in memory; the put writes it.
 
-        Everything else goes on meanwhile, however slow ``data`` is. A part that the bookies do not take is written again to another data
-        ledger. OperationTimeoutError if that does not succeed within the client's ``operation_timeout_s``.
+        ``data`` is bytes, or an iterable of their parts. Everything else goes on meanwhile, however slow it is. A part that the bookies do
+        not take is written again to another data ledger.
+
+        Raises OperationTimeoutError if that does not succeed within the client's ``operation_timeout_s``.
         """
         return self._stage(data, None)
 
@@ -266,12 +286,15 @@ class FileStore(StoreOwner):
 
     @checked(data=_DATA, timeout_s=SECONDS)
     def put(self, path: str, data: Data, *, overwrite: bool = True, parents: bool = True, timeout_s: float | None = None) -> FileStatus:
-        """Make a file of ``data`` in one atomic change. With ``overwrite`` it replaces the file of this path; with ``parents`` the missing
-        directories above it are made. A Staged is used up by success, and stays as it was if the put is refused. ``timeout_s`` bounds
-        staging and change together, but not the time in which ``data`` makes its next part; None bounds each part and the change.
+        """Make a file at ``path`` of ``data`` in one atomic change, and return its status.
 
-        PathExistsError, PathIsDirectoryError, PathNotDirectoryError, NoSuchPathError (without ``parents``), InvalidPathError; what
-        ``stage`` raises.
+        ``data`` is bytes, an iterable of their parts, or what ``stage`` returned, which is used up by success and stays as it was if the
+        put is refused. With ``overwrite`` the file replaces the one of this path; with ``parents`` the missing directories above it are
+        made. ``timeout_s`` (seconds) bounds staging and change together, but not the time in which ``data`` makes its next part; None
+        bounds each part and the change.
+
+        Raises PathExistsError; PathIsDirectoryError; PathNotDirectoryError; NoSuchPathError without ``parents``; InvalidPathError;
+        InvalidArgumentError for staged content of another store, or that was used up; and what ``stage`` raises.
         """
         path = normal(path)
         if not isinstance(data, Staged):
@@ -297,17 +320,23 @@ class FileStore(StoreOwner):
 
     @checked(timeout_s=SECONDS)
     def mkdirs(self, path: str, *, timeout_s: float | None = None) -> FileStatus:
-        """Make a directory and those above it; one that is there is left as it is. PathExistsError, PathNotDirectoryError for a file."""
+        """Make the directory ``path`` and those above it, and return its status. One that is there is left as it is. ``timeout_s``
+        (seconds) bounds the change; None is the client's ``operation_timeout_s``.
+
+        Raises PathExistsError, and PathNotDirectoryError for a file.
+        """
         found: FileStatus = self._change(f"making directory {path!r}", lambda token: self._machine.mkdirs(token, path, now_ms()), timeout_s)
         return found
 
     @checked(timeout_s=SECONDS)
     def rename(self, src: str, dst: str, *, overwrite: bool = False, timeout_s: float | None = None) -> FileStatus:
-        """Give a file, or a directory with all in it, another path, in one atomic change. The directory above ``dst`` must be there.
-        ``overwrite`` replaces a file by a file, and an empty directory by a directory.
+        """Give the file ``src``, or a directory with all in it, the path ``dst``, in one atomic change.
 
-        NoSuchPathError, PathExistsError, DirectoryNotEmptyError, InvalidPathError; PathNotDirectoryError and PathIsDirectoryError for kinds
-        that do not fit; InvalidArgumentError for the root, and for a directory that would come to lie in itself.
+        The directory above ``dst`` must be there. ``overwrite`` replaces a file by a file, and an empty directory by a directory.
+        ``timeout_s`` (seconds) bounds the change; None is the client's ``operation_timeout_s``.
+
+        Raises NoSuchPathError; PathExistsError; DirectoryNotEmptyError; InvalidPathError; PathNotDirectoryError and PathIsDirectoryError
+        for kinds that do not fit; InvalidArgumentError for the root, and for a directory that would come to lie in itself.
         """
         found: FileStatus = self._change(
             f"renaming {src!r} to {dst!r}", lambda token: self._machine.rename(token, src, dst, overwrite, now_ms()), timeout_s
@@ -316,16 +345,24 @@ class FileStore(StoreOwner):
 
     @checked(timeout_s=SECONDS)
     def delete(self, path: str, *, recursive: bool = False, timeout_s: float | None = None) -> bool:
-        """False if there is nothing of this path. DirectoryNotEmptyError unless ``recursive``, which deletes all in it, too, at once."""
+        """Delete the file or directory ``path``. Return False if there is nothing of this path.
+
+        ``recursive`` deletes all that is in a directory, too, at once. ``timeout_s`` (seconds) bounds the change; None is the client's
+        ``operation_timeout_s``.
+
+        Raises DirectoryNotEmptyError unless ``recursive``.
+        """
         return bool(self._change(f"deleting {path!r}", lambda token: self._machine.delete(token, path, recursive, now_ms()), timeout_s))
 
     @checked(timeout_s=SECONDS)
     def replace_all(self, src: str, *, timeout_s: float | None = None) -> FileStatus:
-        """Put what lies in the directory ``src`` in place of all files of the store, in one atomic change. It lies in the root then, and
-        all else is gone, ``src`` too. Returns the status of the root. Programs that do not know this change refuse a store whose log has
-        it.
+        """Put what lies in the directory ``src`` in place of all files of the store, in one atomic change, and return the status of the
+        root.
 
-        NoSuchPathError, PathNotDirectoryError, InvalidPathError; InvalidArgumentError for the root.
+        What lay in ``src`` lies in the root then, and all else is gone, ``src`` too. Programs that do not know this change refuse a store
+        whose log has it. ``timeout_s`` (seconds) bounds the change; None is the client's ``operation_timeout_s``.
+
+        Raises NoSuchPathError; PathNotDirectoryError; InvalidPathError; InvalidArgumentError for the root.
         """
         found: FileStatus = self._change(
             f"replacing all files by those in {src!r}", lambda token: self._machine.replace_all(token, src, now_ms()), timeout_s
@@ -334,6 +371,10 @@ class FileStore(StoreOwner):
 
     @checked(timeout_s=SECONDS)
     def flush(self, *, timeout_s: float | None = None) -> None:
-        """Wait until all earlier changes are acknowledged. Nothing is appended: without earlier changes that are pending this does not find
-        out whether the store was taken over."""
+        """Wait until all earlier changes are acknowledged, at most ``timeout_s`` seconds; None is the client's ``operation_timeout_s``.
+
+        Nothing is appended: without earlier changes that are pending this does not find out whether the store was taken over.
+
+        Raises OperationTimeoutError.
+        """
         self._change(f"flushing file store {self.name!r}", self._machine.barrier, timeout_s)

@@ -58,7 +58,11 @@ class FileGcReport:
 
 @checked(client=CLIENT)
 def file_stores(client: Any, *, remains: bool = False) -> list[str]:
-    """Names of all file stores, sorted; with ``remains`` also of those that are deleted and have left something. NoSuchLogRootError."""
+    """Return the names of all file stores, sorted. ``client`` is a ``BookKeeper``. With ``remains`` those are named, too, that are deleted
+    and have left something.
+
+    Raises NoSuchLogRootError where the log root was given by hand and does not exist.
+    """
     logs = list_logs(client)
     places = (logs, client.store.children(_NODES), client.store.children(_TOMBSTONES)) if remains else (logs,)
     return sorted({name for place in places for log in place if (name := store_of(log)) is not None})
@@ -78,12 +82,14 @@ def check_not_owned(client: Any, name: str, *, even_if_alive: bool = False) -> N
 
 @checked(client=CLIENT, password=SECRET)
 def own_file_store(client: Any, name: str, *, password: bytes = b"", create: bool = True, even_if_alive: bool = False) -> FileStore:
-    """Open a store that nobody owns. LogWriterAliveError where an owner may live, FileStoreTakenOverError where another one opened it
-    meanwhile; with ``even_if_alive`` the owner is fenced. NoSuchFileStoreError without ``create``.
+    """Open the store called ``name``, which nobody owns, and return its owner.
 
-    A store that was closed in good order, or that is new, is opened without fencing anybody. Of an owner that is certainly gone the log is
-    closed first, and nothing but the ledgers that it left: an owner that opens the store meanwhile is not fenced. WrongPasswordError
-    before anything is done.
+    ``client`` is a ``BookKeeper``, ``password`` that of the store. ``create`` makes the store if there is none. A store that was closed in
+    good order, or that is new, is opened without fencing anybody. Of an owner that is certainly gone the log is closed first, and nothing
+    but the ledgers that it left: an owner that opens the store meanwhile is not fenced. With ``even_if_alive`` a live owner is fenced.
+
+    Raises LogWriterAliveError where an owner may live; FileStoreTakenOverError where another one opened the store meanwhile;
+    NoSuchFileStoreError without ``create``; WrongPasswordError before anything is done.
     """
     if not even_if_alive:
         listed = list_if_any(client, store_log(name)) if create else _listed(client, name)
@@ -134,10 +140,13 @@ def _refuse_owned(client: Any, name: str, listed: LedgerList, even_if_alive: boo
 
 @checked(client=CLIENT, password=SECRET)
 def delete_file_store(client: Any, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
-    """Delete a store with all its files: its log first, which fences an owner, then its data ledgers, then their nodes.
+    """Delete the store called ``name`` with all its files, and return a report: its log first, which fences an owner, then its data
+    ledgers, then their nodes.
 
-    NoSuchFileStoreError; LogWriterAliveError where an owner may live, unless ``even_if_alive``; WrongPasswordError; all of these before
-    anything is done. What cannot be deleted now is in the report, or an error says so, and ``gc_file_store`` finishes it.
+    ``client`` is a ``BookKeeper``, ``password`` that of the store. ``even_if_alive`` ends a live owner. What cannot be deleted now is in
+    the report, or an error says so, and ``gc_file_store`` finishes it.
+
+    Raises NoSuchFileStoreError, LogWriterAliveError where an owner may live, and WrongPasswordError; all of these before anything is done.
     """
     listed = _listed(client, name)
     log = store_log(name)
@@ -158,13 +167,16 @@ def delete_file_store(client: Any, name: str, *, password: bytes = b"", even_if_
 
 @checked(client=CLIENT, password=SECRET)
 def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_alive: bool = False) -> FileGcReport:
-    """Delete the data ledgers that no file of the store refers to, and what stores of this name that were deleted have left.
+    """Delete the data ledgers that no file of the store called ``name`` refers to, and what stores of this name that were deleted have
+    left. Return a report.
 
     The folders of imports that were killed go as well, and with them a store that has nothing else.
 
-    An owner does this by itself when it opens the store. LogWriterAliveError where one may live, unless ``even_if_alive``; the owner is
-    fenced then, and one that died is in any case, so that all it was told is known. WrongPasswordError before anything is done.
-    NoSuchFileStoreError for a name that nothing is left of.
+    ``client`` is a ``BookKeeper``, ``password`` that of the store. An owner does this by itself when it opens the store, and one that died
+    is fenced in any case, so that all it was told is known. With ``even_if_alive`` a live owner is fenced as well.
+
+    Raises LogWriterAliveError where an owner may live; WrongPasswordError before anything is done; NoSuchFileStoreError for a name that
+    nothing is left of.
     """
     log = store_log(name)
     damaged: list[tuple[int, str]] = []

@@ -62,7 +62,12 @@ class FileStoreView:
     @classmethod
     @checked(password=SECRET)
     def open(cls, client: Any, name: str, *, password: bytes = b"") -> Self:
-        """NoSuchFileStoreError; WrongPasswordError; FileStoreFormatError for a log that this version does not understand."""
+        """Open a view of the store called ``name``, up to what its log tells now, and return it.
+
+        ``client`` is a ``BookKeeper``. ``password`` is that of the store.
+
+        Raises NoSuchFileStoreError; WrongPasswordError; FileStoreFormatError for a log that this version does not understand.
+        """
         view = cls(client, name, password)
         try:
             view.refresh()
@@ -74,18 +79,28 @@ class FileStoreView:
     # --- what there is ---------------------------------------------------------------------------------------------------
 
     def status(self, path: str) -> FileStatus:
-        """NoSuchPathError."""
+        """Return the status of the file or directory at ``path``.
+
+        Raises NoSuchPathError.
+        """
         return self._asked(lambda tree: tree.status(path))
 
     def exists(self, path: str) -> bool:
+        """Return True if there is a file or directory at ``path``."""
         return self._asked(lambda tree: tree.exists(path))
 
     def listing(self, path: str) -> list[FileStatus]:
-        """Of a directory what is in it, sorted by name; of a file its own status. NoSuchPathError."""
+        """Return the statuses of what the directory ``path`` holds, sorted by name; of a file, its own alone.
+
+        Raises NoSuchPathError.
+        """
         return self._asked(lambda tree: tree.listing(path))
 
     def content(self, path: str) -> Content:
-        """NoSuchPathError, PathIsDirectoryError."""
+        """Return the content of the file ``path``: its inline bytes, or the extents that hold them.
+
+        Raises NoSuchPathError, and PathIsDirectoryError.
+        """
         return self._asked(lambda tree: tree.content(path))
 
     def everything(self, path: str = "/") -> list[tuple[FileStatus, Content | None]]:
@@ -93,7 +108,7 @@ class FileStoreView:
         return self._asked(lambda tree: [(one, None if one.is_directory else tree.content(one.path)) for one in tree.walk(path)])
 
     def ledgers(self) -> frozenset[int] | None:
-        """The data ledgers that files refer to; None where the log has no snapshot of its files, so that nobody can tell."""
+        """Return the data ledgers that files refer to; None where the log has no snapshot of its files, so that nobody can tell."""
         with self._here():
             files = self._caught_up.files
             return frozenset(files.tree.ledgers) if files.complete else None
@@ -120,12 +135,21 @@ class FileStoreView:
     # --- reading ---------------------------------------------------------------------------------------------------------
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """All bytes come from one version of the file. NoSuchPathError, PathIsDirectoryError; FileDataLostError."""
+        """Return at most ``length`` bytes of the file ``path`` from ``offset`` on; without ``length`` all of them. All bytes come from one
+        version of the file.
+
+        Raises NoSuchPathError; PathIsDirectoryError; FileDataLostError if the owner has deleted the file since, and its bytes with it.
+        """
         return b"".join(present_chunks(self._looker(path), lambda content: [self.read_content(content, offset, length)]))
 
     def chunks(self, path: str, offset: int = 0, length: int | None = None) -> Iterator[bytes]:
-        """The bytes from ``offset`` on in pieces of one MiB at most. A file that is replaced or deleted before its first piece was read is
-        looked for again; one that is replaced later is read to its end as it was, or FileDataLostError says that it is gone."""
+        """Yield at most ``length`` bytes of the file ``path`` from ``offset`` on, in parts of at most 1 MiB.
+
+        A file that is replaced or deleted before its first part was read is looked for again. One that is replaced later is read to its end
+        as it was.
+
+        Raises NoSuchPathError; PathIsDirectoryError; FileDataLostError if the bytes are gone in the middle.
+        """
         return present_chunks(self._looker(path), lambda content: self._contents.chunks(content, offset, length))
 
     def _looker(self, path: str) -> Callable[[], Content]:
@@ -142,22 +166,30 @@ class FileStoreView:
         return look
 
     def read_content(self, content: Content, offset: int = 0, length: int | None = None) -> bytes:
-        """FileDataLostError where the owner has deleted the file since, and its bytes with it."""
+        """Return at most ``length`` bytes of ``content`` from ``offset`` on; without ``length`` all of them.
+
+        Raises FileDataLostError where the owner has deleted the file since, and its bytes with it.
+        """
         return b"".join(self._contents.chunks(content, offset, length))
 
     def content_chunks(self, content: Content) -> Iterator[bytes]:
-        """As ``read_content``, in pieces of one MiB at most."""
+        """Yield all bytes of ``content``, in parts of at most 1 MiB.
+
+        Raises FileDataLostError as ``read_content`` does.
+        """
         return self._contents.chunks(content)
 
     # --- following -------------------------------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Take in what has happened since; True if something has. NoSuchFileStoreError if the store was deleted meanwhile.
+        """Take in what has happened since the last look, and return True if something has.
 
-        Where the owner has trimmed its log under us (it does that behind a snapshot of all files), we begin again at that snapshot, and
-        show the files as they were known before until all of it is there. FileStoreError if it does not come in 10 s, or in the client's
-        ``operation_timeout_s`` if that is less. After any error the view shows the files of one moment: the moment that it knew before, or
-        a later one.
+        Where the owner has trimmed its log meanwhile (it does that behind a snapshot of all files), the view begins again at that snapshot,
+        and shows the files as they were known before until all of it is there. After any error the view shows the files of one moment: the
+        moment that it knew before, or a later one.
+
+        Raises NoSuchFileStoreError if the store was deleted meanwhile, and FileStoreError if the snapshot does not come in 10 s, or in the
+        client's ``operation_timeout_s`` if that is less.
         """
         return self._refresh(self._deadline())
 

@@ -77,10 +77,15 @@ class ReadHandle:
     def open(
         cls, session: Session, ledger_id: int, metadata: LedgerMetadata, version: int, options: ReadOptions | None = None
     ) -> ReadHandle:
-        """Return a handle. A CLOSED ledger is ready as it is (OP-2). For another one, subscribe to its metadata first, then learn the LAC
-        from its bookies (OP-3).
+        """Open ledger ``ledger_id`` and return its handle. Callers use ``BookKeeper.open_ledger``.
+
+        ``session`` is the client's. A ledger whose ``metadata``, of ``version``, is CLOSED is ready as it is. For another one the handle
+        subscribes to its metadata first, then learns the last add confirmed from its bookies. ``options`` are those of this reader, in
+        place of the client's ``reads``.
 
         Raises what ``read_last_add_confirmed`` raises; nothing stays subscribed then.
+
+        Rules: OP-2, OP-3.
         """
         handle = cls(session, ledger_id, metadata, version, options)
         try:
@@ -97,6 +102,7 @@ class ReadHandle:
 
     @property
     def metadata(self) -> LedgerMetadata:
+        """The newest metadata of the ledger that this handle knows."""
         return self._view.metadata
 
     @property
@@ -305,8 +311,11 @@ class ReadHandle:
 
     @checked(entry_id=ID, timeout_s=SECONDS)
     def wait_for(self, entry_id: int, timeout_s: float) -> bool:
-        """Wait until ``entry_id`` may be read and return True. Return False when the time is up or the ledger is CLOSED below it (LC-5,
-        LC-7)."""
+        """Wait until ``entry_id`` may be read and return True. Return False when ``timeout_s`` seconds are over, or the ledger is CLOSED
+        below it.
+
+        Rules: LC-5, LC-7.
+        """
         if entry_id > self._view.last_add_confirmed and not self.is_closed:
             self._wait_until(entry_id, time.monotonic() + timeout_s)
         return entry_id <= self._view.last_add_confirmed
@@ -357,10 +366,8 @@ class ReadHandle:
 
     @holds_lock
     def close(self) -> None:
-        """Stop following the ledger; calls that wait in ``tail`` or ``wait_for`` get ClientClosedError. Idempotent.
-
-        In a forked child it has no effect.
-        """
+        """Stop following the ledger. Calls that wait in ``tail`` or ``wait_for`` raise ClientClosedError then. Closing again has no effect,
+        nor has closing in a forked child."""
         if not self._session.home.is_here:
             return
         with self._lock:

@@ -72,10 +72,12 @@ class WriteHandle:
 
     @property
     def metadata(self) -> LedgerMetadata:
+        """The newest metadata of the ledger that this writer knows."""
         return self._machine.metadata
 
     @property
     def last_add_confirmed(self) -> int:
+        """The id of the last entry up to which all are acknowledged; -1 if none is."""
         return self._machine.last_add_confirmed
 
     @property
@@ -89,38 +91,61 @@ class WriteHandle:
         return self._machine.length
 
     def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
-        """Append one entry, wait for its acknowledgement, and return its id. ``entry_id``: see ``append_run_future``."""
+        """Append ``payload`` as one entry, wait for its acknowledgement, and return its id. ``entry_id`` is as in ``append_run_future``.
+
+        Raises what ``append_run_future`` raises, and the error of an append that failed.
+        """
         return self._appended_in_time(lambda: self.append_future(payload, entry_id=entry_id), entry_id)
 
     def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Future[int]:
-        """Append one entry; the future has its id once it is acknowledged. Blocks for room, and ``entry_id``: see ``append_run_future``."""
+        """Append ``payload`` as one entry, and return a future, which has its id once it is acknowledged. ``entry_id`` is as in
+        ``append_run_future``.
+
+        Blocks and raises as ``append_run_future`` does.
+        """
         return self._append(*self._one(payload, entry_id), entry_id)
 
     def append_many(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> int:
-        """Append entries as one run, wait for its acknowledgement, and return the id of the last one. ``entry_id``: see
-        ``append_run_future``."""
+        """Append ``payloads``, bytes each, as one run, wait for its acknowledgement, and return the id of the last one. ``entry_id`` is as
+        in ``append_run_future``.
+
+        Raises InvalidArgumentError if there are none, ArgumentTypeError if they are no bytes, what ``append_run_future`` raises, and the
+        error of an append that failed.
+        """
         return self._appended_in_time(lambda: self.append_many_future(payloads, entry_id=entry_id), entry_id)
 
     def append_many_future(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> Future[int]:
-        """Append entries as one run; the future has the last one's id. Blocks for room, and ``entry_id``: see ``append_run_future``."""
+        """Append ``payloads``, bytes each, as one run, and return a future, which has the last one's id. ``entry_id`` is as in
+        ``append_run_future``.
+
+        Blocks and raises as ``append_run_future`` does. Raises InvalidArgumentError if there are none, ArgumentTypeError if they are no
+        bytes.
+        """
         return self.append_run_future(*joined(payloads, ledger=self.ledger_id), entry_id=entry_id)
 
     def append_run(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> int:
-        """Append a run, wait for its acknowledgement, and return the id of its last entry. See ``append_run_future``."""
+        """Append a run, wait for its acknowledgement, and return the id of its last entry. ``payloads``, ``offsets`` and ``entry_id`` are
+        as in ``append_run_future``.
+
+        Raises what ``append_run_future`` raises, and the error of an append that failed.
+        """
         return self._appended_in_time(lambda: self.append_run_future(payloads, offsets, entry_id=entry_id), entry_id)
 
     def append_run_future(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> Future[int]:
-        """Append ``len(offsets) - 1`` entries; entry i is ``payloads[offsets[i]:offsets[i + 1]]`` (int64 offsets).
+        """Append ``len(offsets) - 1`` entries, and return a future, which has the id of the last one once all are acknowledged.
 
-        The future has the id of the run's last entry once the whole run is acknowledged. Blocks while more than
-        ``pending_bytes_max`` are in flight, or while another thread is in the middle of a long run. A buffer that is read-only is not
-        copied: leave it alone until then. Raises InvalidArgumentError for a payload over the frame limit, before anything is sent;
-        OperationTimeoutError when there was no turn and no room within ``operation_timeout_s`` of the call, or no room for the next piece
-        of a long run within that of the last; BlockingCallError in a completion callback that would have to wait, and, before anything is
-        sent, in a handler of a signal (or a finalizer) that would have to wait for what it interrupts.
+        Entry i is ``payloads[offsets[i]:offsets[i + 1]]``; ``offsets`` are int64. ``payloads`` that are read-only are not copied: leave
+        them alone until then. ``entry_id`` is the id of the first entry of the run in a ledger created with ``caller_ids``, and must be
+        left out in others. Ids may come in any order, each once, or the future fails with DuplicateEntryIdError; an acknowledgement waits
+        for all lower ids. The call blocks while more than ``pending_bytes_max`` are in flight, or while another thread is in the middle of
+        a long run.
 
-        ``entry_id`` is the id of the first entry of the run in a ledger created with ``caller_ids`` (WR-2), and must be left out in others.
-        Ids may come in any order, each once (DuplicateEntryIdError in the future); an acknowledgement waits for all lower ids.
+        Raises InvalidArgumentError for a payload over the frame limit, before anything is sent; OperationTimeoutError when there was no
+        turn and no room within ``operation_timeout_s`` of the call, or no room for the next piece of a long run within that of the last;
+        BlockingCallError in a completion callback that would have to wait, and, before anything is sent, in a handler of a signal (or a
+        finalizer) that would have to wait for what it interrupts.
+
+        Rule: WR-2.
         """
         return self._append(*self._run(payloads, offsets, entry_id), entry_id)
 
@@ -397,8 +422,11 @@ class WriteHandle:
             self._answered.notify_all()
 
     def flush(self) -> None:
-        """Wait until everything appended so far is acknowledged, whatever others append meanwhile, and raise the error of an append that
-        failed if nobody was told it. Raises the error that ended this handle; OperationTimeoutError."""
+        """Wait until everything appended so far is acknowledged, whatever others append meanwhile.
+
+        Raises the error that ended this handle, or that of an append that failed if nobody was told it; OperationTimeoutError after
+        ``operation_timeout_s``.
+        """
         self._await_answers()
         self.raise_failure()
 
@@ -441,16 +469,19 @@ class WriteHandle:
 
     @checked()
     def close(self, *, forced: bool = False) -> LedgerMetadata:
-        """Wait for what was appended (and with ``deferred_sync`` force it), then close the ledger at its last entry. Idempotent.
-
-        The first call raises the error of appends that failed, after it has closed the ledger without them, unless somebody was told it:
-        ``result()`` or ``exception()`` of one of their futures was called, or a call of this handle raised it. A completion callback that
-        does not look at its future is told nothing. ``metadata`` has what a call that raises does not return.
+        """Wait for what was appended (and with ``deferred_sync`` force it), then close the ledger at its last entry. Closing again has no
+        effect, nor has closing in a forked child.
 
         A ledger with guaranteed write quorum is closed once every entry is on all of its write set, which takes a bookie for every
-        position: OperationTimeoutError when that lasts too long, and the close goes on. ``forced`` waits for nothing
-        and gives up what is not acknowledged (G-11), with ``deferred_sync`` also what was not forced; ``abandon`` gives up the close and
-        leaves the ledger to a recovery (G-10). In a forked child it does nothing.
+        position. ``forced`` waits for nothing and gives up what is not acknowledged, with ``deferred_sync`` also what was not forced.
+        ``abandon`` gives up the close and leaves the ledger to a recovery. ``metadata`` has what a call that raises does not return.
+
+        Raises OperationTimeoutError when that lasts longer than ``operation_timeout_s``, and the close goes on. The first call raises the
+        error of appends that failed, after it has closed the ledger without them, unless somebody was told it: ``result()`` or
+        ``exception()`` of one of their futures was called, or a call of this handle raised it. A completion callback that does not look at
+        its future is told nothing.
+
+        Rules: G-10, G-11.
         """
         if not self._session.home.is_here:
             return self.metadata

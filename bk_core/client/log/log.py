@@ -155,7 +155,10 @@ class Log:
 
     @property
     def info(self) -> LogInfo:
-        """The log at this moment. NoSuchLogError."""
+        """The log at this moment.
+
+        Raises NoSuchLogError.
+        """
         view = self._view()
         first, end = view.first_position, view.end_position
         rows, size = view.counts_before(end)
@@ -177,7 +180,10 @@ class Log:
 
     @checked(first_seq=COUNT, last_seq=COUNT)
     def segments(self, first_seq: int = 0, last_seq: int | None = None) -> Segments:
-        """Yield the segments ``first_seq .. last_seq`` (inclusive) that are left, in order. NoSuchLogError."""
+        """Yield the segments ``first_seq .. last_seq`` (inclusive) that are left, in order; without ``last_seq`` to the newest.
+
+        Raises NoSuchLogError.
+        """
         view = self._view()
         return Segments(lambda: view.segments(first_seq, last_seq))
 
@@ -198,16 +204,21 @@ class Log:
         roll_max_time: Duration | None = None,
         outstanding_bytes_max: int = OUTSTANDING_BYTES_MAX,
     ) -> LogWriter:
-        """Become the one writer of the log, once nobody else writes it.
+        """Become the one writer of the log, once nobody else writes it, and return it.
 
-        LogWriterAliveError where another writer may live: it runs on this host, or on one that cannot be seen from here. ``take_over=True``
-        ends it instead, wherever it is. A writer that is certainly gone is taken over without that word: ``take_over=False`` means here
-        "take over only who is certainly gone", while in ``LogWriter.open`` and ``FileStore.open`` it means "take over nobody", so that
-        these refuse a log whose writer died as well. LogTakenOverError where another writer came a moment ago.
+        A writer that is certainly gone is taken over. ``take_over=True`` ends any other writer as well, wherever it is. ``take_over=False``
+        means here "take over only a writer that is certainly gone", while in ``LogWriter.open`` and ``FileStore.open`` it means "take over
+        nobody", so that these refuse a log whose writer died as well. ``take_over_queries`` and ``arrow_entries`` insist where queries of
+        Spark write the log, and where its entries are Arrow record batches (``LogWriter.open``).
 
-        ``take_over_queries`` and ``arrow_entries`` insist where queries of Spark write the log, and where its entries are Arrow record
-        batches (``LogWriter.open``). A ledger is full at ``roll_max_bytes``, ``roll_max_entries`` or ``roll_max_time``, and the next one is
-        begun. Raises what ``LogWriter.open`` does.
+        A ledger is full at ``roll_max_bytes``, ``roll_max_entries`` or ``roll_max_time`` (a timedelta or seconds), and the next one is
+        begun. Appends wait while ``outstanding_bytes_max`` bytes are not acknowledged.
+
+        Raises LogWriterAliveError where another writer may live, on this host or on one that cannot be seen from here; LogTakenOverError
+        where another writer came a moment ago; and what ``LogWriter.open`` raises.
+
+        >>> with log.writer() as writer:
+        ...     writer.append(b"hello")
         """
         roll_max_s = None if roll_max_time is None else _roll_seconds(roll_max_time)
         gone = () if take_over else self._gone(Insisted(True, take_over_queries, arrow_entries))
@@ -243,11 +254,16 @@ class Log:
 
     @checked(start=_START)
     def reader(self, start: Position | datetime | str = EARLIEST) -> LogReader:
-        """Read the log in order: ``for run in log.reader(): run.payloads()``, and ``.follow()`` for more as it comes. Nobody is fenced.
+        """Return a reader of the log in order. Nobody is fenced.
 
-        ``start``: "earliest", the first entry that is left; "latest", behind the last entry that can be read now; a Position, for one the
-        ``position`` of another reader or the ``end_position`` of a run; or a time, the first entry that was committed then or later.
-        InvalidArgumentError; NoSuchLogError; LogDataLossError for a position that was trimmed.
+        ``start`` is "earliest", the first entry that is left; "latest", behind the last entry that can be read now; a Position, for one the
+        ``position`` of another reader or the ``end_position`` of a run; or a datetime with a time zone, the first entry that was committed
+        then or later.
+
+        Raises InvalidArgumentError for another ``start``; NoSuchLogError; LogDataLossError for a position that was trimmed.
+
+        >>> for run in log.reader():
+        ...     run.payloads()
         """
         return LogReader(self._client, self.name, start=self._position(start), password=self._password)
 
@@ -274,19 +290,28 @@ class Log:
     # --- changing -------------------------------------------------------------------------------------------------------------
 
     def set(self, **changes: Unpack[LogSettings]) -> LogProperties:
-        """Change properties (fields of LogProperties) for what is written from now on, and return all. ``retention`` and
-        ``committed_retention`` take a timedelta or seconds; None keeps everything. InvalidArgumentError; NoSuchLogError."""
+        """Change properties for what is written from now on, and return all of them.
+
+        ``changes`` are fields of LogProperties by name. ``retention`` and ``committed_retention`` take a timedelta or seconds; None keeps
+        everything.
+
+        Raises InvalidArgumentError for a property that does not exist or cannot be changed, and NoSuchLogError.
+
+        >>> log.set(retention=timedelta(days=7))
+        """
         return set_properties(self._client, self.name, **properties_of(changes, _FIXED)).properties
 
     @checked(before=_BEFORE, max_bytes=COUNT)
     def trim(
         self, *, before: Position | datetime | None = None, older_than: Duration | None = None, max_bytes: int | None = None
     ) -> tuple[int, ...]:
-        """Drop whole segments from the front, and return the ledgers that were deleted.
+        """Drop whole segments from the front, and return the ids of the ledgers that were deleted.
 
-        Dropped is what lies before the segment of ``before``, or was committed before that time; what was committed longer ago than
-        ``older_than``; and what is older than the newest ``max_bytes``. InvalidArgumentError without a bound; LogClockError for
-        a time that the metadata store's clock has not reached; NoSuchLogError.
+        Dropped is what lies before the segment of the Position ``before``, or was committed before that datetime; what was committed longer
+        ago than ``older_than`` (a timedelta or seconds); and what is older than the newest ``max_bytes``.
+
+        Raises InvalidArgumentError without a bound; LogClockError for a time that the metadata store's clock has not reached;
+        NoSuchLogError.
         """
         if before is None and older_than is None and max_bytes is None:
             raise InvalidArgumentError("say where to trim: before, older_than or max_bytes")
@@ -302,22 +327,36 @@ class Log:
         return trim_log(self._client, self.name, before=place, before_ms=before_ms, max_bytes=max_bytes, password=self._password)
 
     def apply_retention(self) -> tuple[int, ...]:
-        """Trim what the log's retention no longer keeps, and return the ledgers that were deleted. NoSuchLogError."""
+        """Trim what the log's retention no longer keeps, and return the ids of the ledgers that were deleted.
+
+        Raises NoSuchLogError.
+        """
         return apply_retention(self._client, self.name, password=self._password)
 
     @checked()
     def gc(self, *, min_age: Duration = INTENT_AGE_S) -> GcReport:
-        """Clean up after writers that vanished, at any time (``gc_log``). ``min_age``: the age at which a writer of another host counts as
-        vanished; 0 takes every writer for gone. NoSuchLogError."""
+        """Clean up after writers that vanished, and return a report. This may be done at any time.
+
+        ``min_age`` (a timedelta or seconds) is the age at which a writer of another host counts as vanished; 0 takes every writer for gone.
+
+        Raises NoSuchLogError.
+        """
         return gc_log(self._client, self.name, min_age_s=seconds("min_age", min_age), password=self._password)
 
     @checked()
     def check(self, *, read: bool = True) -> LogCheck:
-        """Check that all is there that the log lists; with ``read`` the ends of its ledgers too. Nothing is changed. NoSuchLogError."""
+        """Check that all is there that the log lists, and return a report. Nothing is changed. With ``read`` the ends of its ledgers are
+        read, too.
+
+        Raises NoSuchLogError.
+        """
         return check_log(self._client, self.name, password=self._password, read=read)
 
     def delete(self) -> None:
-        """Delete the log with its ledgers; whoever writes it is ended. NoSuchLogError."""
+        """Delete the log with its ledgers. Whoever writes it is ended.
+
+        Raises NoSuchLogError.
+        """
         delete_log(self._client, self.name, password=self._password)
 
 

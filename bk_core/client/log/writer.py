@@ -43,13 +43,15 @@ _OTHERWISE = object()  # the outcome of a roll when another one is or was under 
 
 
 class LogWriter(Leadership):
-    """The one writer of a log. ``open`` takes the log over, fencing whoever wrote before (LOG-1).
+    """The one writer of a log. ``open`` takes the log over, fencing whoever wrote before.
 
     One row is one entry. It may be used from several threads; entries are in the log in the order of their calls. Another writer's
-    take-over ends this one: what was not acknowledged fails with LogTakenOverError and may or may not be in the log (LOG-10), and so does
-    every later call, for which nothing is written. A failing ledger does not end it: it goes on in another, without a gap or a double.
+    take-over ends this one: what was not acknowledged fails with LogTakenOverError and may or may not be in the log, and so does every
+    later call, for which nothing is written. A failing ledger does not end it: it goes on in another, without a gap or a double.
 
     A writer that nobody refers to any more stops once what is pending has its outcome, with a ResourceWarning; its ledger stays OPEN.
+
+    Rules: LOG-1, LOG-10.
     """
 
     def __init__(
@@ -108,18 +110,24 @@ class LogWriter(Leadership):
         arrow_entries: bool = False,
         file_entries: bool = False,
     ) -> Self:
-        """Take the log over and return its writer, once the list names its first ledger.
+        """Take the log called ``name`` over and return its writer, once the list names its first ledger.
 
-        Before anything is fenced it is refused (GRD-1): LogTakenOverError with ``take_over=False`` where somebody writes the log or died
-        writing it, except in the ledgers ``gone``, whose writers the caller found to be certainly gone (``live_writers``);
-        LogOfQueriesError without ``take_over_queries`` where queries of Spark write it, whose commits this writer ends; LogFormatError
-        without ``arrow_entries`` where entries are Arrow record batches, which every payload then has to be; InvalidArgumentError without
-        ``file_entries`` for the log of a file store, which ``FileStore`` alone writes (GRD-7).
+        ``client`` is a ``BookKeeper``, ``password`` that of the log's ledgers. A ledger is full at ``roll_max_bytes``, ``roll_max_entries``
+        or ``roll_max_s`` seconds, and the next one is begun. Appends wait while ``outstanding_bytes_max`` bytes are not acknowledged.
+        ``still_leading`` asks an election, between two rounds of a take-over that others keep winning; safety never depends on it.
+        ``attempts`` is how many rounds there are.
 
-        ``still_leading`` asks an election, between two rounds of a take-over that others keep winning; safety never depends on it
-        (LOG-4). ``attempts``: how many rounds. Raises LogTakenOverError when others won them all, or the election was lost; NoSuchLogError;
-        LogDataLossError when a ledger that must be recovered does not exist (LOG-5); WrongPasswordError; OperationTimeoutError when
-        bookies or store did not let it get there in the client's ``operation_timeout_s``.
+        Raises, before anything is fenced, LogTakenOverError with ``take_over=False`` where somebody writes the log or died writing it,
+        except in the ledgers ``gone``, whose writers the caller found to be certainly gone (``live_writers``); LogOfQueriesError without
+        ``take_over_queries`` where queries of Spark write it, whose commits this writer ends; LogFormatError without ``arrow_entries``
+        where entries are Arrow record batches, which every payload then has to be; InvalidArgumentError without ``file_entries`` for the
+        log of a file store, which ``FileStore`` alone writes.
+
+        Raises LogTakenOverError when others won all rounds, or the election was lost; NoSuchLogError; LogDataLossError when a ledger that
+        must be recovered does not exist; WrongPasswordError; OperationTimeoutError when bookies or store did not let it get there in the
+        client's ``operation_timeout_s``.
+
+        Rules: GRD-1, GRD-7, LOG-4, LOG-5.
         """
         must_not_block(f"taking over log {name!r}")
         check_not_of_files(name, file_entries)
@@ -185,36 +193,56 @@ class LogWriter(Leadership):
     # --- writing --------------------------------------------------------------------------------------------------------
 
     def append(self, payload: Buffer) -> Position:
-        """Append an entry, wait for its acknowledgement, and return its position. LogTakenOverError, OperationTimeoutError: see
-        the class."""
+        """Append ``payload`` as one entry, wait for its acknowledgement, and return its position.
+
+        Raises what ``append_run_future`` raises, and the error of an append that failed.
+        """
         found: Position = self._appended_in_time(lambda: self.append_future(payload))
         return found
 
     def append_future(self, payload: Buffer) -> Future[Position]:
-        """Append an entry; the future has its position once it is acknowledged. Blocks and raises as ``append_run_future`` does."""
+        """Append ``payload`` as one entry, and return a future, which has its position once it is acknowledged.
+
+        Blocks and raises as ``append_run_future`` does.
+        """
         return self._append(self._one(payload), single=True)
 
     def append_many(self, payloads: Sequence[bytes]) -> tuple[LogSpan, ...]:
-        """Append entries as one run, wait for its acknowledgement, and return where they are: one span, or more if ledgers failed in
-        between. Raises as ``append`` does."""
+        """Append ``payloads``, bytes each, as one run, wait for its acknowledgement, and return where they are: one span, or more if
+        ledgers failed in between.
+
+        Raises InvalidArgumentError if there are none, ArgumentTypeError if they are no bytes, what ``append_run_future`` raises, and the
+        error of an append that failed.
+        """
         found: tuple[LogSpan, ...] = self._appended_in_time(lambda: self.append_many_future(payloads))
         return found
 
     def append_many_future(self, payloads: Sequence[bytes]) -> Future[tuple[LogSpan, ...]]:
-        """Append entries as one run; the future has what ``append_many`` returns. Blocks and raises as ``append_run_future`` does."""
+        """Append ``payloads``, bytes each, as one run, and return a future, which has what ``append_many`` returns.
+
+        Blocks and raises as ``append_run_future`` does. Raises InvalidArgumentError if there are none, ArgumentTypeError if they are no
+        bytes.
+        """
         return self._append(self._many(payloads), single=False)
 
     def append_run(self, payloads: Buffer, offsets: Buffer) -> tuple[LogSpan, ...]:
-        """Append a run, wait for its acknowledgement, and return where its entries are. See ``append_run_future``."""
+        """Append a run, wait for its acknowledgement, and return where its entries are. ``payloads`` and ``offsets`` are as in
+        ``append_run_future``.
+
+        Raises what ``append_run_future`` raises, and the error of an append that failed.
+        """
         found: tuple[LogSpan, ...] = self._appended_in_time(lambda: self.append_run_future(payloads, offsets))
         return found
 
     def append_run_future(self, payloads: Buffer, offsets: Buffer) -> Future[tuple[LogSpan, ...]]:
-        """Append ``len(offsets) - 1`` entries; entry i is ``payloads[offsets[i]:offsets[i + 1]]`` (int64 offsets).
+        """Append ``len(offsets) - 1`` entries, and return a future, which says where they are once all are acknowledged: one span, or more
+        if ledgers failed in between.
 
-        The future says where they are once all are acknowledged: one span, or more if ledgers failed in between. Blocks while
-        ``outstanding_bytes_max`` are not acknowledged. Raises before anything is written: InvalidArgumentError, LogTakenOverError,
-        ClientClosedError after ``close``, OperationTimeoutError when no room came free.
+        Entry i is ``payloads[offsets[i]:offsets[i + 1]]``; ``offsets`` are int64. The call blocks while ``outstanding_bytes_max`` are not
+        acknowledged.
+
+        Raises, before anything is written, InvalidArgumentError; LogTakenOverError; ClientClosedError after ``close``;
+        OperationTimeoutError when no room came free.
         """
         return self._append(self._run(payloads, offsets), single=False)
 
@@ -236,8 +264,11 @@ class LogWriter(Leadership):
         return wait(append(), self._timeout_s, what, since_s=since_s)
 
     def flush(self) -> None:
-        """Wait until everything appended so far is acknowledged, whatever others append meanwhile, and raise the error of an append that
-        failed if nobody was told it. LogTakenOverError if the writer was ended; OperationTimeoutError."""
+        """Wait until everything appended so far is acknowledged, whatever others append meanwhile.
+
+        Raises the error of an append that failed if nobody was told it; LogTakenOverError if the writer was ended; OperationTimeoutError
+        after the client's ``operation_timeout_s``.
+        """
         self._home.check("writer of a log")
         self._own_thread(self._take_in)  # an interrupt may have kept the thread that appended from doing it
         until_now = self._window.mark()

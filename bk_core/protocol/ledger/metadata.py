@@ -18,6 +18,8 @@ GWQ_SEAL = "gwq.sealed"  # custom metadata, b"1" added by the closing compare-an
 
 
 class LedgerState(Enum):
+    """The state of a ledger: it is written, recovered, or has an end that never changes."""
+
     OPEN = 1
     IN_RECOVERY = 2
     CLOSED = 3
@@ -95,8 +97,13 @@ class LedgerMetadata:
         return _rebuild, ({**values, "custom": dict(self.custom)},)
 
     def check(self) -> None:
-        """Raise MetadataFormatError if META-2 or META-4 does not hold. Duplicate bookies are tolerated when old ledgers are read (scenario
-        60)."""
+        """Check the form of the metadata: its quorums, and the order and size of its fragments. Duplicate bookies are tolerated when old
+        ledgers are read.
+
+        Raises MetadataFormatError.
+
+        Rules: META-2, META-4; scenario 60.
+        """
         e, w, a = self.ensemble_size, self.write_quorum_size, self.ack_quorum_size
         if not e >= w >= a >= 1:
             raise MetadataFormatError(f"quorums E={e} Qw={w} Qa={a} break E >= Qw >= Qa >= 1")
@@ -142,6 +149,7 @@ class LedgerMetadata:
 
     @property
     def last_fragment(self) -> Fragment:
+        """The fragment of the newest entries."""
         return self.fragments[-1]
 
     @property
@@ -156,21 +164,32 @@ class LedgerMetadata:
         return self.custom.get(GWQ_SEAL) == b"1"
 
     def fragment_of(self, entry_id: int) -> Fragment:
-        """Return the fragment with the greatest first entry <= entry_id (META-5)."""
+        """Return the fragment that holds ``entry_id``: the one with the greatest first entry that is not above it.
+
+        Raises InvalidArgumentError for an entry before the first fragment.
+
+        Rule: META-5.
+        """
         index = bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id) - 1
         if index < 0:
             raise InvalidArgumentError(f"entry {entry_id} lies before the first fragment")
         return self.fragments[index]
 
     def first_entry_after(self, entry_id: int) -> int | None:
-        """Return the first entry of the fragment behind that of ``entry_id``, or None if there is none. The fragment is found
-        as in META-5."""
+        """Return the first entry of the fragment behind that of ``entry_id``, or None if there is none. The fragment is found as
+        ``fragment_of`` does.
+
+        Rule: META-5.
+        """
         index = bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id)
         return self.fragments[index].first_entry_id if index < len(self.fragments) else None
 
     def with_ensemble(self, first_entry_id: int, ensemble: tuple[BookieId, ...]) -> LedgerMetadata:
-        """Return the metadata with a new ensemble: it replaces that of the last fragment if this starts at the same entry, else a fragment
-        is appended (EC-7)."""
+        """Return the metadata with ``ensemble`` as the bookies from ``first_entry_id`` on. The ensemble replaces that of the last fragment
+        if this starts at the same entry, else a fragment is appended.
+
+        Rules: EC-6, EC-7, META-8.
+        """
         last = self.last_fragment
         if first_entry_id < last.first_entry_id:
             raise AssertionError(f"fragment at {first_entry_id} below the last one at {last.first_entry_id} (EC-6)")

@@ -100,13 +100,16 @@ class EntryRun:
 
     @property
     def last_entry_id(self) -> int:
+        """The id of the last entry."""
         return self.first_entry_id + (self.count - 1) * self.step
 
     @property
     def payload_bytes(self) -> int:
+        """The bytes of all payloads together."""
         return int(self.offsets[self.count] - self.offsets[0])
 
     def payloads(self) -> list[bytes]:
+        """Return the payloads as bytes, in the order of their entries. Each is a copy."""
         o, v = self.offsets, self.values
         return [bytes(v[o[i] : o[i + 1]]) for i in range(self.count)]
 

@@ -234,9 +234,15 @@ class LogProperties:
                 object.__setattr__(self, "digest_type", _DIGESTS[digest].name)
 
     def check(self, spelled: Callable[[str], str] = stored_name) -> None:
-        """InvalidArgumentError unless every property is one that ledgers can be written with: E >= Qw >= Qa >= 1 (CR-1), entry format
-        and digest type known, retentions positive. ArgumentTypeError for one of the wrong kind. ``spelled`` writes a field's name as
-        whoever gave it does: ``str`` for Python's."""
+        """Check that ledgers can be written with these properties: E >= Qw >= Qa >= 1, entry format and digest type are known, retentions
+        are positive.
+
+        ``spelled`` writes a field's name as the caller gave it; it is ``str`` for Python's names.
+
+        Raises InvalidArgumentError, and ArgumentTypeError for a property of the wrong kind.
+
+        Rule: CR-1.
+        """
         self._check_kinds(spelled)
         for name, known in (("digest_type", tuple(DigestType.__members__)), ("entry_format", ENTRY_FORMATS)):
             if getattr(self, name) not in known:
