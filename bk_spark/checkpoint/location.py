@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import re
@@ -27,6 +26,7 @@ from bk_core.errors import (
     LocalResourceError,
     NotEnoughBookiesError,
 )
+from bk_core.exit_hook import before_clients_end
 from bk_core.threads import cannot_wait, start_aside
 from bk_spark.checkpoint import hadoop_conf
 from bk_spark.checkpoint.gateway import Gateway
@@ -453,4 +453,4 @@ def _close_all() -> None:
             application.gateway.close()
 
 
-atexit.register(_close_all)  # bk_core is imported already, so clients are still there then
+before_clients_end(_close_all)

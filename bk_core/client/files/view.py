@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from _thread import RLock
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
@@ -16,6 +16,7 @@ from bk_core.client.log.lists import list_logs
 from bk_core.client.log.reader import LogReader
 from bk_core.client.near import meant
 from bk_core.errors import (
+    BlockingCallError,
     FileDataLostError,
     FileStoreClosedError,
     FileStoreError,
@@ -28,7 +29,7 @@ from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.replay import FileReplay
 from bk_core.protocol.files.tree import FileTree
 from bk_core.protocol.log.position import Position
-from bk_core.threads import Home
+from bk_core.threads import Home, cannot_wait
 
 TRIES = 5  # so often what an owner does while we read may make us begin again
 BASE_S = 10.0  # the longest wait for a whole snapshot of which too little is confirmed; the operation timeout bounds it, too
@@ -41,7 +42,8 @@ class FileStoreView:
     An acknowledged change shows here once bookies report it as confirmed: with the next change, or after the explicit LAC (LC-5). If the
     owner died, its last changes may show only after another owner opens the store.
 
-    Several threads may use it. ``close`` it, or use it with ``with``.
+    Several threads may use it. ``close`` it, or use it with ``with``. A handler of a signal may use it, too: it gets BlockingCallError, and
+    nothing is done, where it has interrupted a call of the same view that takes in what has happened.
     """
 
     def __init__(self, client: Any, name: str, password: bytes) -> None:
@@ -52,8 +54,9 @@ class FileStoreView:
         config = getattr(client, "config", None)
         self._timeout_s: float = config.operation_timeout_s if config is not None else BASE_S
         self._home = Home()
-        self._lock = threading.RLock()  # around the files that are known; it is held for no wait
-        self._following = threading.RLock()  # around the reading of the log, and taken before the other one
+        self._lock = RLock()  # around the files that are known; it is held for no wait
+        self._following = RLock()  # around the reading of the log, and taken before the other one
+        self._is_following = False  # seen as True by none but a handler of a signal: other threads wait for the lock
         self._contents = ContentReader(client, self.log_name, password)
         self._replay: _Replay | None = None
         self._is_broken = False  # the replay is not gone on with: another one begins
@@ -114,6 +117,9 @@ class FileStoreView:
             return frozenset(files.tree.ledgers) if files.complete else None
 
     def _asked(self, question: Callable[[FileTree], T]) -> T:
+        replay = self._replay
+        if replay is not None and replay.is_torn:
+            self.refresh()
         with self._here():
             return question(self._caught_up.files.tree)
 
@@ -126,6 +132,8 @@ class FileStoreView:
     def _caught_up(self) -> _Replay:
         self._check_open()
         assert self._replay is not None  # since it was opened
+        if self._replay.is_taking:  # on this thread, beneath a handler of a signal: others wait for the lock
+            self._check_not_following()
         return self._replay
 
     def _check_open(self) -> None:
@@ -199,19 +207,32 @@ class FileStoreView:
     def _refresh(self, deadline: float) -> bool:
         self._home.check("view of a file store")
         with self._following:
-            self._check_open()
-            lost: LogDataLossError | None = None
-            for _ in range(TRIES):
-                try:
-                    return self._catch_up(self._replay if lost is None and not self._is_broken else None, deadline)
-                except LogDataLossError as error:
-                    lost = error
-                except NoSuchLogError:
-                    raise no_such_store(self._client, self.name) from None
-                except FileStoreFormatError as error:
-                    raise unreadable(error, self.name) from error
-            told = f"the log of file store {self.name!r} cannot be read to its end: {lost}"
-            raise FileDataLostError(f"{told}; `bk log check {self.log_name}` says what is there", store=self.name) from lost
+            self._check_not_following()
+            try:
+                self._is_following = True
+                return self._followed(deadline)
+            finally:
+                self._is_following = False
+
+    def _check_not_following(self) -> None:
+        if self._is_following:
+            what = f"this view of file store {self.name!r} takes in what has happened"
+            raise BlockingCallError(f"{what}, and {cannot_wait('that')}", store=self.name)
+
+    def _followed(self, deadline: float) -> bool:
+        self._check_open()
+        lost: LogDataLossError | None = None
+        for _ in range(TRIES):
+            try:
+                return self._catch_up(self._replay if lost is None and not self._is_broken else None, deadline)
+            except LogDataLossError as error:
+                lost = error
+            except NoSuchLogError:
+                raise no_such_store(self._client, self.name) from None
+            except FileStoreFormatError as error:
+                raise unreadable(error, self.name) from error
+        told = f"the log of file store {self.name!r} cannot be read to its end: {lost}"
+        raise FileDataLostError(f"{told}; `bk log check {self.log_name}` says what is there", store=self.name) from lost
 
     def _catch_up(self, known: _Replay | None, deadline: float) -> bool:
         replay = known or _Replay(self._client, self.name, self.log_name, self._password)
@@ -244,6 +265,7 @@ class FileStoreView:
         this one, not even ``close``."""
         self._home.check("view of a file store")
         with self._following:
+            self._check_not_following()
             reader = self._caught_up.reader.beside()
         try:
             return reader.wait(timeout_s)
@@ -255,10 +277,11 @@ class FileStoreView:
             reader.close()
 
     def close(self) -> None:
-        """Idempotent. Does nothing in a forked child."""
+        """Idempotent. Does nothing in a forked child. BlockingCallError in a handler of a signal that has interrupted ``refresh``."""
         if not self._home.is_here:
             return
         with self._following, self._lock:
+            self._check_not_following()
             self._closed = True
             replay, self._replay = self._replay, None
         if replay is not None:
@@ -283,6 +306,8 @@ class _Replay:
         self.files = FileReplay(name)
         self._client = client
         self._records = 0
+        self.is_taking = False  # under the lock
+        self.is_torn = False  # an interrupt struck in the middle of that: these are the files of no moment
 
     @property
     def is_whole(self) -> bool:
@@ -300,9 +325,18 @@ class _Replay:
         for run in self.reader.read():
             records = run.payloads()
             with lock:
-                for index, record in enumerate(records):
-                    self.files.take(record, Position(run.segment.seq, run.first_entry_id + index))
-                    self._records += 1
+                try:
+                    self.is_taking = True
+                    for index, record in enumerate(records):
+                        self.files.take(record, Position(run.segment.seq, run.first_entry_id + index))
+                        self._records += 1
+                except Exception:
+                    raise
+                except BaseException:
+                    self.is_torn = True
+                    raise
+                finally:
+                    self.is_taking = False
         return self._records > before
 
 

@@ -22,6 +22,7 @@ from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import (
     BkError,
+    BlockingCallError,
     FileDataLostError,
     FileStoreClosedError,
     FileStoreError,
@@ -35,9 +36,11 @@ from bk_core.errors import (
 from bk_core.metadata import open_store
 from bk_core.metadata.store import MetadataStore
 from bk_core.protocol.files.records import BaseBegin, BaseEnd, Mkdirs, encode
+from bk_core.protocol.files.replay import FileReplay
 from bk_core.protocol.files.state import FileLimits
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties
 
 LIMITS = Limits(explicit_lac_ns=5_000_000)
@@ -408,6 +411,67 @@ def test_a_view_that_waits_learns_that_its_store_was_made_anew(client: bk_core.B
             view.wait(30)
         with FileStore.open(client, "s"):
             assert view.wait(30)
+
+
+@pytest.mark.parametrize("where", ["reading", "taking"])
+def test_a_handler_of_a_signal_that_strikes_a_refresh_is_refused_what_it_would_break(
+    client: bk_core.BookKeeper, store: FileStore, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It runs on top of the call, on the same thread, so no lock keeps it out."""
+    store.put("/a", b"1")
+    view = FileStoreView.open(client, "s")
+    seen(view, "/a", b"1")
+    refused, shown = [], []
+
+    def handler() -> None:
+        for call in (view.refresh, view.close, lambda: view.wait(1), lambda: view.exists("/a")):
+            try:
+                shown.append(call())
+            except BlockingCallError as error:
+                refused.append(str(error))
+
+    take, read = FileReplay.take, LogReader.read
+
+    def taking(replay: FileReplay, record: bytes, position: Position) -> None:
+        handler()
+        take(replay, record, position)
+
+    def reading(reader: LogReader) -> Iterator[Any]:
+        handler()
+        yield from read(reader)
+
+    monkeypatch.setattr(*((FileReplay, "take", taking) if where == "taking" else (LogReader, "read", reading)))
+    store.put("/a", b"2")
+    seen(view, "/a", b"2")
+    monkeypatch.undo()
+    assert refused and all("takes in what has happened" in told and "a handler of a signal" in told for told in refused)
+    assert set(shown) == ({True} if where == "reading" else set())  # the files are whole while the log is read
+    assert view.exists("/a") and not view.refresh()
+    view.close()
+
+
+def test_an_interrupt_in_the_middle_of_a_change_shows_no_half_of_it(
+    client: bk_core.BookKeeper, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("/a", b"1")
+    view = FileStoreView.open(client, "s")
+    seen(view, "/a", b"1")
+    struck = []
+
+    def torn(replay: FileReplay, record: bytes, position: Position) -> None:
+        assert replay.tree.root.children is not None
+        replay.tree.root.children.clear()
+        struck.append(position)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FileReplay, "take", torn)
+    store.put("/b", b"2")
+    with pytest.raises(KeyboardInterrupt):
+        seen(view, "/b", b"2")
+    monkeypatch.undo()
+    assert struck and view.exists("/a")
+    seen(view, "/b", b"2")
+    view.close()
 
 
 def test_many_threads_read_one_view(client: bk_core.BookKeeper, store: FileStore) -> None:

@@ -272,6 +272,20 @@ def test_each_wrong_session_is_told_in_its_own_words(session: Any, error: type[E
         assert ("Connect" in str(caught.value)) == isinstance(session, Connect)
 
 
+def test_the_end_of_the_process_closes_gateways_behind_what_the_program_does_then() -> None:
+    program = """
+import atexit, os
+from types import SimpleNamespace
+import bk_core
+atexit.register(lambda: print("program"))
+from bk_spark.checkpoint import location
+gateway = SimpleNamespace(close=lambda: print("gateway"))
+location._applications[0] = SimpleNamespace(pid=os.getpid(), gateway=gateway)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ended.stdout.split() == ["program", "gateway"], ended.stderr
+
+
 def test_closing_what_is_not_open_does_nothing() -> None:
     close(STOPPED)
     close(STOPPED, "flights")
