@@ -753,6 +753,13 @@ class FileStoreFormatError(FileStoreError):
     advice = "Use the version that wrote the store; if this is the newest, keep the store and report the message."
 
 
+class ImportUnfinishedError(FileStoreError):
+    """All that the checkpoint holds is the folder of an import that was killed, or ended, before it was done. Nothing was changed."""
+
+    code = "BK-FILES-IMPORT-UNFINISHED"
+    advice = "Run the import again (`bk checkpoint import`), or begin without it: `bk checkpoint gc NAME` deletes what it has left."
+
+
 class FileDataLostError(FileStoreError):
     """The ledger that holds a file's bytes does not exist any more, or has not got them."""
 

@@ -22,6 +22,7 @@ from bk_core.errors import (
     BkError,
     BlockingCallError,
     ForkedClientError,
+    ImportUnfinishedError,
     InvalidArgumentError,
     LocalResourceError,
     NotEnoughBookiesError,
@@ -331,7 +332,7 @@ def _with_its_name(error: BkError, name: str) -> BkError:
 def _open(
     application: _Application, name: str, uri: str, protocol: WireProtocol, patience_s: float | None, options: dict[str, Any]
 ) -> None:
-    from bk_core.client.files.imports import delete_unfinished_imports
+    from bk_core.client.files.imports import delete_unfinished_imports, unfinished_imports
     from bk_core.client.files.store import FileStore
 
     client = application.client(uri, protocol, patience_s)
@@ -344,6 +345,12 @@ def _open(
 
     store = FileStore.open(client, name, on_end=tell, **options)
     try:
+        left, has_more = unfinished_imports(store)
+        if left and not has_more:
+            # a query would take it for a new checkpoint, begin anew and write all its batches once more
+            message = f"checkpoint {name!r} has no files, only a part of what an import was to bring ({left[0]})"
+            ended = "that import was killed, or ended by this driver, before it was done"
+            raise ImportUnfinishedError(f"{message}: {ended}. Nothing was changed", path=left[0])
         if delete_unfinished_imports(store):
             done = "its files are those from before it, and what the import had written was deleted"
             log.warning("an import of the checkpoint %s was killed or fenced before it was done: %s", name, done)

@@ -12,7 +12,7 @@ import pytest
 
 import bk_core.client
 from bk_core.client.files.store import FileStore
-from bk_core.errors import BkError, BlockingCallError, InvalidArgumentError, NoSuchPathError, OperationTimeoutError
+from bk_core.errors import BkError, BlockingCallError, ImportUnfinishedError, InvalidArgumentError, NoSuchPathError, OperationTimeoutError
 from bk_core.protocol.files.content import FileStatus
 from bk_spark.checkpoint import checkpoint_location, close, location
 from bk_spark.checkpoint import gateway as gateways
@@ -244,6 +244,15 @@ def test_a_checkpoint_is_opened_without_what_a_killed_import_has_left(
     driver.checkpoint()
     assert sorted(store.nodes) == ["/", "/offsets", "/offsets/0"]
     assert "an import of the checkpoint x was killed or fenced before it was done: its files are those from before it" in caplog.text
+
+
+def test_a_checkpoint_that_a_killed_import_was_to_bring_is_not_taken_for_a_new_one(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, store = f"/.importing-{'0' * 32}", MemoryFiles()
+    store.put(f"{left}/offsets/0", b"v1")
+    monkeypatch.setattr(FileStore, "open", lambda *_, **__: store)
+    with pytest.raises(ImportUnfinishedError, match=rf"checkpoint 'x' has no files, only a part .*\({left}\): that import was killed"):
+        driver.checkpoint()
+    assert f"{left}/offsets/0" in store.nodes and not driver.gateway.files
 
 
 @pytest.mark.parametrize("when", ["connect", "open"])
