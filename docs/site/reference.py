@@ -21,7 +21,7 @@ import bk_core
 import bk_spark
 from bk_core import errors
 from bk_core.cli import cli
-from bk_core.config import ClientConfig
+from bk_core.config import SET_BY_HAND, ClientConfig
 from bk_core.protocol.ledger.read.options import ReadMode, ReadOptions
 from bk_core.protocol.limits import Limits
 from bk_spark.options.scopes import BATCH_OPTIONS, SINK_OPTIONS, STREAM_SINK_OPTIONS, STREAMED, home
@@ -359,6 +359,8 @@ def settings() -> str:
         "# Client settings",
         "`bk_core.connect(uri, ...)` takes the fields of `ClientConfig` by name. `limits` is a `Limits(...)` and `reads` a "
         "`ReadOptions(...)`; a program seldom needs either. Every value is checked when the client is made.",
+        "These ten are the settings that a program may have a reason to set:",
+        "\n".join(f"* [`{name}`](#{name}){_after(_first_sentence(strings_behind(ClientConfig)[name]))}" for name in SET_BY_HAND),
     ]
     for cls, where in (
         (ClientConfig, "bk_core"),
@@ -372,6 +374,10 @@ def settings() -> str:
             parts.append(f"### `{one.name}`\n\n{prose(behind.get(one.name, ''))}\n\n<small>{_setting(one)}</small>")
     modes = "\n".join(f"* `ReadMode.{mode.name}`" for mode in ReadMode)
     return "\n\n".join([*parts, "## `ReadMode`", prose(inspect.getdoc(ReadMode) or ""), modes]) + "\n"
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.)\s", text)[0]
 
 
 def _setting(one: dataclasses.Field[Any]) -> str:
