@@ -210,9 +210,13 @@ spark-suites: setup
 soak-spark: setup
 	@$(ENV) $(BIN)/python -m tests.spark_soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(APACHE),--apache $(APACHE))
 
-## the wheel where only what it declares is installed, lowest and newest versions (tests/wheel; needs the index)
-wheel-test: setup
-	@$(ENV) $(BIN)/python -m tests.wheel
+## wheel and sdist into dist/, played where only what they declare is installed (needs the package index)
+wheel: setup
+	@$(ENV) $(BIN)/python -m tests.wheel dist
+
+## the wheel with each Python, with lowest and newest packages (tests/wheel). ONLY="3.11 lowest"
+matrix: setup
+	@$(ENV) $(BIN)/python -m tests.wheel matrix $(if $(ONLY),--only "$(ONLY)")
 
 ## the documentation site into .cache/site (docs/site); a link that leads nowhere ends it
 site: setup

@@ -1,6 +1,6 @@
 """What pyproject.toml declares is what the packages import, no more and no less; and they work where nothing else is installed.
 
-`make wheel-test` plays all of it in environments of their own, at the lowest and at the highest versions (tests/wheel).
+`make matrix` plays all of it in environments of their own, at the lowest and at the highest versions (tests/wheel).
 """
 
 from __future__ import annotations

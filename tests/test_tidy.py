@@ -24,8 +24,8 @@ TOP_LEVEL = {
     "pyproject.toml", "README.md", "docs", "bk_core", "bk_spark", "native", "tests", "notebooks", "pyspark_bookkeeper.py",
     # habits
     ".ci", ".clang-format", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
-    "requirements.in", "requirements.txt", "requirements-java.in", "requirements-java.txt", "requirements-proto.in",
-    "requirements-proto.txt",
+    "MANIFEST.in", "requirements.in", "requirements.txt", "requirements-java.in", "requirements-java.txt",
+    "requirements-proto.in", "requirements-proto.txt",
 }  # fmt: skip
 
 # None of these reaches a socket, a clock, a thread, a file or chance.
