@@ -219,6 +219,12 @@ def test_rows_are_packed_and_read_without_pyspark() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_logs_know_nothing_of_the_file_stores_that_are_made_of_them() -> None:
+    known = [path for path in modules() if within(module_name(path), "bk_core.client.log")]
+    wrong = [f"{path}:{line}: {name}" for path in known for line, name in imports(path) if within(name, "bk_core.client.files")]
+    assert known and not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("module", "name", "allowed"),
     [

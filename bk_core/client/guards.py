@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from hashlib import sha256
 
-from bk_core.client.files.names import store_of
 from bk_core.client.files.nodes import PURPOSE, holds_files
 from bk_core.client.log.history import read_log
 from bk_core.client.log.intents import abandoned, intents_of
@@ -14,6 +13,7 @@ from bk_core.client.log.live_writers import writer_told
 from bk_core.errors import InvalidArgumentError, LedgerListedError, LogError, MetadataFormatError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.exclusive import Insisted, check_exclusive
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.names import store_of
 from bk_core.protocol.log.password import TOLD_MAX, check_told, is_same, witnesses
 
 

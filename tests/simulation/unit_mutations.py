@@ -269,7 +269,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     ),
     UnitMutation(
         "GRD-7",
-        "bk_core.client.files.names",
+        "bk_core.protocol.log.names",
         "if name is not None and not insisted:",
         "if False:",
         "tests/unit/client/test_file_store.py::test_grd_7_nobody_else_writes_the_log_of_a_store",

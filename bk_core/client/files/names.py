@@ -6,9 +6,6 @@ from bk_core.client.log.list_store import log_path
 from bk_core.errors import ArgumentTypeError, FileStoreFormatError, InvalidArgumentError, WrongPasswordError
 from bk_core.protocol.log.names import FILES_PREFIX
 
-LOG_PREFIX = FILES_PREFIX
-"""Logs whose names begin with this hold the changes of file stores, and nothing else is written to them (GRD-7)."""
-
 
 def store_log(name: str) -> str:
     """The log of the file store ``name``. InvalidArgumentError for a name that no log can have."""
@@ -16,21 +13,16 @@ def store_log(name: str) -> str:
         raise ArgumentTypeError(f"the name of a file store must be text, not of type {type(name).__name__}")
     try:
         log_path(name)
-        log_path(f"{LOG_PREFIX}{name}")
+        log_path(f"{FILES_PREFIX}{name}")
     except InvalidArgumentError:
         allowed = "letters, digits, '.', '_', '-' (at most 194), starting with a letter or digit"
         raise InvalidArgumentError(f"file store name {name!r}: use {allowed}") from None
-    return f"{LOG_PREFIX}{name}"
-
-
-def store_of(log: str) -> str | None:
-    """The name of the file store whose log this is; None if it is no store's."""
-    return log.removeprefix(LOG_PREFIX) if log.startswith(LOG_PREFIX) and log != LOG_PREFIX else None
+    return f"{FILES_PREFIX}{name}"
 
 
 def unreadable(error: FileStoreFormatError, name: str) -> FileStoreFormatError:
     """The error of a store whose log cannot be understood, with what a user can do."""
-    log = f"{LOG_PREFIX}{name}"
+    log = f"{FILES_PREFIX}{name}"
     return error.retold(
         f"{error.args[0]}. `bk log tail {log}` shows the entries of its log. Give the store another name, or delete this log with all that "
         f"is in it: bk_core.delete_file_store(client, {name!r}) (bk checkpoint rm {name})"
@@ -47,15 +39,3 @@ def wrong_password(error: WrongPasswordError, name: str, given: bytes) -> WrongP
 def nodes_path(log: str) -> str:
     """The parent of the nodes of a store's data ledgers in the metadata store, below the log root."""
     return f"files/{log}"
-
-
-def check_not_of_files(log: str, insisted: bool) -> None:
-    """GRD-7: InvalidArgumentError for the log of a file store, unless its owner asks."""
-    name = store_of(log) if isinstance(log, str) else None
-    if name is not None and not insisted:
-        message = (
-            f"log {log!r} holds the changes of file store {name!r}. Only the owner of the store, FileStore.open(client, {name!r}), writes "
-            "and trims it: entries of others would make the store unreadable. To delete the store with its files, call "
-            f"bk_core.delete_file_store(client, {name!r}) or run bk checkpoint rm {name}"
-        )
-        raise InvalidArgumentError(f"{message}. Nothing was done", log=log)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from bk_core.client.files.names import nodes_path, store_of
+from bk_core.client.files.names import nodes_path
 from bk_core.client.identity import delete_own
 from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, read_ledger_list, until_definite
 from bk_core.errors import (
@@ -30,6 +30,7 @@ from bk_core.errors import (
 )
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY
+from bk_core.protocol.log.names import store_of
 from bk_core.protocol.log.segments import LogProperties
 from bk_core.protocol.log.stored_json import loads
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from bk_core.arguments import CLIENT, SECRET, checked
 from bk_core.client.files.imports import delete_unfinished_imports, unfinished_imports
-from bk_core.client.files.names import nodes_path, store_log, store_of
+from bk_core.client.files.names import nodes_path, store_log
 from bk_core.client.files.nodes import DataNode, data_nodes, delete_data_ledger
 from bk_core.client.files.owner import DEFAULT_TIMEOUT_S
 from bk_core.client.files.store import FileStore
@@ -36,6 +36,7 @@ from bk_core.errors import (
     NoSuchLogError,
 )
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.names import store_of
 
 _NODES, _TOMBSTONES = "files", "deleted"  # places in the metadata store, by log
 _NOTHING = GcReport()

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
 from bk_core.arguments import SECONDS, SECRET, checked
-from bk_core.client.files.names import LOG_PREFIX, store_log, store_of, unreadable
+from bk_core.client.files.names import store_log, unreadable
 from bk_core.client.files.reading import ContentReader, present_chunks
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import list_logs
@@ -28,6 +28,7 @@ from bk_core.errors import (
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.replay import FileReplay
 from bk_core.protocol.files.tree import FileTree
+from bk_core.protocol.log.names import FILES_PREFIX, store_of
 from bk_core.protocol.log.position import Position
 from bk_core.threads import Home, cannot_wait
 
@@ -343,5 +344,5 @@ class _Replay:
 def no_such_store(client: Any, name: str) -> NoSuchFileStoreError:
     """The error, with names that may have been meant."""
     stores = [store for log in list_logs(client) if (store := store_of(log)) is not None]
-    near = meant(name, stores) or meant(name.removeprefix(LOG_PREFIX), stores)  # or its log's name was given
+    near = meant(name, stores) or meant(name.removeprefix(FILES_PREFIX), stores)  # or its log's name was given
     return NoSuchFileStoreError(f"there is no file store {name!r}{f'; {near}' if near else ''}", store=name)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from bk_core.client.files.names import LOG_PREFIX
 from bk_core.errors import BkError, FileStoreTakenOverError, LogTakenOverError, WrongPasswordError
+from bk_core.protocol.log.names import FILES_PREFIX
 
 STORE_SCHEME = "bk"
 GATEWAY_SCHEME, GATEWAY_TLS_SCHEME, GATEWAY_AUTHORITY = "webhdfs", "swebhdfs", "bookkeeper-checkpoints"  # of the places that Spark is given
 _WORDS = (
     (re.compile(r"\bfile store(s?)\b"), r"checkpoint\1"),
-    (re.compile(rf"\blog '{re.escape(LOG_PREFIX)}([^']*)'"), r"the log of checkpoint '\1'"),
+    (re.compile(rf"\blog '{re.escape(FILES_PREFIX)}([^']*)'"), r"the log of checkpoint '\1'"),
 )
 _TWO_SPELLINGS = re.compile(r"\b(\w+=True) \((--[a-z-]+)\)")
 

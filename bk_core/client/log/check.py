@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from bk_core.arguments import COUNT, SECRET, checked
-from bk_core.client.files.names import store_of
 from bk_core.client.guards import check_password
 from bk_core.client.identity import carried, recover_own
 from bk_core.client.log.history import ChunkCache, history_of, update_ledger_list, write_chunk
@@ -26,6 +25,7 @@ from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.history import Item, Load
 from bk_core.protocol.log.identity import Standing, standing
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.names import store_of
 from bk_core.protocol.log.segments import HistoryRef, Segment
 from bk_core.protocol.log.writing_off import write_off
 

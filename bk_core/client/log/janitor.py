@@ -18,7 +18,6 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from bk_core.arguments import COUNT, SECONDS, SECRET, checked
-from bk_core.client.files.names import check_not_of_files
 from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, close_own, delete_own, log_id_of_reader, of_this_cluster
 from bk_core.client.log.history import history_of
 from bk_core.client.log.intents import (
@@ -60,6 +59,7 @@ from bk_core.protocol.log.cleaning import LogCleaning
 from bk_core.protocol.log.clearing import ListClearing
 from bk_core.protocol.log.codec import decode, encode
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import HistoryRef, Segment
 from bk_core.protocol.log.times import check_not_ahead, is_ahead

@@ -14,7 +14,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 from bk_core.arguments import checked
-from bk_core.client.files.names import check_not_of_files
 from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.list_store import (
     UPDATE_TIMEOUT_S,
@@ -29,6 +28,7 @@ from bk_core.client.near import meant
 from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
 from bk_core.protocol.log.codec import encode
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.segments import LogProperties
 
 

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Self, TypedDict, Unpack
 
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECRET, Check, Duration, checked, kept_milliseconds, milliseconds, seconds
-from bk_core.client.files.names import check_not_of_files
 from bk_core.client.guards import admit_writer
 from bk_core.client.log.check import LogCheck, check_log
 from bk_core.client.log.history import read_log
@@ -22,6 +21,7 @@ from bk_core.client.near import meant
 from bk_core.display.moments import moment
 from bk_core.errors import BkError, InvalidArgumentError, LogWriterAliveError
 from bk_core.protocol.log.exclusive import Insisted
+from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import EntryFormat, LogProperties, Segment
 from bk_core.protocol.log.times import check_not_ahead

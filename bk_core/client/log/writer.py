@@ -24,7 +24,6 @@ from threading import TIMEOUT_MAX
 from typing import Any, Self
 
 from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, SECRET, checked, joined
-from bk_core.client.files.names import check_not_of_files
 from bk_core.client.log.leadership import Leadership, end_threads
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.parts import Append, Buffer, Call, LogSpan, PayloadRun, RollLimits, again, bytes_of
@@ -32,6 +31,7 @@ from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
 from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, OperationTimeoutError
 from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.leader_state import LeaderOptions, Roll
+from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.position import Position
 from bk_core.threads import holds_lock, interrupted_call, is_ending, is_own, made_aside
 

@@ -25,10 +25,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 import bk_core.client as client_package
-from bk_core.client.files.names import store_of
 from bk_core.client.files.store import FileStore
 from bk_core.client.log.writer import LogWriter
 from bk_core.protocol.files.content import Content
+from bk_core.protocol.log.names import store_of
 from bk_spark.checkpoint import checkpoint_location, close, hadoop_conf, location
 from tests.faults.commands import arguments, serve
 from tests.faults.driver import STORE

@@ -26,7 +26,7 @@ from bk_core.client.files import owner as owner_module
 from bk_core.client.files import store as store_module
 from bk_core.client.files import view as view_module
 from bk_core.client.files import works as works_module
-from bk_core.client.files.names import store_log, store_of
+from bk_core.client.files.names import store_log
 from bk_core.client.files.nodes import create_data_ledger, data_ledgers, data_nodes, delete_data_ledger, read_node
 from bk_core.client.files.opening import log_records
 from bk_core.client.files.owner_parts import Gathered, Retries, end_threads
@@ -76,6 +76,7 @@ from bk_core.protocol.files.records import Mkdirs, encode
 from bk_core.protocol.files.state import FileLimits
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.limits import Limits
+from bk_core.protocol.log.names import store_of
 from bk_core.protocol.log.segments import LogProperties
 from tests.unit.client.forked import in_a_forked_child
 
