@@ -16,13 +16,14 @@ from markdown_it import MarkdownIt
 
 import bk_core
 import bk_spark
+from bk_core.cli import cli
 from bk_core.config import ClientConfig
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.limits import Limits
 from bk_spark.options.table import OPTIONS
 from docs.site import assemble, pictures, reference
 from docs.site.commonmark import for_python_markdown
-from docs.site.links import PAGES, ROOT
+from docs.site.links import PAGES, ROOT, lines_of
 from tests import state_tables
 from tests.site_html import Html, Site, structure
 from tests.test_references import ABSENT, GENERATED
@@ -248,3 +249,60 @@ def test_links_lead_to_where_a_section_is(assembly: assemble.Assembly) -> None:
 )
 def test_lists_are_rewritten_for_python_markdown(text: str, rewritten: str) -> None:
     assert for_python_markdown(text) == rewritten
+
+
+# --- examples ---------------------------------------------------------------------------------------------------------
+
+
+def bk_lines(text: str) -> list[list[str]]:
+    """The words of every ``bk`` command in blocks of code: fenced ones of no other language, and indented ones."""
+    fenced = [code.split("\n") for language, code, _ in assemble.fences(text) if language in ("", "sh")]
+    indented = [[line] for line, is_prose in lines_of(text) if is_prose and line.startswith("    ")]
+    found = []
+    for line in [line for block in [*fenced, *indented] for line in block]:
+        command = re.search(r"(?:^|\| *)(bk [a-z].*)", re.split(r"\s{2,}(?!\S*$)|\s#|\s{4,}", line.strip())[0])
+        if command is not None:
+            found.append(command[1].split())
+    return found
+
+
+def wrong_words(words: list[str]) -> str | None:
+    """Say what the command line does not know of a command; None if it knows all."""
+    command: click.Command = cli
+    rest = words[1:]
+    while isinstance(command, click.Group):
+        if not rest:
+            return None
+        if rest[0] not in command.commands:
+            return f"there is no {' '.join([command.name or 'bk', rest[0]])}"
+        command = command.commands[rest.pop(0)]
+    known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+    unknown = [word for word in rest if word.startswith("-") and word.partition("=")[0] not in known]
+    return f"{command.name} has no {', '.join(unknown)}" if unknown else None
+
+
+def test_commands_in_examples_are_there(assembly: assemble.Assembly) -> None:
+    texts = {name: document.text for name, document in assembly.documents.items()} | assembly.pages
+    lines = [(name, words) for name, text in texts.items() for words in bk_lines(text)]
+    assert len(lines) > 40
+    found = [f"{name}: {' '.join(words)}: {wrong}" for name, words in lines if (wrong := wrong_words(words)) is not None]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("bk log trim events --older-than 7d --dry-run    # comment --gone", None),
+        ("tail -F app.log | bk log append events", None),
+        ("bk log trimm events", "there is no log trimm"),
+        ("bk log trim events --younger-than 7d", "trim has no --younger-than"),
+    ],
+)
+def test_commands_that_are_not_there_are_seen(line: str, wrong: str | None) -> None:
+    (words,) = bk_lines(f"```sh\n{line}\n```\n")
+    assert wrong_words(words) == wrong
+
+
+def test_every_block_that_is_not_run_has_a_reason() -> None:
+    text = "<!-- not run: needs a broker -->\n\n```python\nx = 1\n```\n\ny\n\n```python\nx = 2\n```\n"
+    assert list(assemble.fences(text)) == [("python", "x = 1\n", "needs a broker"), ("python", "x = 2\n", "")]

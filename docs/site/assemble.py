@@ -26,6 +26,8 @@ INCLUDE = re.compile(
     r"^<!-- include: (?P<path>[\w./-]+\.md)#(?P<anchor>[\w-]+)(?:; as: (?P<title>[^;]+?))?(?:; picture: (?P<picture>\w+))? -->$", re.M
 )
 PICTURE = re.compile(r"^<!-- picture: (\w+) -->$", re.M)
+EXAMPLE_URI = "zk://127.0.0.1:2181/ledgers"
+"""The cluster of all examples; tests put a running one in its place."""
 NOT_RUN = re.compile(r"^<!-- not run: .+ -->\n", re.M)
 _CODE = re.compile(r"^```\w*\n.*?^```$", re.M | re.S)
 _MERMAID = re.compile(r"^```mermaid\n(stateDiagram-v2\n.*?)^```$", re.M | re.S)
