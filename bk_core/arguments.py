@@ -126,6 +126,9 @@ _KINDS = {
     "Mapping[str, bytes]": one_of(Mapping, "a mapping of text to bytes"),
     "Mapping[str, str]": one_of(Mapping, "a mapping of text to text"),
     "Sequence[bytes]": Check("a sequence of bytes, one for each entry", lambda value: isinstance(value, Sequence) and _is_items(value)),
+    "Sequence[str]": Check(
+        "a sequence of texts", lambda value: isinstance(value, Sequence) and _is_items(value) and all(isinstance(one, str) for one in value)
+    ),
     "Iterable[int]": Check("a collection of numbers", _is_items),
     "Iterable[str]": Check("a collection of texts", _is_items),
     "frozenset[BookieId]": Check("a collection of ids of bookies", _is_items),

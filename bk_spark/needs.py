@@ -28,6 +28,30 @@ def check() -> None:
     check_version("pyspark", __version__)
 
 
+def check_for_tables() -> None:
+    """Raise MissingPackageError if there is no pyarrow, or it is too old, for tables of logs without Spark."""
+    try:
+        from pyarrow import __version__
+    except ImportError:
+        raise _missing_for_tables("there is none") from None
+    try:
+        check_version("pyarrow", __version__)
+    except MissingPackageError:
+        raise _missing_for_tables(f"this is {__version__}") from None
+
+
+def _missing_for_tables(found: str) -> MissingPackageError:
+    low = ".".join(map(str, BOUNDS["pyarrow"]))
+    message = f'logs as tables need pyarrow {low}, {found} ({sys.executable}): pip install "bk-spark[arrow]" there'
+    return MissingPackageError(message, package="pyarrow")
+
+
+def check_pandas() -> None:
+    """Raise MissingPackageError if there is no pandas, which only ``Log.to_pandas`` asks for."""
+    if not _is_there("pandas"):
+        raise MissingPackageError(f"Log.to_pandas needs pandas, there is none ({sys.executable}): pip install pandas", package="pandas")
+
+
 def check_version(package: str, found: str) -> None:
     """Raise MissingPackageError if ``found`` is below the bound. Only the major and the minor number count."""
     numbers = re.match(r"(\d+)(?:\.(\d+))?", found)

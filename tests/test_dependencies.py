@@ -76,7 +76,7 @@ def test_the_demo_imports_what_is_declared_and_needs_all_of_it() -> None:
 
 
 def test_there_are_no_other_extras() -> None:
-    assert set(EXTRAS) == {"spark", "fsspec", "demo"}
+    assert set(EXTRAS) == {"spark", "arrow", "fsspec", "demo"}
 
 
 def test_the_source_checks_the_bounds_that_are_declared() -> None:

@@ -83,7 +83,7 @@ ONLY_IN = {
     "lmdb": ("bk_core.bookie.directory", "bk_core.bookie.storage"),
 }
 SPARK_FREE = {"bk_spark.source.planning", "bk_spark.source.offsets", "bk_spark.options.table"}  # partitions.py must subclass InputPartition
-WITHOUT_SPARK = ("bk_spark.entries", "bk_spark.source.stretches", "bk_spark.source.planning", "bk_spark.options.table")
+WITHOUT_SPARK = ("bk_spark.arrow", "bk_spark.entries", "bk_spark.source.stretches")
 
 
 def modules() -> list[Path]:

@@ -183,15 +183,29 @@ def _option(name: str) -> str:
 @log.command("create")
 @click.argument("name")
 @click.option("--entry-format", type=click.Choice(ENTRY_FORMATS), default="arrow", show_default=True, help="raw: one value per entry.")
+@click.option("--schema", help='Columns, such as "id BIGINT, carrier STRING"; else the first write gives them. Needs pyarrow.')
 @click.option("--exist-ok", is_flag=True, help="No error if there is such a log; it stays as it is.")
 @_property_options
 @cluster_options
-def create(name: str, entry_format: EntryFormat, exist_ok: bool, uri: str, protocol: str, as_json: bool, **properties: Any) -> None:
+def create(
+    name: str,
+    entry_format: EntryFormat,
+    schema: str | None,
+    exist_ok: bool,
+    uri: str,
+    protocol: str,
+    as_json: bool,
+    **properties: Any,
+) -> None:
     """Make an empty log."""
     from bk_core.client.log.history import read_log
     from bk_core.client.log.lists import create_log
+    from bk_core.client.log.log import schema_text
 
-    wanted = LogProperties(entry_format=entry_format, **_given(properties))
+    if schema is not None and entry_format == "raw":
+        raise click.UsageError("a raw log has no columns: --schema is for --entry-format arrow")
+    columns = "" if schema is None else schema_text(schema)
+    wanted = LogProperties(entry_format=entry_format, schema=columns, **_given(properties))
     wanted.check(_option)
     with connected(uri, protocol) as client:
         create_log(client, name, wanted, exist_ok=exist_ok)

@@ -433,9 +433,12 @@ class BookKeeper:
         ``exist_ok`` returns a log that is there already, as it is. ``password`` is that of the log's ledgers. ``properties`` are fields of
         LogProperties (``entry_format``, ``schema``, ``ensemble_size``, ``write_quorum_size``, ``ack_quorum_size``, ``digest_type``,
         ``guaranteed``, ``retention_ms``, ``retention_bytes``, ``committed_retention_ms``), and two that are a timedelta or seconds:
-        ``retention`` in place of ``retention_ms``, and ``committed_retention`` in place of ``committed_retention_ms``.
+        ``retention`` in place of ``retention_ms``, and ``committed_retention`` in place of ``committed_retention_ms``. ``schema`` gives
+        the columns of a log of Arrow entries before its first write does, as DDL (``"id BIGINT, carrier STRING"``) or an Arrow schema;
+        ``entry_format`` is "arrow" with it, and "raw" without.
 
-        Raises LogExistsError unless ``exist_ok``, and InvalidArgumentError for a name or property that cannot be.
+        Raises LogExistsError unless ``exist_ok``, InvalidArgumentError for a name or property that cannot be, LogSchemaError for a schema
+        that no log has, and MissingPackageError where a schema is given and there is no pyarrow.
 
         >>> log = client.create_log("events", entry_format="raw", retention=timedelta(days=7), exist_ok=True)
         """

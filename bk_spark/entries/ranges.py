@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from bk_core.protocol.log.segments import SegmentRange
+
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
@@ -70,3 +72,24 @@ class EntryRange:
         if self.rows is None or not self.rows_per_entry:
             return index
         return min(self.rows, max(0, index * self.rows_per_entry - self.skip_rows))
+
+
+def joined_range(before: SegmentRange, after: SegmentRange) -> SegmentRange | None:
+    """Return both as one range, if there is no gap between them and every entry but the last holds the same number of rows."""
+    if before.ledger_id != after.ledger_id or before.last_entry_id + 1 != after.first_entry_id:
+        return None
+    full = before.rows == (before.last_entry_id - before.first_entry_id + 1) * before.rows_per_entry
+    single = after.first_entry_id == after.last_entry_id and after.rows <= before.rows_per_entry
+    if not full or not (single or after.rows_per_entry == before.rows_per_entry):
+        return None
+    rows, size = before.rows + after.rows, before.bytes + after.bytes
+    return replace(before, last_entry_id=after.last_entry_id, rows=rows, bytes=size)
+
+
+def note_range(ranges: list[SegmentRange], after: SegmentRange) -> None:
+    """Add a range to those before it, joined to the last of them if that makes one range."""
+    joined = joined_range(ranges[-1], after) if ranges else None
+    if joined is None:
+        ranges.append(after)
+    else:
+        ranges[-1] = joined

@@ -21,6 +21,7 @@ from bk_core.errors import BkError, OperationTimeoutError
 from bk_core.protocol.log.ledger_list import LogProperties, SegmentRange
 from bk_spark.clients import client_for
 from bk_spark.entries.packing import PackedRun
+from bk_spark.entries.ranges import note_range
 from bk_spark.options.table import Options
 from bk_spark.sink.intents import still_usable, withdraw
 
@@ -159,7 +160,9 @@ class TaskLedgers:
                 what = f"ledger {sent.ledger_id}: {sent.count} entries stayed unacknowledged for {ACK_TIMEOUT_S:.0f} s"
                 raise OperationTimeoutError(what, ledger=sent.ledger_id) from None
             raise
-        _note(self._of(sent.log).ranges, sent, last)
+        first = last - sent.count + 1
+        found = SegmentRange(sent.ledger_id, first, last, sent.rows, sent.bytes, sent.rows_per_entry)
+        note_range(self._of(sent.log).ranges, found)
 
     def _of(self, log: str) -> _Appended:
         return self._logs.setdefault(log, _Appended())
@@ -249,25 +252,6 @@ def _cut(run: PackedRun, room: int | None) -> tuple[PackedRun, PackedRun | None]
     rest = array("q", (offset - edge for offset in run.offsets[room:]))
     first = PackedRun(run.payloads[:edge], run.offsets[: room + 1], rows, run.rows_per_entry)
     return first, PackedRun(run.payloads[edge:], rest, run.rows - rows, run.rows_per_entry)
-
-
-def _note(ranges: list[SegmentRange], sent: _InFlight, last: int) -> None:
-    """Note a range; it is joined to the one before if there is no gap and every entry but the last holds the same number of rows."""
-    first = last - sent.count + 1
-    before = ranges[-1] if ranges else None
-    if before is not None and _follows_on(before, sent, first):
-        rows, size = before.rows + sent.rows, before.bytes + sent.bytes
-        ranges[-1] = SegmentRange(sent.ledger_id, before.first_entry_id, last, rows, size, before.rows_per_entry)
-    else:
-        ranges.append(SegmentRange(sent.ledger_id, first, last, sent.rows, sent.bytes, sent.rows_per_entry))
-
-
-def _follows_on(before: SegmentRange, sent: _InFlight, first: int) -> bool:
-    if before.ledger_id != sent.ledger_id or before.last_entry_id + 1 != first:
-        return False
-    full = before.rows == (before.last_entry_id - before.first_entry_id + 1) * before.rows_per_entry
-    alike = sent.rows_per_entry == before.rows_per_entry or (sent.count == 1 and sent.rows <= before.rows_per_entry)
-    return full and alike
 
 
 def kept_ledgers() -> Iterator[DataLedger]:

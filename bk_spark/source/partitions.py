@@ -24,7 +24,7 @@ from bk_spark.source.kafka_columns import kafka_batches, plain_schema
 from bk_spark.source.known import Known, Learned, facts_of, part_of
 from bk_spark.source.ledger_checks import check_password, still_there
 from bk_spark.source.planning import Boundaries, plan
-from bk_spark.source.stretches import RangeReader, end_of
+from bk_spark.source.stretches import LedgerEnd, RangeReader, end_of
 from bk_spark.worker_process import spare_collections
 
 OPEN_ASKED_MAX = 8  # open ledgers that a warning counts the entries of
@@ -126,7 +126,7 @@ def fragment_boundaries(known: Known) -> Boundaries:
     return boundaries
 
 
-def ledger_end(client: Any, options: Options, ledger_id: int) -> tuple[int, int, bool] | None:
+def ledger_end(client: Any, options: Options, ledger_id: int) -> LedgerEnd | None:
     """Return the end of a ledger by ``openLedgers`` (``end_of``)."""
     return end_of(client, ledger_id, options.password, options.open_ledgers)
 
@@ -160,7 +160,7 @@ def ledger_range(client: Any, options: Options, ledger_id: int) -> EntryRange | 
     return range_until(ledger_id, ledger_end(client, options, ledger_id))
 
 
-def range_until(ledger_id: int, end: tuple[int, int, bool] | None) -> EntryRange | None:
+def range_until(ledger_id: int, end: LedgerEnd | None) -> EntryRange | None:
     """Return the range of all entries of a ledger with this ``ledger_end``."""
     if end is None or end[0] < 0:
         return None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from copy import copy
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.types import StructType
 
 from bk_core.client.log.history import read_log
-from bk_core.client.log.list_store import now_ms
 from bk_core.errors import InvalidArgumentError, LogSchemaError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.options.grammar import KAFKA
@@ -27,6 +26,7 @@ from bk_spark.source.ledger_checks import REST, lost_live
 from bk_spark.source.partitions import ledger_end, range_until, warn_of_open
 from bk_spark.source.planning import bounded, committed_ranges
 from bk_spark.source.starting import ending_position, source_logs, starting_position
+from bk_spark.source.stretches import LedgerEnd, with_live
 
 _log = logging.getLogger("bk_spark.read")
 
@@ -186,8 +186,11 @@ def _ledger_ranges(client: Any, options: Options, bounds: Bounds) -> list[EntryR
 
 def _with_live(client: Any, options: Options, view: LogView, log: str) -> tuple[LogView, Position]:
     """Return the log with its live segments ended where ``openLedgers`` allows to read, and the end of what is read. A live segment whose
-    ledger is CLOSED is read in any case; nothing is read behind one that is not (LOG-15)."""
-    listed, end = view.listed, view.end_position
+    ledger is CLOSED is read in any case."""
+    return with_live(view, _live_ends(client, options, view, log))
+
+
+def _live_ends(client: Any, options: Options, view: LogView, log: str) -> Iterator[tuple[Segment, LedgerEnd]]:
     for segment in view.live_segments:
         try:
             ended = ledger_end(client, options, segment.ledger_id)
@@ -199,13 +202,5 @@ def _with_live(client: Any, options: Options, view: LogView, log: str) -> tuple[
             continue
         if ended is None:
             warn_of_open(client, options, [segment.ledger_id], log)
-            break
-        last, size, closed = ended
-        if last >= 0 or closed:
-            listed = listed.close_live(segment.ledger_id, last, size, now_ms())
-        end = Position(segment.seq + 1) if closed else Position(segment.seq, last + 1)
-        if not closed:
-            break
-    seen = copy(view)
-    seen.listed = listed
-    return seen, end
+            return
+        yield segment, ended

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
+from bk_core.client.log.list_store import now_ms
 from bk_core.errors import BkError, LogDataLossError, NoSuchLedgerError
 from bk_core.metadata.store import Versioned
 from bk_core.protocol.ledger.metadata import LedgerState
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import Segment
+from bk_core.protocol.log.view import LogView
 from bk_core.threads import WorkerPool
 from bk_spark.entries.columns import RunSplitter
 from bk_spark.entries.ranges import EntryRange
@@ -21,6 +26,8 @@ from bk_spark.entries.unpacking import Run
 
 OPENERS = 4  # ledgers that a reader opens ahead
 Stretch = list[EntryRange]
+LedgerEnd = tuple[int, int, bool]
+"""The last entry, the payload bytes, and True if the ledger is CLOSED there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,7 @@ def _check_end(ledger: Any, stretch: Stretch) -> None:
 # --- the ends of ledgers --------------------------------------------------------------------------------------------------
 
 
-def end_of(client: Any, ledger_id: int, password: bytes, open_ledgers: str) -> tuple[int, int, bool] | None:
+def end_of(client: Any, ledger_id: int, password: bytes, open_ledgers: str) -> LedgerEnd | None:
     """Return (last entry, payload bytes, True if it is CLOSED there) by ``open_ledgers``; None if the ledger is skipped. Never fences
     unless the word is ``recover``."""
     metadata = client.ledger_metadata(ledger_id)
@@ -155,3 +162,18 @@ def _estimate(ledger: Any, last: int) -> int:
     picked = sorted({last * i // 3 for i in range(4)}) if last >= 0 else []
     sizes = [len(payload) for entry in picked for payload in ledger.read(entry, entry)]
     return sum(sizes) * (last + 1) // len(sizes) if sizes else 0
+
+
+def with_live(view: LogView, ends: Iterable[tuple[Segment, LedgerEnd]]) -> tuple[LogView, Position]:
+    """Return the log with its live segments ended at ``ends``, and the end of what can be read. Nothing is read behind a segment whose
+    ledger is not CLOSED, nor are later ends asked for (LOG-15)."""
+    listed, end = view.listed, view.end_position
+    for segment, (last, size, closed) in ends:
+        if last >= 0 or closed:
+            listed = listed.close_live(segment.ledger_id, last, size, now_ms())
+        end = Position(segment.seq + 1) if closed else Position(segment.seq, last + 1)
+        if not closed:
+            break
+    seen = copy(view)
+    seen.listed = listed
+    return seen, end

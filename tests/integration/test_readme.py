@@ -34,10 +34,11 @@ def test_every_snippet_runs(running_clusters: Callable[[str], LocalCluster]) -> 
 def test_the_first_snippets_run_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """Those of README.md that need no Spark, each a program of its own."""
     found = [snippet for snippet in snippets(ROOT / "README.md") if "spark" not in snippet]
-    assert len(found) == 2
+    assert len(found) == 3
     for number, snippet in enumerate(found):
         exec(compile(snippet, f"README.md, snippet {number}", "exec"), {})
     told = capsys.readouterr().out
+    assert "[{'dest': 'FRA', 'delay': 5}, {'dest': 'SFO', 'delay': None}]\n2\n" in told
     assert told.startswith("[b'hello']\n") and "b'payload 999'" in told and told.endswith("b'the last one'\n")
 
 

@@ -41,6 +41,8 @@ def create_log(
     check_not_of_files(name, file_entries)
     chosen = properties or LogProperties()
     chosen.check(str)
+    if chosen.schema and chosen.entry_format == "raw":
+        raise InvalidArgumentError(f"log {name!r}: a raw log has no columns: leave schema out, or entry_format", log=name)
     path = log_path(name)
     fresh = LedgerList(log_id=uuid.uuid4().hex, properties=chosen, cluster=client.store.cluster_id())
     elsewhere = client.store.log_elsewhere(name)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
 
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECRET, Check, Duration, checked, kept_milliseconds, milliseconds, seconds
 from bk_core.client.guards import admit_writer
@@ -16,6 +16,7 @@ from bk_core.client.log.list_store import LogClient, read_ledger_list, store_now
 from bk_core.client.log.lists import set_properties
 from bk_core.client.log.live_writers import ALIVE, GONE, LiveWriter, foremost, live_writers
 from bk_core.client.log.reader import LogReader
+from bk_core.client.log.tables import EARLIEST, LATEST, Place, WrittenRows, tables
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
 from bk_core.client.near import meant
 from bk_core.display.moments import moment
@@ -27,11 +28,22 @@ from bk_core.protocol.log.segments import EntryFormat, LogProperties, Segment
 from bk_core.protocol.log.times import check_not_ahead
 from bk_core.protocol.log.view import LogView
 
-EARLIEST, LATEST = "earliest", "latest"
+if TYPE_CHECKING:
+    import threading
+
+    import pyarrow as pa
+
+ENTRY_SIZE = 256 << 10
 _START = Check('"earliest", "latest", a Position or a datetime', lambda value: isinstance(value, str | Position | datetime))
 _BEFORE = Check("a Position or a datetime", lambda value: isinstance(value, Position | datetime))
 _FIXED = ("entry_format", "schema")  # the properties of a log that stay as they are
 _DURATIONS: Mapping[str, str] = {"retention": "retention_ms", "committed_retention": "committed_retention_ms"}
+
+
+class ArrowSchema(Protocol):
+    """A schema of pyarrow, or of another library that shares its schemas by Arrow's C interface."""
+
+    def __arrow_c_schema__(self) -> object: ...
 
 
 class LogSettings(TypedDict, total=False):
@@ -39,7 +51,7 @@ class LogSettings(TypedDict, total=False):
     for type checkers."""
 
     entry_format: EntryFormat
-    schema: str
+    schema: str | ArrowSchema
     ensemble_size: int
     write_quorum_size: int
     ack_quorum_size: int
@@ -107,6 +119,8 @@ def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict
     suggests none of ``fixed``."""
     known = [name for name in LogSettings.__annotations__ if name not in fixed]
     found: dict[str, Any] = {}
+    if given.get("schema") and "schema" not in fixed:  # columns are those of Arrow entries
+        given = {"entry_format": "arrow", **given, "schema": schema_text(given["schema"])}
     for name, value in given.items():
         if name not in LogSettings.__annotations__:
             hint = meant(name, known, 1) or f"there are {', '.join(known)}"
@@ -117,6 +131,12 @@ def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict
             raise InvalidArgumentError(f"{field} is given twice, as {first} and as {name}")
         found[field] = kept_milliseconds(name, value) if name in _DURATIONS and value is not None else value
     return found
+
+
+def schema_text(schema: object) -> str:
+    """Return columns as a log's list keeps them, from DDL, an Arrow schema, or such a text. LogSchemaError;
+    MissingPackageError without pyarrow."""
+    return tables().schema_text(schema)
 
 
 class Log:
@@ -287,6 +307,131 @@ class Log:
         with self._client.open_ledger(segment.ledger_id, password=self._password) as ledger:
             return Position(segment.seq, max(segment.first_entry_id, int(ledger.last_add_confirmed) + 1))
 
+    # --- tables -------------------------------------------------------------------------------------------------------------
+
+    @checked()
+    def arrow_schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
+        """Return the columns that ``to_batches`` gives, as a ``pyarrow.Schema``. ``columns`` names those to read, in this order.
+
+        Raises NoSuchLogError; LogSchemaError for a log that has no columns yet; InvalidArgumentError for a column that is not there;
+        MissingPackageError where there is no pyarrow.
+
+        >>> log.arrow_schema().names
+        """
+        return tables().arrow_schema(self._client, self.name, columns)
+
+    @checked(start=_START, end=_START)
+    def to_batches(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        start: Position | datetime | str = EARLIEST,
+        end: Position | datetime | str = LATEST,
+    ) -> pa.RecordBatchReader:
+        """Return what the log holds now as Arrow record batches. Nobody is fenced.
+
+        It is a ``pyarrow.RecordBatchReader``: an iterator of record batches, which polars, DuckDB and others take as it is
+        (``__arrow_c_stream__``). Batches are made as they are asked for.
+
+        A log of Arrow entries has its own columns. A raw log has ``log``, ``ledgerId``, ``entryId``, ``offset``, ``timestamp``, ``key``
+        (null), ``value`` and ``length``, as in Spark. ``columns`` names those to read, in this order; only they are decoded. ``start`` and
+        ``end`` are places as in ``reader``. The row at ``end`` is the first that is not read.
+
+        Raises NoSuchLogError; LogSchemaError for a log that has no columns yet; InvalidArgumentError for a place or a column that is not
+        there; LogDataLossError for what was trimmed; LogEntryError for an entry that is no record batch of the log's; MissingPackageError
+        where there is no pyarrow.
+
+        >>> for batch in log.to_batches(columns=["dest", "delay"]):
+        ...     batch.num_rows
+        """
+        first, last = _place("start", start), _place("end", end)
+        return tables().open_batches(self._client, self.name, password=self._password, columns=columns, start=first, end=last)
+
+    @checked(start=_START)
+    def follow_batches(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        start: Position | datetime | str = EARLIEST,
+        stop: threading.Event | None = None,
+    ) -> pa.RecordBatchReader:
+        """Return what the log holds from ``start`` on, and then what comes, as ``to_batches`` does.
+
+        It goes on until ``stop`` is set, which is seen within half a second, or for ever. It has the columns that the log has when it
+        begins: rows with new ones end it, unless ``columns`` names those to read.
+
+        Raises what ``to_batches`` does; while it is read also LogSchemaError for rows with new columns. Any error ends it.
+
+        >>> for batch in log.follow_batches(start="latest"):
+        ...     batch.num_rows
+        """
+        first = _place("start", start)
+        return tables().follow_batches(self._client, self.name, password=self._password, columns=columns, start=first, stop=stop)
+
+    def to_arrow(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        start: Position | datetime | str = EARLIEST,
+        end: Position | datetime | str = LATEST,
+    ) -> pa.Table:
+        """Return the batches of ``to_batches`` as one ``pyarrow.Table``, all of it in memory.
+
+        ``columns``, ``start`` and ``end`` are those of ``to_batches``. Raises what that does.
+
+        >>> table = log.to_arrow(columns=["dest", "delay"])
+        """
+        return self.to_batches(columns=columns, start=start, end=end).read_all()
+
+    def to_pandas(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        start: Position | datetime | str = EARLIEST,
+        end: Position | datetime | str = LATEST,
+    ) -> Any:
+        """Return the batches of ``to_batches`` as a DataFrame of pandas, all of it in memory.
+
+        ``columns``, ``start`` and ``end`` are those of ``to_batches``. Raises what that does, and MissingPackageError where there is no
+        pandas.
+
+        >>> frame = log.to_pandas(columns=["dest", "delay"])
+        """
+        return tables().to_pandas(self.to_batches(columns=columns, start=start, end=end))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return Arrow's C stream of what the log holds now, which ``polars.DataFrame(log)``, ``pyarrow.table(log)`` and others ask for.
+
+        ``requested_schema`` is a capsule of the types that the other library would like. Raises what ``to_batches`` does.
+        """
+        return self.to_batches().__arrow_c_stream__(requested_schema)
+
+    @checked(entry_size=POSITIVE)
+    def write(self, data: Any, *, take_over: bool = False, entry_size: int = ENTRY_SIZE, compression: str = "none") -> WrittenRows:
+        """Append the rows of ``data`` and return where they are. Readers see all of them or none.
+
+        ``data`` is a table or record batches of pyarrow, or whatever has ``__arrow_c_stream__``, such as a DataFrame of polars or pandas.
+        Columns go by name and must be the log's. Their types may widen, and a column that is missing is null. The first write gives a log
+        without columns its own. A raw log takes a column ``value`` (binary or string), of which each row is an entry. ``entry_size`` is
+        about how many bytes of rows an Arrow entry has, before ``compression`` ("none", "zstd" or "lz4").
+
+        This is a commit, as a batch write of Spark's is, and may come between those of queries. ``take_over=True`` ends an exclusive writer
+        of the log, wherever it is; one that is certainly gone is ended without it.
+
+        Raises, before anything is done, LogSchemaError for columns that do not fit; ArgumentTypeError for what has no rows;
+        InvalidArgumentError; WrongPasswordError; NoSuchLogError; LogWriterAliveError where an exclusive writer may live;
+        MissingPackageError where there is no pyarrow. It raises EntryTooLargeError, NullValueError and LogSchemaError for rows that the log
+        cannot keep, LogDataLossError for a log that was made anew meanwhile, and what appending to a ledger raises; nothing of the rows is
+        visible then.
+
+        >>> log.write(pyarrow.table({"dest": ["FRA"], "delay": [5]}))
+        """
+        found = tables()
+        ended = None if take_over else self._gone(Insisted(True, True, True))
+        return found.write_rows(
+            self._client, self.name, data, password=self._password, ended=ended, entry_size=entry_size, compression=compression
+        )
+
     # --- changing -------------------------------------------------------------------------------------------------------------
 
     def set(self, **changes: Unpack[LogSettings]) -> LogProperties:
@@ -364,6 +509,10 @@ def _roll_seconds(time: Duration) -> float:
     found = seconds("roll_max_time", time)
     POSITIVE_SECONDS("roll_max_time", found)
     return found
+
+
+def _place(name: str, place: Position | datetime | str) -> Place:
+    return _ms(name, place) if isinstance(place, datetime) else place
 
 
 def _ms(name: str, time: datetime) -> int:

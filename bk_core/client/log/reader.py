@@ -73,6 +73,17 @@ class LogRun:
         return Position(self.segment.seq, self.first_entry_id + self.count)
 
 
+def reaching(client: LogClient, name: str, listed: LogView, start: Position) -> LogView:
+    """Return the view, or a newer one, if ``start`` may lie in it. InvalidArgumentError."""
+    try:
+        listed.refuse_beyond(start, name)
+    except InvalidArgumentError:
+        next(client.store.list_ledgers(), None)  # it syncs: the server of the store may have been behind the position's reader
+        listed = read_log(client, name)
+        listed.refuse_beyond(start, name)
+    return listed
+
+
 class LogReader:
     """Reads a log in order and never fences (LOG-15, LOG-17). ``position`` is the next entry to read. Only one thread at a time may use it.
 
@@ -87,19 +98,9 @@ class LogReader:
         self._set_up(client, name, password)
         listed = read_log(client, name)
         if start is not None:
-            listed = self._reaching(listed, start)
+            listed = reaching(client, name, listed, start)
         position = listed.first_position if start is None else listed.normal(start)
         self._order = LogReaderOrder(name, position=position, log_id=listed.log_id)
-
-    def _reaching(self, listed: LogView, start: Position) -> LogView:
-        """The view, or a newer one, if ``start`` may lie in it. InvalidArgumentError."""
-        try:
-            listed.refuse_beyond(start, self.name)
-        except InvalidArgumentError:
-            next(self._client.store.list_ledgers(), None)  # it syncs: the server of the store may have been behind the position's reader
-            listed = read_log(self._client, self.name)
-            listed.refuse_beyond(start, self.name)
-        return listed
 
     def _set_up(self, client: LogClient, name: str, password: bytes) -> None:
         self.name = name
@@ -138,7 +139,7 @@ class LogReader:
     @position.setter
     @checked()
     def position(self, position: Position) -> None:
-        self._reaching(read_log(self._client, self.name), position)
+        reaching(self._client, self.name, read_log(self._client, self.name), position)
         self._rest = None
         self._order.go_to(position)
 

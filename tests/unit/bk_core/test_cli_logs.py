@@ -83,6 +83,16 @@ def fill(client: bk_core.BookKeeper, name: str, segments: int, entries: int = 2)
                 writer.roll()
 
 
+def test_a_log_is_made_with_its_columns(bk: Bk, client: bk_core.BookKeeper) -> None:
+    bk("create", "flights", "--schema", "id BIGINT, carrier STRING")
+    assert [(field.name, str(field.type)) for field in client.log("flights").arrow_schema()] == [("id", "int64"), ("carrier", "string")]
+    bk("create", "other", "--schema", "id BIGIN", status=1)
+    assert "character 3: no column can be made of type 'BIGIN'; did you mean 'BIGINT'?" in bk.err
+    bk("create", "other", "--schema", "id BIGINT", "--entry-format", "raw", status=2)
+    assert "--schema is for --entry-format arrow" in bk.err
+    assert client.logs() == ["flights"]
+
+
 def test_create_show_set_ls_rm(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     quorums = ["--ensemble-size", "2", "--write-quorum-size", "2", "--ack-quorum-size", "1", "--digest-type", "CRC32", "--guaranteed"]
     kept = ["--retention", "7d", "--retention-bytes", "10GiB", "--committed-retention", "2w"]

@@ -1,0 +1,86 @@
+"""Logs as Arrow tables: finds what makes them. bk_core imports neither pyarrow nor what is built on it.
+
+``bk_spark.arrow`` is imported by its name, when a program asks for the first table. There is no entry point for it: the zips that Spark's
+``--py-files`` ships, and a checkout on ``PYTHONPATH``, have none, and nobody else makes tables of these logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+
+from bk_core.client.log.list_store import LogClient
+from bk_core.protocol.log.position import Position
+
+if TYPE_CHECKING:
+    import threading
+
+    import pyarrow as pa
+
+MODULE = "bk_spark.arrow"
+EARLIEST, LATEST = "earliest", "latest"
+Place: TypeAlias = "Position | int | str"
+"""A place in a log: a position, a time in milliseconds since 1970, ``EARLIEST`` or ``LATEST``."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """The rows that ``Log.write`` added: how many, in how many entries and payload bytes. ``log.to_arrow(start=first, end=end)`` reads
+    them again."""
+
+    rows: int
+    entries: int
+    bytes: int
+    first: Position
+    end: Position
+
+
+class Tables(Protocol):
+    """The functions of ``bk_spark.arrow``."""
+
+    def arrow_schema(self, client: LogClient, name: str, columns: Sequence[str] | None) -> pa.Schema: ...
+
+    def open_batches(
+        self,
+        client: LogClient,
+        name: str,
+        *,
+        password: bytes,
+        columns: Sequence[str] | None,
+        start: Place,
+        end: Place,
+    ) -> pa.RecordBatchReader: ...
+
+    def follow_batches(
+        self,
+        client: LogClient,
+        name: str,
+        *,
+        password: bytes,
+        columns: Sequence[str] | None,
+        start: Place,
+        stop: threading.Event | None,
+    ) -> pa.RecordBatchReader: ...
+
+    def to_pandas(self, reader: pa.RecordBatchReader) -> Any: ...
+
+    def write_rows(
+        self,
+        client: LogClient,
+        name: str,
+        data: object,
+        *,
+        password: bytes,
+        ended: Sequence[int] | None,
+        entry_size: int,
+        compression: str,
+    ) -> WrittenRows: ...
+
+    def schema_text(self, schema: object) -> str: ...
+
+
+def tables() -> Tables:
+    """The module that makes tables. MissingPackageError where there is no pyarrow, or an old one."""
+    return cast("Tables", import_module(MODULE))

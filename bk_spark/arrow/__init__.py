@@ -1,0 +1,30 @@
+"""Logs as Arrow tables, without Spark: what ``Log.to_batches``, ``Log.write`` and ``create_log(schema=...)`` of bk_core call.
+
+It needs pyarrow, and no pyspark. ``bk_core.client.log.tables`` imports it by its name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bk_spark.needs import check_for_tables
+
+check_for_tables()
+
+_HOMES = {
+    "arrow_schema": "bk_spark.arrow.reading",
+    "open_batches": "bk_spark.arrow.reading",
+    "follow_batches": "bk_spark.arrow.reading",
+    "to_pandas": "bk_spark.arrow.reading",
+    "write_rows": "bk_spark.arrow.writing",
+    "schema_text": "bk_spark.arrow.schemas",
+}
+__all__ = [*_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
