@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from bk_core.protocol.bookie import Change, LedgerRecord, PersistRun
-from bk_core.protocol.bookie.chunks import Run
+from bk_core.protocol.bookie import Change, LedgerRecord, PersistMany
+from bk_core.protocol.bookie.chunks import StoredEntries
 from bk_core.protocol.bookie.room import demand_of_change, demand_of_run
 from bk_core.protocol.wire.codec_v2 import split_bodies
 
@@ -26,7 +26,7 @@ class Batch:
     def __init__(self) -> None:
         self.records: dict[int, LedgerRecord | None] = {}  # None: forgotten
         self.entries: dict[int, dict[int, bytes]] = {}
-        self.runs: dict[int, list[Run]] = {}  # ascending
+        self.runs: dict[int, list[StoredEntries]] = {}  # ascending
         self.dropped: set[int] = set()
         self.bytes = 0
         self.demand = 0  # the bytes that it may take on the disk (BKE-8)
@@ -35,9 +35,9 @@ class Batch:
 
     def add(self, change: Change) -> None:
         ledger_id = change.record.ledger_id
-        if isinstance(change, PersistRun):
+        if isinstance(change, PersistMany):
             self.records[ledger_id] = change.record
-            self._add_run(ledger_id, Run(change.first_entry_id, change.count, change.bodies))
+            self._add_run(ledger_id, StoredEntries(change.first_entry_id, change.count, change.bodies))
             self.bytes += len(change.bodies) + _ENTRY_COST
             self.demand += demand_of_run(len(change.bodies))
             return
@@ -77,7 +77,7 @@ class Batch:
         run = self.run_at(ledger_id, entry_id)
         return run.body(entry_id) if run is not None and entry_id <= run.last else None
 
-    def run_at(self, ledger_id: int, entry_id: int) -> Run | None:
+    def run_at(self, ledger_id: int, entry_id: int) -> StoredEntries | None:
         """Return the run with the greatest start up to ``entry_id``; it may end before that entry."""
         runs = self.runs.get(ledger_id)
         index = bisect_right(runs, entry_id, key=_first) if runs else 0
@@ -98,20 +98,20 @@ class Batch:
             if entry_id >= first_entry_id:
                 yield entry_id, 1
 
-    def pieces(self, bytes_max: int) -> Iterator[list[tuple[int, Run | Single]]]:
+    def pieces(self, bytes_max: int) -> Iterator[list[tuple[int, StoredEntries | Single]]]:
         """Yield ledger and run or entry of everything, in the order in which to store them; a piece ends when it has
         ``bytes_max`` bytes."""
-        piece: list[tuple[int, Run | Single]] = []
+        piece: list[tuple[int, StoredEntries | Single]] = []
         size = 0
         for ledger_id, item in self._items():
             piece.append((ledger_id, item))
-            size += len(item.bodies) if isinstance(item, Run) else len(item[1])
+            size += len(item.bodies) if isinstance(item, StoredEntries) else len(item[1])
             if size >= bytes_max:
                 yield piece
                 piece, size = [], 0
         yield piece
 
-    def _items(self) -> Iterator[tuple[int, Run | Single]]:
+    def _items(self) -> Iterator[tuple[int, StoredEntries | Single]]:
         for ledger_id, runs in self.runs.items():
             for run in runs:
                 yield ledger_id, run
@@ -124,7 +124,7 @@ class Batch:
         self.entries.pop(ledger_id, None)
         self.runs.pop(ledger_id, None)
 
-    def _add_run(self, ledger_id: int, run: Run) -> None:
+    def _add_run(self, ledger_id: int, run: StoredEntries) -> None:
         entries = self.entries.get(ledger_id)
         before = self.run_at(ledger_id, run.last)
         if (before is not None and before.last >= run.first) or (
@@ -139,11 +139,11 @@ class Batch:
 _NOTHING: dict[int, bytes] = {}
 
 
-def singles(run: Run) -> Iterator[Single]:
+def singles(run: StoredEntries) -> Iterator[Single]:
     """Yield the entries of a run one by one."""
     for entry_id, body in enumerate(split_bodies(run.bodies), run.first):
         yield entry_id, bytes(body)
 
 
-def _first(run: Run) -> int:
+def _first(run: StoredEntries) -> int:
     return run.first

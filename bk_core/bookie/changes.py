@@ -17,7 +17,7 @@ from bk_core.bookie.batch import Batch
 from bk_core.bookie.records import decode_record, encode_record
 from bk_core.errors import BookieIOError
 from bk_core.protocol import BytesLike
-from bk_core.protocol.bookie.chunks import Run
+from bk_core.protocol.bookie.chunks import StoredEntries
 
 _KIND = struct.Struct(">cQ")
 _RUN = struct.Struct(">QII")
@@ -64,7 +64,7 @@ def _decode(view: memoryview) -> Batch:
             case b"R":
                 first, count, size = _RUN.unpack_from(view, at)
                 at += _RUN.size + size
-                batch.runs.setdefault(ledger_id, []).append(Run(first, count, bytes(view[at - size : at])))
+                batch.runs.setdefault(ledger_id, []).append(StoredEntries(first, count, bytes(view[at - size : at])))
                 batch.bytes += size
             case b"E":
                 entry_id, size = _ENTRY.unpack_from(view, at)

@@ -18,11 +18,11 @@ from typing import TypeVar
 from bk_core.bookie.connection import RECEIVE_BYTES, Connection, Tag, make_room, rest_of_frame
 from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
-from bk_core.protocol.bookie import BookieMachine, Effect, Persist, PersistRun, Reply, ReplyAfterSync, WakeLater, io_error
+from bk_core.protocol.bookie import BookieMachine, Effect, Persist, PersistMany, Reply, ReplyAfterSync, WakeLater, io_error
 from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
 from bk_core.protocol.bookie.listing import EntryListing
 from bk_core.protocol.bookie.room import RESERVE_BYTES, DiskLook, free_bytes, judge_room
-from bk_core.protocol.bookie.runs import AddRun, AddRunAnswer, ReadRun
+from bk_core.protocol.bookie.runs import AddsAnswer, RequestedAdds, RequestedReads
 from bk_core.protocol.bookie.stream import Answer
 from bk_core.protocol.wire.messages import BatchReadResponse, EntryListRequest, ReadResponse, Response
 
@@ -95,7 +95,7 @@ class BookieServer:
         self._blocked: set[Connection] = set()  # connections whose requests wait for room
         self._dirty: set[Connection] = set()  # connections with something to send
         self._receive_buffer = bytearray(RECEIVE_BYTES)
-        self._waiting: deque[tuple[int, Tag, Response | AddRunAnswer]] = deque()  # answers that wait for a commit, oldest first
+        self._waiting: deque[tuple[int, Tag, Response | AddsAnswer]] = deque()  # answers that wait for a commit, oldest first
         self._sync_wanted = False
         self._housekeeping_at = 0.0
         self._stopping = False
@@ -377,12 +377,12 @@ class BookieServer:
                 return self._choose_events(connection)
             unit, context = connection.inbox.popleft()
             tag = Tag(connection, context)
-            if isinstance(unit, AddRun):
+            if isinstance(unit, RequestedAdds):
                 effects = self.machine.handle_adds(tag, unit)
                 if effects is None:
                     connection.inbox.extendleft((request, context) for request in reversed(list(unit.requests())))
                     continue
-            elif isinstance(unit, ReadRun):
+            elif isinstance(unit, RequestedReads):
                 effects, rest = self.machine.handle_reads(tag, unit, READ_PIECE_BYTES)
                 if rest is not None:
                     connection.inbox.appendleft((rest, context))
@@ -470,7 +470,7 @@ class BookieServer:
         """Carry out effects in order. A position above the durable one makes an answer wait for the commit."""
         for effect in effects:
             match effect:
-                case Persist() | PersistRun():
+                case Persist() | PersistMany():
                     self.storage.apply(effect)
                 case ReplyAfterSync(tag=Tag() as tag, response=response):
                     if self.storage.position <= self.storage.durable_position:

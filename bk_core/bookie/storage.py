@@ -47,7 +47,7 @@ from bk_core.bookie.private import FILE_MODE, make_directory
 from bk_core.bookie.records import decode_record, encode_record
 from bk_core.errors import BookieIOError
 from bk_core.protocol.bookie import Change, LedgerRecord, Persist
-from bk_core.protocol.bookie.chunks import PAGE_CHUNK_BYTES_MAX, Run
+from bk_core.protocol.bookie.chunks import PAGE_CHUNK_BYTES_MAX, StoredEntries
 from bk_core.protocol.bookie.room import RESERVE_BYTES, DiskLook, free_bytes
 
 log = logging.getLogger("bk_core.bookie")
@@ -488,7 +488,7 @@ class LmdbBookieStorage:
     def _drop(self, ledger_id: int, txn: Any) -> bool:
         return all(tables.drop_ledger(txn.cursor(db), ledger_id, DROP_BYTES) for db in (self._entries, self._runs))
 
-    def _put_piece(self, piece: list[tuple[int, Run | Single]], txn: Any) -> None:
+    def _put_piece(self, piece: list[tuple[int, StoredEntries | Single]], txn: Any) -> None:
         entries, runs = txn.cursor(self._entries), txn.cursor(self._runs)
         chunk_bytes_max = PAGE_CHUNK_BYTES_MAX if self._scarce else None
         for ledger_id, item in piece:

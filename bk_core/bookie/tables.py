@@ -16,7 +16,7 @@ from typing import Any
 
 from bk_core.bookie.batch import ID_END, Single, singles
 from bk_core.errors import BookieIOError
-from bk_core.protocol.bookie.chunks import Run, decode_chunk, encode_chunk, last_of_chunk
+from bk_core.protocol.bookie.chunks import StoredEntries, decode_chunk, encode_chunk, last_of_chunk
 
 _KEY = struct.Struct(">QQ")
 _LEDGER = struct.Struct(">Q")
@@ -26,8 +26,8 @@ _ROW_COST = 64  # the bytes of a row beside its value
 _ROW_BYTES = 4096  # the bytes of a run that are as much work as a row
 
 
-def put_item(entries: Any, runs: Any, ledger_id: int, item: Run | Single, chunk_bytes_max: int | None = None) -> None:
-    if isinstance(item, Run):
+def put_item(entries: Any, runs: Any, ledger_id: int, item: StoredEntries | Single, chunk_bytes_max: int | None = None) -> None:
+    if isinstance(item, StoredEntries):
         put_run(entries, runs, ledger_id, item, chunk_bytes_max)
     else:
         put_entries(entries, ledger_id, (item,))
@@ -38,7 +38,7 @@ def put_entries(entries: Any, ledger_id: int, bodies: Iterable[Single]) -> None:
         entries.put(_KEY.pack(ledger_id, entry_id), _CRC.pack(zlib.crc32(body)) + body)
 
 
-def put_run(entries: Any, runs: Any, ledger_id: int, run: Run, chunk_bytes_max: int | None = None) -> None:
+def put_run(entries: Any, runs: Any, ledger_id: int, run: StoredEntries, chunk_bytes_max: int | None = None) -> None:
     single = first_single(entries, ledger_id, run.first)
     if (single is not None and single <= run.last) or _overlaps(runs, ledger_id, run):
         return put_entries(entries, ledger_id, singles(run))
@@ -80,7 +80,7 @@ def single(entries: Any, ledger_id: int, entry_id: int) -> bytes | None:
     return body
 
 
-def run_with(runs: Any, ledger_id: int, entry_id: int) -> Run | None:
+def run_with(runs: Any, ledger_id: int, entry_id: int) -> StoredEntries | None:
     """Return the run that has the entry, as a view. Raises BookieIOError if that cannot be told (B-7)."""
     first = _seek(runs, ledger_id, entry_id)
     if first is None:
@@ -167,7 +167,7 @@ def _seek(runs: Any, ledger_id: int, entry_id: int) -> int | None:
     return int(first) if owner == ledger_id else None
 
 
-def _next(runs: Any, ledger_id: int, entry_id: int) -> Run | None:
+def _next(runs: Any, ledger_id: int, entry_id: int) -> StoredEntries | None:
     """Return the run behind the cursor if it starts with ``entry_id`` and is sound."""
     if not runs.next() or bytes(runs.key()) != _KEY.pack(ledger_id, entry_id):
         return None
@@ -177,6 +177,6 @@ def _next(runs: Any, ledger_id: int, entry_id: int) -> Run | None:
         return None
 
 
-def _overlaps(runs: Any, ledger_id: int, run: Run) -> bool:
+def _overlaps(runs: Any, ledger_id: int, run: StoredEntries) -> bool:
     first = _seek(runs, ledger_id, run.last)
     return first is not None and last_of_chunk(first, memoryview(runs.value())) >= run.first

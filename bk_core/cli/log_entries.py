@@ -19,7 +19,7 @@ from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
-    from bk_core.client.log.reader import LogReader, LogRun
+    from bk_core.client.log.reader import LogEntries, LogReader
     from bk_core.client.log.writer import LogSpan, LogWriter
     from bk_core.protocol.log.position import Position
     from bk_core.protocol.log.view import LogView
@@ -153,7 +153,7 @@ def tail(name: str, follow: bool, count: int, start: str | None, raw: bool, pass
                 sys.stdout.flush()
 
 
-def _runs(reader: LogReader, follow: bool) -> Iterator[LogRun]:
+def _runs(reader: LogReader, follow: bool) -> Iterator[LogEntries]:
     return reader.follow() if follow else reader.read()
 
 
@@ -196,7 +196,7 @@ def _last_entries(client: BookKeeper, view: LogView, count: int, password: bytes
     return position
 
 
-def _say_run(run: LogRun, raw: bool, as_json: bool) -> None:
+def _say_run(run: LogEntries, raw: bool, as_json: bool) -> None:
     for index, payload in enumerate(run.payloads()):
         entry = run.first_entry_id + index
         if raw:
@@ -207,7 +207,7 @@ def _say_run(run: LogRun, raw: bool, as_json: bool) -> None:
             click.echo(f"{f'{run.segment.seq}:{entry}':>14}  {len(payload):>10,} B  {preview(payload)}")
 
 
-def _entry(run: LogRun, entry: int, payload: bytes) -> dict[str, Any]:
+def _entry(run: LogEntries, entry: int, payload: bytes) -> dict[str, Any]:
     return {
         "seq": run.segment.seq,
         "entry": entry,

@@ -11,7 +11,7 @@ from bk_core.protocol.link import EntrySizes, FlowWindow, LinkHealth, Turns
 from bk_core.protocol.wire import connection, read_run
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.messages import ReadRequest, ReadRunRequest, Request
-from bk_core.protocol.wire.read_run import ReadRun
+from bk_core.protocol.wire.read_run import RunAnswers
 
 # LINK-7: these requests are sent again when their connection is lost, because asking twice changes nothing. A force is not among them: a
 # bookie that was restarted has nothing left to force, and would report success.
@@ -120,7 +120,7 @@ class Asking:
     def _encode_run(self, waiting: Waiting, message: ReadRunRequest) -> memoryview:
         if waiting.run is None:
             numbered = ReadRunRequest(waiting.number, message.ledger_id, message.entry_id, message.count, message.step, message.bytes_max)
-            waiting.run, waiting.ledger_id = ReadRun(numbered), message.ledger_id
+            waiting.run, waiting.ledger_id = RunAnswers(numbered), message.ledger_id
         if waiting not in self.outstanding:
             self.outstanding.add_run(waiting)
         run = waiting.run

@@ -28,7 +28,7 @@ from bk_core.net.link_state import (
 from bk_core.net.outstanding import Answer, Waiting
 from bk_core.net.receiving import WHOLE_BYTES
 from bk_core.net.sent_adds import SentAdds
-from bk_core.protocol.ledger.run import AddRun
+from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.link import CUTS_MAX, Patience
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire import messages as m
@@ -55,7 +55,7 @@ class BookieLink(ConnectingLink):
         if self._listeners.get(ledger_id) is listener:
             del self._listeners[ledger_id]
 
-    def send_adds(self, run: AddRun, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> None:
+    def send_adds(self, run: PackedAdds, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> None:
         if not self._ready():
             self._refuse_adds(run.ledger_id)
             return

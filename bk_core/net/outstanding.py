@@ -13,7 +13,7 @@ from bk_core.protocol.wire import connection
 from bk_core.protocol.wire import messages as m
 from bk_core.protocol.wire.batch_parts import BatchParts
 from bk_core.protocol.wire.messages import ReadResponse, Request, Response, Status
-from bk_core.protocol.wire.read_run import ReadRun
+from bk_core.protocol.wire.read_run import RunAnswers
 
 Answer = Callable[[Status, Response | None], None]
 
@@ -52,7 +52,7 @@ class Waiting:
     patience: Patience
     reader: Hashable = None
     key: tuple[int, int] | None = None
-    run: ReadRun | None = None
+    run: RunAnswers | None = None
     batch: m.BatchReadRequest | None = None
     ledger_id: int = -1
     numbers: range = range(0)  # the numbers of a run's single reads with v3; v2 has none

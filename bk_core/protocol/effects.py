@@ -9,7 +9,7 @@ from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
 from bk_core.protocol.wire.messages import Request
 
 if TYPE_CHECKING:
-    from bk_core.protocol.ledger.run import AddRun
+    from bk_core.protocol.ledger.run import PackedAdds
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class SendAdds:
 
     bookie: BookieId
     position: int
-    run: AddRun
+    run: PackedAdds
     start: int = 0
 
 

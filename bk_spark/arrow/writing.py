@@ -38,7 +38,7 @@ from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.position import Position
 from bk_spark.arrow.schemas import check_fits, given_schema, log_schema, stored_text
 from bk_spark.entries.columns import RAW_COLUMNS
-from bk_spark.entries.packing import PackedRun, conform, pack_arrow, pack_raw
+from bk_spark.entries.packing import PackedEntries, conform, pack_arrow, pack_raw
 from bk_spark.entries.ranges import note_range
 from bk_spark.entries.stored_schema import arrow_schema_of_text
 from bk_spark.entries.values import ValueCheck
@@ -197,14 +197,14 @@ class _Ledgers:
         self._open: Any = None
         self._filled = 0
         self._ranges: list[SegmentRange] = []
-        self._in_flight: deque[tuple[Future[int], int, PackedRun]] = deque()
+        self._in_flight: deque[tuple[Future[int], int, PackedEntries]] = deque()
         self._in_flight_bytes = 0
 
     @property
     def ids(self) -> list[int]:
         return [handle.ledger_id for handle in self._handles]
 
-    def append(self, run: PackedRun) -> None:
+    def append(self, run: PackedEntries) -> None:
         """Hand over a run. Blocks while more than ``IN_FLIGHT_BYTES`` are not acknowledged."""
         handle = self._handle()
         self._in_flight.append((handle.append_run_future(run.payloads, run.offsets), handle.ledger_id, run))

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from bk_spark.entries.ranges import EntryRange
-from bk_spark.entries.unpacking import Run, arrow_batches, value_array
+from bk_spark.entries.unpacking import Entries, arrow_batches, value_array
 
 JOIN_BYTES = 1 << 20  # smaller batches are joined: each costs Spark a round through the JVM
 JOIN_BATCHES = 1024
@@ -35,17 +35,17 @@ METADATA_NAMES = tuple(f"_{name}" for name in RAW_COLUMNS.names[:5])
 """The columns that tell where a row of an Arrow log comes from."""
 
 
-def raw_column_batches(schema: pa.Schema, r: EntryRange, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
+def raw_column_batches(schema: pa.Schema, r: EntryRange, runs: Iterable[Entries]) -> Iterator[pa.RecordBatch]:
     """Yield one batch per run, of the columns of ``schema``, which are among the raw ones. Values are not copied."""
     for run in runs:
-        made = _RawRun(r, run)
+        made = _RawColumns(r, run)
         yield pa.RecordBatch.from_arrays([made.column(field) for field in schema], schema=schema)
 
 
 @dataclass(frozen=True, slots=True)
-class _RawRun:
+class _RawColumns:
     range: EntryRange
-    run: Run
+    run: Entries
 
     def column(self, field: pa.Field) -> pa.Array:
         run, count = self.run, self.run.count
@@ -93,7 +93,7 @@ def _numbers(bits: int) -> pa.Array:
 
 
 def arrow_column_batches(
-    schema: pa.Schema, stored: pa.Schema | None, with_metadata: bool, r: EntryRange, runs: Iterable[Run], entry_bytes_max: int
+    schema: pa.Schema, stored: pa.Schema | None, with_metadata: bool, r: EntryRange, runs: Iterable[Entries], entry_bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of ``schema``: the log's columns, decoded with ``stored``, and with ``with_metadata`` those of METADATA_NAMES.
 
@@ -178,7 +178,7 @@ def _one(batches: list[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PartOfRun:
+class PartOfEntries:
     """Some consecutive entries of a run. ``values`` holds nothing else, and ``offsets`` begin at 0."""
 
     first_entry_id: int
@@ -187,21 +187,21 @@ class PartOfRun:
     offsets: memoryview
 
 
-def cut_run(run: Run, start: int, end: int) -> PartOfRun:
+def cut_run(run: Entries, start: int, end: int) -> PartOfEntries:
     """Return the entries number ``start .. end - 1`` of the run."""
     base = run.offsets[start]
     offsets = array("q", (run.offsets[i] - base for i in range(start, end + 1)))
-    return PartOfRun(run.first_entry_id + start, end - start, memoryview(run.values)[base : run.offsets[end]], memoryview(offsets))
+    return PartOfEntries(run.first_entry_id + start, end - start, memoryview(run.values)[base : run.offsets[end]], memoryview(offsets))
 
 
 class RunSplitter:
     """Hands the runs of one long read out to the ranges that it spans."""
 
-    def __init__(self, runs: Iterable[Run]) -> None:
+    def __init__(self, runs: Iterable[Entries]) -> None:
         self._runs = iter(runs)
-        self._held: Run | None = None
+        self._held: Entries | None = None
 
-    def through(self, last: int) -> Iterator[Run]:
+    def through(self, last: int) -> Iterator[Entries]:
         """Yield the runs up to entry ``last``; the rest of a run is kept for the next call."""
         while True:
             run = self._held if self._held is not None else next(self._runs, None)

@@ -33,7 +33,7 @@ _ROWS_MAX = 1 << 20  # per entry, for rows that weigh nothing
 _ROOM_BYTES = 64 << 10  # of a run's memory, for what Arrow adds to each entry
 
 
-class PackedRun:
+class PackedEntries:
     """Entries ready for one ``append_run_future``: payloads one after the other, int64 offsets (count + 1), and the rows in them.
 
     Every entry but the last holds exactly ``rows_per_entry`` rows, the last 1 to ``rows_per_entry``. A run whose last entry is ``full``
@@ -68,7 +68,7 @@ def pack_arrow(
     compression: str = "none",
     run_bytes: int = RUN_BYTES,
     entry_bytes_max: int = BYTES_PER_ENTRY_MAX,
-) -> Iterator[PackedRun]:
+) -> Iterator[PackedEntries]:
     """Pack rows into entries of about ``entry_size`` payload bytes (before compression), and entries into runs of ``run_bytes``.
 
     The number of rows per entry is chosen from the first data, kept while entries stay near ``entry_size``, and halved where one becomes
@@ -102,7 +102,7 @@ class Packer:
         self._pending: deque[pa.RecordBatch] = deque()
         self._pending_rows = 0
         self._rows_per_entry: int | None = None
-        self._run: _OpenRun | None = None
+        self._run: _OpenEntries | None = None
         self._small = 0
         self._packed_rows = 0
 
@@ -111,12 +111,12 @@ class Packer:
             self._pending.append(batch)
             self._pending_rows += batch.num_rows
 
-    def full_entries(self) -> Iterator[PackedRun]:
+    def full_entries(self) -> Iterator[PackedEntries]:
         """Cut as many entries as the pending rows fill."""
         while self._layout(final=False) and self._pending_rows >= (self._rows_per_entry or 0):
             yield from self._cut(self._rows_per_entry or 1, final=False)
 
-    def rest(self) -> Iterator[PackedRun]:
+    def rest(self) -> Iterator[PackedEntries]:
         """Cut everything that is left; the last entry of the last run may be short."""
         while self._pending_rows:
             self._layout(final=True)
@@ -133,7 +133,7 @@ class Packer:
         self._rows_per_entry = max(1, min(self._pending_rows * self._entry_size // max(1, size), self._pending_rows, _ROWS_MAX))
         return True
 
-    def _cut(self, rows: int, *, final: bool) -> Iterator[PackedRun]:
+    def _cut(self, rows: int, *, final: bool) -> Iterator[PackedEntries]:
         entry = self._take(rows)
         size = entry.nbytes
         if rows > 1 and size > self._entry_bytes_max:  # rows have grown, so they go into a range of their own, with fewer per entry
@@ -149,7 +149,7 @@ class Packer:
         elif self._run is not None and self._run.size >= self._run_bytes:
             yield from self._flush()
 
-    def _put_back(self, entry: pa.RecordBatch, rows_per_entry: int) -> Iterator[PackedRun]:
+    def _put_back(self, entry: pa.RecordBatch, rows_per_entry: int) -> Iterator[PackedEntries]:
         """Put the rows back, to be cut again into a range of their own with fewer per entry."""
         self._pending.appendleft(entry)
         self._pending_rows += entry.num_rows
@@ -169,7 +169,7 @@ class Packer:
             rows -= batch.num_rows
         return parts[0] if len(parts) == 1 else _joined(parts, self._schema)
 
-    def _write(self, entry: pa.RecordBatch, *, final: bool) -> Generator[PackedRun, None, bool]:
+    def _write(self, entry: pa.RecordBatch, *, final: bool) -> Generator[PackedEntries, None, bool]:
         """Write an entry. Return False if no bookie takes that many rows as one entry. Raises EntryTooLargeError for a single row, which
         nothing can divide."""
         if entry.nbytes > self._decompressed_max:
@@ -181,7 +181,7 @@ class Packer:
             yield from self._flush()
         if self._run is None:
             room, sink = self._sink(entry, needed, final)
-            self._run = _OpenRun(room, sink, self._begun(sink))
+            self._run = _OpenEntries(room, sink, self._begun(sink))
         if not self._fits(entry, self._run.write(entry)):
             self._run.drop_last(entry)
             return False
@@ -193,7 +193,7 @@ class Packer:
             raise wide_row(self._packed_rows, entry, size, self._compressed)
         return size <= ENTRY_BYTES_MAX
 
-    def _flush(self) -> Iterator[PackedRun]:
+    def _flush(self) -> Iterator[PackedEntries]:
         if self._run is not None:
             run, self._run = self._run, None
             self._small = 0
@@ -223,7 +223,7 @@ class Packer:
         return room, pa.FixedSizeBufferWriter(room)
 
 
-class _OpenRun:
+class _OpenEntries:
     """The entries written so far. ``size`` is the bytes of their columns before compression."""
 
     __slots__ = ("_offsets", "_room", "_rows", "_sink", "_start", "_writer", "size")
@@ -255,9 +255,9 @@ class _OpenRun:
     def count(self) -> int:
         return len(self._offsets) - 1
 
-    def packed(self, rows_per_entry: int) -> PackedRun:
+    def packed(self, rows_per_entry: int) -> PackedEntries:
         written = self._sink.getvalue() if self._room is None else self._room
-        return PackedRun(written.slice(self._start, self._offsets[-1]), self._offsets, self._rows, rows_per_entry)
+        return PackedEntries(written.slice(self._start, self._offsets[-1]), self._offsets, self._rows, rows_per_entry)
 
 
 def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -341,7 +341,7 @@ def _rebuilt(column: pa.Array, wanted: pa.DataType, values: pa.Array) -> pa.Arra
 # --- raw ------------------------------------------------------------------------------------------------------------
 
 
-def pack_raw(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> Iterator[PackedRun]:
+def pack_raw(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> Iterator[PackedEntries]:
     """Yield each ``value`` (binary or string) as one entry, in runs of about ``run_bytes``.
 
     Raises InvalidArgumentError for a missing or foreign column, NullValueError and EntryTooLargeError with the number of the row in its
@@ -354,7 +354,7 @@ def pack_raw(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> I
             row += batch.num_rows
 
 
-def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedRun]:
+def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedEntries]:
     """Work on all offsets at once, with Arrow's functions, because pyspark needs no numpy and so none may be used here."""
     import pyarrow.compute as pc
 
@@ -372,7 +372,7 @@ def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedRun]
         end = max(start + 1, bisect_right(places, places[start] + run_bytes, start, count + 1) - 1)
         moved = pc.subtract(edges.slice(start, end - start + 1), edges[start])
         offsets = array("q", memoryview(moved.buffers()[1])[8 * moved.offset : 8 * (moved.offset + len(moved))].tobytes())
-        yield PackedRun(data.slice(places[start], offsets[-1]), offsets, end - start, 1)
+        yield PackedEntries(data.slice(places[start], offsets[-1]), offsets, end - start, 1)
         start = end
 
 

@@ -23,7 +23,7 @@ from bk_spark.entries.values import ValueCheck
 BATCH_BYTES = 2 << 20  # the batch that a reader hands to Spark at once; larger ones do not fit the processor's caches
 
 
-class Run(Protocol):
+class Entries(Protocol):
     """Consecutive entries, as ``ReadHandle.read_runs`` yields them."""
 
     @property
@@ -39,7 +39,7 @@ class Run(Protocol):
 # --- raw ------------------------------------------------------------------------------------------------------------
 
 
-def value_array(run: Run) -> pa.Array:
+def value_array(run: Entries) -> pa.Array:
     """Return the payloads of a run as a binary column over the run's own memory."""
     return pa.Array.from_buffers(pa.binary(), run.count, [None, _offsets32(run.offsets, run.count), pa.py_buffer(run.values)])
 
@@ -54,7 +54,7 @@ def _offsets32(offsets: memoryview, count: int) -> pa.Buffer:
 
 def arrow_batches(
     schema: pa.Schema,
-    runs: Iterable[Run],
+    runs: Iterable[Entries],
     skip_rows: int = 0,
     take_rows: int | None = None,
     *,
@@ -110,13 +110,13 @@ class _Decoder:
         self._partly = len(self._included) < len(stored)
         self._same = not self._partly and stored.equals(wanted)
 
-    def batches(self, runs: Iterable[Run]) -> Iterator[pa.RecordBatch]:
+    def batches(self, runs: Iterable[Entries]) -> Iterator[pa.RecordBatch]:
         for run in runs:
             compressed = self._checked(run)
             for batch in self._stream(run) if self._partly or compressed else self._whole(run):
                 yield batch if self._same else self._fitted(batch)
 
-    def _checked(self, run: Run) -> bool:
+    def _checked(self, run: Entries) -> bool:
         """Return True if any entry is compressed. Raises LogEntryError unless all are record batches with the rows that they must have."""
         compressed = False
         edges = run.offsets.tolist()
@@ -131,7 +131,7 @@ class _Decoder:
             compressed = compressed or shape.compressed
         return compressed
 
-    def _whole(self, run: Run) -> Iterator[pa.RecordBatch]:
+    def _whole(self, run: Entries) -> Iterator[pa.RecordBatch]:
         values = pa.py_buffer(run.values)
         for i in range(run.count):
             try:
@@ -141,7 +141,7 @@ class _Decoder:
                 raise self._damaged(run.first_entry_id + i, error) from error
             yield batch
 
-    def _stream(self, run: Run) -> Iterator[pa.RecordBatch]:
+    def _stream(self, run: Entries) -> Iterator[pa.RecordBatch]:
         """Decode a run as a stream. It lacks its schema, and putting that in front costs a copy. Only a stream can decode (and decompress)
         some columns and leave the others, and only there Arrow's threads can be switched off, which cost more than they save in a task of
         one core."""

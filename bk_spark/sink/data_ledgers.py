@@ -20,7 +20,7 @@ from bk_core.client.log.intents import create_intended
 from bk_core.errors import BkError, OperationTimeoutError
 from bk_core.protocol.log.ledger_list import LogProperties, SegmentRange
 from bk_spark.clients import client_for
-from bk_spark.entries.packing import PackedRun
+from bk_spark.entries.packing import PackedEntries
 from bk_spark.entries.ranges import note_range
 from bk_spark.options.table import Options
 from bk_spark.sink.intents import still_usable, withdraw
@@ -105,9 +105,9 @@ class TaskLedgers:
     def unacknowledged_bytes(self) -> int:
         return self._in_flight_bytes
 
-    def append(self, log: str, log_id: str, properties: LogProperties, run: PackedRun) -> None:
+    def append(self, log: str, log_id: str, properties: LogProperties, run: PackedEntries) -> None:
         """Hand over a run. Blocks while more than ``maxInFlightBytes`` are unacknowledged; that is the back-pressure Spark feels."""
-        rest: PackedRun | None = run
+        rest: PackedEntries | None = run
         while rest is not None:
             ledger = self._ledger(log, log_id, properties)
             piece, rest = _cut(rest, self._room(ledger))
@@ -243,15 +243,15 @@ def _close(ledger: DataLedger, *, forced: bool = False) -> bool:
 # --- runs and ranges ------------------------------------------------------------------------------------------------
 
 
-def _cut(run: PackedRun, room: int | None) -> tuple[PackedRun, PackedRun | None]:
+def _cut(run: PackedEntries, room: int | None) -> tuple[PackedEntries, PackedEntries | None]:
     """Return the first ``room`` entries (None: all) and the rest. Every entry but the last of the run is full, so rows are known."""
     if room is None or run.count <= room:
         return run, None
     edge = run.offsets[room]
     rows = room * run.rows_per_entry
     rest = array("q", (offset - edge for offset in run.offsets[room:]))
-    first = PackedRun(run.payloads[:edge], run.offsets[: room + 1], rows, run.rows_per_entry)
-    return first, PackedRun(run.payloads[edge:], rest, run.rows - rows, run.rows_per_entry)
+    first = PackedEntries(run.payloads[:edge], run.offsets[: room + 1], rows, run.rows_per_entry)
+    return first, PackedEntries(run.payloads[edge:], rest, run.rows - rows, run.rows_per_entry)
 
 
 def kept_ledgers() -> Iterator[DataLedger]:

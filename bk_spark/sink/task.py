@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from bk_core.errors import InvalidArgumentError
 from bk_spark.clients import client_for
-from bk_spark.entries.packing import PackedRun, Packer, conform, pack_arrow, pack_raw
+from bk_spark.entries.packing import PackedEntries, Packer, conform, pack_arrow, pack_raw
 from bk_spark.entries.stored_schema import arrow_schema_of_text
 from bk_spark.options.scopes import SINK_OPTIONS, STREAM_SINK_OPTIONS
 from bk_spark.options.table import Options, refuse_others
@@ -109,7 +109,9 @@ class Sink:
             parts.append(LogPart(plan.log, plan.log_id, plan.schema, ranges, closed, plan.properties.schema))
         return tuple(parts)
 
-    def _single(self, batches: Iterator[pa.RecordBatch], plans: dict[str, LogPlan], plan: LogPlan) -> Iterator[tuple[LogPlan, PackedRun]]:
+    def _single(
+        self, batches: Iterator[pa.RecordBatch], plans: dict[str, LogPlan], plan: LogPlan
+    ) -> Iterator[tuple[LogPlan, PackedEntries]]:
         plans[plan.log] = plan
         if plan.done:
             for _ in batches:
@@ -119,7 +121,7 @@ class Sink:
             schema = arrow_schema_of_text(plan.schema)
             fitting = (spelled(batch, schema.names) for batch in batches)
             options = self.options
-            runs: Iterable[PackedRun] = pack_arrow(
+            runs: Iterable[PackedEntries] = pack_arrow(
                 fitting, schema, options.entry_size, options.compression, entry_bytes_max=options.max_bytes_per_entry
             )
         else:
@@ -127,7 +129,7 @@ class Sink:
         for run in runs:
             yield plan, run
 
-    def _routed(self, batches: Iterator[pa.RecordBatch], plans: dict[str, LogPlan]) -> Iterator[tuple[LogPlan, PackedRun]]:
+    def _routed(self, batches: Iterator[pa.RecordBatch], plans: dict[str, LogPlan]) -> Iterator[tuple[LogPlan, PackedEntries]]:
         """Pack the rows of each log apart. Together the packers hold at most about ``maxInFlightBytes``, or the fullest is emptied."""
         assert self.route is not None
         packers: dict[str, _LogPacker] = {}
@@ -167,7 +169,7 @@ class _LogPacker:
         """The bytes before compression."""
         return self._bytes
 
-    def put(self, rows: pa.RecordBatch) -> Iterator[PackedRun]:
+    def put(self, rows: pa.RecordBatch) -> Iterator[PackedEntries]:
         if self._plan.done:
             return
         if self._packer is None:
@@ -181,7 +183,7 @@ class _LogPacker:
             self._rows -= run.rows
             yield run
 
-    def rest(self) -> Iterator[PackedRun]:
+    def rest(self) -> Iterator[PackedEntries]:
         self._rows = self._bytes = 0
         if self._packer is not None:
             yield from self._packer.rest()

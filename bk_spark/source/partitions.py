@@ -17,7 +17,7 @@ from bk_spark.clients import client_for, reading_client
 from bk_spark.entries.columns import arrow_column_batches, joined, raw_column_batches
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.entries.stored_schema import arrow_schema_of_text
-from bk_spark.entries.unpacking import Run
+from bk_spark.entries.unpacking import Entries
 from bk_spark.options.grammar import KAFKA
 from bk_spark.options.table import Options
 from bk_spark.source.kafka_columns import kafka_batches, plain_schema
@@ -102,7 +102,7 @@ def read_partition(options: Options, schema: pa.Schema, raw: bool, partition: In
     yield from joined(kafka_batches(schema, raw, batches()) if as_kafka else batches(), schema)
 
 
-def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[EntryRange, Iterator[Run]]]:
+def _runs(options: Options, partition: BookKeeperPartition) -> Iterator[tuple[EntryRange, Iterator[Entries]]]:
     """Yield each range with its entries (``RangeReader.runs``)."""
     known = partition.known
     client = client_for(options.uri, options.protocol) if known is None else reading_client(options.uri, options.protocol, known)

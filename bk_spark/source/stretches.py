@@ -22,7 +22,7 @@ from bk_core.protocol.log.view import LogView
 from bk_core.threads import WorkerPool
 from bk_spark.entries.columns import RunSplitter
 from bk_spark.entries.ranges import EntryRange
-from bk_spark.entries.unpacking import Run
+from bk_spark.entries.unpacking import Entries
 
 OPENERS = 4  # ledgers that a reader opens ahead
 Stretch = list[EntryRange]
@@ -44,7 +44,7 @@ class RangeReader:
     fail_on_data_loss: bool
     advice: str
 
-    def runs(self, ranges: Sequence[EntryRange]) -> Iterator[tuple[EntryRange, Iterator[Run]]]:
+    def runs(self, ranges: Sequence[EntryRange]) -> Iterator[tuple[EntryRange, Iterator[Entries]]]:
         """Yield each range with its entries. Ranges that touch are read as one, through one handle. A range's runs must be used up before
         the next one is asked for."""
         for stretch, handle in self._opened(list(_touching(ranges))):
@@ -58,7 +58,7 @@ class RangeReader:
                 for r in stretch:
                     yield r, runs.through(r.last)
 
-    def _there(self, stretch: Stretch, ledger: Any, runs: Iterator[Run]) -> Iterator[Run]:
+    def _there(self, stretch: Stretch, ledger: Any, runs: Iterator[Entries]) -> Iterator[Entries]:
         """Yield the runs. If the ledger is found to be gone on the way, ``fail_on_data_loss`` decides between an error and an early end.
         Raises LogDataLossError if it was closed before their end since the planner looked; ClusterChangedError (OWN-2)."""
         try:

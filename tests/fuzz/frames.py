@@ -33,7 +33,7 @@ from bk_core.net.link_state import RECEIVE_SLACK_BYTES
 from bk_core.net.reactor import Reactor
 from bk_core.protocol.entry import digests, layout
 from bk_core.protocol.ledger.metadata import DigestType, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.run import AddRun
+from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire import connection as wire
 from bk_core.protocol.wire import messages as m
@@ -296,7 +296,7 @@ def _request(world: World, rng: random.Random, protocol: str) -> m.Request:
     return rng.choice(kinds)()
 
 
-def _adds(world: World, rng: random.Random) -> AddRun:
+def _adds(world: World, rng: random.Random) -> PackedAdds:
     """Adds of a ledger of this case alone, so that nothing is written twice with other bytes."""
     from array import array
 
@@ -310,7 +310,7 @@ def _adds(world: World, rng: random.Random) -> AddRun:
     offsets = array("q", [0])
     for frame in frames:
         offsets.append(offsets[-1] + len(frame))
-    return AddRun(ledger_id, 0, len(frames), b"".join(frames), memoryview(offsets), False)
+    return PackedAdds(ledger_id, 0, len(frames), b"".join(frames), memoryview(offsets), False)
 
 
 # --- a client -------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from bk_core.protocol.ledger.write.options import WriterOptions
 from bk_core.protocol.ledger.write.writer import LedgerWriter, WriterState
 from bk_core.protocol.wire.batch_parts import BatchParts
 from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest, ReadRunRequest, Request, Status
-from bk_core.protocol.wire.read_run import ReadRun
+from bk_core.protocol.wire.read_run import RunAnswers
 from tests.simulation.bookies import Call, kind_of
 from tests.simulation.store import Answer
 from tests.simulation.truth import CALLBACK, FENCED, OPENED, VERDICT, Adds, Truth
@@ -252,7 +252,7 @@ class Client:
 
     def _send_read_run(self, key: tuple[int, int], bookie: str, message: ReadRunRequest, timeout_ns: int | None) -> None:
         """As the link does it: many single reads, one answer for what came of them."""
-        answers = ReadRun(message)
+        answers = RunAnswers(message)
 
         def over(otherwise: Status) -> None:
             response = answers.response(otherwise)

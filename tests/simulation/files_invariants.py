@@ -30,7 +30,7 @@ from tests.simulation.invariants import InvariantViolated
 
 if TYPE_CHECKING:
     from tests.simulation.files_owners import Call, Owner
-    from tests.simulation.files_swarm import FilesRun
+    from tests.simulation.files_swarm import FilesPlay
     from tests.simulation.files_world import Entry
 
 FILES_INVARIANTS = ("I-F1", "I-F2", "I-F3", "I-F4", "I-F5", "I-F6", "I-F7", "I-F8", "I-F9", "L-F1", "L-F2", "L-F3")
@@ -39,7 +39,7 @@ FILES_INVARIANTS = ("I-F1", "I-F2", "I-F3", "I-F4", "I-F5", "I-F6", "I-F7", "I-F
 class FilesChecker:
     """Each fails with the id of what is broken."""
 
-    def __init__(self, run: FilesRun) -> None:
+    def __init__(self, run: FilesPlay) -> None:
         self.run, self.world = run, run.world
         self.evaluated: Counter[str] = Counter()
         self._numbers: dict[int, Identity] = {}
@@ -243,7 +243,7 @@ class FilesChecker:
 class View:
     """Somebody who reads and never fences: from the first entry left on, behind what is confirmed, begun again when that is trimmed."""
 
-    def __init__(self, run: FilesRun, name: str) -> None:
+    def __init__(self, run: FilesPlay, name: str) -> None:
         self.run, self.name = run, name
         self._begin()
 

@@ -30,7 +30,7 @@ from tests.simulation.files_truth import Operation, State, Told, apply
 from tests.simulation.files_world import Appending
 
 if TYPE_CHECKING:
-    from tests.simulation.files_swarm import FilesRun
+    from tests.simulation.files_swarm import FilesPlay
 
 PIECE = 1 << 20
 _KINDS = {records.BASE_BEGIN: "begin", records.BASE_PART: "part", records.BASE_END: "end"}
@@ -56,7 +56,7 @@ class Call:
 class Owner:
     """``states``: by the model, behind each change that was asked of it."""
 
-    def __init__(self, run: FilesRun, name: str) -> None:
+    def __init__(self, run: FilesPlay, name: str) -> None:
         self.run, self.world, self.log, self.data = run, run.world, run.log, run.data
         self.name = name
         self.alive = True

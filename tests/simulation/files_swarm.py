@@ -98,7 +98,7 @@ def draw(seed: int, forced: dict[str, Any]) -> FilesOptions:
     return replace(drawn, **rest, limits=replace(limits, **of_limits))
 
 
-class FilesRun:
+class FilesPlay:
     """One run of one seed."""
 
     def __init__(self, seed: int, forced: dict[str, Any] | None = None, *, verbose: bool = False) -> None:

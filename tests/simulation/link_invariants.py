@@ -31,10 +31,10 @@ from tests.simulation.links import TIMEOUT_NS
 from tests.simulation.world import MS
 
 if TYPE_CHECKING:
-    from tests.simulation.link_swarm import LinkRun
+    from tests.simulation.link_swarm import LinkPlay
 
 Finding = str | None
-Check = Callable[["LinkRun"], Finding]
+Check = Callable[["LinkPlay"], Finding]
 SLACK_NS = 1_500 * MS
 BACK_NS = int(QUARANTINE_S * 1e9) + 4 * TIMEOUT_NS + 2 * SLACK_NS  # asked every 5 s, and each question may wait to be connected
 
@@ -57,12 +57,12 @@ def link_invariant(rule: str) -> Callable[[Check], Check]:
 
 
 @link_invariant("I-K1")
-def what_moves_is_not_given_up(run: LinkRun) -> Finding:
+def what_moves_is_not_given_up(run: LinkPlay) -> Finding:
     return run.found("I-K1")
 
 
 @link_invariant("I-K2")
-def what_is_passed_over_is_given_up(run: LinkRun) -> Finding:
+def what_is_passed_over_is_given_up(run: LinkPlay) -> Finding:
     """Something was answered on its connection that was sent a whole timeout after it."""
     for link in run.network.links:
         if link.connection is None:
@@ -75,12 +75,12 @@ def what_is_passed_over_is_given_up(run: LinkRun) -> Finding:
 
 
 @link_invariant("I-K3")
-def each_request_is_answered_once_and_right(run: LinkRun) -> Finding:
+def each_request_is_answered_once_and_right(run: LinkPlay) -> Finding:
     return run.found("I-K3")
 
 
 @link_invariant("I-K4")
-def what_is_silent_or_elsewhere_is_dropped(run: LinkRun) -> Finding:
+def what_is_silent_or_elsewhere_is_dropped(run: LinkPlay) -> Finding:
     now = run.world.now
     for link in run.network.links:
         sock = link.connection
@@ -100,7 +100,7 @@ def what_is_silent_or_elsewhere_is_dropped(run: LinkRun) -> Finding:
 
 
 @link_invariant("I-K5")
-def what_is_under_way_is_bounded(run: LinkRun) -> Finding:
+def what_is_under_way_is_bounded(run: LinkPlay) -> Finding:
     """Of answers to bulk reads: what comes in about a second, or the first window, in entries of which the size was not known yet. An
     answer without an entry is quick on a thin link too, and may have doubled that window once; those behind it are not quick."""
     first = FIRST_WINDOW_BYTES * max(ENTRY_BYTES_UNKNOWN, run.largest_bytes) // ENTRY_BYTES_UNKNOWN
@@ -114,22 +114,22 @@ def what_is_under_way_is_bounded(run: LinkRun) -> Finding:
 
 
 @link_invariant("I-K6")
-def readers_have_turns(run: LinkRun) -> Finding:
+def readers_have_turns(run: LinkPlay) -> Finding:
     return run.found("I-K6")
 
 
 @link_invariant("I-K7")
-def lost_requests_are_sent_again_and_not_for_ever(run: LinkRun) -> Finding:
+def lost_requests_are_sent_again_and_not_for_ever(run: LinkPlay) -> Finding:
     return run.found("I-K7")
 
 
 @link_invariant("I-K8")
-def suspects_are_not_chosen_while_there_are_others(run: LinkRun) -> Finding:
+def suspects_are_not_chosen_while_there_are_others(run: LinkPlay) -> Finding:
     return run.found("I-K8")
 
 
 @link_invariant("I-K9")
-def suspects_that_are_well_are_chosen_again(run: LinkRun) -> Finding:
+def suspects_that_are_well_are_chosen_again(run: LinkPlay) -> Finding:
     now = run.world.now
     for session in run.sessions:
         for bookie in sorted(session.suspects):
@@ -140,7 +140,7 @@ def suspects_that_are_well_are_chosen_again(run: LinkRun) -> Finding:
 
 
 @link_invariant("I-K10")
-def little_is_moved_twice(run: LinkRun) -> Finding:
+def little_is_moved_twice(run: LinkPlay) -> Finding:
     """Where the network is thin and nothing else, and everything has ended. A machine may ask a second replica while the first one's
     connection waits for a thin line that others use (RD-4)."""
     if run.readers or not (run.over and run.is_mild and run.useful_bytes > 200_000):
@@ -152,7 +152,7 @@ def little_is_moved_twice(run: LinkRun) -> Finding:
 
 
 @link_invariant("I-K11")
-def everything_ends(run: LinkRun) -> Finding:
+def everything_ends(run: LinkPlay) -> Finding:
     if not run.over:
         return None
     unanswered = [asked for asked in run.asked if not asked.answers]
@@ -168,6 +168,6 @@ def everything_ends(run: LinkRun) -> Finding:
 
 
 @link_invariant("I-K12")
-def who_cannot_be_reached_is_asked_again(run: LinkRun) -> Finding:
+def who_cannot_be_reached_is_asked_again(run: LinkPlay) -> Finding:
     """RD-13: found where a read fails, by how long nothing had been read."""
     return run.found("I-K12")

@@ -20,7 +20,7 @@ from bk_core.net.link_state import CHECK_NS
 from bk_core.net.outstanding import Waiting
 from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.read.reader import RangeReader
-from bk_core.protocol.ledger.run import AddRun
+from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.link import CUTS_MAX
 from bk_core.protocol.wire import connection
 from bk_core.protocol.wire.messages import (
@@ -116,7 +116,7 @@ def draw(seed: int, forced: dict[str, Any]) -> LinkOptions:
 class Asked:
     """One request of somebody."""
 
-    run: LinkRun
+    run: LinkPlay
     link: SimLink
     message: Any
     then: Callable[[Status, Response | None], None]
@@ -146,7 +146,7 @@ class Asked:
 class Puller:
     """Reads one ledger from its beginning to its end, some pieces at a time; goes to another bookie when one does not answer."""
 
-    run: LinkRun
+    run: LinkPlay
     session: SimSession
     ledger_id: int
     kind: str
@@ -213,7 +213,7 @@ class Puller:
 class Reader:
     """Reads one ledger with the product's machine and driver; every host has all of it. What failed is read again from there."""
 
-    run: LinkRun
+    run: LinkPlay
     session: SimSession
     ledger_id: int
     batch: bool
@@ -292,7 +292,7 @@ def _split(data: bytes, head: int) -> list[bytes]:
 class Adder:
     """Writes small ledgers one after the other, each on an ensemble of its own."""
 
-    run: LinkRun
+    run: LinkPlay
     session: SimSession
     number: int
     ledger_id: int = 0
@@ -340,7 +340,7 @@ class Adder:
             frames += connection.encode_request(AddRequest(0, self.ledger_id, entry_id, KEY, body), "v2")
             offsets.append(len(frames))
         marks = memoryview(struct.pack(f"={count + 1}q", *offsets)).cast("q")
-        added = AddRun(self.ledger_id, self.next_entry, count, bytes(frames), marks)
+        added = PackedAdds(self.ledger_id, self.next_entry, count, bytes(frames), marks)
         self.next_entry += count
         for position, bookie in enumerate(self.ensemble):
             self.pending.setdefault(bookie, []).extend([run.world.now] * count)
@@ -389,7 +389,7 @@ class LinkCluster:
     checker: LinkChecker
 
 
-class LinkRun:
+class LinkPlay:
     """One run of one seed."""
 
     def __init__(self, seed: int, forced: dict[str, Any] | None = None, *, verbose: bool = False) -> None:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from bk_core.protocol.ledger.metadata import LedgerState
 
 if TYPE_CHECKING:
-    from tests.simulation.swarm import Run
+    from tests.simulation.swarm import LedgerPlay
 
 Finding = str | None
-Check = Callable[["Run"], Finding]
+Check = Callable[["LedgerPlay"], Finding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ def liveness(rule: str, *, alone: bool = False) -> Callable[[Check], Check]:
     return register
 
 
-def check_writer_alone(run: Run) -> None:
+def check_writer_alone(run: LedgerPlay) -> None:
     _check(run, alone=True)
 
 
-def check_end(run: Run) -> None:
+def check_end(run: LedgerPlay) -> None:
     _check(run, alone=False)
 
 
-def _check(run: Run, *, alone: bool) -> None:
+def _check(run: LedgerPlay, *, alone: bool) -> None:
     for one in LIVENESS:
         if one.alone is alone:
             run.cluster.checker.evaluated[one.rule] += 1
@@ -61,7 +61,7 @@ def _check(run: Run, *, alone: bool) -> None:
 
 
 @liveness("L-1")
-def every_add_has_completed(run: Run) -> Finding:
+def every_add_has_completed(run: LedgerPlay) -> Finding:
     adds = run.writer.adds
     if run.writer.alive and len(adds.done) < len(adds.pushed):
         return f"{len(adds.pushed)} appends, {len(adds.done)} completed"
@@ -69,7 +69,7 @@ def every_add_has_completed(run: Run) -> Finding:
 
 
 @liveness("L-2", alone=True)
-def a_writer_left_alone_commits_everything(run: Run) -> Finding:
+def a_writer_left_alone_commits_everything(run: LedgerPlay) -> Finding:
     machine = run.writer.machine
     if not machine.idle or machine.last_add_confirmed != machine.last_add_pushed:
         return f"LAC {machine.last_add_confirmed}, LAP {machine.last_add_pushed}, idle: {machine.idle}"
@@ -79,7 +79,7 @@ def a_writer_left_alone_commits_everything(run: Run) -> Finding:
 
 
 @liveness("L-3", alone=True)
-def a_guaranteed_writer_replicates_everything(run: Run) -> Finding:
+def a_guaranteed_writer_replicates_everything(run: LedgerPlay) -> Finding:
     machine = run.writer.machine
     if run.truth.gwq and machine.last_add_fully_replicated != machine.last_add_confirmed:
         return f"LAFR {machine.last_add_fully_replicated}, LAC {machine.last_add_confirmed}"
@@ -87,13 +87,13 @@ def a_guaranteed_writer_replicates_everything(run: Run) -> Finding:
 
 
 @liveness("L-4")
-def the_ledger_is_closed(run: Run) -> Finding:
+def the_ledger_is_closed(run: LedgerPlay) -> Finding:
     state = run.truth.metadata.state
     return None if state is LedgerState.CLOSED else f"the ledger is {state.name}"
 
 
 @liveness("L-5")
-def a_close_returns(run: Run) -> Finding:
+def a_close_returns(run: LedgerPlay) -> Finding:
     writer = run.writer
     if writer.alive and len(writer.close_results) < len(writer.closing):
         return f"{len(writer.closing)} closes, {len(writer.close_results)} results"
@@ -101,7 +101,7 @@ def a_close_returns(run: Run) -> Finding:
 
 
 @liveness("L-6")
-def readers_reach_the_end(run: Run) -> Finding:
+def readers_reach_the_end(run: LedgerPlay) -> Finding:
     last = run.truth.metadata.last_entry_id
     for reader in run.readers:
         if reader.tailing and reader.position <= last:
@@ -110,7 +110,7 @@ def readers_reach_the_end(run: Run) -> Finding:
 
 
 @liveness("L-7")
-def nothing_stays_in_recovery_or_limbo(run: Run) -> Finding:
+def nothing_stays_in_recovery_or_limbo(run: LedgerPlay) -> Finding:
     if run.truth.metadata.state is LedgerState.IN_RECOVERY:
         return "the ledger stays IN_RECOVERY"
     for name, bookie in run.cluster.bookies.items():
@@ -121,7 +121,7 @@ def nothing_stays_in_recovery_or_limbo(run: Run) -> Finding:
 
 
 @liveness("L-8")
-def recoverers_do_not_prevent_each_other(run: Run) -> Finding:
+def recoverers_do_not_prevent_each_other(run: LedgerPlay) -> Finding:
     for recoverer in run.recoverers:
         if recoverer.alive and recoverer.result is None:
             return f"{recoverer.name} never ends ({recoverer.state.name})"
@@ -129,7 +129,7 @@ def recoverers_do_not_prevent_each_other(run: Run) -> Finding:
 
 
 @liveness("L-9")
-def no_compare_and_set_loop(run: Run) -> Finding:
+def no_compare_and_set_loop(run: LedgerPlay) -> Finding:
     """Each one was decided, repeats an UNKNOWN one, or follows a conflict; a conflict needs somebody's write."""
     versions = len(run.truth.history)
     for client in run.cluster.clients:
@@ -140,7 +140,7 @@ def no_compare_and_set_loop(run: Run) -> Finding:
 
 
 @liveness("L-10")
-def fragments_are_full_again(run: Run) -> Finding:
+def fragments_are_full_again(run: LedgerPlay) -> Finding:
     """With a re-replicator at work; checked after it has found nothing left to do."""
     md = run.truth.metadata
     if not run.replicators:
@@ -157,7 +157,7 @@ def fragments_are_full_again(run: Run) -> Finding:
 
 
 @liveness("L-11")
-def nothing_leaks_after_the_end(run: Run) -> Finding:
+def nothing_leaks_after_the_end(run: LedgerPlay) -> Finding:
     for client in run.cluster.clients:
         if client.leaks:
             return f"{client.name} still acts after its end: {client.leaks[0]}"

@@ -17,13 +17,13 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.log_keepers import cleaning, retain, seal_some, trim
 from tests.simulation.logs import LIST, Leader, LogTail, LogTruth
 from tests.simulation.options import draw, election_lost
-from tests.simulation.swarm import Run
+from tests.simulation.swarm import LedgerPlay
 from tests.simulation.world import MS
 
 HOUR_MS = 3_600_000
 
 
-class LogRun(Run):
+class LogPlay(LedgerPlay):
     """No bookie loses data here: what that does to a ledger is the other runs' business."""
 
     def __init__(self, seed: int, forced: dict[str, Any] | None = None, *, verbose: bool = False) -> None:

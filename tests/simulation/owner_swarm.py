@@ -91,7 +91,7 @@ _made = threading.local()  # the link of the store that a program is making: it 
 class OwnerClient:
     """The part of ``BookKeeper`` that logs need, over the product's store."""
 
-    def __init__(self, run: OwnerRun, program: Program, root: str) -> None:
+    def __init__(self, run: OwnerPlay, program: Program, root: str) -> None:
         self._program = program
         _made.link = Link(run.tree, program, run.world.random, run.has_read, run.options.lost)
         self.store = zookeeper.ZooKeeperStore(hosts="zk", root=root, log_root=SHARED if run.options.shared else None)
@@ -159,7 +159,7 @@ class OwnerChecker:
         raise InvariantViolated(rule, self.world.seed, detail, "\n".join(self.world.lines[-40:]))
 
 
-class OwnerRun:
+class OwnerPlay:
     """One run of one seed."""
 
     def __init__(self, seed: int, forced: dict[str, Any] | None = None, *, verbose: bool = False) -> None:

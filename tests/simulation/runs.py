@@ -5,17 +5,17 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tests.simulation.files_swarm import FilesRun
-from tests.simulation.link_swarm import LinkRun
-from tests.simulation.log_swarm import LogRun
-from tests.simulation.owner_swarm import OwnerRun
-from tests.simulation.swarm import Run
+from tests.simulation.files_swarm import FilesPlay
+from tests.simulation.link_swarm import LinkPlay
+from tests.simulation.log_swarm import LogPlay
+from tests.simulation.owner_swarm import OwnerPlay
+from tests.simulation.swarm import LedgerPlay
 
 LOG_EVERY = 8
 LINKS_SHARE = 0.06
 OWNERS_SHARE = 0.05
 FILES_SHARE = 0.05
-AnyRun = Run | LinkRun | OwnerRun | FilesRun
+AnyRun = LedgerPlay | LinkPlay | OwnerPlay | FilesPlay
 
 
 def run_of(seed: int, forced: dict[str, Any] | None = None, *, verbose: bool = False) -> AnyRun:
@@ -24,12 +24,12 @@ def run_of(seed: int, forced: dict[str, Any] | None = None, *, verbose: bool = F
     rest = {name: value for name, value in (forced or {}).items() if name not in ("log", "links", "owners", "files")}
     is_log = (forced or {}).get("log", seed % LOG_EVERY == LOG_EVERY - 1 and not forced)
     if (forced or {}).get("links", not forced and not is_log and _is_about_links(seed)):
-        return LinkRun(seed, rest, verbose=verbose)
+        return LinkPlay(seed, rest, verbose=verbose)
     if (forced or {}).get("owners", not forced and not is_log and _is_about_owners(seed)):
-        return OwnerRun(seed, rest, verbose=verbose)
+        return OwnerPlay(seed, rest, verbose=verbose)
     if (forced or {}).get("files", not forced and not is_log and _is_about_files(seed)):
-        return FilesRun(seed, rest, verbose=verbose)
-    return (LogRun if is_log else Run)(seed, rest, verbose=verbose)
+        return FilesPlay(seed, rest, verbose=verbose)
+    return (LogPlay if is_log else LedgerPlay)(seed, rest, verbose=verbose)
 
 
 def _is_about_links(seed: int) -> bool:

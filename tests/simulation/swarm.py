@@ -26,7 +26,7 @@ from tests.simulation.world import MS, STORE, Weather
 LINGER_MS = 800  # the slowest message of the storm has arrived by then
 
 
-class Run:
+class LedgerPlay:
     """``play`` raises InvariantViolated, or returns and leaves counts in ``world.stats`` and ``world.probes``."""
 
     def __init__(self, seed: int, forced: dict[str, Any] | None = None, *, verbose: bool = False) -> None:

@@ -17,7 +17,7 @@ from tests.simulation.link_invariants import LINK_INVARIANTS
 from tests.simulation.liveness import LIVENESS
 from tests.simulation.log_invariants import LOG_INVARIANTS
 from tests.simulation.owner_invariants import OWNER_INVARIANTS
-from tests.simulation.owner_swarm import OwnerRun
+from tests.simulation.owner_swarm import OwnerPlay
 from tests.simulation.runs import run_of
 from tests.simulation.twins import different
 
@@ -86,5 +86,5 @@ def test_a_run_about_clusters_leaves_nothing_behind() -> None:
     """Its programs use the product's store over nodes in memory; what stands for ZooKeeper meanwhile is put away, whatever ends them."""
     link = zookeeper.Link
     for seed in range(20):
-        OwnerRun(seed).play()
+        OwnerPlay(seed).play()
         assert zookeeper.Link is link, f"seed {seed}"

@@ -108,7 +108,7 @@ def soak(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _line:
     started = time.monotonic()
     with SoakCluster(directory, plan.bookies, plan.version) as cluster:
         report.took["start"] = time.monotonic() - started
-        run = _Run(plan, cluster, report, say)
+        run = _Soak(plan, cluster, report, say)
         try:
             run.play()
         finally:
@@ -116,7 +116,7 @@ def soak(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _line:
     return report
 
 
-class _Run:
+class _Soak:
     def __init__(self, plan: Plan, cluster: SoakCluster, report: Report, say: Callable[[str], None]) -> None:
         self._plan = plan
         self._cluster = cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bk_core.client.entering import Told
-from bk_core.client.log.parts import Append, Buffer, PayloadRun
+from bk_core.client.log.parts import Append, Buffer, Payloads
 from bk_core.client.log.writer import LogWriter
 from bk_core.threads import SafeFuture
 
@@ -25,7 +25,7 @@ def enter_run(writer: LogWriter, payloads: Buffer, offsets: Buffer, told: Told) 
     return _entered(writer, writer._run(payloads, offsets), False, told)
 
 
-def _entered(writer: LogWriter, run: PayloadRun, single: bool, told: Told) -> LogEntering:
+def _entered(writer: LogWriter, run: Payloads, single: bool, told: Told) -> LogEntering:
     writer._home.check("writer of a log")
     found = LogEntering(writer, Append(run, single), told)
     try:

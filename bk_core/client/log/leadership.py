@@ -17,7 +17,7 @@ from bk_core.client.log.append_window import AppendWindow
 from bk_core.client.log.driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log.list_store import LogClient, log_path
 from bk_core.client.log.losses import Losses
-from bk_core.client.log.parts import Append, Call, Filling, Lane, LogSpan, PayloadRun, RollLimits, Worker, again
+from bk_core.client.log.parts import Append, Call, Filling, Lane, LogSpan, Payloads, RollLimits, Worker, again
 from bk_core.client.log.untold_ends import UntoldEnds
 from bk_core.errors import BkError, ClientClosedError
 from bk_core.protocol.effects import Complete, Fail, SetTimer
@@ -268,7 +268,7 @@ class Leadership:
     def _send(self, effect: AppendTo) -> None:
         run = effect.payloads
         handle = self._works.handles.get(effect.ledger_id)
-        assert isinstance(run, PayloadRun)
+        assert isinstance(run, Payloads)
         try:
             if handle is None or effect.ledger_id in self._broken:
                 raise ClientClosedError(f"ledger {effect.ledger_id} takes no more entries of log {self.name!r}", ledger=effect.ledger_id)
@@ -324,7 +324,7 @@ class Leadership:
 
     def _count(self, effect: AppendTo) -> None:
         """Count the entries that go to the ledger, and look at its limits. The caller holds the lock."""
-        assert isinstance(effect.payloads, PayloadRun)
+        assert isinstance(effect.payloads, Payloads)
         if self._filling.add(effect.ledger_id, effect.payloads):
             self._look_at_age(effect.ledger_id)
 

@@ -46,7 +46,7 @@ class LogSpan:
         return Position(self.seq, self.last_entry_id + 1)
 
 
-class PayloadRun(Sequence[bytes]):
+class Payloads(Sequence[bytes]):
     """Payloads in one buffer; ``bounds`` are int64, count + 1 byte positions in ``data``. A slice shares the buffer."""
 
     __slots__ = ("bounds", "data")
@@ -56,7 +56,7 @@ class PayloadRun(Sequence[bytes]):
         self.bounds = bounds
 
     @classmethod
-    def checked(cls, data: bytes, offsets: Any, payload_bytes_max: int, log_name: str) -> PayloadRun:
+    def checked(cls, data: bytes, offsets: Any, payload_bytes_max: int, log_name: str) -> Payloads:
         """Check a run. Raises InvalidArgumentError for whatever a ledger would refuse, because a refusal there would end the ledger."""
         bounds = int64_numbers("offsets", offsets, log=log_name)
         if len(bounds) < 2:
@@ -84,11 +84,11 @@ class PayloadRun(Sequence[bytes]):
     @overload
     def __getitem__(self, index: int) -> bytes: ...
     @overload
-    def __getitem__(self, index: slice) -> PayloadRun: ...
-    def __getitem__(self, index: int | slice) -> bytes | PayloadRun:
+    def __getitem__(self, index: slice) -> Payloads: ...
+    def __getitem__(self, index: int | slice) -> bytes | Payloads:
         chosen = range(len(self))[index]
         if isinstance(chosen, range):
-            return PayloadRun(self.data, self.bounds[chosen.start : chosen.stop + 1])
+            return Payloads(self.data, self.bounds[chosen.start : chosen.stop + 1])
         return self.data[self.bounds[chosen] : self.bounds[chosen + 1]]
 
 
@@ -121,7 +121,7 @@ class Filling:
         self.old = False
         self.not_before_s = 0.0  # after a roll that failed, no other one before this monotonic time
 
-    def add(self, ledger_id: int, run: PayloadRun) -> bool:
+    def add(self, ledger_id: int, run: Payloads) -> bool:
         """Count entries. Return True for the first entries of a ledger."""
         first = ledger_id != self.ledger_id
         if first:
@@ -156,7 +156,7 @@ class Append:
 
     batch: Batch
 
-    def __init__(self, run: PayloadRun, single: bool) -> None:
+    def __init__(self, run: Payloads, single: bool) -> None:
         self.future: SafeFuture[Any] = SafeFuture()
         self.run = run
         self.size = run.size

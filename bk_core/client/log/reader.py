@@ -55,7 +55,7 @@ Rest: TypeAlias = "Deliver | AwaitLedger | AwaitList"
 
 
 @dataclass(frozen=True, slots=True)
-class LogRun:
+class LogEntries:
     """Consecutive entries of one segment. ``offsets``: int64 view, count + 1, into ``values``."""
 
     segment: Segment
@@ -145,7 +145,7 @@ class LogReader:
 
     # --- reading -------------------------------------------------------------------------------------------------------
 
-    def read(self) -> Iterator[LogRun]:
+    def read(self) -> Iterator[LogEntries]:
         """Yield everything there is now: closed ranges, then a live segment up to its LAC. Call it again for more.
 
         Raises LogDataLossError if the log was recreated or trimmed behind the position (LOG-13), if a ledger that it lists does not exist,
@@ -161,18 +161,18 @@ class LogReader:
             if not self._following:
                 self.close()
 
-    def __iter__(self) -> Iterator[LogRun]:
+    def __iter__(self) -> Iterator[LogEntries]:
         """``read``: everything there is now."""
         return self.read()
 
-    def _deliver(self, effect: Deliver) -> Generator[LogRun, None, Delivered]:
+    def _deliver(self, effect: Deliver) -> Generator[LogEntries, None, Delivered]:
         """Hand the entries on. If the consumer stops, the reader goes on there the next time."""
         segment, last = effect.segment, effect.last_entry_id
         self._rest = None
         try:
             for run in self._handle.read_runs(effect.first_entry_id, last, unchecked_bound=not segment.live):
                 self._order.passed(run.first_entry_id + run.count - 1)
-                yield LogRun(segment, run.first_entry_id, run.count, run.values, run.offsets)
+                yield LogEntries(segment, run.first_entry_id, run.count, run.values, run.offsets)
         except NoSuchEntryError:
             if not (self._handle.is_closed and self._handle.last_add_confirmed < last):
                 raise
@@ -260,7 +260,7 @@ class LogReader:
     # --- waiting ---------------------------------------------------------------------------------------------------------
 
     @checked()
-    def follow(self, stop: threading.Event | None = None) -> Following[LogRun]:
+    def follow(self, stop: threading.Event | None = None) -> Following[LogEntries]:
         """Yield everything from ``position`` on, and new entries as they come, until ``stop`` is set (seen within half a second) or for
         ever.
 
@@ -272,7 +272,7 @@ class LogReader:
         """
         return Following(lambda: self._follow(stop))
 
-    def _follow(self, stop: threading.Event | None) -> Iterator[LogRun]:
+    def _follow(self, stop: threading.Event | None) -> Iterator[LogEntries]:
         wait_s = WAIT_S if stop is None else STOP_LOOK_S
         while stop is None or not stop.is_set():
             try:

@@ -26,7 +26,7 @@ from typing import Any, Self
 from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, SECRET, checked, joined
 from bk_core.client.log.leadership import Leadership, end_threads
 from bk_core.client.log.list_store import LogClient
-from bk_core.client.log.parts import Append, Buffer, Call, LogSpan, PayloadRun, RollLimits, again, bytes_of
+from bk_core.client.log.parts import Append, Buffer, Call, LogSpan, Payloads, RollLimits, again, bytes_of
 from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
 from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, OperationTimeoutError
 from bk_core.protocol.log.exclusive import Insisted
@@ -246,15 +246,15 @@ class LogWriter(Leadership):
         """
         return self._append(self._run(payloads, offsets), single=False)
 
-    def _one(self, payload: Buffer) -> PayloadRun:
+    def _one(self, payload: Buffer) -> Payloads:
         data = bytes_of(payload)
-        return PayloadRun.checked(data, array("q", (0, len(data))), self._payload_bytes_max, self.name)
+        return Payloads.checked(data, array("q", (0, len(data))), self._payload_bytes_max, self.name)
 
-    def _many(self, payloads: Sequence[bytes]) -> PayloadRun:
-        return PayloadRun.checked(*joined(payloads, log=self.name), self._payload_bytes_max, self.name)
+    def _many(self, payloads: Sequence[bytes]) -> Payloads:
+        return Payloads.checked(*joined(payloads, log=self.name), self._payload_bytes_max, self.name)
 
-    def _run(self, payloads: Buffer, offsets: Buffer) -> PayloadRun:
-        return PayloadRun.checked(bytes_of(payloads, "payloads"), offsets, self._payload_bytes_max, self.name)
+    def _run(self, payloads: Buffer, offsets: Buffer) -> Payloads:
+        return Payloads.checked(bytes_of(payloads, "payloads"), offsets, self._payload_bytes_max, self.name)
 
     def _appended_in_time(self, append: Callable[[], Future[Any]]) -> Any:
         """Append and wait for the outcome, within one timeout from now."""
@@ -291,7 +291,7 @@ class LogWriter(Leadership):
         if error is not None:
             raise again(error, "entries that were not acknowledged before may or may not be in the log")
 
-    def _append(self, run: PayloadRun, *, single: bool) -> Future[Any]:
+    def _append(self, run: Payloads, *, single: bool) -> Future[Any]:
         self._home.check("writer of a log")
         token = Append(run, single)
         try:

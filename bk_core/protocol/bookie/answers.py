@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bk_core.protocol.bookie.runs import AddRunAnswer
+from bk_core.protocol.bookie.runs import AddsAnswer
 from bk_core.protocol.wire.messages import (
     AddRequest,
     AddResponse,
@@ -63,7 +63,7 @@ def failure(request: Request, status: Status) -> Response:
             return UnservedResponse(number, status, request.operation, request.version, request.ledger_id, request.entry_id)
 
 
-def io_error(response: Response | AddRunAnswer) -> Response | AddRunAnswer:
+def io_error(response: Response | AddsAnswer) -> Response | AddsAnswer:
     """Return ``response`` as IO_ERROR, without anything that the failed sync was to make durable."""
     match response:
         case ReadResponse():

@@ -27,7 +27,7 @@ _COUNT = struct.Struct(">I")
 _BODY_START = struct.Struct(">Iqq")  # length, ledger, entry
 
 
-class Run(NamedTuple):
+class StoredEntries(NamedTuple):
     """Consecutive entries of one ledger; ``bodies`` is ``(u32 length, body)*``."""
 
     first: int
@@ -52,7 +52,7 @@ class Run(NamedTuple):
         number = 2 * (entry_id - self.first)
         return bytes(memoryview(self.bodies)[marks[number] : marks[number + 1]])
 
-    def pieces(self, bytes_max: int | None = None) -> Iterator[Run]:
+    def pieces(self, bytes_max: int | None = None) -> Iterator[StoredEntries]:
         """Yield the run in parts of at most ``bytes_max`` (by default CHUNK_BYTES_MAX), or of one entry."""
         bytes_max = bytes_max or CHUNK_BYTES_MAX
         if len(self.bodies) <= bytes_max:
@@ -62,7 +62,7 @@ class Run(NamedTuple):
         while number < self.size:
             start = marks[2 * number] - _COUNT.size
             stop = max(number + 1, bisect_right(marks[1::2], start + bytes_max, number, self.size))
-            yield Run(self.first + number, stop - number, view[start : marks[2 * stop - 1]])
+            yield StoredEntries(self.first + number, stop - number, view[start : marks[2 * stop - 1]])
             number = stop
 
 
@@ -82,7 +82,7 @@ def checksum(parts: Iterable[BytesLike]) -> int:
     return crc
 
 
-def encode_chunk(run: Run) -> bytes:
+def encode_chunk(run: StoredEntries) -> bytes:
     count = _COUNT.pack(run.size)
     return b"".join((_COUNT.pack(checksum((count, run.bodies))), count, run.bodies))
 
@@ -92,11 +92,11 @@ def last_of_chunk(first: int, value: BytesLike) -> int:
     return first + int(_HEAD.unpack_from(value)[1]) - 1 if len(value) >= _HEAD.size else _ID_MAX
 
 
-def decode_chunk(ledger_id: int, first: int, value: memoryview) -> Run:
+def decode_chunk(ledger_id: int, first: int, value: memoryview) -> StoredEntries:
     """Return the run in ``value``, as a view. Raises BookieIOError if the bytes are not what ``encode_chunk`` wrote for this place."""
     if len(value) <= _HEAD.size or _COUNT.unpack_from(value)[0] != crc32c(value[_COUNT.size :]):
         raise BookieIOError("damaged run of entries", ledger_id=ledger_id, entry_id=first)
-    run = Run(first, _HEAD.unpack_from(value)[1], value[_HEAD.size :])
+    run = StoredEntries(first, _HEAD.unpack_from(value)[1], value[_HEAD.size :])
     if len(run.bodies) < _BODY_START.size or _BODY_START.unpack_from(run.bodies)[1:] != (ledger_id, first):
         raise BookieIOError("a run of entries under another one's key", ledger_id=ledger_id, entry_id=first)
     return run

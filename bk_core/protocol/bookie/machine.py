@@ -28,13 +28,13 @@ from bk_core.protocol.bookie.records import (
     Effect,
     LedgerRecord,
     Persist,
-    PersistRun,
+    PersistMany,
     Reply,
     ReplyAfterSync,
     WakeLater,
 )
 from bk_core.protocol.bookie.rules import POLL_MS_MAX, POLLS_MAX
-from bk_core.protocol.bookie.runs import AddRun, AddRunAnswer, ReadRun, ReadRunAnswer
+from bk_core.protocol.bookie.runs import AddsAnswer, ReadsAnswer, RequestedAdds, RequestedReads
 from bk_core.protocol.wire.messages import (
     LAST_ENTRY,
     AddRequest,
@@ -64,7 +64,7 @@ __all__ = [
     "Effect",
     "LedgerRecord",
     "Persist",
-    "PersistRun",
+    "PersistMany",
     "Reply",
     "ReplyAfterSync",
     "WakeLater",
@@ -148,7 +148,7 @@ class BookieMachine(BookieReads):
 
     # --- runs -----------------------------------------------------------------------------------------------------
 
-    def handle_adds(self, tag: Hashable, run: AddRun) -> list[Effect] | None:
+    def handle_adds(self, tag: Hashable, run: RequestedAdds) -> list[Effect] | None:
         """Admit a whole run. Return None if any of it may be refused or ends a wait; its requests are then to be handled one by one."""
         try:
             record = self._storage.ledger(run.ledger_id) if run.ledger_id >= 0 else None
@@ -158,10 +158,10 @@ class BookieMachine(BookieReads):
         if self._refuse_any(first, record) is not None or self._polls.waits_for(run.ledger_id):
             return None
         after = self._after_add(record or LedgerRecord(run.ledger_id), run.master_key, run.last_entry_id, run.last_add_confirmed)
-        response = AddRunAnswer(run.ledger_id, run.first_entry_id, run.count, Status.OK)
-        return [PersistRun(after, run.first_entry_id, run.count, run.bodies), self._confirmation(tag, response)]
+        response = AddsAnswer(run.ledger_id, run.first_entry_id, run.count, Status.OK)
+        return [PersistMany(after, run.first_entry_id, run.count, run.bodies), self._confirmation(tag, response)]
 
-    def handle_reads(self, tag: Hashable, run: ReadRun, bytes_max: int) -> tuple[list[Effect], ReadRun | None]:
+    def handle_reads(self, tag: Hashable, run: RequestedReads, bytes_max: int) -> tuple[list[Effect], RequestedReads | None]:
         """Answer the start of a run with at most about ``bytes_max`` bytes. Return the effects and the rest of the run."""
         try:
             count, bodies = self._at_hand(self._known(run.ledger_id), run.first_entry_id, run.count, bytes_max)
@@ -169,7 +169,7 @@ class BookieMachine(BookieReads):
             count = 0
         if not count:
             return self.handle(tag, run.first(), 0), run.after(1)
-        return [Reply(tag, ReadRunAnswer(run.ledger_id, run.first_entry_id, count, bodies))], run.after(count)
+        return [Reply(tag, ReadsAnswer(run.ledger_id, run.first_entry_id, count, bodies))], run.after(count)
 
     def handle_list(self, tag: Hashable, listing: EntryListing) -> tuple[list[Effect], EntryListing | None]:
         """Make one piece of a list of entries (BKE-7). Return the effects, and the same listing while there is more to do."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bk_core.errors import BookieIOError
-from bk_core.protocol.bookie.records import Change, LedgerRecord, PersistRun
+from bk_core.protocol.bookie.records import Change, LedgerRecord, PersistMany
 from bk_core.protocol.wire.codec_v2 import join_bodies, split_bodies
 
 _AT_HAND_MAX, _APART = 4, 5
@@ -25,7 +25,7 @@ class _Contents:
     def apply(self, change: Change) -> None:
         ledger_id = change.record.ledger_id
         self.records[ledger_id] = change.record
-        if isinstance(change, PersistRun):
+        if isinstance(change, PersistMany):
             bodies = enumerate(split_bodies(change.bodies), change.first_entry_id)
             self.entries.setdefault(ledger_id, {}).update((entry_id, bytes(body)) for entry_id, body in bodies)
             return
@@ -126,7 +126,7 @@ class MemoryBookieStorage:
         self._applied.apply(change)
         self._changes.append(change)
         self.position += 1
-        if isinstance(change, PersistRun):
+        if isinstance(change, PersistMany):
             self._damaged -= {(change.record.ledger_id, change.first_entry_id + number) for number in range(change.count)}
         elif change.entry_id is not None:
             self._damaged.discard((change.record.ledger_id, change.entry_id))

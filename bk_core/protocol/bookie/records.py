@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bk_core.protocol.bookie.runs import AddRunAnswer, ReadRunAnswer
+from bk_core.protocol.bookie.runs import AddsAnswer, ReadsAnswer
 from bk_core.protocol.wire.messages import Response
 
 NO_LAC = -1
@@ -69,7 +69,7 @@ class Reply:
     """Send the response now."""
 
     tag: Hashable
-    response: Response | ReadRunAnswer
+    response: Response | ReadsAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class ReplyAfterSync:
     """Send the response once every change made so far is durable; if that fails, send ``io_error(response)`` instead."""
 
     tag: Hashable
-    response: Response | AddRunAnswer
+    response: Response | AddsAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Persist:
 
 
 @dataclass(frozen=True, slots=True)
-class PersistRun:
+class PersistMany:
     """Store ``record`` and ``count`` entries from ``first_entry_id`` on, with ``bodies`` as ``(u32 length, body)*``: all or nothing."""
 
     record: LedgerRecord
@@ -112,5 +112,5 @@ class WakeLater:
     at_ms: int
 
 
-Change = Persist | PersistRun
+Change = Persist | PersistMany
 Effect = Reply | ReplyAfterSync | Change | WakeLater

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from bk_core.protocol.bookie.records import Effect, LedgerRecord, ReplyAfterSync
-from bk_core.protocol.bookie.runs import AddRunAnswer
+from bk_core.protocol.bookie.runs import AddsAnswer
 from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest, Response, Status
 
 POLLS_MAX = 20_000  # long polls that wait at a bookie
@@ -34,7 +34,7 @@ class BookieRules:
         """Return True for recovery adds, which are admitted after a fence (B-2)."""
         return request.recovery
 
-    def _confirmation(self, tag: Hashable, response: Response | AddRunAnswer) -> Effect:
+    def _confirmation(self, tag: Hashable, response: Response | AddsAnswer) -> Effect:
         """Return the reply to an add, an explicit LAC or a force. An OK is sent only when what it confirms is durable (B-1)."""
         return ReplyAfterSync(tag, response)
 

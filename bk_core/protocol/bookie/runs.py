@@ -18,7 +18,7 @@ _FRAME_START = 4 + 4 + KEY_BYTES  # of an add: length, word, key
 
 
 @dataclass(frozen=True, slots=True)
-class AddRun:
+class RequestedAdds:
     """Adds of one ledger with consecutive ids, one key and the same flags. ``last_add_confirmed`` is the greatest of all bodies."""
 
     ledger_id: int
@@ -41,7 +41,7 @@ class AddRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRun:
+class RequestedReads:
     """Plain reads of consecutive entries of one ledger."""
 
     ledger_id: int
@@ -51,13 +51,13 @@ class ReadRun:
     def first(self) -> ReadRequest:
         return ReadRequest(0, self.ledger_id, self.first_entry_id)
 
-    def after(self, count: int) -> ReadRun | None:
+    def after(self, count: int) -> RequestedReads | None:
         """Return the rest of the run when its first ``count`` entries are answered."""
-        return ReadRun(self.ledger_id, self.first_entry_id + count, self.count - count) if count < self.count else None
+        return RequestedReads(self.ledger_id, self.first_entry_id + count, self.count - count) if count < self.count else None
 
 
 @dataclass(frozen=True, slots=True)
-class AddRunAnswer:
+class AddsAnswer:
     """The one answer to each add of a run."""
 
     ledger_id: int
@@ -67,7 +67,7 @@ class AddRunAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRunAnswer:
+class ReadsAnswer:
     """The entries asked for by consecutive reads, all of which were found."""
 
     ledger_id: int
@@ -76,10 +76,10 @@ class ReadRunAnswer:
     bodies: bytes = field(repr=False)
 
 
-def add_run(data: BytesLike, ledger_id: int, first_entry_id: int, count: int, flags: int, begin: int, end: int) -> AddRun:
+def add_run(data: BytesLike, ledger_id: int, first_entry_id: int, count: int, flags: int, begin: int, end: int) -> RequestedAdds:
     """Return the adds whose frames are ``data[begin:end]``, copied out once. ``scan_requests`` has checked that each has a whole entry
     header."""
     bodies, lac = take_bodies(data, begin, end)
     key = bytes(memoryview(data)[begin + _FRAME_START - KEY_BYTES : begin + _FRAME_START])
     recovery, high_priority = flags & FLAG_RECOVERY_ADD != 0, flags & FLAG_HIGH_PRIORITY != 0
-    return AddRun(ledger_id, first_entry_id, count, key, bodies, max(lac, -1), recovery, high_priority)
+    return RequestedAdds(ledger_id, first_entry_id, count, key, bodies, max(lac, -1), recovery, high_priority)

@@ -10,15 +10,15 @@ import struct
 
 from bk_core.kernels import frame_add_responses, frame_read_responses, scan_requests
 from bk_core.protocol import BytesLike
-from bk_core.protocol.bookie.runs import AddRun, AddRunAnswer, ReadRun, ReadRunAnswer, add_run
+from bk_core.protocol.bookie.runs import AddsAnswer, ReadsAnswer, RequestedAdds, RequestedReads, add_run
 from bk_core.protocol.wire import codec_v2
 from bk_core.protocol.wire.connection import ReplyTo, ServerProtocol
 from bk_core.protocol.wire.frames import FRAME_BYTES_MAX
 from bk_core.protocol.wire.messages import BatchReadResponse, Request, Response
 from bk_core.protocol.wire.status import v2_number
 
-Unit = Request | AddRun | ReadRun
-Answer = Response | AddRunAnswer | ReadRunAnswer
+Unit = Request | RequestedAdds | RequestedReads
+Answer = Response | AddsAnswer | ReadsAnswer
 
 _LENGTH = struct.Struct(">I")
 _REPLY = ReplyTo("v2", codec_v2.VERSION)
@@ -42,7 +42,7 @@ class RequestStream(ServerProtocol):
         units: list[tuple[Unit, ReplyTo]] = []
         for kind, ledger_id, first, count, flags, begin, end in items:
             if kind == _READS and count > 1:
-                units.append((ReadRun(ledger_id, first, count), _REPLY))
+                units.append((RequestedReads(ledger_id, first, count), _REPLY))
             elif kind == _ADDS and count > 1:
                 units.append((add_run(view, ledger_id, first, count, flags, begin, end), _REPLY))
             else:
@@ -55,10 +55,10 @@ class RequestStream(ServerProtocol):
         """Return the bytes to send for ``response``, in pieces. Raises InvalidArgumentError if the request's protocol has no
         such response."""
         match response:
-            case AddRunAnswer():
+            case AddsAnswer():
                 number = v2_number(response.status)
                 return [frame_add_responses(response.ledger_id, response.first_entry_id, response.count, number)]
-            case ReadRunAnswer():
+            case ReadsAnswer():
                 return [frame_read_responses(response.ledger_id, response.first_entry_id, response.bodies)]
             case BatchReadResponse() if reply_to.protocol == "v2":
                 head, bodies = codec_v2.response_parts(response, reply_to.version)

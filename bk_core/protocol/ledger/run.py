@@ -25,7 +25,7 @@ def largest_of(offsets: BytesLike, total: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AddRun:
+class PackedAdds:
     """``count`` packaged adds from ``first_entry_id`` on: v2 frames back to back, made once and sent to every bookie (WR-3).
 
     ``offsets`` are ``count + 1`` byte positions in ``frames``.

@@ -49,7 +49,7 @@ from bk_core.protocol.log.effects import (
     RecoverLedger,
     WriteList,
 )
-from bk_core.protocol.log.leader_state import Health, LeaderOptions, LeaderState, Roll, Run, Span
+from bk_core.protocol.log.leader_state import Health, LeaderOptions, LeaderState, PendingAppend, Roll, Span
 from bk_core.protocol.log.machine import LogMachine
 from bk_core.protocol.states import Transitions
 
@@ -85,8 +85,8 @@ class LogLeader(LogMachine):
         self._rounds = 0
         self._to_recover: deque[int] = deque()
         self._unclosed: set[int] = set()  # listed, and not known CLOSED
-        self._outstanding: deque[Run] = deque()  # sent to the current ledger, in order
-        self._queue: deque[Run] = deque()
+        self._outstanding: deque[PendingAppend] = deque()  # sent to the current ledger, in order
+        self._queue: deque[PendingAppend] = deque()
         self._next_entry_id = 0
         self._ambiguous = False  # an attempt to list the following ledger may still be applied
         self._perhaps_listed = False  # such an attempt may have been applied, and nobody has seen the list since
@@ -117,7 +117,7 @@ class LogLeader(LogMachine):
         if self.state not in (LeaderState.TAKING_OVER, LeaderState.SERVING) or self._close_tokens or not payloads:
             self._effects.append(Fail(token, self._refusal("append needs payloads" if not payloads else "append")))
         else:
-            self._queue.append(Run(token, tuple(payloads) if isinstance(payloads, list) else payloads))
+            self._queue.append(PendingAppend(token, tuple(payloads) if isinstance(payloads, list) else payloads))
         return self._finish_step()
 
     def roll(self, token: Any, now_ns: int) -> list[LogEffect]:
@@ -418,7 +418,7 @@ class LogLeader(LogMachine):
         self.health, self.rolling = Health.HEALTHY, Roll.NONE
         self._next_entry_id = 0
 
-    def _send(self, run: Run) -> None:
+    def _send(self, run: PendingAppend) -> None:
         assert self.current is not None
         ledger_id, first = self.current, self._next_entry_id
         run.place(first)
@@ -426,7 +426,7 @@ class LogLeader(LogMachine):
         self._outstanding.append(run)
         self._ask(lambda request: AppendTo(request, ledger_id, first, run.payloads), lambda event: self._on_appended(run, event))
 
-    def _on_appended(self, run: Run, event: Appended) -> None:
+    def _on_appended(self, run: PendingAppend, event: Appended) -> None:
         match event.outcome:
             case Outcome.OK:
                 run.acked = True
@@ -439,7 +439,7 @@ class LogLeader(LogMachine):
             case _:  # LOG-8: its end must be known before it is decided what to write again
                 self._recover_current()
 
-    def _finish_run(self, run: Run) -> None:
+    def _finish_run(self, run: PendingAppend) -> None:
         assert self.current is not None
         spans = (*run.spans, Span(self.current, run.first_entry_id, run.last_entry_id))
         self._effects.append(Complete(run.token, spans))
@@ -501,7 +501,7 @@ class LogLeader(LogMachine):
         assert self.current is not None
         self.health = Health.ENDED
         self._unclosed.discard(self.current)
-        again: list[Run] = []
+        again: list[PendingAppend] = []
         while self._outstanding:
             run = self._outstanding.popleft()
             if run.last_entry_id <= last_entry_id:
@@ -510,12 +510,12 @@ class LogLeader(LogMachine):
                 again.append(self._rest_of(run, last_entry_id))
         self._queue.extendleft(reversed(again))
 
-    def _rest_of(self, run: Run, last_entry_id: int) -> Run:
+    def _rest_of(self, run: PendingAppend, last_entry_id: int) -> PendingAppend:
         assert self.current is not None
         kept = max(0, last_entry_id - run.first_entry_id + 1)
         if not kept:
-            return Run(run.token, run.payloads, run.spans)
-        return Run(run.token, run.payloads[kept:], (*run.spans, Span(self.current, run.first_entry_id, last_entry_id)))
+            return PendingAppend(run.token, run.payloads, run.spans)
+        return PendingAppend(run.token, run.payloads[kept:], (*run.spans, Span(self.current, run.first_entry_id, last_entry_id)))
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

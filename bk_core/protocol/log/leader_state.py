@@ -55,7 +55,7 @@ class Roll(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class PendingAppend:
     """The payloads of one append that are not yet known to be in the log, and the places of those that are in an earlier ledger."""
 
     token: Any

@@ -14,7 +14,7 @@ HEADER_BYTES = codec_v2.RESPONSE_BYTES  # of each item of ``ReadRunResponse.fram
 LENGTH_BYTES = 4
 
 
-class ReadRun:
+class RunAnswers:
     """The answers to one ReadRunRequest. The result is the prefix up to the first entry that was refused, or that reached the request's
     ``bytes_max``. Answers behind it are not kept."""
 

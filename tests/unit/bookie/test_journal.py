@@ -24,8 +24,8 @@ from bk_core.bookie.journal import NAMES, Journal, create
 from bk_core.bookie.records import encode_record
 from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.errors import BookieIOError, RemoteProtocolError
-from bk_core.protocol.bookie import Change, LedgerRecord, MemoryBookieStorage, Persist, PersistRun
-from bk_core.protocol.bookie.chunks import Run, bounds_of
+from bk_core.protocol.bookie import Change, LedgerRecord, MemoryBookieStorage, Persist, PersistMany
+from bk_core.protocol.bookie.chunks import StoredEntries, bounds_of
 from bk_core.protocol.wire.codec_v2 import join_bodies, split_bodies
 from tests.unit.bookie.host import body
 
@@ -174,9 +174,9 @@ ids = st.integers(0, 12)
 ledgers = st.integers(1, 2)
 
 
-def run_of(ledger_id: int, first: int, count: int, mark: int) -> PersistRun:
+def run_of(ledger_id: int, first: int, count: int, mark: int) -> PersistMany:
     bodies = [body(entry, 0, bytes((mark,)) * (entry % 3 + 1), ledger_id) for entry in range(first, first + count)]
-    return PersistRun(LedgerRecord(ledger_id, b"k", last_entry_id=first + count - 1), first, count, join_bodies(bodies))
+    return PersistMany(LedgerRecord(ledger_id, b"k", last_entry_id=first + count - 1), first, count, join_bodies(bodies))
 
 
 def single_of(ledger_id: int, entry: int, mark: int) -> Persist:
@@ -212,7 +212,7 @@ def test_changes_that_make_no_sense() -> None:
 def test_pieces_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bk_core.protocol.bookie.chunks.CHUNK_BYTES_MAX", 100)
     bodies = [b"x" * size for size in (10, 20, 300, 40, 40, 5, 5, 96)]
-    pieces = list(Run(7, len(bodies), join_bodies(bodies)).pieces())
+    pieces = list(StoredEntries(7, len(bodies), join_bodies(bodies)).pieces())
     assert [(piece.first, piece.size) for piece in pieces] == [(7, 2), (9, 1), (10, 3), (13, 1), (14, 1)]
     assert [bytes(found) for piece in pieces for found in split_bodies(piece.bodies)] == bodies
     with pytest.raises(RemoteProtocolError):

@@ -14,7 +14,7 @@ from bk_core.bookie import journal as journals
 from bk_core.bookie import storage as storages
 from bk_core.bookie.journal import NAMES, Journal, create
 from bk_core.bookie.storage import LmdbBookieStorage
-from bk_core.protocol.bookie import Change, LedgerRecord, Persist, PersistRun
+from bk_core.protocol.bookie import Change, LedgerRecord, Persist, PersistMany
 from bk_core.protocol.bookie.room import DiskLook, free_bytes, judge_room
 from bk_core.protocol.wire.codec_v2 import join_bodies
 from tests.unit.bookie.host import body
@@ -60,9 +60,9 @@ def _single(ledger_id: int, entry_id: int, size: int) -> Persist:
     return Persist(LedgerRecord(ledger_id, b"k" * 20, last_entry_id=entry_id), entry_id, body(entry_id, 0, bytes(size), ledger_id))
 
 
-def _run(ledger_id: int, first: int, count: int, size: int) -> PersistRun:
+def _run(ledger_id: int, first: int, count: int, size: int) -> PersistMany:
     bodies = join_bodies([body(entry, 0, bytes(size), ledger_id) for entry in range(first, first + count)])
-    return PersistRun(LedgerRecord(ledger_id, b"k" * 20, last_entry_id=first + count - 1), first, count, bodies)
+    return PersistMany(LedgerRecord(ledger_id, b"k" * 20, last_entry_id=first + count - 1), first, count, bodies)
 
 
 def _changes(kind: str, chance: random.Random) -> list[Change]:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
-from bk_core.protocol.bookie import BookieMachine, MemoryBookieStorage, Persist, PersistRun, Reply, ReplyAfterSync, io_error
-from bk_core.protocol.bookie.runs import AddRun, AddRunAnswer, ReadRun, ReadRunAnswer
+from bk_core.protocol.bookie import BookieMachine, MemoryBookieStorage, Persist, PersistMany, Reply, ReplyAfterSync, io_error
+from bk_core.protocol.bookie.runs import AddsAnswer, ReadsAnswer, RequestedAdds, RequestedReads
 from bk_core.protocol.bookie.stream import RequestStream
 from bk_core.protocol.wire import codec_v2
 from bk_core.protocol.wire import messages as m
@@ -57,15 +57,15 @@ class Host:
             self.take(unit, context)
 
     def take(self, unit: Any, context: ReplyTo) -> None:
-        if isinstance(unit, AddRun):
+        if isinstance(unit, RequestedAdds):
             effects = self.machine.handle_adds(object(), unit)
             self.runs += effects is not None
             if effects is None:
                 for request in unit.requests():
                     self.take(request, context)
                 return
-        elif isinstance(unit, ReadRun):
-            rest: ReadRun | None = unit
+        elif isinstance(unit, RequestedReads):
+            rest: RequestedReads | None = unit
             while rest is not None:
                 effects, rest = self.machine.handle_reads(object(), rest, self.bytes_max)
                 self.perform(effects, context)
@@ -77,7 +77,7 @@ class Host:
     def perform(self, effects: Iterable[Any], context: ReplyTo) -> None:
         for effect in effects:
             match effect:
-                case Persist() | PersistRun():
+                case Persist() | PersistMany():
                     self.storage.apply(effect)
                 case Reply(response=response):
                     self.answer(response, context)
@@ -195,7 +195,7 @@ def test_a_run_that_ends_a_wait_is_taken_entry_by_entry() -> None:
     bookie = Bookie()
     bookie.ask(m.AddRequest(1, L, 0, KEY, body(0)))
     tag = bookie.send(poll(-1))
-    run = AddRun(L, 1, 2, KEY, codec_v2.join_bodies([body(1, 0), body(2, 1)]), 1)
+    run = RequestedAdds(L, 1, 2, KEY, codec_v2.join_bodies([body(1, 0), body(2, 1)]), 1)
     assert bookie.machine.handle_adds("run", run) is None
     for request in run.requests():
         bookie.ask(request)
@@ -210,9 +210,9 @@ class _Unreadable(MemoryBookieStorage):
 def test_b7_runs_of_a_ledger_whose_record_is_damaged() -> None:
     """B-7."""
     machine = BookieMachine(_Unreadable())
-    assert machine.handle_adds("run", AddRun(L, 0, 2, KEY, codec_v2.join_bodies([body(0), body(1)]), -1)) is None
-    effects, rest = machine.handle_reads("run", ReadRun(L, 0, 2), 100)
-    assert effects == [Reply("run", m.ReadResponse(0, m.Status.IO_ERROR, L, 0))] and rest == ReadRun(L, 1, 1)
+    assert machine.handle_adds("run", RequestedAdds(L, 0, 2, KEY, codec_v2.join_bodies([body(0), body(1)]), -1)) is None
+    effects, rest = machine.handle_reads("run", RequestedReads(L, 0, 2), 100)
+    assert effects == [Reply("run", m.ReadResponse(0, m.Status.IO_ERROR, L, 0))] and rest == RequestedReads(L, 1, 1)
 
 
 # --- the stream ---------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_b7_runs_of_a_ledger_whose_record_is_damaged() -> None:
 def test_units_and_single_requests_are_the_same() -> None:
     wire = b"".join(encode_request(request, "v2") for request in adds(0, 3) + reads(5, 2))
     found = RequestStream().units(wire, len(wire))[0]
-    assert [type(unit) for unit, _ in found] == [AddRun, ReadRun] and {context for _, context in found} == {V2}
+    assert [type(unit) for unit, _ in found] == [RequestedAdds, RequestedReads] and {context for _, context in found} == {V2}
 
 
 @given(st.lists(requests, min_size=1, max_size=5), st.data())
@@ -237,9 +237,9 @@ def test_units_do_not_depend_on_how_the_bytes_come(groups: list[list[m.Request]]
         rest = rest[consumed:]
         for unit, context in units:
             match unit:
-                case AddRun():
+                case RequestedAdds():
                     found += [(request, context) for request in unit.requests()]
-                case ReadRun():
+                case RequestedReads():
                     found += [(m.ReadRequest(0, unit.ledger_id, unit.first_entry_id + n), context) for n in range(unit.count)]
                 case _:
                     found.append((unit, context))
@@ -252,7 +252,7 @@ def test_v3_until_the_first_v2_frame_and_never_again() -> None:
     v3 = encode_request(m.ReadLacRequest(7, L), "v3")
     wire = v3 + b"".join(encode_request(request, "v2") for request in adds(0, 2))
     (first, _), (second, _) = stream.units(wire, len(wire))[0]
-    assert first == m.ReadLacRequest(7, L) and isinstance(second, AddRun) and stream.protocol == "v2"
+    assert first == m.ReadLacRequest(7, L) and isinstance(second, RequestedAdds) and stream.protocol == "v2"
     with pytest.raises(RemoteProtocolError):
         stream.units(v3, len(v3))
 
@@ -267,9 +267,9 @@ def test_malformed_input(frame: bytes) -> None:
 def test_answers_in_runs_are_the_single_answers() -> None:
     stream = RequestStream()
     single = b"".join(stream.encode(m.AddResponse(0, m.Status.FENCED, L, entry), V2) for entry in range(3, 6))
-    assert b"".join(stream.encode_parts(AddRunAnswer(L, 3, 3, m.Status.FENCED), V2)) == single
+    assert b"".join(stream.encode_parts(AddsAnswer(L, 3, 3, m.Status.FENCED), V2)) == single
     single = b"".join(stream.encode(m.ReadResponse(0, m.Status.OK, L, entry, body(entry)), V2) for entry in range(2))
-    assert b"".join(stream.encode_parts(ReadRunAnswer(L, 0, 2, codec_v2.join_bodies([body(0), body(1)])), V2)) == single
+    assert b"".join(stream.encode_parts(ReadsAnswer(L, 0, 2, codec_v2.join_bodies([body(0), body(1)])), V2)) == single
     for status in (m.Status.OK, m.Status.NO_ENTRY):
         batch = m.BatchReadResponse(5, status, L, 0, codec_v2.join_bodies([body(0)]))
         assert b"".join(stream.encode_parts(batch, V2)) == stream.encode(batch, V2)

@@ -22,7 +22,7 @@ from bk_core.client.log.intents import intents_of
 from bk_core.client.log.janitor import delete_log
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log
-from bk_core.client.log.parts import Call, PayloadRun, Worker
+from bk_core.client.log.parts import Call, Payloads, Worker
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogSpan, LogWriter
 from bk_core.errors import (
@@ -740,10 +740,10 @@ def test_a_roll_by_itself_that_could_not_tell_is_nobodys_error(client: bk_core.B
 
 
 def test_a_run_of_payloads_is_sliced_without_copying() -> None:
-    run = PayloadRun.checked(*run_of(b"a", b"bb", b"", b"ccc"), 10, "a")
+    run = Payloads.checked(*run_of(b"a", b"bb", b"", b"ccc"), 10, "a")
     assert (len(run), run.size, list(run)) == (4, 6, [b"a", b"bb", b"", b"ccc"])
     rest = run[1:]
-    assert isinstance(rest, PayloadRun) and rest.data is run.data
+    assert isinstance(rest, Payloads) and rest.data is run.data
     assert (list(rest), rest.size, list(rest[2:])) == ([b"bb", b"", b"ccc"], 5, [b"ccc"])
     assert run[-1] == b"ccc" and len(run[4:]) == 0
     with pytest.raises(IndexError):

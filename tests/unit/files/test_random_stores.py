@@ -132,7 +132,7 @@ class Wanted:
     outcome: Any
 
 
-class Run:
+class StorePlay:
     """``states[n]`` is the model behind the first n changes in the log of this owner; the first of them is what it replayed."""
 
     def __init__(self, seed: int) -> None:
@@ -308,7 +308,7 @@ class Run:
 @pytest.mark.parametrize("seed", range(60))
 def test_random_changes_crashes_and_replays(seed: int) -> None:
     """FS-4 to FS-15."""
-    run = Run(seed)
+    run = StorePlay(seed)
     for _ in range(250):
         run.step()
     run.finish()
@@ -318,7 +318,7 @@ def test_random_runs_see_what_they_are_for() -> None:
     """Owners die, logs are compacted, ledgers go."""
     owners = bases = dropped = 0
     for seed in range(100, 110):
-        run = Run(seed)
+        run = StorePlay(seed)
         for _ in range(250):
             run.step()
             dropped += len(run.world.dropped)

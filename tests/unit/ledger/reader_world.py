@@ -24,7 +24,7 @@ from bk_core.protocol.wire.messages import (
     Response,
     Status,
 )
-from bk_core.protocol.wire.read_run import ReadRun
+from bk_core.protocol.wire.read_run import RunAnswers
 
 LEDGER = 7
 E = TypeVar("E", bound=Effect)
@@ -93,7 +93,7 @@ def read_run(ask: SendRead, upto: int | None = None, *, max_lac: int | None = No
     """The answers to many single reads, up to an entry."""
     message = ask.message
     assert isinstance(message, ReadRunRequest)
-    answers = ReadRun(message)
+    answers = RunAnswers(message)
     last = message.last_entry_id if upto is None else upto
     for entry_id in range(message.entry_id, last + 1, message.step):
         answers.take(single(entry_id, max_lac=max_lac, corrupt=entry_id == corrupt))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.protocol.ledger.distribution import Distribution, QuorumCoverage, in_at_least
-from bk_core.protocol.ledger.run import AddRun
-from bk_core.protocol.ledger.write.pending import AckSet, PendingRun, PendingWindow, trailing_ones
+from bk_core.protocol.ledger.run import PackedAdds
+from bk_core.protocol.ledger.write.pending import AckSet, PendingAdds, PendingWindow, trailing_ones
 
 SHAPES = [(e, w, a) for e in range(1, 6) for w in range(1, e + 1) for a in range(1, w + 1)]
 entry_sets = st.integers(0, 2**12 - 1)
@@ -20,13 +20,13 @@ def members(entries: int) -> list[int]:
     return [i for i in range(entries.bit_length()) if entries >> i & 1]
 
 
-def pending(first: int, count: int, shape: tuple[int, int, int] = (3, 3, 2), token: str = "t") -> PendingRun:
-    run = AddRun(7, first, count, b"", memoryview(array("q", [0])))
+def pending(first: int, count: int, shape: tuple[int, int, int] = (3, 3, 2), token: str = "t") -> PendingAdds:
+    run = PackedAdds(7, first, count, b"", memoryview(array("q", [0])))
     bounds = memoryview(array("q", [10 * i for i in range(count + 1)]))
-    return PendingRun(run, AckSet(Distribution(*shape).write_sets(first, count)), bounds, token, 0)
+    return PendingAdds(run, AckSet(Distribution(*shape).write_sets(first, count)), bounds, token, 0)
 
 
-def window(*runs: PendingRun) -> PendingWindow:
+def window(*runs: PendingAdds) -> PendingWindow:
     made = PendingWindow()
     for run in runs:
         made.add(run)

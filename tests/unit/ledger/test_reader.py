@@ -23,7 +23,7 @@ from bk_core.protocol.ledger.read.replica_order import ReplicaOrder
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse, ReadRunRequest, Response, Status
-from bk_core.protocol.wire.read_run import ReadRun
+from bk_core.protocol.wire.read_run import RunAnswers
 from tests.unit.ledger.reader_world import LEDGER, World, batch, body, closed, good, metadata, payload, read_run, single
 
 OPEN = metadata()
@@ -621,7 +621,7 @@ def test_runs_of_single_reads_hold_no_more_than_the_bound(seed: int, quorums: tu
         if isinstance(message, ReadRequest):
             return large_single(message.entry_id, size(message.entry_id))
         assert isinstance(message, ReadRunRequest)
-        run = ReadRun(message)
+        run = RunAnswers(message)
         for entry_id in range(message.entry_id, message.last_entry_id + 1, message.step):
             if run.awaits(entry_id):
                 run.take(large_single(entry_id, size(entry_id)))

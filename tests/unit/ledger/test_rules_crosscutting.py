@@ -26,7 +26,7 @@ from tests.simulation.bookies import SimBookie
 from tests.simulation.clients import Client
 from tests.simulation.runs import run_of
 from tests.simulation.scenario import Scenario
-from tests.simulation.swarm import Run
+from tests.simulation.swarm import LedgerPlay
 from tests.unit.ledger.writer_script import WriterScript
 
 PROTOCOL = str(Path(protocol.__file__).parent)
@@ -154,7 +154,9 @@ def test_all_copies_of_one_writer_are_equal_after_a_storm() -> None:
     """WR-3, with crashes, re-sends and changes of the ensemble; nobody else writes to the ledger here."""
     changes = 0
     for seed in range(40):
-        run = Run(seed, {"recoverers": 0, "replicators": 0, "damage": 0.0, "wipes": 0, "writer_dies_ms": 0, "delete": False, "crash": 0.3})
+        run = LedgerPlay(
+            seed, {"recoverers": 0, "replicators": 0, "damage": 0.0, "wipes": 0, "writer_dies_ms": 0, "delete": False, "crash": 0.3}
+        )
         run.play()
         if run.recovered:  # the writer gave up, and what a recovery wrote back is a packing of its own
             continue

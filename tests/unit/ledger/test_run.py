@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, AddRun, EntryRun, largest_of
+from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, EntryRun, PackedAdds, largest_of
 from bk_core.protocol.wire import codec_v2, codec_v3
 from bk_core.protocol.wire.messages import AddRequest
 
 PREFIX = b"p" * ADD_FRAME_PREFIX_BYTES
 
 
-def run_of(first_entry_id: int, bodies: list[bytes]) -> AddRun:
+def run_of(first_entry_id: int, bodies: list[bytes]) -> PackedAdds:
     offsets = array("q", [0])
     for body in bodies:
         offsets.append(offsets[-1] + len(PREFIX) + len(body))
-    return AddRun(7, first_entry_id, len(bodies), b"".join(PREFIX + body for body in bodies), memoryview(offsets))
+    return PackedAdds(7, first_entry_id, len(bodies), b"".join(PREFIX + body for body in bodies), memoryview(offsets))
 
 
-def numbered(first_entry_id: int, count: int) -> AddRun:
+def numbered(first_entry_id: int, count: int) -> PackedAdds:
     return run_of(first_entry_id, [b"<%d>" % (first_entry_id + i) for i in range(count)])
 
 
-def sent(run: AddRun, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> list[bytes]:
+def sent(run: PackedAdds, position: int, start: int, ensemble_size: int, write_quorum_size: int) -> list[bytes]:
     return [bytes(part) for part in run.frames_for(position, start, ensemble_size, write_quorum_size)]
 
 

@@ -15,7 +15,7 @@ from bk_core.net.link import BookieLink
 from bk_core.net.reactor import Reactor
 from bk_core.net.sent_adds import SentAddRuns, SentAdds
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.run import AddRun
+from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.wire import codec_v2, codec_v3, connection
 from bk_core.protocol.wire._proto import bookie_pb2 as pb
 from bk_core.protocol.wire.connection import Protocol
@@ -25,10 +25,10 @@ Told = tuple[int, int, Status, int | None]
 LEDGER = 7
 
 
-def run_of(first: int, count: int, ledger_id: int = LEDGER) -> AddRun:
+def run_of(first: int, count: int, ledger_id: int = LEDGER) -> PackedAdds:
     offsets = array("q", range(0, 3 * count + 1, 3))
     frames, marks = kernels.frame_adds(b"abc" * count, offsets, ledger_id, first, -1, 0, 3, b"", bytes(20), 0)
-    return AddRun(ledger_id, first, count, frames, memoryview(marks).cast("q"))
+    return PackedAdds(ledger_id, first, count, frames, memoryview(marks).cast("q"))
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Ends:
     def on_lost(self, bookie: str, status: Status) -> None:
         self.told.put((-1, 0, status, None))
 
-    def sends(self, run: AddRun, position: int = 0, start: int = 0, shape: tuple[int, int] = (1, 1)) -> list[AddRequest]:
+    def sends(self, run: PackedAdds, position: int = 0, start: int = 0, shape: tuple[int, int] = (1, 1)) -> list[AddRequest]:
         """The requests as they come out at the other end."""
         self.reactor.post(lambda: self.link.send_adds(run, position, start, *shape))
         count = run.count_for(position, start, *shape)

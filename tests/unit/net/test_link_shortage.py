@@ -18,7 +18,7 @@ from bk_core.net.link_state import BACKOFF_FIRST_NS
 from bk_core.net.local_resources import shortage_text
 from bk_core.net.names import Address, Names
 from bk_core.net.reactor import Reactor
-from bk_core.protocol.ledger.run import AddRun
+from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.wire.messages import ReadRequest, Status
 
 PATIENCE_S = 20.0
@@ -118,7 +118,7 @@ def test_no_bookie_is_blamed_and_the_next_request_tries_at_once(world: World, li
 @indirectly(errno.EMFILE)
 def test_adds_wait_for_a_descriptor(world: World, listener: socket.socket) -> None:
     """SES-9: no change of the ensemble for a shortage that passes; reads that wait on the link are told at once."""
-    run = AddRun(1, 0, 1, b"add!", memoryview(array("q", (0, 4))))
+    run = PackedAdds(1, 0, 1, b"add!", memoryview(array("q", (0, 4))))
 
     def send() -> None:
         world.link.listen(1, world)

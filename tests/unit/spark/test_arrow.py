@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogEntryError, LogSchemaError, NullValueError
-from bk_spark.entries.packing import PackedRun, conform, pack_arrow, pack_raw
+from bk_spark.entries.packing import PackedEntries, conform, pack_arrow, pack_raw
 from bk_spark.entries.unpacking import arrow_batches, value_array
 from bk_spark.options.grammar import ENTRY_BYTES_MAX
 from bk_spark.schemas import arrow_schema
@@ -24,7 +24,7 @@ from bk_spark.schemas import arrow_schema
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
-def run_of(packed: PackedRun, first: int = 0) -> Any:
+def run_of(packed: PackedEntries, first: int = 0) -> Any:
     return SimpleNamespace(first_entry_id=first, count=packed.count, values=bytes(packed.payloads), offsets=memoryview(packed.offsets))
 
 
@@ -51,7 +51,7 @@ def test_small_batches_share_an_entry_and_nothing_makes_none() -> None:
 
 
 def test_an_entry_of_something_else_is_named() -> None:
-    foreign = PackedRun(b"hello", array("q", [0, 5]), 1)
+    foreign = PackedEntries(b"hello", array("q", [0, 5]), 1)
     with pytest.raises(LogEntryError, match="entry 7"):
         list(arrow_batches(SCHEMA, [run_of(foreign, 7)]))
 
@@ -110,13 +110,13 @@ def wide_rows(sizes: list[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(range(len(sizes)), pa.int64()), pa.array(["x" * n for n in sizes])], schema=SCHEMA)
 
 
-def rows_of_entries(run: PackedRun) -> list[int]:
+def rows_of_entries(run: PackedEntries) -> list[int]:
     values = pa.py_buffer(bytes(run.payloads))
     edges = zip(run.offsets, run.offsets[1:], strict=False)
     return [pa.ipc.read_record_batch(values.slice(a, b - a), SCHEMA).num_rows for a, b in edges]
 
 
-def ranges_of(runs: list[PackedRun]) -> int:
+def ranges_of(runs: list[PackedEntries]) -> int:
     """Return how many ranges a sink lists: runs join while the one before is full and the number of rows is the same."""
     pairs = zip(runs, runs[1:], strict=False)
     return len(runs) - sum(a.full and a.rows_per_entry == b.rows_per_entry for a, b in pairs)
@@ -238,7 +238,7 @@ def test_a_range_begins_and_ends_inside_entries(columns: list[str], compression:
         read = pa.Table.from_batches(arrow_batches(wanted, [run_of(run)], skip, take, stored=SCHEMA), schema=wanted)
         end = 100 if take is None else min(100, (run.count - 1) * k + take)
         assert read.column("text").to_pylist() == [f"row {i}" for i in range(skip, end)]
-    one = PackedRun(run.payloads[: run.offsets[1]], run.offsets[:2], k, k)
+    one = PackedEntries(run.payloads[: run.offsets[1]], run.offsets[:2], k, k)
     (both,) = arrow_batches(wanted, [run_of(one)], 2, 5, stored=SCHEMA)
     assert both.column("text").to_pylist() == ["row 2", "row 3", "row 4"]
 
@@ -259,11 +259,11 @@ def test_older_entries_have_nulls_in_columns_that_came_later(compression: str) -
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_a_foreign_entry_is_named_also_when_columns_are_chosen(compression: str) -> None:
     (run,) = pack_arrow([wide_rows([200] * 100)], SCHEMA, 2000, compression)
-    broken = PackedRun(bytes(run.payloads[: run.offsets[2]]) + b"\x07" * 64, array("q", [*run.offsets[:3], run.offsets[2] + 64]), 0)
+    broken = PackedEntries(bytes(run.payloads[: run.offsets[2]]) + b"\x07" * 64, array("q", [*run.offsets[:3], run.offsets[2] + 64]), 0)
     for wanted in (SCHEMA, pa.schema([SCHEMA.field("id")])):
         with pytest.raises(LogEntryError, match="entry 12"):
             list(arrow_batches(wanted, [run_of(broken, 10)], stored=SCHEMA))
-    cut = PackedRun(run.payloads[: run.offsets[1]], array("q", [0, run.offsets[1], run.offsets[1]]), 0)
+    cut = PackedEntries(run.payloads[: run.offsets[1]], array("q", [0, run.offsets[1], run.offsets[1]]), 0)
     with pytest.raises(LogEntryError, match="entry 11"):
         list(arrow_batches(pa.schema([SCHEMA.field("id")]), [run_of(cut, 10)], stored=SCHEMA))
 

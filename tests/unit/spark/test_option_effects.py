@@ -13,7 +13,7 @@ from bk_core.client.log.history import read_log
 from bk_core.client.log.lists import list_logs
 from bk_core.errors import EntryTooLargeError, LogEntryError, LogSchemaError
 from bk_core.metadata import open_store
-from bk_core.protocol.bookie.runs import AddRun, ReadRun
+from bk_core.protocol.bookie.runs import RequestedAdds, RequestedReads
 from bk_core.protocol.bookie.stream import RequestStream
 from bk_core.protocol.wire.messages import AddRequest, BatchReadRequest, ReadRequest
 from bk_spark import clients
@@ -25,7 +25,7 @@ from bk_spark.sink import data_ledgers
 from bk_spark.sink import task as sink
 from tests.spark_clients import close_clients
 
-ENTRIES = {AddRequest: "add", AddRun: "add", ReadRequest: "read", BatchReadRequest: "read", ReadRun: "read"}
+ENTRIES = {AddRequest: "add", RequestedAdds: "add", ReadRequest: "read", BatchReadRequest: "read", RequestedReads: "read"}
 
 
 @pytest.fixture

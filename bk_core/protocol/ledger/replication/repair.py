@@ -35,7 +35,7 @@ from bk_core.protocol.ledger.replication.fragments import (
     is_eligible,
     known_last_entry,
 )
-from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, AddRun
+from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, PackedAdds
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.states import Transitions
 from bk_core.protocol.wire import codec_v2
@@ -73,7 +73,7 @@ class _Copy:
     entry_id: int
     position: int
     bookie: BookieId
-    run: AddRun
+    run: PackedAdds
     size: int
     deadline_ns: int
     retries: int = 0
@@ -363,7 +363,7 @@ class FragmentRepair:
         offsets = array("q", [0])
         for frame in frames:
             offsets.append(offsets[-1] + len(frame))
-        run = AddRun(self.ledger_id, bodies[0].entry_id, len(frames), b"".join(frames), memoryview(offsets), self._recovery_flag())
+        run = PackedAdds(self.ledger_id, bodies[0].entry_id, len(frames), b"".join(frames), memoryview(offsets), self._recovery_flag())
         for body, frame in zip(bodies, frames, strict=True):
             again = self._copies.get((bookie, body.entry_id))  # an old ensemble may name a bookie twice (scenario 60)
             self._budget.reserve(len(frame) - (again.size if again is not None else 0))
@@ -438,11 +438,11 @@ class FragmentRepair:
                 effects.append(SendAdds(copy.bookie, copy.position, self._alone(copy)))
         return effects + self._go_on(now_ns)
 
-    def _alone(self, copy: _Copy) -> AddRun:
+    def _alone(self, copy: _Copy) -> PackedAdds:
         """Return one entry of a run as a run of its own."""
         index = copy.entry_id - copy.run.first_entry_id
         frame = copy.run.frames[copy.run.offsets[index] : copy.run.offsets[index + 1]]
-        return AddRun(self.ledger_id, copy.entry_id, 1, frame, memoryview(array("q", (0, len(frame)))), copy.run.recovery)
+        return PackedAdds(self.ledger_id, copy.entry_id, 1, frame, memoryview(array("q", (0, len(frame)))), copy.run.recovery)
 
     # --- the metadata --------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ from bk_core.protocol.effects import Complete, Effect
 from bk_core.protocol.ledger.distribution import in_at_least
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.write.base import WriterBase, WriterState
-from bk_core.protocol.ledger.write.pending import PendingRun
+from bk_core.protocol.ledger.write.pending import PendingAdds
 
 
-def _everywhere(pending: PendingRun, excluded: Collection[int]) -> int:
+def _everywhere(pending: PendingAdds, excluded: Collection[int]) -> int:
     return pending.acks.everywhere(excluded)
 
 
@@ -49,14 +49,14 @@ class CountingWriter(WriterBase):
                 return self._reconsider(now_ns)
         return []
 
-    def _quorum_complete(self, pending: PendingRun, excluded: Collection[int]) -> int:
+    def _quorum_complete(self, pending: PendingAdds, excluded: Collection[int]) -> int:
         """Return the entries of a run that enough positions have, by the current holders of the positions (WR-7)."""
         complete = pending.acks.in_quorum(self._distribution.ack_quorum_size, excluded)
         if self.options.fault_domains_min > 1 and complete:
             complete &= self._across_domains(pending, excluded)
         return complete
 
-    def _across_domains(self, pending: PendingRun, excluded: Collection[int]) -> int:
+    def _across_domains(self, pending: PendingAdds, excluded: Collection[int]) -> int:
         return self._spanning(0 if position in excluded else acked for position, acked in enumerate(pending.acks.acked))
 
     def _spanning(self, held: Iterable[int]) -> int:
@@ -98,7 +98,7 @@ class CountingWriter(WriterBase):
             self.last_add_confirmed = head
         self._arm_explicit_lac(effects)
 
-    def _let_go(self, pending: PendingRun, head: int) -> None:
+    def _let_go(self, pending: PendingAdds, head: int) -> None:
         """Give up the copies of committed entries that a failed bookie lacks, where no replacement is on its way (WR-9, WR-10, WR-15)."""
         committed = pending.between(pending.first, head)
         for position, failed in enumerate(pending.acks.failed):

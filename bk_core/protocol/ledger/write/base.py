@@ -15,11 +15,11 @@ from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
 from bk_core.protocol.ledger.placement import Placement
 from bk_core.protocol.ledger.write.options import ChangeWindow, EnsembleChangeMode, WriterOptions
-from bk_core.protocol.ledger.write.pending import PendingRun, PendingWindow
+from bk_core.protocol.ledger.write.pending import PendingAdds, PendingWindow
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.states import Transitions
 
-Hits = Sequence[tuple[PendingRun, int]]  # runs, each with the set of its entries that are concerned
+Hits = Sequence[tuple[PendingAdds, int]]  # runs, each with the set of its entries that are concerned
 
 
 class WriterState(Enum):
@@ -205,7 +205,7 @@ class WriterBase(ABC):
         self._requests += 1
         return self._requests
 
-    def _send_missing(self, pending: PendingRun, position: int, now_ns: int, effects: list[Effect]) -> None:
+    def _send_missing(self, pending: PendingAdds, position: int, now_ns: int, effects: list[Effect]) -> None:
         """Send what the position lacks and is not on its way to it, in one send from the first such entry on (EC-11)."""
         unsent = pending.acks.unsent(position)
         if unsent:
@@ -220,7 +220,7 @@ class WriterBase(ABC):
             self._tick_at = at_ns
             effects.append(SetTimer("tick", max(1, at_ns - now_ns)))
 
-    def _fail_waiting(self, runs: Iterable[PendingRun], error: BkError) -> list[Effect]:
+    def _fail_waiting(self, runs: Iterable[PendingAdds], error: BkError) -> list[Effect]:
         """Fail the adds that wait. Each add completes exactly once, in the order of ids."""
         effects: list[Effect] = []
         for pending in runs:

@@ -9,7 +9,7 @@ from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.write.base import Hits, Retry, WriterState
 from bk_core.protocol.ledger.write.guarantee import GuaranteeingWriter
 from bk_core.protocol.ledger.write.options import EnsembleChangeMode
-from bk_core.protocol.ledger.write.pending import PendingRun
+from bk_core.protocol.ledger.write.pending import PendingAdds
 from bk_core.protocol.wire.messages import Status
 
 
@@ -179,7 +179,7 @@ class FailingWriter(GuaranteeingWriter):
         """Record the failure of positions that kept a run waiting longer than the add timeout (WR-6). Time in which the bookie answered
         earlier entries, or in which the way to it was full, does not count (LINK-1). For an entry that was passed over the time counts from
         its send (LINK-2)."""
-        late: dict[int, list[tuple[PendingRun, int]]] = {}
+        late: dict[int, list[tuple[PendingAdds, int]]] = {}
         for pending in self._pending:
             for position, since in enumerate(pending.sent_ns):
                 entries = pending.acks.outstanding[position] & pending.acks.missing(position)

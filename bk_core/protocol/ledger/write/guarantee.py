@@ -14,7 +14,7 @@ from bk_core.protocol.effects import Effect, Log, SendAdds
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.write.acks import CountingWriter
 from bk_core.protocol.ledger.write.base import Staging, WriterState
-from bk_core.protocol.ledger.write.pending import PendingRun
+from bk_core.protocol.ledger.write.pending import PendingAdds
 
 
 class GuaranteeingWriter(CountingWriter):
@@ -45,7 +45,7 @@ class GuaranteeingWriter(CountingWriter):
         lost = [p for p in positions if not self._staged_ready(p)]
         return self._pending.prefix(self.last_add_fully_replicated, self._in_quorum, lost) >= self.last_add_confirmed
 
-    def _in_quorum(self, pending: PendingRun, lost: Collection[int]) -> int:
+    def _in_quorum(self, pending: PendingAdds, lost: Collection[int]) -> int:
         return pending.acks.in_quorum(self._distribution.ack_quorum_size, lost)
 
     def _removable_part(self, failures: Iterable[int]) -> list[int]:
@@ -121,7 +121,7 @@ class GuaranteeingWriter(CountingWriter):
             self._send_to_staged(pending, [position], effects)
         return effects
 
-    def _send_to_staged(self, pending: PendingRun, positions: Iterable[int], effects: list[Effect]) -> None:
+    def _send_to_staged(self, pending: PendingAdds, positions: Iterable[int], effects: list[Effect]) -> None:
         """Send regular adds of everything above the LAFR that the position holds and the candidate lacks."""
         for position in positions:
             staging = self._staging[position]

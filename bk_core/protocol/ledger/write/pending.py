@@ -1,6 +1,6 @@
 """The state of entries on their way: which bookies have them, were sent them, or failed, run by run.
 
-There is no object per entry: a run of 500 adds is one PendingRun whose AckSet keeps, per position, sets of entries as bits of an int
+There is no object per entry: a run of 500 adds is one PendingAdds whose AckSet keeps, per position, sets of entries as bits of an int
 (``distribution``). An answer for a run of entries is one or-operation, an ack quorum is a threshold over E such ints, and the committed
 prefix is the trailing ones of the result.
 """
@@ -14,7 +14,7 @@ from operator import and_, invert
 from typing import Any
 
 from bk_core.protocol.ledger.distribution import WriteSet, in_at_least
-from bk_core.protocol.ledger.run import AddRun
+from bk_core.protocol.ledger.run import PackedAdds
 
 
 def trailing_ones(entries: int) -> int:
@@ -97,12 +97,12 @@ class AckSet:
             self.outstanding[position] &= ~entries
 
 
-class PendingRun:
+class PendingAdds:
     """One run in flight. ``bounds`` are its payload offsets; ``token`` is the application's until it is answered."""
 
     __slots__ = ("acks", "bounds", "first", "first_sent_ns", "last", "payload_bytes", "run", "sent_ns", "token", "waiting")
 
-    def __init__(self, run: AddRun, acks: AckSet, bounds: memoryview, token: Any, now_ns: int) -> None:
+    def __init__(self, run: PackedAdds, acks: AckSet, bounds: memoryview, token: Any, now_ns: int) -> None:
         self.run = run
         self.acks = acks
         self.bounds = bounds
@@ -140,16 +140,16 @@ class PendingWindow:
     def __init__(self) -> None:
         self.payload_bytes = 0
         self.entries = 0
-        self._runs: list[PendingRun] = []
+        self._runs: list[PendingAdds] = []
         self._firsts: list[int] = []
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def __iter__(self) -> Iterator[PendingRun]:
+    def __iter__(self) -> Iterator[PendingAdds]:
         return iter(self._runs)
 
-    def add(self, pending: PendingRun) -> None:
+    def add(self, pending: PendingAdds) -> None:
         """Add a run at its place in the order of ids (WR-2)."""
         index = bisect_left(self._firsts, pending.first)
         self._runs.insert(index, pending)
@@ -162,14 +162,14 @@ class PendingWindow:
         index = bisect_right(self._firsts, entry_id) - 1
         return index if index >= 0 and self._runs[index].last >= entry_id else index + 1
 
-    def after(self, entry_id: int) -> Iterator[PendingRun]:
+    def after(self, entry_id: int) -> Iterator[PendingAdds]:
         """Yield the runs with entries above ``entry_id``."""
         return islice(self._runs, self._index(entry_id + 1), None)
 
-    def overlapping(self, first: int, count: int) -> list[tuple[PendingRun, int]]:
+    def overlapping(self, first: int, count: int) -> list[tuple[PendingAdds, int]]:
         """Return the runs with entries ``first``..``first + count - 1``, each with the set of them."""
         last = first + count - 1
-        found: list[tuple[PendingRun, int]] = []
+        found: list[tuple[PendingAdds, int]] = []
         runs = self._runs
         for index in range(self._index(first), len(runs)):
             pending = runs[index]
@@ -195,7 +195,7 @@ class PendingWindow:
             pending.acks.acknowledge(position, those)
             pending.sent_ns[position] = now_ns
 
-    def prefix(self, reached: int, good: Callable[[PendingRun, Collection[int]], int], excluded: Collection[int]) -> int:
+    def prefix(self, reached: int, good: Callable[[PendingAdds, Collection[int]], int], excluded: Collection[int]) -> int:
         """Return the highest id that is reached from ``reached`` without a gap over entries in the set ``good(run, excluded)``."""
         runs = self._runs
         for index in range(self._index(reached + 1), len(runs)):
@@ -211,7 +211,7 @@ class PendingWindow:
                 break
         return reached
 
-    def drop_settled(self, up_to: int) -> Sequence[PendingRun]:
+    def drop_settled(self, up_to: int) -> Sequence[PendingAdds]:
         """Drop, from the front, runs that end at ``up_to`` or before and wait for no answer (WR-9)."""
         end, runs = 0, self._runs
         while end < len(runs) and runs[end].last <= up_to and runs[end].acks.settled:
@@ -224,7 +224,7 @@ class PendingWindow:
         del runs[:end], self._firsts[:end]
         return dropped
 
-    def cut(self, last: int) -> list[PendingRun]:
+    def cut(self, last: int) -> list[PendingAdds]:
         """Forget every entry above ``last`` and return the runs that had some, in order (G-11)."""
         touched = list(self.after(last))
         for pending in touched:

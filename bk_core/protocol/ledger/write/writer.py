@@ -38,11 +38,11 @@ from bk_core.protocol.events import (
 )
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.placement import Placement
-from bk_core.protocol.ledger.run import AddRun
+from bk_core.protocol.ledger.run import PackedAdds
 from bk_core.protocol.ledger.write.base import WriterState
 from bk_core.protocol.ledger.write.lac import ConfirmingWriter
 from bk_core.protocol.ledger.write.options import ChangeWindow, EnsembleChangeMode, WriterOptions
-from bk_core.protocol.ledger.write.pending import AckSet, PendingRun
+from bk_core.protocol.ledger.write.pending import AckSet, PendingAdds
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.wire.messages import Status
 
@@ -132,7 +132,7 @@ class LedgerWriter(ConfirmingWriter):
         by one in the queue (WR-2)."""
         return first <= self.acknowledged_head or any(True for _ in self._pending.overlapping(first, count))
 
-    def _package(self, payloads: Any, offsets: Any, bounds: memoryview, first: int, token: Any, now_ns: int) -> PendingRun:
+    def _package(self, payloads: Any, offsets: Any, bounds: memoryview, first: int, token: Any, now_ns: int) -> PendingAdds:
         """Package a run once, with the LAC of this moment; the same bytes are sent again if need be (WR-3)."""
         lac = self.last_add_confirmed if self._frozen_lac is None else self._frozen_lac
         flags = RECOVERY_FLAGS if self.recovering else 0
@@ -143,10 +143,10 @@ class LedgerWriter(ConfirmingWriter):
         if not self._guaranteed:
             self._told_lac = max(self._told_lac, lac)
         count = len(bounds) - 1
-        run = AddRun(self.ledger_id, first, count, frames, memoryview(frame_offsets).cast("q"), self.recovering, self._deferred)
-        return PendingRun(run, AckSet(self._distribution.write_sets(first, count)), bounds, token, now_ns)
+        run = PackedAdds(self.ledger_id, first, count, frames, memoryview(frame_offsets).cast("q"), self.recovering, self._deferred)
+        return PendingAdds(run, AckSet(self._distribution.write_sets(first, count)), bounds, token, now_ns)
 
-    def _send_first(self, pending: PendingRun, now_ns: int, effects: list[Effect]) -> None:
+    def _send_first(self, pending: PendingAdds, now_ns: int, effects: list[Effect]) -> None:
         """Send a run to every position of the write sets (WR-5), and to candidates that are being prepared (G-7)."""
         for position in range(len(self._ensemble)):
             self._send_missing(pending, position, now_ns, effects)
