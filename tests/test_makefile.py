@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = set(re.findall(r"^([a-z][a-z-]*):(?!=)", MAKEFILE, re.M))
+TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):(?!=)", MAKEFILE, re.M))
 PAGES = sorted(path for path in ROOT.rglob("*.md") if not {".venv", ".cache", "demo-out"} & {*path.relative_to(ROOT).parts})
 
 
@@ -38,7 +38,7 @@ def test_pages_name_targets_that_there_are() -> None:
     """In code only: a sentence may make other things."""
     named = {}
     for page in PAGES:
-        for match in re.finditer(r"`make ([a-z][a-z-]*)|^ {4}make ([a-z][a-z-]*)", page.read_text(), re.M):
+        for match in re.finditer(r"`make ([a-z][a-z0-9-]*)|^ {4}make ([a-z][a-z0-9-]*)", page.read_text(), re.M):
             named[match[1] or match[2]] = str(page.relative_to(ROOT))
     assert {"test", "demo", "lock"} <= set(named)
     assert {target: page for target, page in named.items() if target not in TARGETS} == {}

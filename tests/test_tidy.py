@@ -23,7 +23,7 @@ TOP_LEVEL = {
     # the product
     "pyproject.toml", "README.md", "docs", "bk_core", "bk_spark", "native", "tests", "notebooks", "pyspark_bookkeeper.py",
     # habits
-    ".ci", ".clang-format", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
+    ".ci", ".github", ".clang-format", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile",
     "MANIFEST.in", "requirements.in", "requirements.txt", "requirements-java.in", "requirements-java.txt",
     "requirements-proto.in", "requirements-proto.txt",
 }  # fmt: skip
