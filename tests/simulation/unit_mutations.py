@@ -272,14 +272,14 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "bk_core.protocol.log.names",
         "if name is not None and not insisted:",
         "if False:",
-        "tests/unit/client/test_file_store.py::test_grd_7_nobody_else_writes_the_log_of_a_store",
+        "tests/unit/client/file_store/test_deleted.py::test_grd_7_nobody_else_writes_the_log_of_a_store",
     ),
     UnitMutation(
         "GRD-7 (data)",
         "bk_core.client.guards",
         'if custom.get("purpose") == PURPOSE and holds_files(client, name, ledger_id):',
         "if False:",
-        "tests/unit/client/test_file_store.py::test_grd_7_a_data_ledger_is_deleted_by_its_store",
+        "tests/unit/client/file_store/test_deleted.py::test_grd_7_a_data_ledger_is_deleted_by_its_store",
     ),
     UnitMutation(
         "META-15",
@@ -380,7 +380,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "bk_core.client.files.nodes",
         "if node is not None and node.cluster == (",
         "if True or (",
-        "tests/unit/client/test_file_store.py::test_a_node_that_is_another_cluster_s_by_then_stays",
+        "tests/unit/client/file_store/test_opening.py::test_a_node_that_is_another_cluster_s_by_then_stays",
     ),
     UnitMutation(
         "OWN-5 (log)",
