@@ -9,6 +9,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ from bk_spark.options.scopes import BATCH_OPTIONS, SINK_OPTIONS, STREAM_SINK_OPT
 from bk_spark.options.table import OPTIONS, Option
 
 ROOT = Path(__file__).resolve().parents[2]
-ERRORS, SETTINGS = (f"{name}.md" for name in ("errors", "settings"))
+API, ERRORS, SETTINGS = (f"{name}.md" for name in ("api", "errors", "settings"))
 
 
 def pages() -> dict[str, str]:
@@ -75,9 +76,22 @@ def _definitions(lines: list[str]) -> str:
 
 
 def inline(text: str) -> str:
-    """Return one line of a docstring as Markdown."""
+    """Return one line of a docstring as Markdown. Names of errors, and public names written as code, are links."""
     parts = re.split(r"(``.+?``|`[^`]+`)", text)
-    return "".join(f"`{part.strip('`')}`" if at % 2 else re.sub(r"([<*_\[\]])", r"\\\1", part) for at, part in enumerate(parts))
+    return "".join(_code(part.strip("`")) if at % 2 else _plain(part) for at, part in enumerate(parts))
+
+
+def _code(text: str) -> str:
+    name = text.partition(".")[0].rstrip("()")
+    place = ERRORS if hasattr(errors, name) else API if name in bk_core.__all__ and name[0].isupper() else None
+    return f"`{text}`" if place is None or text != name else f"[`{text}`]({place}#{name.lower()})"
+
+
+def _plain(text: str) -> str:
+    escaped = re.sub(r"([<*_\[\]])", r"\\\1", text)
+    return re.sub(
+        r"\b[A-Z]\w+Error\b", lambda found: f"[{found[0]}]({ERRORS}#{found[0].lower()})" if hasattr(errors, found[0]) else found[0], escaped
+    )
 
 
 def strings_behind(cls: type) -> dict[str, str]:
@@ -110,6 +124,12 @@ def api() -> str:
     ]
     for title, group in (("Functions", functions), ("Handles", handles), ("Values", values)):
         parts += [f"## {title}", *(_named(bk_core, name) for name in group)]
+    handed = _handed_out("\n".join(parts))
+    parts += [
+        "## What calls take and return",
+        "These have no name in `bk_core` itself.",
+        *(_named(_module_of(cls), cls.__name__) for cls in handed),
+    ]
     kernels = importlib.import_module("bk_core.kernels")
     parts += [
         "## Modules",
@@ -118,6 +138,27 @@ def api() -> str:
         "### `bk_core.__version__`\n\nThe version of the installed package, as text.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _handed_out(text: str) -> list[type]:
+    """Return the classes of values that signatures in a text name, and that are no public names."""
+    signatures = " ".join(re.findall(r"```python\n(.*?)```", text, re.S))
+    named = set(re.findall(r"\b[A-Z]\w+\b", signatures)) - set(bk_core.__all__)
+    for module in pkgutil.walk_packages(bk_core.__path__, "bk_core."):
+        if not module.name.endswith("__main__") and module.name != "bk_core.client.files.fs":
+            importlib.import_module(module.name)
+    found = {
+        what
+        for name, module in list(sys.modules.items())
+        if name.startswith("bk_core.")
+        for what in vars(module).values()
+        if inspect.isclass(what) and what.__name__ in named and what.__module__ == name and dataclasses.is_dataclass(what)
+    }
+    return sorted(found - {Limits, ReadOptions}, key=lambda cls: cls.__name__)
+
+
+def _module_of(cls: type) -> ModuleType:
+    return sys.modules[cls.__module__]
 
 
 def spark_api() -> str:
