@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from docs.site import assemble
 from docs.site.links import ROOT
@@ -20,7 +22,35 @@ def build(source: Path, out: Path) -> None:
 
     assemble.write(source)
     out.mkdir(parents=True, exist_ok=True)
-    build_site(load_config(str(CONFIG), docs_dir=str(source), site_dir=str(out)))
+    config = load_config(str(CONFIG), docs_dir=str(source), site_dir=str(out))
+    complete(config["nav"], sorted(path.relative_to(source).as_posix() for path in source.rglob("*.md")))
+    build_site(config)
+
+
+def complete(nav: list[Any], pages: Iterable[str]) -> None:
+    """Put every page that the navigation does not name behind the others of its folder."""
+    parts = [*_parts(nav)]
+    named = {page for part in parts for page in _pages(part)}
+    for page in pages:
+        if page not in named:
+            top = f"{page.partition('/')[0]}/"
+            home = max(parts, key=lambda part: sum(other.startswith(top) for other in _pages(part)))
+            home.append(page)
+
+
+def _parts(nav: list[Any]) -> Iterator[list[Any]]:
+    """Yield the navigation and all lists in it."""
+    yield nav
+    for item in nav:
+        for entry in item.values() if isinstance(item, dict) else ():
+            if isinstance(entry, list):
+                yield from _parts(entry)
+
+
+def _pages(part: list[Any]) -> list[str]:
+    """Return the pages that a list names itself."""
+    entries = [entry for item in part for entry in (item.values() if isinstance(item, dict) else [item])]
+    return [entry for entry in entries if isinstance(entry, str)]
 
 
 def main() -> int:

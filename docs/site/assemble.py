@@ -64,12 +64,13 @@ class Assembly:
         at = {f"{PAGES}/{path}": path for path in [*self.pages, *self.reference]}
         at |= {name: name.lower() if name.endswith("RULES.md") else name for name in self.documents if name != "README.md"}
         self.places = Places(self.documents, at)
-        for page, text in self.pages.items():
+        for page, text in (self.pages | self.reference).items():
             for found in INCLUDE.finditer(text):
                 self._take(page, found["path"], found["anchor"], found["title"] or "")
         left = [anchor for _, _, anchor in self.documents["README.md"].headings if ("README.md", anchor) not in self.places.moved]
         assert not left, f"sections of README.md that no page includes: {left}"
-        self._take("reference/options.md", "bk_spark/README.md", "options", "-")
+        self._take("reference/options.md", "bk_spark/README.md", "options", "-")  # the reference has what these sections say
+        self._take("reference/settings.md", "bk_core/README.md", "settings", "-")
 
     def _take(self, page: str, path: str, anchor: str, title: str) -> None:
         document = self.documents[path]
@@ -82,10 +83,8 @@ class Assembly:
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Yield (path, text) of every file."""
-        for page, text in self.pages.items():
+        for page, text in (self.pages | self.reference).items():
             yield page, _BEFORE_OTHERS + self._page(page, text)
-        for page, text in self.reference.items():
-            yield page, _BEFORE_OTHERS + for_python_markdown(self.places.linked(text, f"{PAGES}/{page}", page))
         for name, document in self.documents.items():
             if name in self.places.pages:
                 page = self.places.pages[name]

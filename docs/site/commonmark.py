@@ -10,7 +10,7 @@ import re
 
 from markdown_it import MarkdownIt
 
-_PARSER = MarkdownIt("commonmark").enable("table")
+_PARSER = MarkdownIt("commonmark").enable("table").disable("inline")
 _MARKER = re.compile(r" *(?P<marker>(?:[-*+]|\d+[.)]) +)")
 _INDENT = 4
 

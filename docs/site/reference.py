@@ -12,6 +12,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 API, ERRORS, SETTINGS = (f"{name}.md" for name in ("api", "errors", "settings"))
 
 
+@cache
 def pages() -> dict[str, str]:
     """Return the pages of the reference, by name."""
     return {
@@ -313,7 +315,8 @@ def all_errors() -> list[type[errors.BkError]]:
                 yield from below(child)
 
     found = dict.fromkeys([errors.BkError, *below(errors.BkError)])
-    return sorted(found, key=lambda cls: (cls.__module__ != errors.__name__, inspect.getsourcelines(cls)[1]))
+    places = {node.name: node.lineno for node in ast.parse(inspect.getsource(errors)).body if isinstance(node, ast.ClassDef)}
+    return sorted(found, key=lambda cls: places.get(cls.__name__, sys.maxsize))
 
 
 def error_classes() -> str:
