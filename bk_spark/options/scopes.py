@@ -19,7 +19,7 @@ BATCH_OPTIONS = _ROWS | {"max_bytes_per_partition", "max_records_per_partition",
 BATCH_ONLY = ENDINGS | {"ledgers", "metadata", "pushdown"}
 """Those among them that a stream refuses, with a message of their own."""
 _TRIGGERS = {"max_rows_per_trigger", "max_bytes_per_trigger", "min_rows_per_trigger", "max_trigger_delay_ms"}
-STREAM_OPTIONS = BATCH_OPTIONS | _TRIGGERS | {"reader_name", "fail_on_new_columns"}
+STREAM_OPTIONS = BATCH_OPTIONS | _TRIGGERS | {"reader_name", "fail_on_new_columns", "wait_for_log"}
 """The options that have an effect on a stream, and those of BATCH_ONLY."""
 STREAMED = STREAM_OPTIONS - BATCH_ONLY
 TABLE_OPTIONS: Mapping[str, frozenset[str]] = {

@@ -240,6 +240,15 @@ OPTIONS: tuple[Option, ...] = (
         shown_default="true",
     ),
     Option(
+        "waitForLog",
+        "wait_for_log",
+        parse_bool,
+        False,
+        "Stream with `.schema(...)`: logs that do not exist yet are waited for, and read from their first entry; else BK-NO-LOG. Their "
+        "entries must be `arrow`. A log that exists and has no columns yet is waited for in any case.",
+        shown_default="false",
+    ),
+    Option(
         "readerName",
         "reader_name",
         parse_text,
@@ -414,6 +423,7 @@ class Options:
     max_bytes_per_entry: int = 256 << 20
     fail_on_data_loss: bool = True
     fail_on_new_columns: bool = True
+    wait_for_log: bool = False
     reader_name: str | None = None
     open_ledgers: str = "skip"
     columns: tuple[str, ...] | None = None

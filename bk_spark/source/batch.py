@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from bk_core.errors import InvalidArgumentError
 from bk_spark.clients import client_for
 from bk_spark.options.grammar import KAFKA
 from bk_spark.options.scopes import BATCH_OPTIONS
@@ -29,8 +30,10 @@ _UNDERSCORED = {meta.name: plain.name for meta, plain in zip(METADATA_FIELDS, RA
 def rows_schema(options: Options) -> StructType:
     """Return the columns that a read with these options gives, of a batch or of a stream that is under way.
 
-    Raises LogSchemaError if a log has none yet; InvalidArgumentError for bad ``columns``.
+    Raises LogSchemaError if a log has none yet; InvalidArgumentError for bad ``columns``, and for ``waitForLog``.
     """
+    if options.wait_for_log:
+        raise InvalidArgumentError("waitForLog is for a stream that is told its columns: .schema(...); a log that is missing tells none")
     views = {} if options.ledgers is not None else views_of(client_for(options.uri, options.protocol), options, under_way=True, either=True)
     return chosen(source_schema(options, views), options.columns)
 

@@ -286,6 +286,7 @@ class SourceLogs:
         self._followed: dict[str, FollowedLog] = {}
         self._names: tuple[str, ...] = ()
         self._named_at: float | None = None
+        self._missing_at: dict[str, float] = {}
         self._lock = threading.Lock()
         self._due: deque[FollowedLog] = deque()
         self._wake = Flag()
@@ -324,7 +325,7 @@ class SourceLogs:
     def snapshots(self, fresh: bool = False, reached: Mapping[str, Position] | None = None) -> dict[str, Snapshot]:
         """Return snapshots of the logs that exist, sorted by name. With ``fresh`` they are read now, whatever the watches have told."""
         found: dict[str, Snapshot] = {}
-        names = sorted(self.names(fresh))
+        names = sorted(name for name in self.names(fresh) if fresh or not self._is_awaited(name))
         age_s = max(RELIST_S, _RELIST_PACE_S * len(names))
         listed = self._listed(names, fresh)
         for name in names:
@@ -334,7 +335,12 @@ class SourceLogs:
                 log.relist(age_s)
             except NoSuchLogError:
                 self._forget(name)
+                self._missing_at[name] = time.monotonic()
         return found
+
+    def _is_awaited(self, name: str) -> bool:
+        """Return True for a log that did not exist a moment ago (``waitForLog``), which is not asked for in every trigger."""
+        return name not in self._followed and time.monotonic() - self._missing_at.get(name, -DISCOVER_S) < DISCOVER_S
 
     def _listed(self, names: Sequence[str], fresh: bool) -> frozenset[str]:
         """Read the lists of several logs that are due at the same time, and return the names of those that exist."""

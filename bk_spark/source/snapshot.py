@@ -34,13 +34,14 @@ _log = logging.getLogger("bk_spark.read")
 # --- schema -------------------------------------------------------------------------------------------------------------
 
 
-def views_of(client: Any, options: Options, under_way: bool = False, either: bool = False) -> dict[str, LogView]:
+def views_of(client: Any, options: Options, under_way: bool = False, either: bool = False, waiting: bool = False) -> dict[str, LogView]:
     """Return the logs to read, by name. With ``logPattern`` a log that is deleted at this moment is left out; otherwise it is a
     NoSuchLogError.
 
     ``under_way``: for a stream that may have begun long ago (``source_logs``). With ``failOnDataLoss=false`` it does without logs that are
     gone, as long as there is one that tells the columns. ``either``: Spark does not say whether a batch or a stream
-    asks. Then nothing is said of streams where another name is suggested.
+    asks. Then nothing is said of streams where another name is suggested. ``waiting``: logs that do not exist are left out, because the
+    stream waits for them.
     """
     views: dict[str, LogView] = {}
     missing: NoSuchLogError | None = None
@@ -49,9 +50,9 @@ def views_of(client: Any, options: Options, under_way: bool = False, either: boo
             views[name] = read_log(client, name)
         except NoSuchLogError as error:
             missing = with_deleted(error) if under_way and not (either and _is_near(error)) else error
-            if options.log_pattern is None and (not under_way or options.fail_on_data_loss):
+            if options.log_pattern is None and not waiting and (not under_way or options.fail_on_data_loss):
                 raise missing from None
-    if missing is not None and not views:
+    if missing is not None and not views and not waiting:
         raise missing
     return views
 
@@ -97,6 +98,11 @@ def source_schema(options: Options, views: Mapping[str, LogView]) -> StructType:
     return arrow_columns(own, bool(options.include_metadata))
 
 
+def have_columns(options: Options, views: Mapping[str, LogView]) -> bool:
+    """Return True if the logs tell their columns. Logs that do not exist, and those of Arrow entries before their first write, do not."""
+    return bool(views) and (is_raw_source(options, views) or any(view.properties.schema for view in views.values()))
+
+
 def common_columns(views: Mapping[str, LogView]) -> StructType:
     """Return the columns of the log with the most. The others have the first of them, as if written before columns were added
     (null there)."""
@@ -119,7 +125,10 @@ def widest(views: Mapping[str, LogView]) -> str:
 def _schemas(views: Mapping[str, LogView]) -> dict[str, StructType]:
     schemas = {name: schema_of_text(view.properties.schema) for name, view in views.items() if view.properties.schema}
     if not schemas:
-        raise LogSchemaError(f"log {', '.join(map(repr, views))} has no schema yet: its first write gives it")
+        raise LogSchemaError(
+            f"log {', '.join(map(repr, views))} has no schema yet: its first write gives it, or who creates it (bk log create --schema, "
+            "create_log(schema=...)); a stream with .schema(...) waits"
+        )
     return schemas
 
 

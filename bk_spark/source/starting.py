@@ -32,7 +32,7 @@ def source_logs(options: Options, client: Any, under_way: bool = False) -> tuple
     else:
         there = list_logs(client)
         names = matching(options.log_pattern, there)
-        if not names:
+        if not names and not options.wait_for_log:
             raise NoSuchLogError(
                 f"logPattern {options.log_pattern!r} matches no log; {_some(not_of_files(there, ''))}", pattern=options.log_pattern
             )

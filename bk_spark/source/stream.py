@@ -44,7 +44,7 @@ from bk_spark.source.known_columns import KnownColumns
 from bk_spark.source.offsets import LogOffset, check_there, from_json, to_json
 from bk_spark.source.partitions import partitions_of, read_partition
 from bk_spark.source.planning import committed_ranges
-from bk_spark.source.snapshot import check_read_schema, common_columns, is_raw_source, source_schema, views_of, with_deleted
+from bk_spark.source.snapshot import check_read_schema, common_columns, have_columns, is_raw_source, source_schema, views_of, with_deleted
 from bk_spark.source.starting import check_beginning, depends_on_now, source_logs, starting_position, unnamed_place
 
 CATCH_UP_S = 5.0
@@ -63,11 +63,17 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         _refuse_batch_options(options)
         refuse_others(options, STREAM_OPTIONS, "a stream")
         self._options = options
-        views = retried(lambda: views_of(client_for(options.uri, options.protocol), options, under_way=True))
-        check_read_schema(schema, source_schema(options, views))
+        waiting = options.wait_for_log and not inferred
+        views = retried(lambda: views_of(client_for(options.uri, options.protocol), options, under_way=True, waiting=waiting))
+        self._asked = schema
+        self._raw = bool(views) and is_raw_source(options, views)
+        known = have_columns(options, views)
+        if known or inferred or options.include_metadata == KAFKA:
+            check_read_schema(schema, source_schema(options, views))
         self._schema = arrow_schema(schema)
-        self._raw = is_raw_source(options, views)
-        self._columns = None if self._raw else self._expected(schema, common_columns(views), inferred)
+        self._unlooked = not known  # no log has told its columns yet; those of each are compared when it does
+        self._looked: set[str] = set()
+        self._columns = None if self._raw else self._expected(schema, common_columns(views) if known else schema, inferred)
         self._logs: SourceLogs | None = None
         self._learned = Learned()
         self._initial: dict[str, Any] | None = None
@@ -127,7 +133,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._options.log_pattern is not None:
             check_beginning(self._options, snapshots)
         missing = sorted(set(names) - set(snapshots))
-        if missing and self._options.log_pattern is None:
+        if missing and self._options.log_pattern is None and not self._options.wait_for_log:
             raise with_deleted(no_such_log(client_for(self._options.uri, self._options.protocol), missing[0]))
         return {name: self._begin(snapshot) for name, snapshot in snapshots.items()}
 
@@ -213,11 +219,18 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         ``here``."""
         if self._columns is None:
             return end
+        self._look_at_columns(snapshot)
         if left_out := self._columns.left_out(snapshot.view.listed.schemas):
             self._tell(
                 LogSchemaError(f"log {snapshot.name!r}: new columns are not read: {', '.join(map(repr, left_out))}", log=snapshot.name)
             )
         return self._columns.until(snapshot.name, snapshot.view, here, end)
+
+    def _look_at_columns(self, snapshot: Snapshot) -> None:
+        """Raise LogSchemaError if a log that was waited for lacks a column that is asked for, or has it of another type."""
+        if self._unlooked and snapshot.name not in self._looked and snapshot.view.properties.schema:
+            check_read_schema(self._asked, source_schema(self._options, {snapshot.name: snapshot.view}))
+            self._looked.add(snapshot.name)
 
     def _here(self, snapshot: Snapshot, offset: LogOffset) -> Position:
         """Return the position of ``offset`` in the log as it is now, in its one spelling; the first entry if that is lost and may be."""
@@ -275,6 +288,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             raise LogSchemaError(
                 f"log {snapshot.name!r} has another entry format than the logs that this stream began with", log=snapshot.name
             )
+        self._look_at_columns(snapshot)
         return True
 
     def _lost(self, error: LogDataLossError) -> None:

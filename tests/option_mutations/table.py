@@ -10,6 +10,7 @@ SINK = "tests/spark/test_sink.py"
 STREAM = "tests/spark/test_stream.py"
 STREAM_READER = "tests/spark/test_stream_reader.py"
 STREAM_COLUMNS = "tests/spark/test_stream_columns.py"
+STREAM_LOGS = "tests/spark/test_stream_logs.py"
 TABLES = "tests/spark/test_metadata_tables.py"
 UNIT = "tests/unit/spark"
 EFFECTS = f"{UNIT}/test_option_effects.py"
@@ -60,6 +61,7 @@ OPTION_TESTS: dict[str, tuple[str, ...]] = {
         f"{BATCH}::test_loss_is_said_or_jumped_over",
     ),
     "failOnNewColumns": (f"{STREAM_COLUMNS}::test_going_on_without_a_new_column",),
+    "waitForLog": (f"{STREAM_LOGS}::test_a_log_that_is_missing_is_waited_for",),
     "readerName": (f"{STREAM_READER}::test_a_named_reader_begins_where_it_began",),
     "openLedgers": (f"{STREAM_READER}::test_a_planned_batch_of_a_live_segment_is_replayed", f"{BATCH}::test_open_ledgers_of_a_log"),
     "columns": (f"{EFFECTS}::test_which_columns_a_batch_read_has",),

@@ -209,6 +209,38 @@ def test_a_new_column_ends_a_query_and_a_restart_has_it(
     assert ids(load, f"{log}-some") == ids(load, f"{log}-all") == list(range(8))
 
 
+@pytest.mark.parametrize("first", ["reader", "empty log", "columns"])
+def test_a_reader_starts_before_the_first_row(
+    spark: SparkSession,
+    load: Callable[..., Any],
+    save: Callable[..., None],
+    cluster: Any,
+    client: Any,
+    log: str,
+    tmp_path: Path,
+    first: str,
+) -> None:
+    """In each order: the query before the log; after the log and before its columns; after the columns and before the first row."""
+    uri = {"bookkeeper.metadataServiceUri": cluster.uri}
+    source = spark.readStream.format("bookkeeper").options(**uri, startingOffsets="earliest")
+    if first == "reader":
+        frame = source.option("waitForLog", "true").schema("id bigint").load(log)
+    elif first == "empty log":
+        client.create_log(log, entry_format="arrow")
+        frame = source.schema("id bigint").load(log)
+    else:
+        client.create_log(log, schema="id BIGINT")
+        frame = source.load(log)
+    writer = frame.writeStream.format("bookkeeper").options(**uri, log=f"{log}-out")
+    query = writer.option("checkpointLocation", str(tmp_path / "running")).trigger(processingTime="100 milliseconds").start()
+    try:
+        save(spark.range(5), log=log)
+        wait_for(query, 5)
+    finally:
+        query.stop()
+    assert ids(load, f"{log}-out") == list(range(5))
+
+
 def test_a_running_query_sees_a_commit_and_a_new_log(
     spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], cluster: Any, log: str, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ VALUES = {
     "metadata": "logs",
     "failOnDataLoss": "false",
     "failOnNewColumns": "false",
+    "waitForLog": "true",
     "createLogs": "false",
     "exactlyOnce": "false",
     "minPartitions": "2",
