@@ -439,3 +439,27 @@ def test_clipped_docstrings_are_seen(text: str) -> None:
 def test_ids_in_front_are_seen(text: str) -> None:
     assert ID_FIRST.match(text)
     assert not ID_FIRST.match(f"Stop ({text})")
+
+
+LONGEST_TEST_FILE = 850
+WORLD_FOLDERS = ("unit", "integration", "network", "spark")
+
+
+def test_the_worlds_of_tests_are_listed() -> None:
+    """A world that nobody finds is written a second time."""
+    helpers = {
+        str(path.relative_to(ROOT / "tests"))
+        for folder in WORLD_FOLDERS
+        for path in tracked_files()
+        if path.is_relative_to(ROOT / "tests" / folder) and path.suffix == ".py" and not path.name.startswith(("test_", "conftest", "__"))
+    }
+    listed = set(re.findall(r"^\| `([\w/]+\.py)` \|", (ROOT / "tests" / "README.md").read_text(), re.M))
+    assert helpers <= listed, f"tests/README.md does not list {sorted(helpers - listed)}"
+    assert all((ROOT / "tests" / name).exists() for name in listed)
+
+
+def test_test_files_are_named_by_subject_and_no_longer_than_one_can_look_through() -> None:
+    tests = [path for path in tracked_files() if path.name.startswith("test_") and path.suffix == ".py"]
+    assert not [path.name for path in tests if re.search(r"\d+_\d+", path.name)]
+    long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in tests}
+    assert not {name: lines for name, lines in long.items() if lines > LONGEST_TEST_FILE}
