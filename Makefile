@@ -19,11 +19,11 @@ ENV    := if [ -x .cache/java/bin/java ]; then export JAVA_HOME="$$PWD/.cache/ja
 SAY    := printf '\033[1m== %s\033[0m\n'
 
 # every target that the list shows is a word and not a file
-.PHONY: $(shell awk -F: '/^[a-z][a-z-]*:/{print $$1}' $(firstword $(MAKEFILE_LIST)))
+.PHONY: $(shell awk -F: '/^[a-z][a-z0-9-]*:/{print $$1}' $(firstword $(MAKEFILE_LIST)))
 
 ## what can be made (this list)
 help:
-	@awk -F: '/^## /{if (!about) about = substr($$0, 4)} /^[a-z][a-z-]*:/{if (about) printf "make %-21s %s\n", $$1, about} !/^#/{about = ""}' \
+	@awk -F: '/^## /{if (!about) about = substr($$0, 4)} /^[a-z][a-z0-9-]*:/{if (about) printf "make %-21s %s\n", $$1, about} !/^#/{about = ""}' \
 	  $(firstword $(MAKEFILE_LIST))
 
 ## packages and the extension into .venv, a Java into .cache if there is none
@@ -225,6 +225,10 @@ site: setup
 ## its pages in a real browser, wide and narrow, with pictures in .cache/site-look; needs Chromium
 site-look: site
 	@$(ENV) $(BIN)/python -m docs.site.look
+
+## the wheel for aarch64, played in qemu (needs gcc-aarch64-linux-gnu, qemu-user, the package index)
+aarch64: setup
+	@$(ENV) $(BIN)/python -m tests.wheel.aarch64
 
 ## the same job on a real Kafka broker and on bookies, results compared (tests/kafka). ROWS
 kafka: setup

@@ -15,7 +15,8 @@ from pathlib import Path
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 # `$0` is what Python takes for its own path, so that environments made of this one find their home.
-STARTER = '#!/bin/sh\nexec "{loader}" --argv0 "$0" --library-path "{libraries}" "{binary}" "$@"\n'
+HERE = '#!/bin/sh\nexec "{loader}" --argv0 "$0" --library-path "{libraries}" "{binary}" "$@"\n'
+ELSEWHERE = '#!/bin/sh\nexec qemu-{machine} -L "{root}" -0 "$0" "{binary}" "$@"\n'
 
 
 class NoSourcesError(Exception):
@@ -52,9 +53,8 @@ def unpack(folder: Path, suite: str, machine: str, *packages: str) -> Path:
     return root
 
 
-def interpreter(folder: Path, version: str, suite: str) -> Path:
-    """Python of this version for this machine; made once."""
-    machine = platform.machine()
+def interpreter(folder: Path, version: str, suite: str, machine: str = platform.machine()) -> Path:
+    """Python of this version; made once. For another machine than this one it runs in qemu."""
     binaries = folder / "root" / "usr" / "bin"
     starter = binaries / "python3"
     if starter.exists():
@@ -63,9 +63,14 @@ def interpreter(folder: Path, version: str, suite: str) -> Path:
     headers = root / "usr/include" / f"python{version}" / f"{machine}-linux-gnu"  # where Python.h asks for the machine's own part
     headers.mkdir()
     (headers / f"python{version}").symlink_to(f"../../{machine}-linux-gnu/python{version}")
-    loader = next(path for path in (root / "usr/lib64" / LOADERS[machine], root / "lib64" / LOADERS[machine]) if path.exists())
-    libraries = f"{root}/usr/lib/{machine}-linux-gnu:{root}/lib/{machine}-linux-gnu"
-    starter.write_text(STARTER.format(loader=loader, libraries=libraries, binary=binaries / f"python{version}"))
+    binary = binaries / f"python{version}"
+    if machine == platform.machine():
+        loader = next(path for path in (root / "usr/lib64" / LOADERS[machine], root / "lib64" / LOADERS[machine]) if path.exists())
+        libraries = f"{root}/usr/lib/{machine}-linux-gnu:{root}/lib/{machine}-linux-gnu"
+        text = HERE.format(loader=loader, libraries=libraries, binary=binary)
+    else:
+        text = ELSEWHERE.format(machine=machine, root=root, binary=binary)
+    starter.write_text(text)
     starter.chmod(0o755)
     return starter
 

@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import entry_points, metadata, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,11 @@ def main() -> None:
     spark = [program for program in programs if "spark" in program]
     assert ADDRESS in "".join(spark) and len(programs) - len(spark) >= 2
     if "--without-spark" in sys.argv:
-        for absent in ("pyspark", "pyarrow", "fsspec"):
+        if find_spec("pyarrow"):
+            from bk_spark.arrow import schemas
+
+            assert schemas.__file__
+        for absent in ("pyspark", "fsspec", *([] if find_spec("pyarrow") else ["pyarrow"])):
             assert absent not in sys.modules, absent
     else:
         plain = [program for program in programs if program not in spark]

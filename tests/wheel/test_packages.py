@@ -136,7 +136,7 @@ def play(environment: Path, home: Path, *arguments: str) -> dict[str, object]:
     home.mkdir()
     shutil.copy(ROOT / "tests/wheel/first_lines.py", home)
     command = [environment / "bin" / "python", "first_lines.py", *arguments]
-    done = subprocess.run(command, cwd=home, env=builds.activated(environment), capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=home, env=builds.activated(environment), capture_output=True, text=True, timeout=560)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -144,6 +144,7 @@ def play(environment: Path, home: Path, *arguments: str) -> dict[str, object]:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_lines_of_the_readme_run_where_the_wheel_is_installed(environment: Path, tmp_path: Path) -> None:
     found = play(environment, tmp_path / "home")
     assert found["version"] == PROJECT["version"] and found["rows"] == 3 and found["kernels"]
