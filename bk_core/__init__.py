@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from bk_core import exit_hook as _exit_hook  # noqa: F401 - registers what ends clients before the program registers anything
 
 if TYPE_CHECKING:
+    from bk_core import aio as aio
     from bk_core import errors as errors
     from bk_core import kernels as kernels
     from bk_core.bookie.local_cluster import LocalCluster as LocalCluster
@@ -73,7 +74,7 @@ _HOMES = {
     "local_cluster": "bk_core.bookie.local_cluster",
     "own_file_store": "bk_core.client.files.upkeep",
 }
-_MODULES = ("errors", "kernels")
+_MODULES = ("aio", "errors", "kernels")
 __all__ = ["__version__", *_MODULES, *_HOMES]  # noqa: PLE0604
 
 

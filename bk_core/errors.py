@@ -115,6 +115,13 @@ class BlockingCallError(BkError):
     advice = "Use the call's `_future` form there, or hand the work to another thread."
 
 
+class EventLoopError(BkError):
+    """A client of ``bk_core.aio`` was used in another event loop than its own, or after its own was closed. Nothing was done."""
+
+    code = "BK-EVENT-LOOP"
+    advice = "Connect a client in each event loop, and close it before its loop ends; hand a call to its loop by run_coroutine_threadsafe."
+
+
 class RemoteProtocolError(BkError):
     """A peer broke the wire protocol; its connection is closed."""
 

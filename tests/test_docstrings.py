@@ -43,19 +43,25 @@ class Public:
 
     @property
     def all_docs(self) -> str:
-        """Its own docstring and its class's, which may say what holds for all methods."""
-        return self.doc + "\n" + (self.owner.__doc__ or "" if self.owner is not None else "")
+        """Its own docstring and its class's, which may say what holds for all methods. A class of ``bk_core.aio`` may say that its calls
+        are those of another class, whose docstrings it then has as well."""
+        own = self.doc + "\n" + (self.owner.__doc__ or "" if self.owner is not None else "")
+        twin = re.search(r"See ``bk_core\.(\w+)``, whose calls these\s+are", own)
+        if twin is None or not self.name.startswith("aio."):
+            return own
+        same = getattr(getattr(bk_core, twin[1]), self.name.rpartition(".")[2], None)
+        return own + "\n" + (same.__doc__ or "" if same is not None else "")
 
 
 def public_names() -> Iterator[Public]:
-    for module in (bk_core, bk_spark):
+    for module, prefix in ((bk_core, ""), (bk_core.aio, "aio."), (bk_spark, "")):
         for name in module.__all__:
             value = getattr(module, name)
             if inspect.isclass(value):
-                yield Public(name, value)
-                yield from methods(name, value)
+                yield Public(prefix + name, value)
+                yield from methods(prefix + name, value)
             elif inspect.isfunction(value):
-                yield Public(name, value)
+                yield Public(prefix + name, value)
 
 
 def methods(name: str, cls: type) -> Iterator[Public]:
@@ -79,7 +85,7 @@ def _named(names: list[Public]) -> Any:
 
 def test_all_public_names_are_looked_at() -> None:
     assert len(PUBLIC) >= NAMES_MIN
-    assert {one.name.split(".")[0] for one in PUBLIC} >= {*bk_core.__all__, *bk_spark.__all__} - {"__version__", "errors", "kernels"}
+    assert {one.name.split(".")[0] for one in PUBLIC} >= {*bk_core.__all__, *bk_spark.__all__} - {"__version__", "aio", "errors", "kernels"}
 
 
 @_named(PUBLIC)

@@ -73,6 +73,8 @@ LAYERS = [
                              "bk_core.config", "bk_core.protocol", "bk_core.net", "bk_core.metadata"), ANY_STDLIB),
     Layer("bk_core.client.files.fs", ("bk_core.arguments", "bk_core.display", "bk_core.errors", "bk_core.exit_hook", "bk_core.threads",
                                       "bk_core.client", "bk_core.protocol"), ANY_STDLIB | {"fsspec"}),
+    Layer("bk_core.aio", ("bk_core.arguments", "bk_core.errors", "bk_core.threads", "bk_core.config", "bk_core.client", "bk_core.protocol",
+                          "bk_core.metadata.store"), ANY_STDLIB),
     Layer("bk_core.cli", ("bk_core",), ANY_STDLIB | {"click", "rich"}),
     Layer("bk_core", ("bk_core",), ANY_STDLIB),
     Layer("bk_spark", ("bk_core",), None),
@@ -234,6 +236,9 @@ def test_logs_know_nothing_of_the_file_stores_that_are_made_of_them() -> None:
         ("bk_core.protocol.wire.frames", "bk_core.protocol.ledger.write.writer", False),
         ("bk_core.client.ledger.read_handle", "pyarrow", False),
         ("bk_core.client.ledger.read_handle", "bk_core.bookie.server", False),
+        ("bk_core.client.ledger.read_handle", "bk_core.aio.loops", False),
+        ("bk_core.aio.ledgers", "bk_core.client.ledger.read_handle", True),
+        ("bk_core.aio.ledgers", "bk_core.net.reactor", False),
         ("bk_core.metadata.zookeeper.store", "kazoo.client", True),
         ("bk_core.metadata.memory", "kazoo.client", False),
         ("bk_spark.source.offsets", "pyspark.sql", False),
@@ -383,7 +388,9 @@ def test_the_discovery_module_never_raises_on_import(monkeypatch: pytest.MonkeyP
 
 def test_importing_bk_core_is_cheap() -> None:
     """It is imported by every Spark worker, used or not."""
-    program = "import sys, bk_core; print([m for m in ('kazoo', 'lmdb', 'google.protobuf', 'click', 'rich') if m in sys.modules])"
+    program = (
+        "import sys, bk_core; print([m for m in ('kazoo', 'lmdb', 'google.protobuf', 'click', 'rich', 'asyncio') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -14,9 +14,11 @@ class Ticket(Protocol):
 
 
 class Entering(Protocol):
-    """One append. ``future`` has its outcome, or the error that kept it out."""
+    """One append."""
 
-    future: Future[Any]
+    @property
+    def future(self) -> Future[Any]:
+        """The outcome of the append, or the error that kept it out."""
 
     @property
     def admitted(self) -> bool:

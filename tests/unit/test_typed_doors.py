@@ -32,10 +32,17 @@ with log.writer(take_over=True, roll_max_time=60) as writer:
     writer.append(b"x")
 for run in log.reader(start="earliest"):
     run.payloads()
+async def serve() -> bytes:
+    async with bk_core.aio.connect("zk://h/l", ensemble_change="delayed") as service, service.create_ledger() as ledger:
+        position = await (await service.log("a")).writer()
+        async for found in (await service.log("a")).reader().follow():
+            await ledger.append(found.payloads()[0])
+        return b"%d" % await (await ledger.append_future(b"x"))
 """
 WRONG = [
     'bk_core.connect("zk://h/l", ensemble_chang="delayed")',
     'bk_core.connect("zk://h/l", ensemble_change="delay")',
+    'bk_core.aio.connect("zk://h/l", ensemble_chang="delayed")',
     'bk_core.connect("zk://h/l", operation_timeout_s="60")',
     'bk_core.connect("zk://h/l", protocol="v4")',
     'LogProperties(entry_format="rwa")',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from bk_core.arguments import joined
@@ -10,6 +11,7 @@ from bk_core.client.entering import Told
 from bk_core.client.ledger.add_window import Place
 from bk_core.client.ledger.write_handle import WriteHandle
 from bk_core.protocol import BytesLike
+from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.threads import SafeFuture
 
 NO_THREAD = 0  # in place of the thread whose turn it is: nobody waits on a thread for this turn
@@ -28,6 +30,31 @@ def enter_many(handle: WriteHandle, payloads: Sequence[bytes], entry_id: int | N
 def enter_run(handle: WriteHandle, payloads: Any, offsets: Any, entry_id: int | None, told: Told) -> RunEntering:
     """Append a run, or stand in line. Raises what ``WriteHandle.append_run_future`` raises at once."""
     return _entered(handle, *handle._run(payloads, offsets, entry_id), entry_id, told)
+
+
+def may_flush(handle: WriteHandle) -> bool:
+    """Return True if the handle takes part in a close as it should: it was not closed before and has not failed."""
+    return not handle._closed and handle._machine.error is None
+
+
+def has_to_force(handle: WriteHandle) -> bool:
+    """Return True if a close has to force what was acknowledged (WR-17). Raises the error that ended the handle."""
+    handle._raise_end()
+    return handle._options.deferred_sync
+
+
+def begin_close(handle: WriteHandle, forced: bool) -> Future[LedgerMetadata]:
+    """Begin what ``WriteHandle.close`` waits for."""
+    return handle._begin_close(forced)
+
+
+def tell_losses(handle: WriteHandle, forced: bool) -> None:
+    """Raise the error of appends that failed, after the close, if nobody was told it."""
+    if forced:
+        handle._losses.forgive()
+    lost = handle._losses.take()
+    if lost is not None:
+        raise lost
 
 
 def _entered(handle: WriteHandle, payloads: BytesLike, bounds: memoryview, entry_id: int | None, told: Told) -> RunEntering:

@@ -191,11 +191,14 @@ class ReadHandle:
         ``unchecked_bound`` ignores the LAC, for entries known to be acknowledged from elsewhere: from a ledger list that names them or a
         LAC that another handle learned. A CLOSED ledger has nothing beyond its last entry either way.
         """
+        self._check_range(first, last, unchecked_bound)
+        return self._runs(first, last)
+
+    def _check_range(self, first: int, last: int, unchecked_bound: bool) -> None:
         if unchecked_bound:
             self._view.check_range(first, last)
         else:
             self._view.check_bound(first, last)
-        return self._runs(first, last)
 
     def _runs(self, first: int, last: int, *, unconfirmed: bool = False) -> Iterator[EntryRun]:
         self._session.check()

@@ -28,7 +28,12 @@ class StreamMachine(Protocol):
 
 class RunStream:
     """The runs of one machine, through a queue that the machine's own window bounds. ``told`` gets everything else that it completes, on
-    the reactor thread. ``start`` and ``close`` it, or use it with ``with``."""
+    the reactor thread. ``start`` and ``close`` it, or use it with ``with``.
+
+    ``on_arrival`` is for those who do not wait in ``next``: it is called when there is something to ``take``, on any thread.
+    """
+
+    on_arrival: Callable[[], None] | None = None
 
     def __init__(
         self, session: Session, ledger_id: int, machine: StreamMachine, told: Callable[[Any, Any], None], metadata: LedgerMetadata
@@ -71,6 +76,14 @@ class RunStream:
     def _put(self, kind: str, value: Any) -> None:
         self._arrived.append((kind, value))
         self._bell.notify_all()
+        told = self.on_arrival
+        if told is not None:
+            told()
+
+    @property
+    def has_arrived(self) -> bool:
+        """True if ``take`` need not wait."""
+        return bool(self._arrived)
 
     def next(self, timeout_s: float | None) -> EntryRun | None:
         """Return the next run, None at the end. Raises the machine's error, queue.Empty when the time is up, and ForkedClientError in a
@@ -80,6 +93,10 @@ class RunStream:
             must_not_block("reading")
             if not self._bell.until(lambda: bool(self._arrived), math.inf if timeout_s is None else timeout_s):
                 raise queue.Empty
+        return self.take()
+
+    def take(self) -> EntryRun | None:
+        """Return what has arrived: the next run, None at the end. Raises the machine's error."""
         kind, value = self._arrived.popleft()
         if kind == "error":
             raise value

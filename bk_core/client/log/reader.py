@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 from bk_core.arguments import SECONDS, SECRET, checked
 from bk_core.client.log.history import read_log
@@ -52,6 +52,7 @@ OUTAGE_LOOK_S = 0.1
 STOP_LOOK_S = 0.5  # the time between two looks of ``follow`` at its stop event while nothing comes
 WAIT_S = 60.0
 Rest: TypeAlias = "Deliver | AwaitLedger | AwaitList"
+R = TypeVar("R", bound="LogReader")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,10 @@ class LogReader:
 
     def beside(self) -> LogReader:
         """Another reader at the position of this one, for another thread. It asks for nothing yet, and knows an outage as this one does."""
-        other = LogReader.__new__(LogReader)
+        return self._beside(LogReader)
+
+    def _beside(self, kind: type[R]) -> R:
+        other = kind.__new__(kind)
         other._set_up(self._client, self.name, self._password)
         other._outage = self._outage
         other._order = LogReaderOrder(self.name, position=self.position, log_id=self._order.log_id)

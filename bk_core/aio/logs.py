@@ -1,0 +1,215 @@
+"""A log and its writer, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from bk_core.aio.appends import Acknowledgement, Appends
+from bk_core.aio.loops import Opening
+from bk_core.aio.reading import LogReader
+from bk_core.arguments import Duration
+from bk_core.client.log.check import LogCheck
+from bk_core.client.log.entering import enter_many, enter_one, enter_run
+from bk_core.client.log.janitor import INTENT_AGE_S, GcReport
+from bk_core.client.log.log import Log as SyncLog
+from bk_core.client.log.log import LogInfo, LogSettings
+from bk_core.client.log.parts import Buffer, LogSpan
+from bk_core.client.log.tables import EARLIEST
+from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX
+from bk_core.client.log.writer import LogWriter as Writing
+from bk_core.errors import BkError
+from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.segments import LogProperties, Segment
+
+if TYPE_CHECKING:
+    from bk_core.aio.client import BookKeeper
+
+T = TypeVar("T")
+
+
+class Log:
+    """One log of a cluster, by its name. It keeps nothing: every call sees the log as it is then. See ``bk_core.Log``, whose calls these
+    are.
+
+    >>> log = await client.create_log("events", entry_format="raw", exist_ok=True)
+    >>> async with log.writer() as writer:
+    ...     await writer.append(b"hello")
+    >>> async for run in log.reader(start="earliest").read():
+    ...     print(run.payloads())
+    """
+
+    def __init__(self, client: BookKeeper, log: SyncLog) -> None:
+        self.name = log.name
+        self._client = client
+        self._log = log
+
+    def __repr__(self) -> str:
+        return f"<aio {self._log!r}>"
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        self._client._check()
+        return await self._client._aside.run(work)
+
+    async def info(self) -> LogInfo:
+        """Return what the log is at this moment. Raises NoSuchLogError."""
+        return await self._run(lambda: self._log.info)
+
+    async def segments(self, first_seq: int = 0, last_seq: int | None = None) -> list[Segment]:
+        """Return the segments ``first_seq .. last_seq`` (inclusive) that are left, in order. Raises NoSuchLogError."""
+        return await self._run(lambda: list(self._log.segments(first_seq, last_seq)))
+
+    def writer(
+        self,
+        *,
+        take_over: bool = False,
+        take_over_queries: bool = False,
+        arrow_entries: bool = False,
+        roll_max_bytes: int | None = 256 << 20,
+        roll_max_entries: int | None = None,
+        roll_max_time: Duration | None = None,
+        outstanding_bytes_max: int = OUTSTANDING_BYTES_MAX,
+    ) -> Opening[LogWriter]:
+        """Become the one writer of the log: ``async with log.writer() as writer``, or ``await`` it. Arguments and errors are those of
+        ``bk_core.Log.writer``. If that is cancelled, a writer that was opened all the same is closed again."""
+        make = partial(
+            self._log.writer,
+            take_over=take_over,
+            take_over_queries=take_over_queries,
+            arrow_entries=arrow_entries,
+            roll_max_bytes=roll_max_bytes,
+            roll_max_entries=roll_max_entries,
+            roll_max_time=roll_max_time,
+            outstanding_bytes_max=outstanding_bytes_max,
+        )
+
+        async def open_() -> LogWriter:
+            self._client._check()
+            return LogWriter(self._client, await self._client._aside.run(make, Writing.close))
+
+        return Opening(open_)
+
+    def reader(self, start: Position | datetime | str = EARLIEST) -> LogReader:
+        """Read the log in order: ``async for run in log.reader().read()`` what is there now, ``.follow()`` for more as it comes. Nobody is
+        fenced, and nothing is asked before the first run is awaited, which raises the errors of ``bk_core.Log.reader``."""
+        return LogReader(self._client, self._log, start)
+
+    async def set(self, **changes: Unpack[LogSettings]) -> LogProperties:
+        """Change properties for what is written from now on, and return all. ``changes``: see ``bk_core.Log.set``."""
+        return await self._run(partial(self._log.set, **changes))
+
+    async def trim(
+        self, *, before: Position | datetime | None = None, older_than: Duration | None = None, max_bytes: int | None = None
+    ) -> tuple[int, ...]:
+        """Drop whole segments from the front, and return the ledgers that were deleted. See ``bk_core.Log.trim``. A trim that is cancelled
+        goes on, or did not begin."""
+        return await self._run(partial(self._log.trim, before=before, older_than=older_than, max_bytes=max_bytes))
+
+    async def apply_retention(self) -> tuple[int, ...]:
+        """Trim what the log's retention no longer keeps, and return the ledgers that were deleted. Raises NoSuchLogError."""
+        return await self._run(self._log.apply_retention)
+
+    async def gc(self, *, min_age: Duration = INTENT_AGE_S) -> GcReport:
+        """Clean up after writers that vanished, at any time. See ``bk_core.Log.gc``."""
+        return await self._run(partial(self._log.gc, min_age=min_age))
+
+    async def check(self, *, read: bool = True) -> LogCheck:
+        """Check that all is there that the log lists; with ``read`` the ends of its ledgers too. Raises NoSuchLogError."""
+        return await self._run(partial(self._log.check, read=read))
+
+    async def delete(self) -> None:
+        """Delete the log with its ledgers; whoever writes it is ended. Raises NoSuchLogError. A deletion that is cancelled
+        goes on, or did not begin."""
+        await self._run(self._log.delete)
+
+
+class LogWriter:
+    """The one writer of a log. See ``bk_core.LogWriter``, whose calls these are.
+
+    An append that is cancelled while it waits for room does not happen. One that has room happens, whoever still waits for it.
+    """
+
+    def __init__(self, client: BookKeeper, writer: Writing) -> None:
+        self.name = writer.name
+        self._client = client
+        self._writer = writer
+        self._appends: Appends[Any] = Appends(client._loop, client.config.operation_timeout_s, f"append to log {writer.name!r}")
+        client._keep(self)
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that entries go to now."""
+        return self._writer.ledger_id
+
+    @property
+    def position(self) -> Position:
+        """The position behind the last acknowledged entry."""
+        return self._writer.position
+
+    async def append(self, payload: Buffer) -> Position:
+        """Append an entry, wait for its acknowledgement, and return its position."""
+        found: Position = await self._appends.append(partial(enter_one, self._writer, payload))
+        return found
+
+    async def append_many(self, payloads: Sequence[bytes]) -> tuple[LogSpan, ...]:
+        """Append entries as one run, wait for its acknowledgement, and return where they are: one span, or more if ledgers failed."""
+        found: tuple[LogSpan, ...] = await self._appends.append(partial(enter_many, self._writer, payloads))
+        return found
+
+    async def append_run(self, payloads: Buffer, offsets: Buffer) -> tuple[LogSpan, ...]:
+        """Append ``len(offsets) - 1`` entries of one buffer (int64 offsets), wait for the acknowledgement, and return where they are."""
+        found: tuple[LogSpan, ...] = await self._appends.append(partial(enter_run, self._writer, payloads, offsets))
+        return found
+
+    async def append_future(self, payload: Buffer) -> Acknowledgement[Position]:
+        """Append an entry, wait for room only, and return its acknowledgement, which may be awaited later."""
+        return await self._appends.entered(partial(enter_one, self._writer, payload))
+
+    async def append_many_future(self, payloads: Sequence[bytes]) -> Acknowledgement[tuple[LogSpan, ...]]:
+        """Append entries as one run, wait for room only, and return its acknowledgement."""
+        return await self._appends.entered(partial(enter_many, self._writer, payloads))
+
+    async def append_run_future(self, payloads: Buffer, offsets: Buffer) -> Acknowledgement[tuple[LogSpan, ...]]:
+        """Append the entries of one buffer, wait for room only, and return the acknowledgement of the run."""
+        return await self._appends.entered(partial(enter_run, self._writer, payloads, offsets))
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is acknowledged, and raise the error of an append that failed if nobody was told it."""
+        await self._appends.answered()
+        self._writer.raise_failure()
+
+    async def roll(self) -> None:
+        """Go on in a new ledger, and return when the old one is closed."""
+        await self._client._aside.run(self._writer.roll)
+
+    async def close(self) -> None:
+        """Write what is outstanding, close the ledger and note its end in the list. Idempotent. The first call raises the error of appends
+        that failed if nobody was told it. A call that is cancelled may be made again."""
+        await self._appends.answered()
+        await self._client._aside.run(self._writer.close)
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger; the next writer of the log will recover it. It returns at once."""
+        self._client._aside.soon(self._writer.abandon)
+
+    def _stop(self) -> None:
+        """Fail what waits, because the client was closed."""
+        self._appends.stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        """Close the writer. Without an error on its way out this raises the error of appends that failed if nobody was told it."""
+        if kind is None:
+            await self.close()
+            return
+        try:
+            await self._client._aside.run(self._writer.close)
+        except BkError:
+            pass  # the error on its way out is the one to show
+
+    def __repr__(self) -> str:
+        return f"<aio {self._writer!r}>"

@@ -1,0 +1,179 @@
+"""The event loop that a client belongs to, as the threads of the client reach it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from bk_core.errors import BkError, ClientClosedError, EventLoopError, OperationTimeoutError
+from bk_core.threads import SafeFuture, WorkerPool
+
+T = TypeVar("T")
+STEPS_MAX = 256  # of one turn of the loop, so that its other tasks run in between
+THREADS = 4
+
+
+class Loop:
+    """Passes steps from other threads to one event loop. All that come before the loop has run cost it one wakeup together."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.wakeups = 0
+        self._steps: deque[Callable[[], None]] = deque()
+        self._woken = False
+        self._gone = False
+
+    def check(self) -> None:
+        """Raise EventLoopError outside the loop that this belongs to."""
+        if asyncio._get_running_loop() is not self.loop:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        if self.loop.is_closed():
+            raise EventLoopError(
+                "the event loop in which this client was connected is closed, so nothing can be awaited with it any more: close the client "
+                "and connect again in the loop that runs now"
+            )
+        raise EventLoopError(
+            "this client belongs to another event loop: connect a client in each loop, or hand the call to its own loop with "
+            "asyncio.run_coroutine_threadsafe"
+        )
+
+    def call(self, step: Callable[[], None]) -> None:
+        """Run ``step`` on the loop. Any thread may call this, also one that holds locks. A loop that is closed runs nothing."""
+        if self._gone:
+            return
+        self._steps.append(step)
+        if not self._woken:
+            self._woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._run)
+            except RuntimeError:  # the loop is closed, so nobody is left to hear
+                self._gone = True
+                self._steps.clear()
+
+    def _run(self) -> None:
+        """Run the steps that have come. ``_woken`` is reset first, so that a step which comes now wakes the loop again."""
+        self.wakeups += 1
+        self._woken = False
+        steps = self._steps
+        for _ in range(min(len(steps), STEPS_MAX)):
+            steps.popleft()()
+        if steps and not self._woken:
+            self._woken = True
+            self.loop.call_soon(self._run)
+
+    async def wait(self, future: Future[T], timeout_s: float | None = None, what: str = "") -> T:
+        """Return the outcome of a future of the client. OperationTimeoutError names ``what`` when the time is up. A cancelled wait leaves
+        the future as it is."""
+        if not future.done():
+            waiter: asyncio.Future[None] = self.loop.create_future()
+            future.add_done_callback(lambda _: self.call(partial(wake, waiter)))
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await waiter
+            except TimeoutError:
+                if not future.done():
+                    raise OperationTimeoutError(f"{what} did not finish within {timeout_s:g} s; it may still take effect") from None
+        return future.result(0)
+
+
+def wake(waiter: asyncio.Future[None]) -> None:
+    """Let whoever awaits ``waiter`` go on, if it was not cancelled meanwhile. On the loop."""
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class _Piece(Generic[T]):
+    """One piece of blocking work. A piece that was given up before it began is not done."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self.given_up = False
+
+    def __call__(self) -> T | None:
+        return None if self.given_up else self._work()
+
+
+class Aside:
+    """Runs what blocks (the metadata store, taking over a log, closing it) on a few threads that the client owns."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.pool = WorkerPool("bookkeeper-aio", THREADS)
+
+    async def run(self, work: Callable[[], T], dispose: Callable[[T], object] | None = None) -> T:
+        """Return what ``work`` returns. If the wait is cancelled, work that has not begun is not done, and what work under way still makes
+        is given to ``dispose``."""
+        self.loop.check()
+        piece = _Piece(work)
+        future = self.begin(piece)
+        try:
+            found = await self.loop.wait(future)
+        except asyncio.CancelledError:
+            piece.given_up = True
+            if dispose is not None:
+                self._dispose_later(future, dispose)
+            raise
+        return found  # type: ignore[return-value]  # None only if it was given up
+
+    def begin(self, work: Callable[[], T]) -> SafeFuture[T]:
+        """Begin ``work`` and return its future. ClientClosedError once the client is closed."""
+        try:
+            return self.pool.call(work)
+        except ClientClosedError:
+            raise ClientClosedError("this client was closed by this program") from None
+
+    def _dispose_later(self, future: SafeFuture[T | None], dispose: Callable[[T], object]) -> None:
+        def done(_: object) -> None:
+            if future.exception(0) is None and (made := future.result(0)) is not None:
+                self.soon(partial(dispose, made))
+
+        future.add_done_callback(done)
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Run ``work`` on one of the threads, or here once they have ended, and wait for nothing."""
+        try:
+            self.pool.submit(partial(_quietly, work))
+        except Exception:
+            _quietly(work)
+
+
+def _quietly(work: Callable[[], object]) -> None:
+    try:
+        work()
+    except BkError:
+        pass  # the client is closed, which has the same effect
+
+
+class Manageable(Protocol):
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+
+
+M = TypeVar("M", bound=Manageable)
+
+
+class Opening(Generic[M]):
+    """Something that is opened when it is awaited (``ledger = await client.create_ledger()``), or entered (``async with
+    client.create_ledger() as ledger``) and closed again."""
+
+    def __init__(self, open_: Callable[[], Any]) -> None:
+        self._open = open_
+        self._opened: M | None = None
+
+    def __await__(self) -> Generator[Any, None, M]:
+        found: M = yield from self._open().__await__()
+        return found
+
+    async def __aenter__(self) -> M:
+        self._opened = await self
+        return await self._opened.__aenter__()
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        assert self._opened is not None
+        await self._opened.__aexit__(kind, error, trace)
