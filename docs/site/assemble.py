@@ -138,7 +138,8 @@ def write(folder: Path) -> None:
 
 def fences(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield (language, code, why it is not run or "") of each fenced block of a page."""
-    language, code, reason = "", [], ""
+    code: list[str] = []
+    language = reason = ""
     inside = False
     for line, is_prose in lines_of(text):
         if is_prose:
