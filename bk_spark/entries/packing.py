@@ -298,7 +298,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if unknown or len(set(batch.schema.names)) != batch.num_columns:
         raise LogSchemaError(f"columns {_quoted(unknown or batch.schema.names)} are written; the log has {_quoted(schema.names)}")
     present = set(batch.schema.names)
-    columns = [_cast(batch.column(f.name), f) if f.name in present else pa.nulls(batch.num_rows, f.type) for f in schema]
+    columns = [_cast(batch.column(f.name), f) if f.name in present else nulls(batch.num_rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -330,6 +330,23 @@ def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         )
         return _rebuilt(column, wanted, pairs)
     return column.cast(wanted)
+
+
+def nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """Return ``count`` nulls. Those that Arrow makes of lists and maps keep offsets for as many elements, although there are none, and a
+    slice of them is written with all of these: each entry would carry those of the whole batch."""
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays(
+            [nulls(count, kind.field(i).type) for i in range(kind.num_fields)],
+            fields=[kind.field(i) for i in range(kind.num_fields)],
+            mask=pa.repeat(True, count),
+        )
+    if not (pa.types.is_list(kind) or pa.types.is_map(kind)):
+        return pa.nulls(count, kind)
+    elements = pa.struct([kind.key_field, kind.item_field]) if pa.types.is_map(kind) else kind.value_type
+    nothing = pa.repeat(False, count).buffers()[1]
+    offsets = pa.repeat(pa.scalar(0, pa.int32()), count + 1).buffers()[1]
+    return pa.Array.from_buffers(kind, count, [nothing, offsets], count, 0, [pa.array([], elements)])
 
 
 def _rebuilt(column: pa.Array, wanted: pa.DataType, values: pa.Array) -> pa.Array:

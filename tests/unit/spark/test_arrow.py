@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogEntryError, LogSchemaError, NullValueError
-from bk_spark.entries.packing import PackedEntries, conform, pack_arrow, pack_raw
+from bk_spark.entries.packing import PackedEntries, conform, nulls, pack_arrow, pack_raw
 from bk_spark.entries.unpacking import arrow_batches, value_array
 from bk_spark.options.grammar import ENTRY_BYTES_MAX
 from bk_spark.schemas import arrow_schema
@@ -308,3 +308,29 @@ def test_nested_columns_change_only_in_what_may_be_null(offset: int) -> None:
     (read,) = arrow_batches(target, [run_of(packed)])
     read.validate(full=True)
     assert read.schema == target and read.column(0).to_pylist() == values[offset:]
+
+
+NESTED = [
+    pa.list_(pa.field("element", pa.string())),
+    pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int64())))),
+    pa.map_(pa.string(), pa.list_(pa.field("element", pa.binary()))),
+    pa.struct([("a", pa.list_(pa.field("element", pa.string()))), ("b", pa.int8())]),
+]
+
+
+@pytest.mark.parametrize("kind", NESTED, ids=str)
+@pytest.mark.parametrize("count", [0, 1, 7, 9])
+def test_nulls_of_nested_types_are_sound(kind: pa.DataType, count: int) -> None:
+    made = nulls(count, kind)
+    made.validate(full=True)
+    assert made.equals(pa.nulls(count, kind)) and made.null_count == count
+
+
+@pytest.mark.parametrize("kind", NESTED, ids=str)
+def test_a_missing_nested_column_does_not_grow_with_the_batch(kind: pa.DataType) -> None:
+    """A slice of Arrow's own nulls is written with the offsets of all of them, so that each entry carried those of its whole batch."""
+    schema = pa.schema([("id", pa.int64()), ("more", kind)])
+    given = pa.record_batch({"id": range(100_000)})
+    (whole,) = pa.Table.from_batches([given]).to_batches()
+    size = sum(run.bytes for run in pack_arrow([whole], schema, 64 << 10))
+    assert size < 100_000 * (8 + 4 + 4 + 1)
