@@ -18,7 +18,8 @@ from bk_core.arguments import ID, POSITIVE, SECONDS, SECRET, TEXT, checked
 from bk_core.client.ledger.read_handle import ReadHandle
 from bk_core.client.ledger.write_handle import WriteHandle
 from bk_core.client.near import meant
-from bk_core.client.operations import given_up, run_machine
+from bk_core.client.operations import run_machine
+from bk_core.client.repeating import given_up, until_definite
 from bk_core.client.session import Closable, Session
 from bk_core.config import ClientConfig, ClientSettings, WireProtocol
 from bk_core.errors import (
@@ -27,7 +28,6 @@ from bk_core.errors import (
     InvalidArgumentError,
     LedgerExistsError,
     MetadataFormatError,
-    MetadataOutcomeUnknownError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
@@ -287,16 +287,9 @@ class BookKeeper:
         return found, stored.version
 
     def _retry(self, call: Callable[[], T]) -> T:
-        """META-12: repeat the identical request until its outcome is definite, within the operation timeout."""
-        begun = time.monotonic()
-        deadline = begun + self.config.operation_timeout_s
-        while True:
-            try:
-                return call()
-            except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
-                if time.monotonic() >= deadline:
-                    raise given_up(error, begun) from error
-                time.sleep(self.config.limits.metadata_retry_ns / 1e9)
+        """Repeat the identical request until its outcome is definite, within the operation timeout (META-12)."""
+        deadline = time.monotonic() + self.config.operation_timeout_s
+        return until_definite(call, deadline, pause_s=self.config.limits.metadata_retry_ns / 1e9)
 
     @checked(ledger_id=ID)
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:

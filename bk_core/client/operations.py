@@ -11,7 +11,7 @@ from typing import Any
 
 from bk_core.client.driver import Driver
 from bk_core.client.session import Session
-from bk_core.errors import BkError, BlockingCallError, OperationTimeoutError
+from bk_core.errors import BlockingCallError, OperationTimeoutError
 from bk_core.net.reactor import on_reactor_thread
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.ledger.metadata import LedgerMetadata
@@ -55,11 +55,6 @@ def unanswered(client: Any, since_s: float) -> str:
     ask = getattr(client, "unanswering", None)
     silent: tuple[str, ...] = () if ask is None else ask(since_s)
     return f"; no answer from bookie {', '.join(silent)}" if silent else ""
-
-
-def given_up(error: BkError, begun: float) -> BkError:
-    """Return the error of the last of many tries, with the time since ``begun`` on the monotonic clock added to it."""
-    return error.retold(f"{error.args[0]}; tried again and again for {time.monotonic() - begun:.0f} s")
 
 
 class LeftOpen:

@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 from bk_core.client.log.intents import forget_intent, intent_path
-from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, until_definite
+from bk_core.client.log.list_store import UPDATE_TIMEOUT_S
+from bk_core.client.repeating import until_definite
 from bk_core.errors import BkError, MetadataFormatError, NoNodeError, VersionConflictError
 from bk_core.protocol.log.stored_json import loads
 

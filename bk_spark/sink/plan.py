@@ -10,8 +10,9 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from bk_core.client.guards import check_password
-from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, log_path, no_such_log, read_ledger_list, until_definite
+from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, log_path, no_such_log, read_ledger_list
 from bk_core.client.log.live_writers import writer_told
+from bk_core.client.repeating import until_definite
 from bk_core.errors import InvalidArgumentError, LogTakenOverError, NoSuchLogError, WrongPasswordError
 from bk_core.protocol.log.ledger_list import LedgerList, LogProperties
 from bk_core.protocol.log.names import check_not_of_files

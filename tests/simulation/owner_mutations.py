@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from bk_core.client import identity
+from bk_core.client import identity, repeating
 from bk_core.client.log import intents, janitor, list_store, orphans
 from bk_core.metadata.zookeeper.cluster import ClusterAtRoot, LogRoot
 from bk_core.protocol.log.identity import LOG_KEY, Claim, Standing
@@ -20,7 +20,7 @@ SHARED = {**ANEW, "shared": True}
 
 
 def _repeats_without_a_look(client: Any, name: str, listed: LedgerList, version: int, deadline: float) -> None:
-    list_store.until_definite(lambda: client.store.write(list_store.log_path(name), list_store.encoded(name, listed), version), deadline)
+    repeating.until_definite(lambda: client.store.write(list_store.log_path(name), list_store.encoded(name, listed), version), deadline)
 
 
 def _all_that_are_intended(work: Any, log_id: str, before: Collection[int]) -> list[int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from bk_core.client import identity
+from bk_core.client import identity, repeating
 from bk_core.client.log import history, intents, janitor, list_store, lists, orphans
 from bk_core.client.log import works as list_works
 from bk_core.errors import (
@@ -180,7 +180,7 @@ class OwnerPlay:
 
     def play(self) -> None:
         zero_kept = (zookeeper, "CLOCK_KEPT_S", -1.0)
-        pauses = [(module, "back_off", lambda pause, deadline, what: pause) for module in (list_store, list_works)]
+        pauses = [(module, "back_off", lambda pause, deadline, what: pause) for module in (repeating, list_store, list_works)]
         host = (list_store, "now_ms", lambda: self.world.now // MS)
         names = (lists, "uuid", Names(random.Random(f"names of {self.world.seed}")))
         links = (zookeeper, "Link", lambda hosts, session_timeout_s, on_connection: _made.link)

@@ -13,7 +13,7 @@ import pytest
 from bk_core.client.files import opening
 from bk_core.client.files.words import of_checkpoint
 from bk_core.client.log import parts
-from bk_core.client.operations import given_up
+from bk_core.client.repeating import given_up
 from bk_core.errors import BkError, FileStoreTakenOverError, LogTakenOverError, NotEnoughBookiesError
 from bk_spark.checkpoint.location import _with_its_name
 

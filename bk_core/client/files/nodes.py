@@ -16,7 +16,8 @@ from typing import Any
 
 from bk_core.client.files.names import nodes_path
 from bk_core.client.identity import delete_own
-from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, read_ledger_list, until_definite
+from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, read_ledger_list
+from bk_core.client.repeating import until_definite
 from bk_core.errors import (
     BkError,
     ClientClosedError,

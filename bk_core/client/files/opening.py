@@ -11,11 +11,12 @@ from bk_core.client.files.names import unreadable, wrong_password
 from bk_core.client.files.nodes import data_ledgers
 from bk_core.client.files.view import no_such_store
 from bk_core.client.log.history import update_ledger_list
-from bk_core.client.log.list_store import LogClient, back_off, list_if_any, read_ledger_list, until_definite
+from bk_core.client.log.list_store import LogClient, list_if_any, read_ledger_list
 from bk_core.client.log.lists import create_log
 from bk_core.client.log.live_writers import ALIVE, GONE, foremost, live_writers
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
+from bk_core.client.repeating import back_off, until_definite
 from bk_core.errors import (
     CLIENT_CLOSED,
     BkError,

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, now_ms, until_definite
+from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, now_ms
 from bk_core.client.processes import look_at, place_here, start_of_this
+from bk_core.client.repeating import until_definite
 from bk_core.errors import (
     BkError,
     ClientClosedError,

@@ -30,16 +30,15 @@ from bk_core.client.log.intents import (
 from bk_core.client.log.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
-    back_off,
     delete_list,
     ledger_exists,
     log_path,
     read_ledger_list,
     read_versioned,
     store_now_ms,
-    until_definite,
 )
 from bk_core.client.log.works import ListWorks
+from bk_core.client.repeating import back_off, until_definite
 from bk_core.errors import (
     BkError,
     ClusterChangedError,

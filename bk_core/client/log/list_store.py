@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import re
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bk_core.client.identity import of_this_cluster
 from bk_core.client.near import meant
-from bk_core.client.operations import given_up
+from bk_core.client.repeating import back_off, until_definite
 from bk_core.errors import (
     ArgumentTypeError,
     InvalidArgumentError,
@@ -22,7 +21,6 @@ from bk_core.errors import (
     NoSuchLedgerError,
     NoSuchLogError,
     NoSuchLogRootError,
-    OperationTimeoutError,
     VersionConflictError,
 )
 from bk_core.metadata.paths import VALUE_BYTES_MAX
@@ -238,22 +236,3 @@ def delete_list(client: LogClient, name: str, log_id: str, version: int, deadlin
             return
         if conflict or now != version:
             raise VersionConflictError(f"log {name!r} has another version")
-
-
-def until_definite(request: Callable[[], T], deadline: float) -> T:
-    """Repeat the identical request while its outcome is unknown or the store is away (META-12, META-13)."""
-    pause, begun = 0.01, time.monotonic()
-    while True:
-        try:
-            return request()
-        except (MetadataOutcomeUnknownError, MetadataUnavailableError) as error:
-            if time.monotonic() >= deadline:  # the caller learns whether the outcome is still open
-                raise given_up(error, begun) from error
-            pause = back_off(pause, deadline, str(error))
-
-
-def back_off(pause: float, deadline: float, what: str) -> float:
-    if time.monotonic() >= deadline:
-        raise OperationTimeoutError(f"timed out: {what}")
-    time.sleep(pause * random.uniform(0.5, 1.0))
-    return min(pause * 2, 1.0)

@@ -15,16 +15,9 @@ from typing import Any
 
 from bk_core.arguments import checked
 from bk_core.client.log.history import update_ledger_list
-from bk_core.client.log.list_store import (
-    UPDATE_TIMEOUT_S,
-    LogClient,
-    check_log_root,
-    log_path,
-    read_ledger_list,
-    store_now_ms,
-    until_definite,
-)
+from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, check_log_root, log_path, read_ledger_list, store_now_ms
 from bk_core.client.near import meant
+from bk_core.client.repeating import until_definite
 from bk_core.errors import InvalidArgumentError, LogExistsError, NodeExistsError
 from bk_core.protocol.log.codec import encode
 from bk_core.protocol.log.ledger_list import LedgerList

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from bk_core.client.log.history import history_of
 from bk_core.client.log.intents import forget_intent
-from bk_core.client.log.list_store import LogClient, back_off, encoded, log_path, read_versioned, until_definite
+from bk_core.client.log.list_store import LogClient, encoded, log_path, read_versioned
+from bk_core.client.repeating import back_off, until_definite
 from bk_core.errors import (
     BkError,
     LogDataLossError,
