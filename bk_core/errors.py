@@ -738,7 +738,8 @@ class NoSuchFileStoreError(FileStoreError):
 
 
 class FileStoreTakenOverError(FileStoreError):
-    """Another owner opened the file store, which ended this one. A change that was not acknowledged may or may not have been made."""
+    """Another owner opened the file store, or gc fenced it, which ended this one. A change that was not acknowledged may or may
+    not have been made."""
 
     code = "BK-FILES-TAKEN-OVER"
     advice = "Stop here, or open the store again, which ends the other owner. Give two programs a store each."

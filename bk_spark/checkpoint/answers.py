@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bk_core.client.files.words import of_checkpoint, was_deleted
+from bk_core.client.files.words import is_unowned, of_checkpoint, was_deleted
 from bk_core.errors import (
     BkError,
     DirectoryNotEmptyError,
@@ -78,11 +78,17 @@ def refusal(error: BkError, name: str) -> Refusal:
             f"[{error.code}] the checkpoint {name!r} was deleted while this driver used it (bk checkpoint rm --even-if-alive, for one): "
             "checkpoint_location makes an empty one of this name, with which a query begins anew"
         )
+    elif is_unowned(error):
+        text = (
+            f"[{error.code}] the checkpoint {name!r} was taken from this driver, and no other one has it so far: `bk checkpoint gc "
+            "--even-if-alive` does that, and so does a driver that is about to open it (`bk checkpoint show` names it). If there is none, "
+            "open the checkpoint here again with checkpoint_location and start the query: no committed batch is lost"
+        )
     elif isinstance(error, FileStoreTakenOverError):
         text = (
-            f"[{error.code}] another driver opened the checkpoint {name!r} and goes on with it, so this one writes nothing there any more: "
-            "stop this query, or open the checkpoint here again, which ends the other; two applications need a name each. "
-            f"{told.args[0]}"
+            f"[{error.code}] another driver opened the checkpoint {name!r}, or `bk checkpoint import --even-if-alive` did, so this one "
+            "writes nothing there any more: stop this query, or open the checkpoint here again, which ends the other; two applications "
+            f"need a name each. {told.args[0]}"
         )
     elif repr(name) not in text:
         text = f"{text} (checkpoint {name!r})"

@@ -235,11 +235,21 @@ def pairs(query: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in query.split("&") if query else ():
         name, _, value = part.replace("+", " ").partition("=")
-        name = decoded(name).lower()
+        name = lower(decoded(name))
         if name in found:
             raise BadRequest(400, "a parameter is there twice")
         found[name] = decoded(value)
     return found
+
+
+def lower(text: str) -> str:
+    """In lower case where it is ASCII. Of other letters some are folded to ASCII's, and stay as they are."""
+    return text.lower() if text.isascii() else text
+
+
+def upper(text: str) -> str:
+    """In upper case, likewise."""
+    return text.upper() if text.isascii() else text
 
 
 def answer_head(status: int, length: int, *, location: str = "", stays: bool = True, octets: bool = False) -> bytes:

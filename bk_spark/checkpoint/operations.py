@@ -19,7 +19,7 @@ from bk_core.protocol.files.content import FileStatus
 from bk_core.protocol.files.paths import ROOT, normal
 from bk_spark.checkpoint import answers
 from bk_spark.checkpoint.answers import Answer, Refusal
-from bk_spark.checkpoint.http_parts import BadRequest, Body, PeerGone, Request
+from bk_spark.checkpoint.http_parts import BadRequest, Body, PeerGone, Request, lower, upper
 from bk_spark.checkpoint.staging import CheckpointFiles
 from bk_spark.checkpoint.uploads import Uploads
 
@@ -59,7 +59,7 @@ class Operations:
 
     def handle(self, request: Request, body: Body) -> Answer:
         """An answer to whatever was asked; BadRequest and PeerGone pass."""
-        op = request.query.get("op", "").upper()
+        op = upper(request.query.get("op", ""))
         try:
             operation = _OPERATIONS.get((request.method, op))
             if operation is None:
@@ -94,7 +94,7 @@ class Operations:
             if len(self._warned) > WARNED_MAX:
                 self._warned.popitem(last=False)
         path = request.path.removeprefix(PREFIX)
-        log.warning("checkpoint %r: %s of %s failed: %s", key[0], request.query.get("op", "").upper(), path, refusal)
+        log.warning("checkpoint %r: %s of %s failed: %s", key[0], upper(request.query.get("op", "")), path, refusal)
 
     # --- where --------------------------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Operations:
 
     def _create(self, request: Request, body: Body, name: str, path: str) -> Answer:
         files = self._of(name)
-        flags = request.query.get("createflag", "").upper().split(",")
+        flags = upper(request.query.get("createflag", "")).split(",")
         overwrite, parents = _flag(request, "overwrite", "OVERWRITE" in flags), _flag(request, "createparent", True)
         if "APPEND" in flags:
             raise _unsupported("PUT", "CREATE with APPEND")
@@ -204,7 +204,10 @@ class Operations:
         return answers.told(True)
 
     def _rename(self, request: Request, body: Body, name: str, path: str) -> Answer:
-        where, destination = self._place(PREFIX + request.query.get("destination", ""))
+        wanted = request.query.get("destination", "")
+        if not wanted:
+            raise Refusal(400, answers.BAD_ARGUMENT, "RENAME without destination: the new path is missing")
+        where, destination = self._place(PREFIX + wanted)
         if where != name:
             raise Refusal(403, answers.JAVA_IO, f"{name!r} and {where!r} are two checkpoints; a file is not renamed from one to another")
         files, options = self._of(name), request.query.get("renameoptions")
@@ -212,7 +215,7 @@ class Operations:
             return answers.told(path != ROOT and files.rename_if_possible(path, destination))
         if path == ROOT or destination == ROOT:
             raise Refusal(403, answers.JAVA_IO, "the root of a checkpoint is not renamed")
-        given = set(options.upper().split(","))
+        given = set(upper(options).split(","))
         if given - {"NONE", "OVERWRITE", "TO_TRASH"}:
             raise _unsupported("PUT", f"RENAME with {options}")
         files.rename(path, destination, overwrite="OVERWRITE" in given)
@@ -242,7 +245,7 @@ def _number(request: Request, name: str, otherwise: int) -> int:
 
 
 def _flag(request: Request, name: str, otherwise: bool) -> bool:
-    text = request.query.get(name, "").lower()
+    text = lower(request.query.get(name, ""))
     if text not in ("", "null", "true", "false"):
         raise Refusal(400, answers.BAD_ARGUMENT, f"{name} is true or false")
     return otherwise if text in ("", "null") else text == "true"

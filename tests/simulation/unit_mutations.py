@@ -469,6 +469,20 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "tests/unit/files/test_tree.py::test_fs_20_a_directory_takes_the_place_of_all_files",
     ),
     UnitMutation(
+        "FS-21",
+        "bk_core.protocol.files.base",
+        "self._tree.latest_ms = max(self._tree.latest_ms, one.modified_ms)",
+        "pass",
+        "tests/unit/files/test_machine.py::test_fs_21_times_do_not_go_back_with_the_clock",
+    ),
+    UnitMutation(
+        "FS-21 (now)",
+        "bk_core.protocol.files.machine",
+        "max(in_calendar(now_ms), self._next.latest_ms)",
+        "in_calendar(now_ms)",
+        "tests/unit/files/test_machine.py::test_fs_21_times_do_not_go_back_with_the_clock",
+    ),
+    UnitMutation(
         "FS-17",
         "bk_core.client.files.view",
         " and not self._is_trimmed",

@@ -32,7 +32,7 @@ from bk_core.client.client import BookKeeper, connect
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import own_file_store
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.files.words import was_deleted
+from bk_core.client.files.words import is_unowned, was_deleted
 from bk_core.client.near import meant
 from bk_core.display.moments import moment
 from bk_core.errors import (
@@ -619,7 +619,7 @@ def _ended(error: BkError) -> BkError:
     told = "to go on, call close() of this file system; its next call opens the store again"
     if was_deleted(error):
         told = f"{told}, with no file in it"
-    elif isinstance(error, FileStoreTakenOverError):
+    elif isinstance(error, FileStoreTakenOverError) and not is_unowned(error):
         told = f"{told}, unless the other owner has it; with take_over=True it ends that one"
     return error.retold(f"{error.args[0]}; {told}").nothing_done()
 

@@ -211,14 +211,19 @@ def log_records(client: LogClient, log: str, password: bytes) -> Iterator[tuple[
                 yield record, Position(run.segment.seq, run.first_entry_id + index)
 
 
-def ended_by(error: BaseException, name: str, why: str = "") -> BkError:
-    """The store's error for one of its log, or of this program. ``why``: what is known of the reason if it cannot be written."""
+def ended_by(error: BaseException, name: str, why: str = "", *, has_owner: bool = True) -> BkError:
+    """The store's error for one of its log, or of this program. ``why``: what is known of the reason if it cannot be written.
+    ``has_owner``: False if the log was fenced, and is nobody else's so far."""
     told = error.args[0] if isinstance(error, BkError) else repr(error)
     ended: BkError
     if isinstance(error, ClientClosedError):  # its log may learn it first
         return client_closed(name)
     if isinstance(error, LogTakenOverError) and error.context.get("deleted"):
         ended = FileStoreTakenOverError(f"file store {name!r} was deleted while this owner had it; opened again it is empty", store=name)
+    elif isinstance(error, LogTakenOverError) and not has_owner:
+        how = "gc with even_if_alive (--even-if-alive) does that, and so does an owner that is about to open it"
+        told = f"file store {name!r} was fenced, which ended this owner, and no other one has it so far: {how}"
+        ended = FileStoreTakenOverError(told, store=name, unowned=True)
     elif isinstance(error, LogTakenOverError):
         who = error.context.get("owner")
         ended = FileStoreTakenOverError(

@@ -333,18 +333,20 @@ class StoreOwner:
 
     def _ended_by(self, error: BkError) -> BkError:
         """The store's error for one of its log. A bookie answers for a ledger that was deleted, and that it has collected, as for one that
-        another owner has fenced, so the metadata store is asked which of both it was."""
+        another owner has fenced, so the metadata store is asked which of both it was, and if there is another owner."""
         if not isinstance(error, _MAY_BE_DELETED):
             return self._cannot_write(error)
+        has_owner = True
         try:
             other = self._works.other_owner()
             last = self._works.last_ledger
+            has_owner = not self._works.is_ours
             if other is None and last is not None and self._works.is_data_gone(last):
                 return log_ledger_deleted(self.name, last, error)
         except BkError as unknown:
             log.warning("file store %s: nobody can tell now whether its log was deleted: %s", self.name, unknown)
             other = None
-        return ended_by(other or error, self.name)
+        return ended_by(other or error, self.name, has_owner=has_owner)
 
     def _cannot_write(self, error: BaseException) -> BkError:
         return ended_by(error, self.name, self._unanswered(time.monotonic() - self._timeout_s))

@@ -53,6 +53,11 @@ def of_checkpoint(error: BkError, name: str, *, password: bytes, password_given_
     return error.retold(told)
 
 
+def is_unowned(error: BkError) -> bool:
+    """True if the store was fenced and nobody else had it just then, as behind ``bk checkpoint gc --even-if-alive``."""
+    return isinstance(error, FileStoreTakenOverError) and bool(error.context.get("unowned"))
+
+
 def was_deleted(error: BkError) -> bool:
     """True if the store ended because somebody deleted it, and not because another owner opened it."""
     cause = error.__cause__

@@ -39,6 +39,7 @@ class FileWorks:
         self._password = password
         self._tag: bytes | None = None  # of the log's writer, in each of its ledgers
         self.last_ledger: int | None = None  # at the end of the log's list, when ``other_owner`` looked
+        self.is_ours = False  # the ledger there was this owner's, then
         self._told: dict[str, str] = {}  # the last failure of each work that has not come off yet: one line in the program's log is enough
 
     def answer(self, work: Work) -> WorkDone:
@@ -76,7 +77,8 @@ class FileWorks:
 
     def other_owner(self) -> LogTakenOverError | None:
         """The end of this owner, if the log's last ledger is not its writer's: whoever listed it has fenced ours before (LOG-1). The end,
-        too, if the log was deleted, or deleted and made again."""
+        too, if the log was deleted, or deleted and made again. Says in ``is_ours`` if the last ledger is certainly our writer's."""
+        self.is_ours = False
         try:
             listed = read_ledger_list(self._client, self._log)
         except NoSuchLogError:
@@ -86,7 +88,8 @@ class FileWorks:
         self.last_ledger = listed.segments[-1].ledger_id if listed.segments else None
         if self.last_ledger is None or self._tag is None or not ledger_exists(self._client, self.last_ledger):
             return None  # whoever watches the ledger learns that it is gone
-        if self._tag_of(self.last_ledger) == self._tag:
+        self.is_ours = self._tag_of(self.last_ledger) == self._tag
+        if self.is_ours:
             return None
         owner = foremost(live_writers(self._client, [self.last_ledger]))
         told = f"log {self._log!r}: another leader has put a ledger on the list"

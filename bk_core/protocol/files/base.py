@@ -48,7 +48,7 @@ class BaseReader:
         self._checksum = crc32(record)
         self._begin = begin
         self._tree = FileTree()
-        self._tree.root.modified_ms = begin.modified_ms
+        self._tree.root.modified_ms = self._tree.latest_ms = begin.modified_ms
         self._tree.next_id = begin.next_id  # FS-5
         self._directories = {ROOT_ID: (self._tree.root, 0)}  # by id: the node, and the bytes of its path, 0 of the root
 
@@ -65,6 +65,7 @@ class BaseReader:
             raise FileStoreFormatError(f"a base has {one.name!r} in directory {one.directory}, where it cannot be")
         size = above + 1 + byte_length(one.name)
         self._tree.longest = max(self._tree.longest, size)
+        self._tree.latest_ms = max(self._tree.latest_ms, one.modified_ms)
         if one.content is None:
             if one.file_id in self._directories:
                 raise FileStoreFormatError(f"a base has two directories with the file id {one.file_id}")

@@ -32,8 +32,9 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """``path`` in normal form. ``size`` in bytes, 0 of a directory. ``modified_ms``: milliseconds since 1970 by the owner's clock.
-    ``file_id``: a number that no other file or directory of the store ever has. ``children``: of a directory, how many it holds."""
+    """``path`` in normal form. ``size`` in bytes, 0 of a directory. ``modified_ms``: milliseconds since 1970 by the owner's clock, not
+    before those of earlier changes (FS-21). ``file_id``: a number that no other file or directory of the store ever has. ``children``: of a
+    directory, how many it holds."""
 
     path: str
     is_directory: bool

@@ -40,7 +40,7 @@ class FileMachine(LogKeeping):
 
     ``replay`` every record of the log, ``serve``, then call and ``handle`` in any order. An operation ends with ``Complete(token, value)``
     or ``Fail(token, error)``, in the order of the calls. ``now_ms`` is the owner's clock, milliseconds since 1970, for modification times;
-    one outside of the calendar counts as the nearest time in it.
+    one outside of the calendar counts as the nearest time in it, and one before the store's latest modification as that (FS-21).
     ``tree`` is to be read: ``status``, ``listing``, ``content``, ``exists``, ``walk``. From ``serve`` on it is one object.
     """
 
@@ -91,7 +91,7 @@ class FileMachine(LogKeeping):
         """
 
         def decide(tree: FileTree) -> Decided:
-            decided = changes.put(tree, path, content, overwrite, parents, in_calendar(now_ms))
+            decided = changes.put(tree, path, content, overwrite, parents, self._time(now_ms))
             self._check_content(content)
             return decided
 
@@ -102,7 +102,7 @@ class FileMachine(LogKeeping):
 
         InvalidPathError; PathExistsError (it is a file); PathNotDirectoryError (a part above it is a file).
         """
-        return self._change(token, lambda tree: changes.mkdirs(tree, path, in_calendar(now_ms)))
+        return self._change(token, lambda tree: changes.mkdirs(tree, path, self._time(now_ms)))
 
     def rename(self, token: Any, src: str, dst: str, overwrite: bool, now_ms: int) -> list[FileEffect]:
         """``src`` with all in it lies at ``dst`` from now on, with ``overwrite`` a file instead of a file, a directory instead of an empty
@@ -112,21 +112,21 @@ class FileMachine(LogKeeping):
         InvalidArgumentError (the root, or into itself); PathExistsError (also if both are the same); PathNotDirectoryError (a part above
         ``dst`` is a file, or ``dst`` is one and ``src`` is none); PathIsDirectoryError (``src`` alone is a file); DirectoryNotEmptyError.
         """
-        return self._change(token, lambda tree: changes.rename(tree, src, dst, overwrite, in_calendar(now_ms)))
+        return self._change(token, lambda tree: changes.rename(tree, src, dst, overwrite, self._time(now_ms)))
 
     def delete(self, token: Any, path: str, recursive: bool, now_ms: int) -> list[FileEffect]:
         """Delete a file or a directory; of the root, all in it. Completes with False if nothing was there, else with True.
 
         InvalidPathError; DirectoryNotEmptyError (without ``recursive``).
         """
-        return self._change(token, lambda tree: changes.delete(tree, path, recursive, in_calendar(now_ms)))
+        return self._change(token, lambda tree: changes.delete(tree, path, recursive, self._time(now_ms)))
 
     def replace_all(self, token: Any, src: str, now_ms: int) -> list[FileEffect]:
         """Put all in the directory ``src`` in place of all files (FS-20). Completes with the FileStatus of the root.
 
         InvalidPathError; InvalidArgumentError (the root); NoSuchPathError; PathNotDirectoryError (it is a file).
         """
-        return self._change(token, lambda tree: changes.replace_all(tree, src, in_calendar(now_ms)))
+        return self._change(token, lambda tree: changes.replace_all(tree, src, self._time(now_ms)))
 
     def barrier(self, token: Any) -> list[FileEffect]:
         """Completes with None when all that was asked for before is acknowledged."""
@@ -197,6 +197,10 @@ class FileMachine(LogKeeping):
             return Complete(token, answer(self._acknowledged))
 
         self._append((encoded,), Pending(token, acknowledged, ready=False))
+
+    def _time(self, now_ms: int) -> int:
+        """FS-21: readers may take a file that is older than others for one that nobody needs."""
+        return max(in_calendar(now_ms), self._next.latest_ms)
 
     def _leased_by(self, record: Change) -> frozenset[int]:
         """FS-13: until it is acknowledged; from now on it may be in the log, whatever becomes of the changes behind it."""

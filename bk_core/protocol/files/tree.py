@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bk_core.errors import FileStoreFormatError, NoSuchPathError, PathIsDirectoryError
+from bk_core.protocol.calendar import FIRST_MS
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.paths import PATH_MAX, ROOT, byte_length, join, normal, parent, parts, shown
 from bk_core.protocol.files.records import Change, Delete, Mkdirs, Put, Rename, ReplaceAll
@@ -28,7 +29,7 @@ class Node:
 class FileTree:
     """``ledgers``: by data ledger, how many extents of files refer to it (FS-13). ``count``: files and directories, without the root.
 
-    ``longest``: no path has more bytes than that; it may be more than the longest path has.
+    ``longest``: no path has more bytes than that; it may be more than the longest path has. ``latest_ms``: nothing was modified later.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class FileTree:
         self.next_id = ROOT_ID + 1
         self.count = 0
         self.longest = 1
+        self.latest_ms = FIRST_MS
         self.ledgers: dict[int, int] = {}
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -105,6 +107,7 @@ class FileTree:
 
     def apply(self, record: Change) -> Sequence[int]:
         """The data ledgers that nothing in the tree refers to any more. FileStoreFormatError for a record that does not fit (FS-3)."""
+        self.latest_ms = max(self.latest_ms, record.modified_ms)
         match record:
             case Put():
                 return self._put(record)
@@ -233,7 +236,7 @@ class FileTree:
         """Another tree with the same contents, which may change without this one."""
         other = FileTree()
         other.next_id, other.count, other.longest, other.ledgers = self.next_id, self.count, self.longest, dict(self.ledgers)
-        other.root.modified_ms = self.root.modified_ms
+        other.root.modified_ms, other.latest_ms = self.root.modified_ms, self.latest_ms
         left = [(self.root, other.root)]
         while left:
             old, new = left.pop()

@@ -571,6 +571,7 @@ def test_how_long_a_batch_took_is_told_only_where_its_files_tell_it(
     clock = [PLANNED_MS]
     with monkeypatch.context() as patched, FileStore.open(client, "q") as store:
         patched.setattr(store_module, "now_ms", lambda: clock[0])
+        patched.setattr(machine.FileMachine, "_time", lambda self, ms: ms)  # as in a store from before FS-21
         # Milliseconds from the planning of a batch to its offsets, and to its commit: written by the driver, by an owner whose clock is
         # 5 s late, copied an hour later, copied at once, and copied with the commits first.
         for number, (planned, committed) in enumerate([(3, 2503), (-5000, -3000), (3_600_000, 3_600_001), (9000, 9000), (9001, 9000)]):
@@ -783,7 +784,7 @@ def test_a_time_that_no_calendar_has_is_shown_and_exported_as_the_nearest(
 ) -> None:
     """Other programs may write any time into a record."""
     with monkeypatch.context() as patched:
-        patched.setattr(machine, "in_calendar", lambda ms: ms)
+        patched.setattr(machine.FileMachine, "_time", lambda self, ms: ms)
         patched.setattr(store_module, "now_ms", lambda: told)
         with FileStore.open(client, "q") as store:
             store.put("/metadata", b'{"id":"x"}')

@@ -626,7 +626,7 @@ def test_a_time_that_no_calendar_has_is_shown_as_the_nearest(
     fs: BookKeeperFileSystem, monkeypatch: pytest.MonkeyPatch, told: int, shown: datetime
 ) -> None:
     """Other programs may write any time into a record."""
-    monkeypatch.setattr(machine, "in_calendar", lambda ms: ms)
+    monkeypatch.setattr(machine.FileMachine, "_time", lambda self, ms: ms)
     monkeypatch.setattr(store, "now_ms", lambda: told)
     fs.pipe_file("/d/x", b"1")
     assert fs._owner().status("/d/x").modified_ms == told

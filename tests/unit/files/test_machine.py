@@ -358,3 +358,23 @@ def test_a_time_that_no_calendar_has_becomes_the_nearest(told: int, kept: int) -
     world.settle()
     assert {machine.tree.status(path).modified_ms for path in ("/", "/c", "/c/b")} == {kept}
     assert shape(World(world.log).machine.tree) == shape(machine.tree)
+
+
+def test_fs_21_times_do_not_go_back_with_the_clock() -> None:
+    """FS-21: for this owner, for the next one, and for one that finds a base."""
+    world = new_store()
+    world.take(world.machine.mkdirs("a", "/a", 1000))
+    world.take(world.machine.put("e", "/a/e", inline("x"), True, True, 5000))
+    world.take(world.machine.put("f", "/a/f", inline("x"), True, True, 4000))  # before the others are acknowledged
+    world.settle()
+    compacting = World(world.log, limits=FileLimits(compact_bytes=0, compact_factor=0))
+    compacting.take(compacting.machine.put("g", "/a/g", inline("x"), True, True, 3000))
+    compacting.settle()
+    third = World(compacting.log)
+    third.take(third.machine.put("h", "/h", inline("x"), True, True, 2000))
+    third.settle()
+    tree = third.machine.tree
+    assert {tree.status(path).modified_ms for path in ("/", "/a", "/a/f", "/a/g", "/h")} == {5000}
+    third.take(third.machine.delete("d", "/h", False, 5001))
+    third.settle()
+    assert tree.status("/").modified_ms == 5001

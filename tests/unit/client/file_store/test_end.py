@@ -19,8 +19,10 @@ from bk_core.client.files import owner as owner_module
 from bk_core.client.files import works as works_module
 from bk_core.client.files.owner_parts import Gathered, end_threads
 from bk_core.client.files.store import FileStore
+from bk_core.client.files.upkeep import gc_file_store, own_file_store
 from bk_core.client.files.view import FileStoreView
 from bk_core.client.files.watches import Watches
+from bk_core.client.files.words import is_unowned
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.errors import (
     BkError,
@@ -100,6 +102,25 @@ def test_an_idle_store_learns_it_also_after_a_failure_of_its_watch(
         eventually(lambda: bool(told))
         assert isinstance(told[0], FileStoreTakenOverError)
     store.close()
+
+
+@pytest.mark.parametrize("kind", ["gc", "import"])
+def test_an_owner_that_was_fenced_knows_if_there_is_another(client: bk_core.BookKeeper, kind: str) -> None:
+    """Who is told of another owner looks for a program that has the store. Behind ``gc_file_store`` there is none."""
+    with bk_core.connect(client.config.uri) as other:
+        store = FileStore.open(client, "a")
+        store.put("/x", b"")
+        if kind == "gc":
+            gc_file_store(other, "a", even_if_alive=True)
+        else:
+            own_file_store(other, "a", even_if_alive=True).close()
+        with pytest.raises(FileStoreTakenOverError) as caught:
+            store.put("/y", b"")
+        assert is_unowned(caught.value) == (kind == "gc")
+        assert ("no other one has it so far" if kind == "gc" else "another owner opened") in str(caught.value)
+        store.close()
+    with FileStore.open(client, "a") as again:
+        assert names(again) == ["x"]
 
 
 def test_an_error_says_whether_something_may_have_been_done(

@@ -41,6 +41,15 @@ def test_a_checkpoint_that_was_deleted_says_so(client: Client, store: MemoryFile
     assert "another driver" not in str(caught.value) and "files." not in str(caught.value)
 
 
+def test_a_checkpoint_that_was_fenced_and_has_no_owner_says_so(client: Client, store: MemoryFiles) -> None:
+    client.create("/0", b"")
+    store.error = ended_by(LogTakenOverError("the log 'files.x' is fenced", log="files.x"), "x", has_owner=False)
+    with pytest.raises(
+        JavaError, match=r"BK-FILES-TAKEN-OVER\] the checkpoint 'x' was taken .* no other one has it so far: `bk checkpoint gc"
+    ):
+        client.status("/0")
+
+
 def test_a_failure_is_told_once_in_the_drivers_log(gateway: Gateway, client: Client, store: MemoryFiles, caplog: Any) -> None:
     """Spark's CANNOT_WRITE_STATE_STORE, for one, does not show its cause."""
     with caplog.at_level(logging.WARNING, "bk_spark.checkpoint"):

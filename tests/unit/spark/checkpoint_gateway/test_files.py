@@ -12,7 +12,7 @@ from bk_core.errors import (
     PathNotDirectoryError,
 )
 from bk_core.protocol.files.content import FileStatus
-from bk_spark.checkpoint import listings
+from bk_spark.checkpoint import http_parts, listings
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.staging import CheckpointFiles
 from tests.unit.spark.checkpoint_client import Client, JavaError, raw, temporary
@@ -109,18 +109,29 @@ def test_java_is_told_what_happened(client: Client) -> None:
         "java.lang.UnsupportedOperationException": [lambda: client.json("GET", "GETFILECHECKSUM", "/f"),
                                                     lambda: client.json("POST", "CONCAT", "/f"),
                                                     lambda: client.json("POST", "APPEND", "/f"),
+                                                    lambda: client.json("GET", "LISTſTATUS", "/d"),
+                                                    lambda: client.json("GET", "liststatuſ", "/d"),
+                                                    lambda: client.json("GET", "lıststatus", "/d"),
                                                     lambda: client.json("GET", "", "/f"), lambda: client.json("GET", "DELETE", "/f"),
                                                     lambda: client.create("/f", b"", createflag="APPEND")],
         "java.lang.IllegalArgumentException": [lambda: client.json("DELETE", "DELETE", "/f", recursive="perhaps"),
-                                               lambda: client.json("GET", "OPEN", "/f", bkstep="2", offset="-1")],
+                                               lambda: client.json("GET", "OPEN", "/f", bkstep="2", offset="-1"),
+                                               lambda: client.json("PUT", "RENAME", "/f"),
+                                               lambda: client.json("PUT", "RENAME", "/f", destination="")],
         "java.io.IOException": [lambda: client.rename("/f", "/"), lambda: client.json("PUT", "RENAME", "/f", destination="/y/f")],
     }  # fmt: skip
+    with pytest.raises(JavaError, match="destination"):
+        client.json("PUT", "RENAME", "/f")
     for java_class, calls in expected.items():
         for number, call in enumerate(calls):
             with pytest.raises(JavaError) as caught:
                 call()
             assert caught.value.java_class == java_class, (java_class, number, str(caught.value))
     assert client.read("/f") == b"1" and client.names("/d") == ["e"]
+
+
+def test_names_of_parameters_are_folded_as_ascii_alone() -> None:
+    assert http_parts.pairs("BKstep=1&b%E2%84%AAstep=2") == {"bkstep": "1", "b\N{KELVIN SIGN}step": "2"}
 
 
 def test_the_old_rename_answers_with_a_boolean(client: Client) -> None:
