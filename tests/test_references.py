@@ -24,7 +24,9 @@ SUFFIXES = {".py", ".pyi", ".md", ".c", ".h", ".java", ".sh", ".ipynb", ".toml",
 INVARIANTS = "tests/simulation/*invariants.py"  # their docstrings define what they check
 ABSENT = "absent" + ".md"  # a document that is not there
 SITE = "docs/site/pages"  # tests/test_site.py looks at sections there: pages have some from documents
-GENERATED = {f"{SITE}/reference/{name}.md" for name in ("api", "spark-api", "options", "errors", "cli", "settings")}  # from the code
+GENERATED = {
+    f"{SITE}/reference/{name}.md" for name in ("api", "aio-api", "spark-api", "options", "errors", "cli", "settings")
+}  # from the code
 NOT_LOOKED_AT = {"tests/test_references.py"}  # it cites what is not there
 
 # Capitals, a hyphen and a number that are no rule.

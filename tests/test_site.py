@@ -141,7 +141,9 @@ def test_the_pages_that_are_made_are_those_that_may_be_cited() -> None:
 
 
 def test_every_public_name_is_there(site: Site) -> None:
-    for page, module in (("reference/api.html", bk_core), ("reference/spark-api.html", bk_spark)):
+    for page, module in (
+        ("reference/api.html", bk_core), ("reference/aio-api.html", bk_core.aio), ("reference/spark-api.html", bk_spark),
+    ):  # fmt: skip
         ids, text = set(site.pages[page].ids), site.pages[page].text
         for name in module.__all__:
             assert name.lower() in ids or f"{module.__name__}{name}".lower() in ids, name

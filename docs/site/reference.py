@@ -38,6 +38,7 @@ def pages() -> dict[str, str]:
     """Return the pages of the reference, by name."""
     return {
         "api.md": api(),
+        "aio-api.md": aio_api(),
         "spark-api.md": spark_api(),
         "options.md": options(),
         "errors.md": error_classes(),
@@ -116,7 +117,7 @@ def strings_behind(cls: type) -> dict[str, str]:
 
 
 def api() -> str:
-    names = [name for name in bk_core.__all__ if name not in ("errors", "kernels", "__version__")]
+    names = [name for name in bk_core.__all__ if name not in ("aio", "errors", "kernels", "__version__")]
     functions = [name for name in names if not inspect.isclass(getattr(bk_core, name))]
     handles = ("BookKeeper", "WriteHandle", "ReadHandle", "Log", "LogWriter", "LogReader", "FileStore", "FileStoreView", "LocalCluster")
     values = [name for name in names if name not in functions and name not in handles]
@@ -135,6 +136,7 @@ def api() -> str:
     kernels = importlib.import_module("bk_core.kernels")
     parts += [
         "## Modules",
+        "### `bk_core.aio`\n\nThe same client for asyncio: [bk_core.aio](aio-api.md).",
         f"### `bk_core.errors`\n\nAll error classes: [Errors]({ERRORS}).",
         f"### `bk_core.kernels`\n\n{prose(inspect.getdoc(kernels) or '')}",
         "### `bk_core.__version__`\n\nThe version of the installed package, as text.",
@@ -161,6 +163,12 @@ def _handed_out(text: str) -> list[type]:
 
 def _module_of(cls: type) -> ModuleType:
     return sys.modules[cls.__module__]
+
+
+def aio_api() -> str:
+    parts = ["# bk_core.aio", prose(inspect.getdoc(bk_core.aio) or "")]
+    parts += [_named(bk_core.aio, name, "##") for name in bk_core.aio.__all__]
+    return "\n\n".join(parts) + "\n"
 
 
 def spark_api() -> str:
