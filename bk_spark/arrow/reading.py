@@ -60,8 +60,7 @@ def follow_batches(
     """Return a reader that goes on for ever: what there is now from ``start`` on, then what comes, until ``stop`` is set."""
     seen = _Seen.now(client, name, password, start)
     schema = _columns_of(name, seen.view, columns)
-    known = frozenset(arrow_schema_of_text(seen.view.properties.schema).names) if columns is None and not seen.raw else None
-    batches = _followed(client, name, password, schema, known, seen, seen.place("start", start), stop)
+    batches = _followed(client, name, password, schema, columns is None, seen, seen.place("start", start), stop)
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
@@ -70,7 +69,7 @@ def _followed(
     name: str,
     password: bytes,
     schema: pa.Schema,
-    known: frozenset[str] | None,
+    all_asked: bool,
     first: _Seen,
     position: Position,
     stop: threading.Event | None,
@@ -80,8 +79,8 @@ def _followed(
     with LogReader(client, name, start=position, password=password) as waiting:
         while True:
             ranges = seen.ranges(position, max(position, seen.end))
-            if known is not None:
-                _refuse_new_columns(name, seen.view, ranges, known)
+            if not seen.raw:
+                _check_columns(name, seen.view, ranges, schema, all_asked=all_asked)
             yield from _batches(client, name, password, seen.view, schema, ranges)
             position = waiting.position = max(position, seen.end)
             while not (stop is not None and stop.is_set()) and not waiting.wait(LOOK_S):
@@ -91,16 +90,21 @@ def _followed(
             seen = _Seen.now(client, name, password, log_id=first.view.log_id)
 
 
-def _refuse_new_columns(name: str, view: LogView, ranges: Sequence[EntryRange], known: frozenset[str]) -> None:
-    """Raise LogSchemaError for rows with columns that the stream of batches does not have, whose schema is fixed when it begins."""
+def _check_columns(name: str, view: LogView, ranges: Sequence[EntryRange], schema: pa.Schema, *, all_asked: bool) -> None:
+    """Raise LogSchemaError for rows that do not fit the stream of batches, whose schema is fixed when it begins: with new columns, where
+    all were asked for, or without the columns asked for, or with others of their names."""
+    if not ranges:
+        return
+    missing = [column for column in schema.names if column not in arrow_schema_of_text(view.properties.schema).names]
     for schema_id in sorted({r.schema_id for r in ranges}):
-        new = [column for column in arrow_schema_of_text(view.listed.schemas[schema_id]).names if column not in known]
-        if new:
-            raise LogSchemaError(
-                f"log {name!r} has rows with new columns since this read began: {', '.join(map(repr, new))}; begin again, or ask for "
-                "some columns: columns=[...]",
-                log=name,
-            )
+        stored = arrow_schema_of_text(view.listed.schemas[schema_id])
+        others = [field.name for field in stored if field.name in schema.names and field.type != schema.field(field.name).type]
+        new = [column for column in stored.names if column not in schema.names] if all_asked else []
+        wrong = {"new columns": new, "columns of another type": others, "no columns any more": missing}
+        told = [f"{what}: {', '.join(map(repr, columns))}" for what, columns in wrong.items() if columns]
+        if told:
+            message = f"log {name!r} has rows with {'; '.join(told)}, since this read began. Begin again, or name columns: columns=[...]"
+            raise LogSchemaError(message, log=name)
 
 
 def to_pandas(reader: pa.RecordBatchReader) -> Any:

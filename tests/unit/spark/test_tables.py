@@ -239,8 +239,19 @@ def test_following_ends_at_rows_with_new_columns(world: World, client: Client) -
     assert next(everything).num_rows == next(some).num_rows == 1
     world.write({"id": [2], "name": ["b"]}, schema="id long, name string", log="flights", mergeSchema="true")
     assert next(some).to_pydict() == {"id": [2]}
-    with pytest.raises(LogSchemaError, match="new columns since this read began: 'name'"):
+    with pytest.raises(LogSchemaError, match="has rows with new columns: 'name', since this read began"):
         next(everything)
+
+
+@pytest.mark.parametrize(("to", "said"), [("id int", "columns of another type: 'id'"), ("name string", "no columns any more: 'id'")])
+def test_following_ends_where_columns_are_replaced(world: World, client: Client, to: str, said: str) -> None:
+    world.write([1], log="flights")
+    batches = client.log("flights").follow_batches(columns=["id"])
+    next(batches)
+    rows = {"id": pa.array([2], pa.int32())} if "int" in to else {"name": ["b"]}
+    world.write(rows, schema=to, overwrite=True, log="flights", overwriteSchema="true")
+    with pytest.raises(LogSchemaError, match=said):
+        next(batches)
 
 
 def test_following_notices_a_log_that_was_made_anew(client: Client) -> None:
