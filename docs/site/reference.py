@@ -252,6 +252,7 @@ def _signature(name: str, function: Callable[..., Any], *, bound: bool = False) 
         default = "" if one.default is one.empty else f" = {one.default.name if isinstance(one.default, enum.Enum) else repr(one.default)}"
         shown.append(f"{star}{one.name}" + ("" if one.annotation is one.empty else f": {_type(one.annotation)}") + default)
     returned = "" if signature.return_annotation is signature.empty else f" -> {_type(signature.return_annotation)}"
+    name = f"async {name}" if inspect.iscoroutinefunction(function) else name
     short = f"{name}({', '.join(shown)}){returned}"
     text = short if len(short) <= 88 else f"{name}(\n" + "".join(f"    {one},\n" for one in shown) + f"){returned}"
     return f"```python\n{text}\n```"
