@@ -395,6 +395,20 @@ def test_importing_bk_core_is_cheap() -> None:
     assert done.stdout.strip() == "[]"
 
 
+ERROR_FIRST = re.compile(r"\w+Error\b")
+
+
+def test_docstrings_of_functions_begin_with_no_error() -> None:
+    """ "Raises NoSuchLogError if ..." is a sentence; "NoSuchLogError if ..." is half of one."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {text.splitlines()[0]}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and ERROR_FIRST.match(text := ast.get_docstring(node) or "")
+    ]
+    assert not found, "say that it raises:\n" + "\n".join(found)
+
+
 _ID = r"(?:[A-Z]{1,5}-I?\d+[a-z]?|[DRQ]\d{1,2})(?: \(\d\))?"
 _IDS = rf"{_ID}(?:(?:, | and |\.\.| \.\. ){_ID})*"
 CLIPPED = re.compile(r"(?:What|Which|Who|Whose|Whom|Whether|Where|How)\b")

@@ -41,10 +41,10 @@ class Batch:
 
     @property
     def took_ms(self) -> int | None:
-        """From the writing of its offsets to that of its commit, which whoever writes the checkpoint tells by one clock.
+        """The time from the writing of its offsets to that of its commit, which whoever writes the checkpoint tells by one clock.
 
-        None where these times say nothing of the batch: Spark writes the offsets when it has planned the batch, and the commit behind
-        them. A copy has the files in another order, or long after that.
+        None where these times say nothing of the batch: Spark writes the offsets when it has planned the batch, and the commit behind them.
+        A copy has the files in another order, or long after that.
         """
         if self.planned_ms is None or self.offsets_ms is None or self.committed_ms is None:
             return None
@@ -59,7 +59,7 @@ class Folder(Protocol):
         """The names in it; none if there is no such folder."""
 
     def read(self, path: str) -> bytes:
-        """OSError if there is no such file, or it cannot be read."""
+        """Raises OSError if there is no such file, or it cannot be read."""
 
     def modified_ms(self, path: str) -> int | None:
         """When the file was written; None if it is not there."""
@@ -133,7 +133,7 @@ def query_id(folder: Folder) -> str | None:
 
 
 def read_batch(folder: Folder, number: int, *, committed: bool) -> Batch:
-    """InvalidArgumentError if Spark would not have written it so; what ``folder`` raises if there is no such batch (any more)."""
+    """Raises InvalidArgumentError if Spark would not have written it so; what ``folder`` raises if there is no such batch (any more)."""
     metadata, sources = read_offsets(folder, number)
     when = folder.modified_ms(f"commits/{number}") if committed else None
     planned, watermark = _whole(metadata, "batchTimestampMs"), _whole(metadata, "batchWatermarkMs")

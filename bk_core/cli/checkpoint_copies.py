@@ -226,7 +226,7 @@ class Plan:
 
 
 def scan(root: Path) -> Plan:
-    """InvalidArgumentError for a folder that is no checkpoint, or that has something else than files and folders."""
+    """Raises InvalidArgumentError for a folder that is no checkpoint, or that has something else than files and folders."""
     directories: list[str] = []
     files: dict[str, tuple[int, int, int]] = {}
     dropped = 0
@@ -318,8 +318,8 @@ def _fill(store: FileStore, plan: Plan, *, existed: bool) -> Copied:
 
 
 def _was_replaced(store: FileStore, aside: str, error: BaseException) -> bool:
-    """Behind the change that was interrupted, or whose outcome was not told in time: True if it was made, so that the import is done. Else
-    its folder is deleted. FileStoreError where nobody can tell."""
+    """Return True if the change that was interrupted, or whose outcome was not told in time, was made, so that the import is done. Else
+    delete its folder. FileStoreError where nobody can tell."""
     try:
         store.flush()  # from here on the store tells if it was made
         made = not store.exists(aside)

@@ -326,7 +326,7 @@ def remove(names: tuple[str, ...], yes: bool, even_if_alive: bool, password: str
 
 
 def _told(client: BookKeeper, name: str, password: str) -> str:
-    """For the question; what cannot be read can be deleted all the same."""
+    """Return the words for the question. What cannot be read can be deleted all the same."""
     try:
         with viewed(client, name, password) as view:
             files = [status for status, _ in everything(view) if not status.is_directory]
@@ -340,7 +340,7 @@ def _told(client: BookKeeper, name: str, password: str) -> str:
 
 
 def _say_left(name: str, report: Any) -> bool:
-    """On standard error: data ledgers that could not be deleted. True if there are any."""
+    """Tell on standard error which data ledgers could not be deleted. Return True if there are any."""
     for ledger_id, why in (*report.failed, *report.foreign):
         click.echo(f"checkpoint {name}: data ledger {ledger_id} is left: {why}", err=True)
     return bool(report.failed)

@@ -67,7 +67,7 @@ def _bookies(client: BookKeeper) -> list[dict[str, Any]]:
 
 
 def _address(client: BookKeeper, bookie: BookieId) -> str | None:
-    """None if it went meanwhile and its id tells none."""
+    """Return the address, or None if the bookie went meanwhile and its id tells none."""
     try:
         host, port = client.store.resolve(bookie)
     except BookieUnavailableError:

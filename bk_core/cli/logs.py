@@ -171,7 +171,7 @@ def _property_options(command: _Command) -> _Command:
 
 
 def _given(properties: dict[str, Any]) -> dict[str, Any]:
-    """Only what was given; -1 stands for "none"."""
+    """Return only what was given; -1 stands for "none"."""
     return {name: None if value == -1 else value for name, value in properties.items() if value is not None}
 
 
@@ -524,7 +524,7 @@ def _ids(ledger_ids: tuple[int, ...]) -> str:
 
 
 def _all_names(client: BookKeeper) -> list[str]:
-    """Also logs that are deleted but not yet gone."""
+    """Return the names of all logs, also of those that are deleted but not yet gone."""
     from bk_core.client.log.lists import list_logs
 
     list_logs(client)  # is there such a log root at all

@@ -86,7 +86,7 @@ def say_found(table: Table) -> None:
 
 
 def _plain(text: str) -> str:
-    """For Rich, which writes its own escape sequences and so past what makes all else safe."""
+    """Return a text for Rich, which writes escape sequences of its own and so passes by what makes all other output safe."""
     from rich.markup import escape
 
     return escape(safe(text, kept=""))

@@ -146,7 +146,7 @@ def _progress_in_store(client: BookKeeper, store: str, path: str, password: str)
 
 
 def local_path(checkpoint: str) -> Path:
-    """InvalidArgumentError for a URL of another file system: only files of this machine and of file stores can be read here."""
+    """Raises InvalidArgumentError for a URL of another file system: only files of this machine and of file stores can be read here."""
     try:
         parts = urlsplit(checkpoint)
     except ValueError as error:  # no URL, and with its slashes no folder either
@@ -164,7 +164,7 @@ NOT_BEGUN = ": it is no checkpoint of a query that has begun"
 
 
 def read_progress(checkpoint: Folder, hint: str = "") -> Progress:
-    """InvalidArgumentError if the folder is no checkpoint of a query, or its query reads no log. ``hint`` ends the first of these."""
+    """Raises InvalidArgumentError if the folder is no checkpoint of a query, or its query reads no log. ``hint`` ends the first of these."""
     planned, committed = last_number(checkpoint, "offsets"), last_number(checkpoint, "commits")
     if planned is None:
         raise InvalidArgumentError(f"{checkpoint.told()} has no file in a folder offsets{hint or NOT_BEGUN}")

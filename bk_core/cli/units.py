@@ -30,7 +30,7 @@ class _Amount(click.ParamType[int]):
         return amount
 
     def _parsed(self, text: str) -> int | None:
-        """None if the text is none of this kind."""
+        """Return the amount, or None if the text is none of this kind."""
         raise AssertionError
 
 

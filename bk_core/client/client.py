@@ -99,7 +99,7 @@ def connect(
 
 
 def _end_dropped(session: Session, store: MetadataStore) -> None:
-    """On a thread of its own: whoever dropped the client waits for nothing."""
+    """End a client that was dropped, on a thread of its own, so that whoever dropped it waits for nothing."""
     mark_own()
     try:
         session.close()
@@ -237,7 +237,8 @@ class BookKeeper:
             pause = min(2 * pause, 0.5)
 
     def _check_known(self, ensemble_size: int, write_quorum_size: int) -> None:
-        """NotEnoughBookiesError if there would be too few bookies even if all came back that this cluster has ever had and not removed."""
+        """Raise NotEnoughBookiesError if there would be too few bookies even if all came back that this cluster has ever had and not
+        removed."""
         view = self._session.bookies()
         known = len({*self._retry(self.store.cookies), *view.writable, *view.readonly})
         if known < (write_quorum_size if self.config.opportunistic_striping else ensemble_size):
@@ -616,7 +617,7 @@ def _repair_options(options: Mapping[str, Any]) -> RepairOptions:
 
 
 def _check_names(given: Iterable[str], kind: type, what: str) -> None:
-    """InvalidArgumentError for names that are no fields of a dataclass, with what may have been meant."""
+    """Raise InvalidArgumentError for names that are no fields of a dataclass, with what may have been meant."""
     known = [field.name for field in fields(kind)]
     for name in given:
         if name not in known:

@@ -15,5 +15,5 @@ def moment(ms: int) -> datetime:
 
 
 def told_utc(ms: int) -> str:
-    """To the second, without saying that it is UTC."""
+    """Return a time in UTC to the second, without saying that it is UTC."""
     return moment(ms).isoformat(" ", "seconds").removesuffix("+00:00")

@@ -423,7 +423,7 @@ class Gateway:
 
 
 def _check_wait() -> None:
-    """BlockingCallError in a handler of a signal that interrupts what other threads wait for."""
+    """Raise BlockingCallError in a handler of a signal that interrupts what other threads wait for."""
     where = interrupted_call()
     if where:
         raise BlockingCallError("closing checkpoints has to wait for other threads, and " + cannot_wait(where))

@@ -56,7 +56,7 @@ def settings(url: str, refresh_token: str, read_timeout_s: float, services: str 
 
 
 def check(configuration: Any) -> None:
-    """InvalidArgumentError if the application uses WebHDFS with OAuth 2 for something else: Hadoop has one such setting for all."""
+    """Raise InvalidArgumentError if the application uses WebHDFS with OAuth 2 for something else: Hadoop has one such setting for all."""
     others = configuration.get(f"dfs.client.failover.proxy.provider.{AUTHORITY}") is None and configuration.get(OAUTH) == "true"
     if others:
         raise InvalidArgumentError(

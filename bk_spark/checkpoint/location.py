@@ -78,7 +78,7 @@ class _Application:
         return self._clients[key]
 
     def check_where(self, where: dict[str, Any]) -> None:
-        """InvalidArgumentError for another place to listen at than the one that was chosen by the first call."""
+        """Raise InvalidArgumentError for another place to listen at than the one that was chosen by the first call."""
         others = sorted(key for key, value in where.items() if value and value != self.where[key])
         if others:
             raise InvalidArgumentError(
@@ -87,7 +87,7 @@ class _Application:
             )
 
     def check_wait(self, read_timeout_s: float, patience_s: float) -> None:
-        """InvalidArgumentError if clients that are kept in JVMs would give up requests that this patience has not given up yet."""
+        """Raise InvalidArgumentError if clients that are kept in JVMs would give up requests that this patience has not given up yet."""
         if not self.read_timeout_s or read_timeout_s <= self.read_timeout_s:
             return
         if self.gateway.files or not is_local(self.context):
@@ -111,7 +111,7 @@ class _Application:
         return self.context._jsc is None
 
     def _tidy(self) -> None:
-        """After the gateway and its stores."""
+        """Tidy up after the gateway and its stores."""
         _applications.pop(id(self.context), None)
         let_go(self._silenced)
         self.close_clients()
@@ -137,7 +137,8 @@ _mine = threading.local()  # ``calls``: the names of the calls that this thread 
 
 @contextmanager
 def _in_call(name: str, *others: str) -> Iterator[None]:
-    """BlockingCallError in a handler of a signal that interrupts one of the ``others`` in this thread, which it would have to wait for."""
+    """Raise BlockingCallError in a handler of a signal that interrupts one of the ``others`` in this thread, which it would have to wait
+    for."""
     calls: list[str] = _mine.__dict__.setdefault("calls", [])
     for other in others:
         if other in calls:
@@ -248,7 +249,7 @@ def close(spark: Any, name: str | None = None) -> None:
 
 
 def _check_known(name: str, application: _Application | None) -> None:
-    """InvalidArgumentError for a checkpoint that was never open here."""
+    """Raise InvalidArgumentError for a checkpoint that was never open here."""
     asked, opened = ({}, {}) if application is None else (application.asked, application.gateway.files)
     if name not in asked:
         near = meant(name, asked)
@@ -260,7 +261,7 @@ def _check_known(name: str, application: _Application | None) -> None:
 
 
 def _check_name(name: str) -> None:
-    """InvalidArgumentError."""
+    """Raise InvalidArgumentError for a name that no checkpoint can have."""
     place = stored_at(name)
     if place is not None:
         given, path = place[0], place[1].strip("/")
@@ -279,7 +280,7 @@ def _check_name(name: str) -> None:
 
 
 def _is_open_here(application: _Application, name: str, asked: dict[str, Any]) -> bool:
-    """InvalidArgumentError if it is, and was opened in another way."""
+    """Return True if the checkpoint is open here. Raises InvalidArgumentError if it was opened in another way."""
     files = application.gateway.files.get(name)
     if files is None or not files.store.is_open:  # closed, being closed in another thread, taken over, or failed
         application.gateway.close_files(name)
@@ -424,7 +425,7 @@ def _application(context: Any, where: dict[str, Any]) -> _Application:
 
 
 def _tls(files: tuple[str, str] | None) -> ssl.SSLContext | None:
-    """InvalidArgumentError for files that are no certificate and key."""
+    """Raises InvalidArgumentError for files that are no certificate and key."""
     if files is None:
         return None
     made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

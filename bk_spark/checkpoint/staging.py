@@ -97,7 +97,7 @@ class CheckpointFiles:
     # --- looking ------------------------------------------------------------------------------------------------------------
 
     def status(self, path: str) -> FileStatus:
-        """NoSuchPathError."""
+        """Raises NoSuchPathError."""
         with self._lock:
             temporary, kept = self._temporary.get(path), self._kept_back.get(path)
         if temporary is not None:
@@ -122,7 +122,7 @@ class CheckpointFiles:
         return sorted(found.values(), key=lambda status: status.name)
 
     def listing_part(self, path: str, after: str, most: int) -> tuple[list[FileStatus], int]:
-        """At most ``most`` of them behind the name ``after``, and how many come behind these. NoSuchPathError."""
+        """Return at most ``most`` of them behind the name ``after``, and how many come behind these. NoSuchPathError."""
         if after:
             self.status(path)  # what was deleted, or was taken over, is told in the middle too
         return self._listings.part(path, after, most, lambda: self.listing(path))
@@ -331,7 +331,7 @@ class CheckpointFiles:
             before.staged.release()
 
     def _need_directory(self, path: str, make: bool, deadline: float) -> None:
-        """NoSuchPathError where it is not there and not to be made; PathNotDirectoryError for a file."""
+        """Raise NoSuchPathError where it is not there and not to be made; PathNotDirectoryError for a file."""
         try:
             there = self.store.status(path)
         except NoSuchPathError:

@@ -63,7 +63,7 @@ class Child:
         return len(killed)
 
     def members_alive(self) -> list[int]:
-        """As ``members`` without zombies: those are dead already and wait for their parent or init."""
+        """Return what ``members`` does without zombies: those are dead already and wait for their parent or init."""
         return [process.pid for process in _as_processes(self.members()) if _alive(process)]
 
     def check_running(self) -> None:

@@ -42,7 +42,8 @@ def source_logs(options: Options, client: Any, under_way: bool = False) -> tuple
 
 
 def check_beginning(options: Options, names: Collection[str]) -> None:
-    """Of a new query with a pattern: InvalidArgumentError for offsets and times of logs that it does not match, and for one place in
+    """Check the start of a new query with a pattern: InvalidArgumentError for offsets and times of logs that it does not match, and for one
+    place in
 
     several. Logs that are not named begin at their first entry, as those do that come later (Kafka's rule for new partitions).
     """

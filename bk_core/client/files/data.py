@@ -245,7 +245,7 @@ class DataLedgers:
             return place in self._places
 
     def check_there(self, content: Content) -> None:
-        """FileDataLostError for bytes in a ledger that is known to be gone."""
+        """Raise FileDataLostError for bytes in a ledger that is known to be gone."""
         for extent in content.extents:
             if extent.ledger_id in self._gone:
                 what = f"data ledger {extent.ledger_id}, which held bytes that no file has yet, was deleted by somebody else"
@@ -437,7 +437,7 @@ def _batches(data: Any, inline_max: int, run_bytes: Callable[[], int], whole_byt
 
 
 def _add(extents: list[Extent], more: Extent) -> None:
-    """Behind the others, and as one with the last where it goes on in the same ledger."""
+    """Put an extent behind the others, and join it as one with the last where it goes on in the same ledger."""
     if extents:
         before = extents[-1]
         full = before.length == (before.last_entry_id - before.first_entry_id + 1) * before.piece

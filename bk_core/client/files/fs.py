@@ -184,7 +184,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return "/" + path.strip("/")
 
     def _own_path(self, path: Any) -> Any:
-        """As ``_any_path``. InvalidArgumentError for a path of another store."""
+        """Return a path as ``_any_path`` does. InvalidArgumentError for a path of another store."""
         for one in path if isinstance(path, list) else [path]:
             name = self._get_kwargs_from_urls(one).get("store", self.store)
             if name != self.store:
@@ -225,12 +225,12 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return told
 
     def to_dict(self, *, include_password: bool = False) -> dict[str, Any]:
-        """As fsspec's, but the password is left out, also with ``include_password``, which is fsspec's default."""
+        """Return what fsspec's method returns, but the password is left out, also with ``include_password``, which is fsspec's default."""
         kind = type(self)
         return {"cls": f"{kind.__module__}:{kind.__name__}", "protocol": _PROTOCOL, "args": [], **self._told_elsewhere()}
 
     def to_json(self, *, include_password: bool = False) -> str:
-        """As ``to_dict``."""
+        """Return ``to_dict`` as JSON."""
         return json.dumps(self.to_dict())
 
     def __reduce__(self) -> Any:
@@ -307,7 +307,7 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return self._is_directory(path) is True
 
     def _is_directory(self, path: str) -> bool | None:
-        """None if there is nothing. What cannot be asked is an error."""
+        """Return True for a directory, and None if there is nothing. What cannot be asked is an error."""
         try:
             return self._files().status(self._strip_protocol(path)).is_directory
         except NoSuchPathError:
@@ -390,7 +390,8 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.rm_file(path)
 
     def expand_path(self, path: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> Any:
-        """As fsspec's, but a name that there is stands for itself, whatever characters it has; else it may be a pattern."""
+        """Return what fsspec's method returns, but a name that there is stands for itself, whatever characters it has; else it may be a
+        pattern."""
         given = self._strip_protocol(path if isinstance(path, list) else [path])
         with self._one_moment():
             named = {one for one in given if has_magic(one) and self.exists(one)}
@@ -450,7 +451,7 @@ class _ReadFile(AbstractBufferedFile):  # type: ignore[misc]
         super().__init__(fs, path, "rb", **{**options, "size": content.size})
 
     def __reduce__(self) -> Any:
-        """It reads the same bytes elsewhere, from where it is, as long as the store keeps them."""
+        """Pickle the place of the file: the copy reads the same bytes elsewhere, from where it is, as long as the store keeps them."""
         options = {"block_size": self.blocksize, "cache_type": self.cache.name, **self.kwargs}
         return _reopened, (self.fs, self.path, self._content, self.loc, options)
 
@@ -547,8 +548,8 @@ def _keep_password(password: bytes) -> str:
 
 
 def _password_from(kept_as: str | None, store: str) -> bytes:
-    """InvalidArgumentError where an instance was made with a password that is neither here nor in the environment: without it a store that
-    is not there yet would be made without a password."""
+    """Raises InvalidArgumentError where an instance was made with a password that is neither here nor in the environment: without it a
+    store that is not there yet would be made without a password."""
     known = _passwords.get(kept_as) if kept_as is not None else None
     given = os.environ.get(PASSWORD_VARIABLE)
     if known is None and given is None and kept_as is not None:
@@ -661,7 +662,7 @@ _mine = threading.local()  # ``connecting``: the stores that this thread connect
 
 
 def _begin_anew() -> None:
-    """In a forked child: a thread that it does not have may have taken a lock."""
+    """Forget all locks in a forked child, because a thread that it does not have may have taken one."""
     global _mine
     _mine = threading.local()
     _doors.clear()
@@ -689,8 +690,8 @@ def _leave(of: _Store, home: Home, files: FileStore | FileStoreView, client: Boo
 
 
 def _close_owners() -> None:
-    """At the end of the process: a store that is left open shows its last change to nobody else, and is refused to others, who cannot know
-    that its owner is gone. What was dropped is waited for as well."""
+    """Close all stores at the end of the process, because a store that is left open shows its last change to nobody else, and is refused to
+    others, who cannot know that its owner is gone. What was dropped is waited for as well."""
     until = time.monotonic() + ENDING_S
     owners = [owner for connection in tuple(_connections.values()) if (owner := connection.owner) is not None]
     for owner in owners:
@@ -730,8 +731,9 @@ def _connection(wish: _Wish) -> _Connection:
 
 
 def _shared(wish: _Wish) -> _Connection | None:
-    """None if there is none yet. An owner that was taken over is shared, too, and says so, unless ``take_over`` is asked for the first
-    time. WrongPasswordError where this process owns the store with another password: a take-over would end that owner for nothing."""
+    """Return the owner that this process has, or None if there is none yet. An owner that was taken over is shared, too, and says so,
+    unless ``take_over`` is asked for the first time. WrongPasswordError where this process owns the store with another password: a
+    take-over would end that owner for nothing."""
     known = _connections.get(wish.key)
     if known is None or not known.is_open:
         return None

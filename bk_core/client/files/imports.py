@@ -33,7 +33,8 @@ def unfinished_imports(files: Any) -> tuple[list[str], bool]:
 
 
 def delete_unfinished_imports(store: Any) -> list[str]:
-    """By the owner of the store: no other import goes on while it is one. Returns the folders that were deleted."""
+    """Delete what unfinished imports left. The owner of the store calls it: no other import goes on while it is one. Returns the folders
+    that were deleted."""
     left, _ = unfinished_imports(store)
     for path in left:
         store.delete(path, recursive=True)

@@ -143,7 +143,7 @@ def data_nodes(
 
 
 def read_node(client: LogClient, log: str, child: str) -> DataNode | None:
-    """By its name; None if it is gone. MetadataFormatError."""
+    """Return the node of this name, or None if it is gone. MetadataFormatError."""
     path = f"{nodes_path(log)}/{child}"
     try:
         value = loads(client.store.read(path).data)
@@ -169,7 +169,7 @@ def delete_data_ledger(client: LogClient, log: str, log_id: str, ledger_id: int,
 
 
 def check_node(client: LogClient, log: str, log_id: str, ledger_id: int) -> None:
-    """ForeignLedgerError for a ledger whose node speaks of another cluster or log. One without a node tells itself whose it is."""
+    """Raise ForeignLedgerError for a ledger whose node speaks of another cluster or log. One without a node tells itself whose it is."""
     node = read_node(client, log, str(ledger_id))
     here = client.store.cluster_id()
     if node is not None and (node.log_id, node.cluster) != (log_id, here):

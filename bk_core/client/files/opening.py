@@ -151,7 +151,7 @@ def leave(writer: LogWriter) -> None:
 
 
 def _await_bookies(client: LogClient, log: str, create: LogProperties | None, timeout_s: float) -> None:
-    """For the log's next ledger, with the settings that it will have."""
+    """Wait for bookies for the log's next ledger, with the settings that it will have."""
     deadline = time.monotonic() + timeout_s
     listed = until_definite(lambda: list_if_any(client, log), deadline)
     properties = create if listed is None or (create is not None and _is_unused(listed)) else listed.properties

@@ -143,7 +143,7 @@ class StoreOwner:
     # --- opening, on the caller's thread ---------------------------------------------------------------------------------------
 
     def _opened(self) -> None:
-        """From here on, whatever ends the store abandons its log."""
+        """Note that the store is open. Whatever ends the store from here on abandons its log."""
         self._is_opened = True
         if self._stopped:  # it ended between its first base and this
             self._writer.abandon()
@@ -514,7 +514,7 @@ class StoreOwner:
             self._lock.notify_all()
 
     def _begin_close(self) -> None:
-        """On the store's own thread, behind all that was asked for."""
+        """Begin to close, on the store's own thread, behind all that was asked for."""
         self._take_in()
         if self._closing is not None and not self._close_begun and not self._stopped:
             self._close_begun = True
@@ -532,7 +532,7 @@ class StoreOwner:
         self._step(lambda: self._machine.close(self._closing))
 
     def _close_writer(self) -> None:
-        """On the worker, behind the data ledgers that are dropped last."""
+        """Close the writer of the log, on the worker, behind the data ledgers that are dropped last."""
         problem: BkError | None = None
         try:
             self._writer.close()
@@ -570,7 +570,7 @@ class StoreOwner:
         self._own_thread(partial(self._step, lambda: self._machine.end(error)))
 
     def _stop(self) -> None:
-        """On the store's own thread, once the machine has ended by a failure. Everybody who waits has been told."""
+        """Stop all parts, on the store's own thread, once the machine has ended by a failure. Everybody who waits has been told."""
         self._stopped = True
         error = self.error
         assert error is not None
@@ -593,7 +593,7 @@ class StoreOwner:
                 tell()
 
     def _tell_end(self, on_end: Callable[[BkError], object], error: BkError, told: SafeFuture[None]) -> None:
-        """On a thread of its own, behind all else: the callback may take long, for example because it opens the store again."""
+        """Tell the end on a thread of its own, behind all else: the callback may take long, for example because it opens the store again."""
         mark_own()
         try:
             on_end(error)

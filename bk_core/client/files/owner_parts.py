@@ -127,7 +127,7 @@ def watch_data(works: FileWorks, changed: Callable[[int], None], ledger_id: int)
 
 
 def weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """For timers and for parts of a store: it keeps no store alive, and does nothing once that is gone."""
+    """Return a call for timers and parts of a store: it keeps no store alive, and does nothing once that is gone."""
     known = weakref.WeakMethod(method)
 
     def call(*arguments: Any) -> None:

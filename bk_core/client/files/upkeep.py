@@ -71,13 +71,13 @@ def file_stores(client: Any, *, remains: bool = False) -> list[str]:
 
 @checked(client=CLIENT)
 def file_store_owner(client: Any, name: str) -> LiveWriter | None:
-    """None if nobody has opened the store since it was closed. NoSuchFileStoreError."""
+    """Return the owner of a store, or None if nobody has opened the store since it was closed. NoSuchFileStoreError."""
     return _owner(client, _listed(client, name))
 
 
 @checked(client=CLIENT)
 def check_not_owned(client: Any, name: str, *, even_if_alive: bool = False) -> None:
-    """LogWriterAliveError where an owner may live, unless ``even_if_alive``. NoSuchFileStoreError."""
+    """Raise LogWriterAliveError where an owner may live, unless ``even_if_alive``. NoSuchFileStoreError."""
     _refuse_owned(client, name, _listed(client, name), even_if_alive)
 
 
@@ -127,7 +127,7 @@ def _live(listed: LedgerList) -> list[int]:
 
 
 def _refuse_owned(client: Any, name: str, listed: LedgerList, even_if_alive: bool) -> None:
-    """LogWriterAliveError unless nobody has the store open, for certain."""
+    """Raise LogWriterAliveError unless nobody has the store open, for certain."""
     owner = None if even_if_alive else _owner(client, listed)
     if owner is None or owner.state == GONE:
         return

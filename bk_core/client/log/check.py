@@ -235,7 +235,7 @@ def repair_log(client: LogClient, name: str, *, password: bytes = b"", even_if_f
 
 
 def check_repairs_files(name: str, even_if_files: bool) -> None:
-    """InvalidArgumentError for the log of a file store that has lost ledgers, unless the caller insists."""
+    """Raise InvalidArgumentError for the log of a file store that has lost ledgers, unless the caller insists."""
     store = store_of(name)
     if store is None or even_if_files:
         return

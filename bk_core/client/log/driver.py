@@ -303,7 +303,7 @@ class LeaderWorks:
 
 
 def append_outcome(error: BaseException | None) -> Outcome:
-    """Of one run of entries."""
+    """Return the outcome of appending one run of entries."""
     match error:
         case None:
             return Outcome.OK
@@ -316,7 +316,7 @@ def append_outcome(error: BaseException | None) -> Outcome:
 
 
 def _recover_outcome(error: Exception) -> Outcome:
-    """Not decidable now, unless asking again cannot help (LOG-3)."""
+    """Return the outcome of a recovery that failed: it cannot be decided now, unless asking again cannot help (LOG-3)."""
     if isinstance(error, (NoSuchLedgerError, NoNodeError)):
         return Outcome.NO_SUCH_LEDGER
     return Outcome.REFUSED if isinstance(error, _FOR_GOOD) else Outcome.UNKNOWN

@@ -196,7 +196,7 @@ def _named(child: str) -> tuple[int, str]:
 
 
 def read_intent(client: LogClient, log: str, child: str) -> Intent | None:
-    """By the name of its node; None if it is gone meanwhile."""
+    """Return the intent of this node, or None if it is gone meanwhile."""
     path = f"intents/{log}/{child}"
     try:
         ledger_id, purpose = _named(child)

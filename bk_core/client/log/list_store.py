@@ -78,7 +78,7 @@ def ledger_exists(client: LogClient, ledger_id: int) -> bool:
 
 
 def log_path(name: str) -> str:
-    """InvalidArgumentError for a name that cannot be one path element in every store."""
+    """Raises InvalidArgumentError for a name that cannot be one path element in every store."""
     if not isinstance(name, str):
         raise ArgumentTypeError(f"the name of a log must be text, not of type {type(name).__name__}")
     if not _NAME.fullmatch(name):
@@ -87,12 +87,12 @@ def log_path(name: str) -> str:
 
 
 def now_ms() -> int:
-    """On this host's clock: for what is shown, never for what decides how old something is."""
+    """Return the time on this host's clock, for what is shown, never for what decides how old something is."""
     return int(time.time() * 1000)
 
 
 def store_now_ms(client: LogClient, *, timeout_s: float = UPDATE_TIMEOUT_S) -> int:
-    """On the metadata store's clock (JAN-1). Warns of a host clock that disagrees (JAN-4), at most once an hour."""
+    """Return the time on the metadata store's clock (JAN-1). Warns of a host clock that disagrees (JAN-4), at most once an hour."""
     global _warned_s
     told = until_definite(client.store.clock_ms, time.monotonic() + timeout_s)
     host = now_ms()
@@ -104,7 +104,7 @@ def store_now_ms(client: LogClient, *, timeout_s: float = UPDATE_TIMEOUT_S) -> i
 
 
 def read_ledger_list(client: LogClient, name: str) -> LedgerList:
-    """NoSuchLogError if the log does not exist. For reading entries take ``read_log``: it knows the history too."""
+    """Raises NoSuchLogError if the log does not exist. For reading entries take ``read_log``: it knows the history too."""
     return read_versioned(client, name)[0]
 
 
@@ -118,8 +118,8 @@ def read_versioned(client: LogClient, name: str) -> tuple[LedgerList, int]:
 
 
 def list_if_any(client: LogClient, name: str) -> LedgerList | None:
-    """As ``read_ledger_list``, but None if there is none, for whoever makes the log then. The error for a log that is not there compares
-    its name with those of all logs, which costs more with each."""
+    """Return what ``read_ledger_list`` does, or None if there is no log, for callers who make it then. The error for a log that is not
+    there compares its name with those of all logs, which costs more with each."""
     try:
         stored, here = client.store.read_here(log_path(name))
     except NoNodeError:
@@ -128,7 +128,8 @@ def list_if_any(client: LogClient, name: str) -> LedgerList | None:
 
 
 def read_unlooked(client: LogClient, name: str) -> tuple[LedgerList, int]:
-    """As it is stored, whosever it is: only to say whose it is, or to look for a change of one's own."""
+    """Return the list as it is stored, even if it belongs to another cluster. Callers use it only to tell which cluster that is, or to look
+    for a change of their own."""
     try:
         stored = client.store.read(log_path(name))
     except NoNodeError:
@@ -144,7 +145,8 @@ def _decoded(name: str, data: bytes) -> LedgerList:
 
 
 def no_such_log(client: LogClient, name: str) -> NoSuchLogError:
-    """Only where there is a cluster, and the same one as before, does a missing list mean that there is no such log (OWN-2)."""
+    """Return the error for a missing list. It means that there is no such log only where there is a cluster, and the same one as before
+    (OWN-2)."""
     client.store.check_cluster()
     check_log_root(client)
     elsewhere = client.store.log_elsewhere(name)
@@ -154,7 +156,7 @@ def no_such_log(client: LogClient, name: str) -> NoSuchLogError:
 
 
 def check_log_root(client: LogClient) -> None:
-    """NoSuchLogRootError where the log root was given by hand and does not exist: it is mistyped, or no log was ever made there."""
+    """Raise NoSuchLogRootError where the log root was given by hand and does not exist: it is mistyped, or no log was ever made there."""
     others = client.store.other_log_roots()
     if others is None:
         return
@@ -216,8 +218,8 @@ def compare_and_set_list(client: LogClient, name: str, listed: LedgerList, versi
 
 
 def delete_list(client: LogClient, name: str, log_id: str, version: int, deadline: float) -> None:
-    """VersionConflictError if the log is still there and was changed. A lost answer is looked into, not repeated: under the same name,
-    with the same version, there may be another log by then (OWN-7)."""
+    """Raises VersionConflictError if the log is still there and was changed. A lost answer is looked into, not repeated: under the same
+    name, with the same version, there may be another log by then (OWN-7)."""
     pause = 0.01
     while True:
         try:

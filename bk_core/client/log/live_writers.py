@@ -33,12 +33,12 @@ class LiveWriter:
 
     @property
     def since(self) -> datetime | None:
-        """None if its ledger does not tell."""
+        """The time since when it writes; None if its ledger does not tell."""
         return moment(self.since_ms) if self.host else None
 
     @property
     def told(self) -> str:
-        """In words."""
+        """The process in words."""
         if not self.host:
             return "a process that is not named"
         return f"process {self.pid} on host {self.host}, since {told_utc(self.since_ms)} UTC"

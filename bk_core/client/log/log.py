@@ -153,7 +153,7 @@ class Log:
 
     @checked(password=SECRET)
     def __init__(self, client: LogClient, name: str, *, password: bytes = b"") -> None:
-        """NoSuchLogError."""
+        """Raises NoSuchLogError."""
         read_ledger_list(client, name)
         self.name = name
         self._client = client

@@ -72,7 +72,7 @@ class BaseReader:
             self._directories[one.file_id] = (node, size)
 
     def end(self, end: BaseEnd, record: bytes) -> FileTree:
-        """FileStoreFormatError for a base that is not whole (FS-3)."""
+        """Raises FileStoreFormatError for a base that is not whole (FS-3)."""
         self.size += len(record)
         if end.count != self._tree.count or end.checksum != self._checksum:
             raise FileStoreFormatError(f"a base has {self._tree.count} files and directories of {end.count}, or other ones: it is damaged")

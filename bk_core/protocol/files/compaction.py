@@ -90,7 +90,8 @@ class LogKeeping(DataLedgers):
         super()._advance()
 
     def _may_tell(self, first: Pending) -> bool:
-        """Only the first of the pending ones is asked about, because outcomes come in call order (FS-9)."""
+        """Return True if the outcome may be told. Only the first of the pending ones is asked about, because outcomes come in call order
+        (FS-9)."""
         return first.ready
 
     # --- bases --------------------------------------------------------------------------------------------------------

@@ -56,9 +56,9 @@ class FileMachine(LogKeeping):
         self._replay.take(record, position)
 
     def serve(self, data_ledgers: Iterable[int], segment: int, *, trim_left: bool = False) -> list[FileEffect]:
-        """Behind the last record of the log, which nobody else could write when it was taken over. ``data_ledgers`` are those that this
-        store had *before* it was taken over (FS-16); the ones that nothing refers to are dropped. FileStoreFormatError for a log with
-        changes and without a base: its beginning is lost.
+        """Begin to serve behind the last record of the log, which nobody else could write when it was taken over. ``data_ledgers`` are
+        those that this store had *before* it was taken over (FS-16); the ones that nothing refers to are dropped. FileStoreFormatError for
+        a log with changes and without a base: its beginning is lost.
 
         ``segment`` is the number of the log's segment that this owner begins. ``trim_left``: a former owner took segments off the log's
         list and has not deleted their ledgers, so the log is trimmed again, which deletes them (FS-12). Operations may be called from here

@@ -65,5 +65,5 @@ def is_below(path: str, directory: str) -> bool:
 
 
 def shown(path: str) -> str:
-    """As error messages name it: quoted, and cut if it is long."""
+    """Return a path as error messages name it: quoted, and cut if it is long."""
     return repr(path) if len(path) <= 200 else f"{path[:160]!r}... ({len(path)} characters)"

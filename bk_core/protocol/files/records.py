@@ -187,7 +187,7 @@ def encode_part(nodes: list[bytes]) -> bytes:
 
 
 def decode(record: bytes) -> Record:
-    """FileStoreFormatError for bytes that are damaged, or that a later version wrote (FS-3)."""
+    """Raises FileStoreFormatError for bytes that are damaged, or that a later version wrote (FS-3)."""
     try:
         if len(record) < _BODY:
             told = f"the entry is no record of a file store ({len(record)} bytes): somebody else wrote to this log"

@@ -32,7 +32,8 @@ class FileReplay:
         self._base: BaseReader | None = None
 
     def take(self, record: bytes, position: Position) -> None:
-        """FileStoreFormatError, which names the position, for a record that is damaged or does not fit; nothing may be taken after it."""
+        """Raises FileStoreFormatError, which names the position, for a record that is damaged or does not fit; nothing may be taken after
+        it."""
         if self.first_position is None:
             self.first_position = position
         try:

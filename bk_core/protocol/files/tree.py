@@ -56,7 +56,7 @@ class FileTree:
         return self.find(normal(path)) is not None
 
     def status(self, path: str) -> FileStatus:
-        """NoSuchPathError if there is nothing, also because a part above it is a file."""
+        """Raises NoSuchPathError if there is nothing, also because a part above it is a file."""
         path = normal(path)
         return _status(path, self._existing(path))
 
@@ -69,7 +69,7 @@ class FileTree:
         return [_status(join(path, name), child) for name, child in sorted(node.children.items())]
 
     def content(self, path: str) -> Content:
-        """NoSuchPathError; PathIsDirectoryError."""
+        """Raises NoSuchPathError; PathIsDirectoryError."""
         path = normal(path)
         content = self._existing(path).content
         if content is None:
@@ -211,7 +211,7 @@ class FileTree:
                 self.ledgers[extent.ledger_id] = self.ledgers.get(extent.ledger_id, 0) + 1
 
     def insert(self, directory: Node, name: str, node: Node) -> bool:
-        """For a base. False if the directory is a file, or has something of this name."""
+        """Insert a file of a base. Return False if the directory is a file, or has something of this name."""
         if directory.children is None or name in directory.children:
             return False
         self._insert(directory, name, node)

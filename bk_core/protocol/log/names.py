@@ -25,7 +25,7 @@ def store_of(log: str) -> str | None:
 
 
 def check_not_of_files(log: str, insisted: bool) -> None:
-    """InvalidArgumentError for the log of a file store, unless its owner asks (GRD-7)."""
+    """Raise InvalidArgumentError for the log of a file store, unless its owner asks (GRD-7)."""
     name = store_of(log) if isinstance(log, str) else None
     if name is not None and not insisted:
         message = (

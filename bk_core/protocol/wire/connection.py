@@ -125,7 +125,7 @@ def batch_head(buffer: BytesLike, at: int) -> tuple[int, int, int] | None:
 
 
 def scan_v3(buffer: BytesLike, start: int, stop: int, frame_bytes_max: int) -> tuple[list[Item], int, int]:
-    """As ``scan_v2``; what is joined has consecutive transaction ids, and ``code`` is the first of them."""
+    """Return what ``scan_v2`` does for v3; what is joined has consecutive transaction ids, and ``code`` is the first of them."""
     return kernels.scan_responses_v3(buffer, start, stop, frame_bytes_max)
 
 

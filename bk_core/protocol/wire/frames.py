@@ -37,7 +37,7 @@ class FrameReader:
         return [view[marks[i] : marks[i + 1]] for i in range(0, len(marks), 2)]
 
     def feed_bounds(self, data: BytesLike) -> tuple[BytesLike, bytes]:
-        """As ``feed``, for readers that walk a whole buffer: (buffer, native int64 pairs of payload start and end in it)."""
+        """Do the same as ``feed``, for readers that walk a whole buffer: (buffer, native int64 pairs of payload start and end in it)."""
         if not self._pending:
             # A caller may use its receive buffer again; bytes it cannot.
             whole = data if isinstance(data, bytes) else bytes(data)
