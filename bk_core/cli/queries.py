@@ -164,7 +164,8 @@ NOT_BEGUN = ": it is no checkpoint of a query that has begun"
 
 
 def read_progress(checkpoint: Folder, hint: str = "") -> Progress:
-    """Raises InvalidArgumentError if the folder is no checkpoint of a query, or its query reads no log. ``hint`` ends the first of these."""
+    """Raises InvalidArgumentError if the folder is no checkpoint of a query, or its query reads no log. ``hint`` ends the first of
+    these."""
     planned, committed = last_number(checkpoint, "offsets"), last_number(checkpoint, "commits")
     if planned is None:
         raise InvalidArgumentError(f"{checkpoint.told()} has no file in a folder offsets{hint or NOT_BEGUN}")

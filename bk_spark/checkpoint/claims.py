@@ -50,7 +50,8 @@ class Claims:
 
     @contextmanager
     def if_free(self, path: str) -> Iterator[bool]:
-        """Claim as ``of`` does, without waiting. Gives False, and nothing is claimed, if somebody has claimed such a name or waits for one."""
+        """Claim as ``of`` does, without waiting. Gives False, and nothing is claimed, if somebody has claimed such a name or waits for
+        one."""
         claim = _Claim((path,))
         try:
             self._stand_in_line(claim)

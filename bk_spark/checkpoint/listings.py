@@ -35,7 +35,8 @@ class Listings:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     def part(self, path: str, after: str, most: int, listing: Callable[[], list[FileStatus]]) -> tuple[list[FileStatus], int]:
-        """Return at most ``most`` statuses behind the name ``after``, and how many come behind them. ``listing`` gives all, sorted by name."""
+        """Return at most ``most`` statuses behind the name ``after``, and how many come behind them. ``listing`` gives all, sorted by
+        name."""
         with self._lock:
             number = next(self._numbers)  # before the directory is looked at: an older listing never takes the place of a newer one
             kept = self._kept.get(path) if after else None

@@ -84,7 +84,8 @@ class Operations:
             return answers.refused(Refusal(500, answers.JAVA_IO, f"{op}: a defect of the checkpoint gateway; the driver's log has more"))
 
     def _warn(self, request: Request, code: str, refusal: Refusal) -> None:
-        """Warn in the driver's log, because Spark hides the cause of some failures (CANNOT_WRITE_STATE_STORE). Not for each of many tasks."""
+        """Warn in the driver's log, because Spark hides the cause of some failures (CANNOT_WRITE_STATE_STORE). Not for each of many
+        tasks."""
         key, now = (_name_in(request), code), time.monotonic()
         with self._warning:
             if now - self._warned.get(key, -WARN_AGAIN_S) < WARN_AGAIN_S:

@@ -593,7 +593,8 @@ class StoreOwner:
                 tell()
 
     def _tell_end(self, on_end: Callable[[BkError], object], error: BkError, told: SafeFuture[None]) -> None:
-        """Tell the end on a thread of its own, behind all else: the callback may take long, for example because it opens the store again."""
+        """Tell the end on a thread of its own, behind all else: the callback may take long, for example because it opens the store
+        again."""
         mark_own()
         try:
             on_end(error)

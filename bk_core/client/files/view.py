@@ -43,8 +43,8 @@ class FileStoreView:
     An acknowledged change shows here once bookies report it as confirmed: with the next change, or after the explicit LAC (LC-5). If the
     owner died, its last changes may show only after another owner opens the store.
 
-    Several threads may use it. ``close`` it, or use it with ``with``. A handler of a signal may use it, too: it gets BlockingCallError, and
-    nothing is done, where it has interrupted a call of the same view that takes in what has happened.
+    Several threads may use it. ``close`` it, or use it with ``with``. A handler of a signal may use it, too: where it has interrupted
+    a call of the same view that takes in what has happened, a call raises BlockingCallError and does nothing.
     """
 
     def __init__(self, client: Any, name: str, password: bytes) -> None:
@@ -278,7 +278,10 @@ class FileStoreView:
             reader.close()
 
     def close(self) -> None:
-        """Idempotent. Does nothing in a forked child. BlockingCallError in a handler of a signal that has interrupted ``refresh``."""
+        """End the view. Closing again has no effect, nor has closing in a forked child.
+
+        Raises BlockingCallError in a handler of a signal that has interrupted ``refresh``.
+        """
         if not self._home.is_here:
             return
         with self._following, self._lock:
