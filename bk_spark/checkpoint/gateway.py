@@ -1,9 +1,10 @@
 """The gateway: a small HTTP server in the driver that answers Spark's own WebHDFS client from file stores.
 
-A thread for each connection, which stays for many requests (HTTP/1.1). A new connection has ``TOKEN_WAIT_S`` to begin a head, and
-``HEAD_S`` from then on to end it; with TLS it has ``HEAD_S`` for the handshake before. A request without the secret gets 401 with no body,
-and its connection is closed. At ``connections_max`` the connection goes that has shown no secret yet for the longest time, whatever it has
-sent; where all have, the one that has idled longest. If all are busy, new ones wait in the listening socket.
+A thread for each connection, which stays for many requests (HTTP/1.1). A new connection has ``FIRST_BYTE_S`` to begin a head, and
+``HEAD_S`` from then on to end it, and only then a thread (``lobby.py``); with TLS it has one from its first byte on, ``HEAD_S`` for the
+handshake and ``TOKEN_WAIT_S`` to begin a head. A request without the secret gets 401 with no body, and its connection is closed. At
+``connections_max`` the connection goes that has shown no secret yet for the longest time, whatever it has sent; where all have, the one
+that has idled longest. If all are busy, new ones wait in the listening socket.
 
 An upload may pause for ``upload_idle_s``: a task opens the file of its state when it begins and writes to it as rows come. A peer that has
 died is noticed by TCP's own probes within two minutes. Whatever ends an upload early, there is no file then.
@@ -14,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import select
 import socket
 import ssl
 import threading
@@ -27,6 +27,7 @@ from bk_core.errors import BlockingCallError
 from bk_core.threads import Flag, Monitor, cannot_wait, holds_lock, interrupted_call
 from bk_spark.checkpoint.answers import Answer
 from bk_spark.checkpoint.http_parts import HEAD_S, BadRequest, Body, PeerGone, Request, Wire, answer_head, pairs
+from bk_spark.checkpoint.lobby import Lobby
 from bk_spark.checkpoint.operations import Operations
 from bk_spark.checkpoint.secret import Secret
 from bk_spark.checkpoint.staging import CheckpointFiles
@@ -39,7 +40,8 @@ CONNECTIONS_MAX = 512
 KEEP_ALIVE_S = 120.0
 UPLOAD_IDLE_S = 3600.0
 TEND_S = 0.5
-BACKLOG = 512
+LOBBY_MAX = 256
+BACKLOG = 4096  # as many as make one connection each at the same moment; the kernel has a limit of its own
 JOIN_S = 5.0
 TLS_WARN_AGAIN_S = 60.0
 PROBES = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 6))
@@ -261,54 +263,57 @@ class Gateway:
                 self.close()
 
     def _accept(self) -> None:
-        waiting = select.poll()
-        waiting.register(self._listener, select.POLLIN)
+        lobby = Lobby(self._listener, LOBBY_MAX, is_tls=self._tls is not None)
         while not self._closing.is_set():
-            waiting.poll()
-            self._make_room()
             try:
-                accepted, _ = self._listener.accept()
+                for accepted, sent in lobby.turn():
+                    self._make_room()
+                    self._let_in(accepted, sent)
             except OSError as error:
                 if self._closing.is_set():
-                    return
+                    break
                 log.warning("the checkpoint gateway cannot take a connection: %s", error)
                 self._closing.wait(TEND_S)  # no file descriptor is left, for one
-                continue
-            try:
-                connection = _Connection(accepted if self._tls is None else self._wrapped(accepted))
-            except OSError:  # it is gone already
-                accepted.close()
-                continue
-            connection.thread = threading.Thread(target=self._serve, args=(connection,), name="bk-checkpoint", daemon=True)
-            with self._freed:
-                self._connections.add(connection)
-                closing = self._closing.is_set()
-            if closing:
-                self._forget(connection)
-                return
-            try:
-                connection.thread.start()
-            except RuntimeError as error:  # no thread is left
-                log.warning("the checkpoint gateway cannot serve a connection: %s", error)
-                self._forget(connection)
+        lobby.close()
+
+    def _let_in(self, accepted: socket.socket, sent: bytes) -> None:
+        """Serve the connection in a thread of its own."""
+        try:
+            connection = _Connection(accepted if self._tls is None else self._wrapped(accepted))
+        except OSError:  # it is gone already
+            accepted.close()
+            return
+        wire = Wire(connection.socket, sent)
+        connection.thread = threading.Thread(target=self._serve, args=(connection, wire), name="bk-checkpoint", daemon=True)
+        with self._freed:
+            self._connections.add(connection)
+            closing = self._closing.is_set()
+        if closing:
+            self._forget(connection)
+            return
+        try:
+            connection.thread.start()
+        except RuntimeError as error:  # no thread is left
+            log.warning("the checkpoint gateway cannot serve a connection: %s", error)
+            self._forget(connection)
 
     def _make_room(self) -> None:
         with self._freed:
             while len(self._connections) >= self._most and not self._closing.is_set():
-                idle = [(kept.is_known, kept.since, kept) for kept in self._connections if kept.since is not None]
+                idle = [(kept.is_known, kept.since, kept) for kept in self._connections if kept.since is not None and not kept.is_ended]
                 if idle:
                     longest = min(idle, key=lambda one: one[:2])[2]
                     longest.is_ended = True
                     _wake(longest.socket)
                 self._freed.wait(TEND_S)
 
-    def _serve(self, connection: _Connection) -> None:
+    def _serve(self, connection: _Connection, wire: Wire) -> None:
         try:
             _settle_options(connection.socket)
             if isinstance(connection.socket, ssl.SSLSocket):
                 connection.socket.settimeout(HEAD_S)
                 connection.socket.do_handshake()
-            self._converse(connection, Wire(connection.socket))
+            self._converse(connection, wire)
         except ssl.SSLError as error:
             self._warn_of_tls(error)
         except (PeerGone, OSError):

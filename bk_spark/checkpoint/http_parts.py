@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote_to_bytes
 
 HEAD_MAX = 64 << 10
+HEAD_END = b"\r\n\r\n"
 HEADERS_MAX = 64
 LINE_MAX = 4096
 TRAILERS_MAX = 16
@@ -74,11 +75,11 @@ class Request:
 
 
 class Wire:
-    """The bytes of one connection: a socket, and what has come beyond what was asked for."""
+    """The bytes of one connection: a socket, and what has come beyond what was asked for (``ahead``, to begin with)."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, ahead: bytes = b"") -> None:
         self._socket = connection
-        self._ahead = bytearray()
+        self._ahead = bytearray(ahead)
 
     def begins(self, timeout_s: float) -> bool:
         """True once the first byte of another request is there, False when the peer has gone or ``timeout_s`` pass."""
@@ -90,7 +91,7 @@ class Wire:
     def head(self) -> Request:
         """The next request line with its headers. BadRequest, PeerGone."""
         deadline = time.monotonic() + HEAD_S
-        while (end := self._ahead.find(b"\r\n\r\n")) < 0:
+        while (end := self._ahead.find(HEAD_END)) < 0:
             if len(self._ahead) > HEAD_MAX:
                 raise BadRequest(400, "the head of the request is too long")
             if not self._receive(deadline):
@@ -98,7 +99,7 @@ class Wire:
         if end > HEAD_MAX:
             raise BadRequest(400, "the head of the request is too long")
         head = bytes(self._ahead[:end])
-        del self._ahead[: end + 4]
+        del self._ahead[: end + len(HEAD_END)]
         return _parsed(head)
 
     def line(self, idle_s: float) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
-from bk_spark.checkpoint import checkpoint_location, hadoop_conf
+from bk_spark.checkpoint import checkpoint_location, hadoop_conf, lobby
 from bk_spark.checkpoint import gateway as gateways
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.location import _tls
@@ -91,8 +91,11 @@ def test_who_trusts_another_certificate_or_speaks_plainly_is_not_served(
                     said += piece
         assert b"HTTP/1.1" not in said
         monkeypatch.setattr(gateways, "HEAD_S", 0.2)
-        with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as silent:
-            assert silent.recv(1) == b""  # no handshake in time
+        for begun in (b"", b"\x16"):
+            monkeypatch.setattr(lobby, "FIRST_BYTE_S", 30 if begun else 0.2)
+            with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as silent:
+                silent.sendall(begun)
+                assert silent.recv(1) == b""  # no handshake in time
         assert ask(gateway, "GET", "/?op=GETFILESTATUS", files[0])[0] == 200
     told = [record.getMessage() for record in caplog.records]
     assert len([line for line in told if "do not agree about TLS" in line]) == 1  # of two

@@ -6,6 +6,7 @@ import select
 import socket
 import threading
 import time
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -15,7 +16,7 @@ from bk_core.errors import (
     OperationTimeoutError,
 )
 from bk_spark.checkpoint import gateway as gateways
-from bk_spark.checkpoint import http_parts, staging, uploads
+from bk_spark.checkpoint import http_parts, lobby, staging, uploads
 from bk_spark.checkpoint.gateway import Gateway
 from bk_spark.checkpoint.http_parts import PeerGone
 from bk_spark.checkpoint.staging import CheckpointFiles
@@ -69,8 +70,47 @@ def test_an_upload_that_hangs_is_given_up(store: MemoryFiles) -> None:
 def test_who_shows_no_secret_in_time_is_cut_off(monkeypatch: pytest.MonkeyPatch, gateway: Gateway) -> None:
     monkeypatch.setattr(http_parts, "HEAD_S", 0.2)
     assert raw(gateway, b"GET / HTTP/1.1\r\nA: ", half_close=False) == b""
-    monkeypatch.setattr(gateways, "TOKEN_WAIT_S", 0.2)
+    monkeypatch.setattr(http_parts, "HEAD_S", 30)
+    monkeypatch.setattr(lobby, "FIRST_BYTE_S", 0.2)
     assert raw(gateway, half_close=False) == b""
+    monkeypatch.setattr(lobby, "FIRST_BYTE_S", 30)
+    assert raw(gateway, b"GET / HTTP/1.1\r\nA: ") == b""  # it ends in the head
+
+
+def test_who_sends_no_whole_head_has_no_thread(store: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections come faster than threads for them begin. Where too many wait, the oldest goes."""
+    monkeypatch.setattr(gateways, "LOBBY_MAX", 4)
+    gateway = Gateway()
+    gateway.files["x"] = CheckpointFiles(store, 10)
+    others = []
+    for sent in (b"", b"GET /", b"GET / HTTP/1.1\r\nA: b\r\n") * 3:
+        others.append(socket.create_connection((gateway.host, gateway.port), timeout=20))
+        others[-1].sendall(sent)
+    late = Client(gateway)
+    assert late.mkdirs("/d")  # all others were accepted before
+    assert len(gateway._connections) == 1
+    for ended in others[:6]:  # of nine, four may wait; and one more went when the client came
+        with suppress(ConnectionResetError):
+            assert ended.recv(1) == b""
+    assert not select.select(others[6:], [], [], 0)[0]
+    others[8].sendall(b"\r\n")  # the rest of a head, which has no secret
+    assert others[8].recv(12) == b"HTTP/1.1 401"
+    gateway.close()
+    assert all(left.recv(1) == b"" for left in others[6:8])
+    for client in (late, *others):
+        client.close()
+
+
+@pytest.mark.parametrize("size", [1, 7, 70_000])
+def test_a_head_may_come_in_pieces(gateway: Gateway, client: Client, size: int) -> None:
+    """Also with the request that follows it, and one that is longer than any may be."""
+    asked = f"GET {client.target('GETFILESTATUS', '/')} HTTP/1.1\r\nAuthorization: Bearer {gateway.access.reveal()}\r\n"
+    twice = f"{asked}\r\n{asked}Connection: close\r\n\r\n".encode()
+    answered = raw(gateway, *(twice[at : at + size] for at in range(0, len(twice), size)), half_close=False)
+    assert answered.count(b"HTTP/1.1 200") == 2
+    assert raw(gateway, asked.encode(), b"A: " + b"a" * size, b"\r\n\r\n").startswith(
+        b"HTTP/1.1 400" if size > 64 << 10 else b"HTTP/1.1 200"
+    )
 
 
 def test_a_form_that_trickles_in_is_cut_off(monkeypatch: pytest.MonkeyPatch, gateway: Gateway) -> None:
