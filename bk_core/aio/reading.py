@@ -317,8 +317,8 @@ class LogReader:
             busy = self._busy
             try:
                 await self._loop.wait(busy)
-            except BkError:
-                pass  # nobody waits for it
+            except Exception:
+                pass  # nobody waits for its outcome
             if self._busy is busy:
                 self._busy = None
         self._busy = future = self._client._aside.begin(work)
@@ -395,6 +395,7 @@ class LogReader:
 
     async def close(self) -> None:
         """Close the reader; a follower ends its iteration. Idempotent."""
+        self._loop.check()
         self._stop()
         steps = self._steps
         if steps is not None and not self._client.is_closed:

@@ -415,6 +415,47 @@ def test_a_long_run_that_waits_for_its_turn_may_be_cancelled(uri: str) -> None:
     run(main)
 
 
+def test_a_long_run_that_has_its_turn_and_no_room_may_be_cancelled(uri: str) -> None:
+    """Its turn goes to the next one."""
+
+    async def main() -> None:
+        async with aio.connect(uri, limits=SMALL) as client, client.create_ledger() as ledger:
+            go_on = stalled(client)
+            filling = await ledger.append_future(b"0123456789")
+            waiting = asyncio.create_task(ledger.append_many([b"a"] * 3000))
+            while ledger._handle._share.turn is None:
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert ledger._handle._share.turn is None
+            go_on.set()
+            assert (await filling, await ledger.append(b"x")) == (0, 1)
+
+    run(main)
+
+
+def test_who_stands_behind_a_cancelled_append_is_let_in(uri: str) -> None:
+    """There was room for it all the time, and no acknowledgement comes that would look."""
+
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client:
+            writer = await open_writer(client, "log", outstanding_bytes_max=10)
+            go_on = stalled(client)
+            await writer.append_future(b"01234")
+            large = asyncio.create_task(writer.append(b"0123456789"))
+            small = asyncio.create_task(writer.append_future(b"x"))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not small.done()
+            large.cancel()
+            await small
+            go_on.set()
+            await writer.close()
+            assert await contents(client, writer) == [b"01234", b"x"]
+
+    run(main)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_takes_too_long_says_what_became_of_it(uri: str, kind: str) -> None:
     async def main() -> None:
