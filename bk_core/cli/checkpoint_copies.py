@@ -9,7 +9,7 @@ import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -23,9 +23,9 @@ from bk_core.cli.output import cluster_options, connected, password_option, prog
 from bk_core.client.files.imports import delete_unfinished_imports, new_import, unfinished_imports
 from bk_core.display.words import counted
 from bk_core.errors import (
+    BkError,
     FileDataLostError,
     FileStoreError,
-    FileStoreTakenOverError,
     InvalidArgumentError,
     NoSuchFileStoreError,
     PathExistsError,
@@ -274,58 +274,62 @@ def import_files(
     """Copy all files into a folder of their own in the store. Once all of them are there and the same, it takes the place of all files in
     one change. So whatever ends the import, the files are the old ones or the new ones, all of them.
 
-    An import that fails deletes a store that was not there before. In one that was, it deletes its folder; if it is killed, the next owner
-    does. LogWriterAliveError or FileStoreTakenOverError for a store that somebody else opened meanwhile, PathExistsError for one that
-    has files although ``replace`` is False.
+    An import that fails deletes its folder, and with it a store that it made, or that had nothing but what killed imports have left; what
+    somebody else has put there meanwhile stays. If the import is killed, the next owner does that. LogWriterAliveError or
+    FileStoreTakenOverError for a store that somebody else opened meanwhile; PathExistsError for one that has files and is not to be
+    replaced, or was made meanwhile (``existed`` is False).
     """
-    from bk_core.client.files.upkeep import delete_file_store, own_file_store
+    from bk_core.client.files.upkeep import own_file_store
 
     store = own_file_store(client, name, password=password, create=not existed, even_if_alive=existed and even_if_alive)
-    if not replace and unfinished_imports(store)[1]:
+    left, has_more = unfinished_imports(store)
+    if has_more and not (existed and replace):
         store.close()
         raise PathExistsError(f"somebody else has made a checkpoint {name!r} meanwhile; it was left as it is", store=name)
+    is_unused = not existed or (bool(left) and not has_more)
     try:
-        done = _fill(store, plan, existed=existed)
+        done = _fill(store, plan)
         store.close()
         return done
     except BaseException:
-        if existed and store.is_open:
-            store.close()  # so that every reader sees that what was made is gone
-        else:
-            store.abandon()
-        if not existed and not isinstance(store.error, FileStoreTakenOverError):  # else it is the other owner's now
-            delete_file_store(client, name, password=password, even_if_alive=True)
+        _give_up(client, store, password, is_unused=is_unused)
         raise
 
 
-def _fill(store: FileStore, plan: Plan, *, existed: bool) -> Copied:
+def _fill(store: FileStore, plan: Plan) -> Copied:
     delete_unfinished_imports(store)
     aside = new_import()
-    try:
-        done = _put_all(store, plan, aside)
-        if scan(plan.root) != plan:
-            raise FileStoreError(f"{plan.root} was changed while it was copied: its query must not run meanwhile", store=store.name)
-    except BaseException:
-        if existed and store.is_open:
-            store.delete(aside, recursive=True)
-        raise
+    done = _put_all(store, plan, aside)
+    if scan(plan.root) != plan:
+        raise FileStoreError(f"{plan.root} was changed while it was copied: its query must not run meanwhile", store=store.name)
     try:
         store.replace_all(aside)
     except BaseException as error:
-        if not existed or not _was_replaced(store, aside, error):
+        if not _was_replaced(store, aside, error):
             raise
     return done
 
 
+def _give_up(client: BookKeeper, store: FileStore, password: bytes, *, is_unused: bool) -> None:
+    """Leave the store as it was before, if this is its owner still: nobody may be able to tell that here, so a store is deleted for what is
+    in it, never for who made it. What cannot be deleted now is left as by an import that was killed."""
+    from bk_core.client.files.upkeep import delete_if_unused
+
+    with suppress(BkError):
+        if not is_unused and store.is_open:
+            delete_unfinished_imports(store)
+        store.close()  # so that every reader sees that what was made is gone
+        if is_unused:
+            delete_if_unused(client, store.name, password)
+    store.abandon()
+
+
 def _was_replaced(store: FileStore, aside: str, error: BaseException) -> bool:
-    """Return True if the change that was interrupted, or whose outcome was not told in time, was made, so that the import is done. Else
-    delete its folder. FileStoreError where nobody can tell."""
+    """Return True if the change that was interrupted, or whose outcome was not told in time, was made, so that the import is done.
+    FileStoreError where nobody can tell."""
     try:
         store.flush()  # from here on the store tells if it was made
-        made = not store.exists(aside)
-        if not made:
-            store.delete(aside, recursive=True)
-        return made
+        return not store.exists(aside)
     except BaseException as failed:
         told = f"the import into file store {store.name!r} was ended while it put the new files in place of the old ones ({error!r})"
         how = f"`bk checkpoint show {store.name}` tells which, and `bk checkpoint gc {store.name}` deletes the others"

@@ -7,7 +7,7 @@ Whatever is deleted was looked at first: its node in the metadata store and the 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -150,14 +150,18 @@ def delete_file_store(client: Any, name: str, *, password: bytes = b"", even_if_
     Raises NoSuchFileStoreError, LogWriterAliveError where an owner may live, and WrongPasswordError; all of these before anything is done.
     """
     listed = _listed(client, name)
+    refuse = partial(_refuse_owned, client, name, even_if_alive=even_if_alive)
+    refuse(listed)
+    return _delete_store(client, name, listed, password, refuse)
+
+
+def _delete_store(client: Any, name: str, listed: LedgerList, password: bytes, refuse: Callable[[LedgerList], object]) -> FileGcReport:
+    """``refuse`` raises where the list of the store's ledgers, with which the store is deleted, forbids that."""
     log = store_log(name)
-    _refuse_owned(client, name, listed, even_if_alive)
     check_password(client, log, listed, password)
     try:
         # an owner that opens the store from here on changes the list, or finds none
-        delete_log(
-            client, log, password=password, file_entries=True, check=partial(_refuse_owned, client, name, even_if_alive=even_if_alive)
-        )
+        delete_log(client, log, password=password, file_entries=True, check=refuse)
     except NoSuchLogError:  # somebody else deletes it too
         pass
     damaged: list[tuple[int, str]] = []
@@ -205,14 +209,34 @@ def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_aliv
 def _delete_imports(client: Any, name: str, password: bytes) -> tuple[tuple[str, ...], FileGcReport | None]:
     """The folders that were deleted, and the report of deleting the store, if that had nothing else."""
     with FileStoreView.open(client, name, password=password) as view:
-        if not unfinished_imports(view)[0]:
-            return (), None
+        left, has_more = unfinished_imports(view)
+    if left and not has_more:
+        report = delete_if_unused(client, name, password)
+        return (tuple(left), report) if report is not None else ((), None)
+    if not left:
+        return (), None
     with own_file_store(client, name, password=password, create=False) as store:
-        deleted = tuple(delete_unfinished_imports(store))
-        is_empty = bool(deleted) and not store.listing("/")
-    with suppress(LogWriterAliveError):  # somebody has opened it since then, and it is theirs
-        return deleted, delete_file_store(client, name, password=password) if is_empty else None
-    return deleted, None
+        return tuple(delete_unfinished_imports(store)), None
+
+
+def delete_if_unused(client: Any, name: str, password: bytes) -> FileGcReport | None:
+    """Delete a store that was closed in good order and has no files but those of imports that did not end. None where it has others, or
+    where somebody has opened it: then it was left as it is. NoSuchFileStoreError, WrongPasswordError."""
+    listed = _listed(client, name)
+
+    def refuse(now: LedgerList) -> None:
+        if (now.log_id, now.next_seq) != (listed.log_id, listed.next_seq) or now.live_segments:
+            raise LogWriterAliveError(f"file store {name!r} was opened a moment ago; it was left alone", store=name)
+
+    try:
+        refuse(listed)
+        # whoever opens the store from here on adds a ledger to the list
+        with FileStoreView.open(client, name, password=password) as view:
+            if unfinished_imports(view)[1]:
+                return None
+        return _delete_store(client, name, listed, password, refuse)
+    except LogWriterAliveError:
+        return None
 
 
 def _clean_log(client: Any, log: str, password: bytes) -> GcReport:

@@ -1,0 +1,367 @@
+"""``bk checkpoint import`` when it is killed, interrupted or taken over: the files are the old ones or the new ones, all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.cli import checkpoint_copies
+from bk_core.cli.checkpoint_copies import import_files, scan
+from bk_core.client.files import upkeep
+from bk_core.client.files.imports import delete_unfinished_imports, is_of_import
+from bk_core.client.files.nodes import data_nodes
+from bk_core.client.files.store import FileStore
+from bk_core.client.files.upkeep import file_stores
+from bk_core.client.files.view import FileStoreView
+from bk_core.client.log import live_writers
+from bk_core.errors import (
+    FileDataLostError,
+    FileStoreError,
+    FileStoreTakenOverError,
+    LogWriterAliveError,
+    PathExistsError,
+)
+from tests.unit.bk_core.conftest import Bk
+
+
+def small(folder: Path, text: str, *more: str) -> Path:
+    """A checkpoint of some small files that all have this text."""
+    for path in ("metadata", "offsets/0", *more):
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def stored(client: bk_core.BookKeeper) -> dict[str, bytes]:
+    with FileStoreView.open(client, "q") as view:
+        return {status.path: view.read(status.path) for status, content in view.everything() if content is not None}
+
+
+OLD, NEW = {f"/{path}": b"old" for path in ("metadata", "offsets/0", "commits/0")}, {"/metadata": b"new", "/offsets/0": b"new"}
+OLD["/state/0/1.delta"], NEW["/state/0/1.delta"] = b"old" * 50_000, b"new" * 50_000  # more than a record takes
+
+
+@pytest.fixture
+def replacement(client: bk_core.BookKeeper, tmp_path: Path) -> checkpoint_copies.Plan:
+    """What is to replace the old files of checkpoint q."""
+    old, new = small(tmp_path / "old", "old", "commits/0", "state/0/1.delta"), small(tmp_path / "new", "new", "state/0/1.delta")
+    for folder, files in ((old, OLD), (new, NEW)):
+        (folder / "state/0/1.delta").write_bytes(files["/state/0/1.delta"])
+    import_files(client, "q", scan(old), b"", existed=False)
+    assert stored(client) == OLD
+    return scan(new)
+
+
+def own(client: bk_core.BookKeeper) -> dict[str, bytes]:
+    """The files of checkpoint q without those of an import that is not done."""
+    return {path: data for path, data in stored(client).items() if not is_of_import(path)}
+
+
+def data_of(client: bk_core.BookKeeper) -> list[int]:
+    return sorted(node.ledger_id for node in data_nodes(client, "files.q"))
+
+
+def restarted(client: bk_core.BookKeeper) -> None:
+    """As ``checkpoint_location`` opens it."""
+    with FileStore.open(client, "q") as store:
+        delete_unfinished_imports(store)
+
+
+class KilledError(BaseException):
+    """The process of an import was killed, as far as its store can tell."""
+
+
+@pytest.fixture
+def killed(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    """Imports into checkpoint q, and kills the import behind that many changes of the store: it does nothing more there, whatever it would,
+    and counts as gone. False if it had no more to do than to close the store."""
+    monkeypatch.setattr(live_writers, "lives_here", lambda _writer: False)
+    monkeypatch.setattr(live_writers, "abandoned", lambda _writer: True)
+
+    def run(plan: checkpoint_copies.Plan, changes: int, **how: bool) -> bool:
+        change, asked_for = FileStore._change, 0
+
+        def changed(store: FileStore, *asked: Any, **more: Any) -> Any:
+            nonlocal asked_for
+            asked_for += 1
+            if asked_for > changes:
+                raise KilledError
+            return change(store, *asked, **more)
+
+        def closed(store: FileStore) -> None:
+            store.abandon()
+            raise KilledError
+
+        def deleted(*_: Any, **__: Any) -> None:
+            raise KilledError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FileStore, "_change", changed)
+            patched.setattr(FileStore, "close", closed)
+            patched.setattr(upkeep, "delete_if_unused", deleted)
+            with pytest.raises((KilledError, FileStoreError)):
+                import_files(client, "q", plan, b"", **how)
+        return asked_for > changes
+
+    return run
+
+
+@pytest.mark.parametrize("by", ["gc", "query", "import"])
+def test_a_replacement_that_is_killed_leaves_all_old_files_or_all_new_ones(
+    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, killed: Callable[..., bool], tmp_path: Path, by: str
+) -> None:
+    """Behind each of its changes. Readers see no other files, and the next owner leaves none."""
+    died, found = True, []
+    while died:
+        died = killed(replacement, len(found), existed=True, replace=True)
+        with suppress(FileDataLostError) if not died else nullcontext():  # old files may be listed until the last change is confirmed
+            assert own(client) in (OLD, NEW), f"beside the owner that died behind {len(found)} changes"
+        if by == "gc":
+            bk("gc", "q")
+        elif by == "query":
+            restarted(client)
+        else:
+            bk("import", "q", tmp_path / "new", "--replace", "--yes")
+        found.append(stored(client))
+        assert found[-1] in (OLD, NEW), f"behind {len(found) - 1} changes"
+        bk("gc", "q")
+        with FileStoreView.open(client, "q") as view:
+            assert data_of(client) == sorted(view.ledgers() or ())
+        import_files(client, "q", scan(tmp_path / "old"), b"", existed=True, replace=True)
+    assert len(found) > 8  # four folders, three files, and the change that counts
+    assert found == [NEW] * len(found) if by == "import" else found == [OLD] * (len(found) - 1) + [NEW]
+
+
+@pytest.mark.parametrize("by", ["gc", "import"])
+def test_a_first_import_that_is_killed_is_no_checkpoint_and_can_be_tried_again(
+    bk: Bk, client: bk_core.BookKeeper, killed: Callable[..., bool], tmp_path: Path, by: str
+) -> None:
+    """Behind each of its changes but the last one, which makes it whole."""
+    source = small(tmp_path / "new", "new", "commits/0")
+    died, changes = True, 0
+    while died:
+        died = killed(scan(source), changes, existed=False)
+        assert own(client) in ({}, dict.fromkeys(OLD.keys() - {"/state/0/1.delta"}, b"new"))
+        if died and changes > 1:  # the last change may not be confirmed yet
+            assert bk("ls").endswith("\n0 checkpoints\n") and "checkpoint q: an import of it goes on, or was killed" in bk.err
+        if not died:
+            bk("import", "q", source, status=1)
+            assert "[BK-FILES-EXISTS]" in bk.err
+        elif by == "import":
+            bk("import", "q", source)
+            assert len(stored(client)) == 3
+        else:
+            told = bk("gc", "q")
+            assert ("1 killed import deleted, and the checkpoint, which had nothing else" in told) is bool(changes)
+            assert file_stores(client, remains=True) == ["q"] * (not changes)
+        if by == "import" or not (died and changes):
+            bk("rm", "q", "--yes")
+        assert list(client.list_ledgers()) == []
+        changes += 1
+    assert changes > 7  # three folders, three files, and the change that counts
+
+
+def test_what_a_killed_import_left_is_told_and_is_no_part_of_the_checkpoint(
+    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, killed: Callable[..., bool], tmp_path: Path
+) -> None:
+    assert killed(replacement, 7, existed=True, replace=True)
+    said = "checkpoint q: an import of it goes on, or was killed before it was done: the files are those from before it, all of them. "
+    said += "`bk checkpoint gc q` deletes what a killed one has left"
+    assert [one["checkpoint"] for one in bk.json("ls")] == ["q"] and said in bk.err
+    assert {one["path"] for one in bk.json("ls", "q")} == {"/commits", "/metadata", "/offsets", "/state"} and said in bk.err
+    assert bk.json("ls")[0]["files"] == len(OLD)
+    bk("export", "q", tmp_path / "out")
+    assert {f"/{path}": data for path, data in contents(tmp_path / "out").items()} == OLD and said in bk.err
+    assert bk("cat", "q", "metadata") == "old" and said in bk.err
+    bk("import", "q", tmp_path / "new", status=1)
+    assert "[BK-FILES-EXISTS]" in bk.err and "--replace" in bk.err
+    (told,) = bk.json("gc", "q")
+    assert (told["imports"], told["isGone"]) == (1, False) and stored(client) == OLD
+    assert bk("ls") and bk.err == ""
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_of_two_imports_at_the_same_time_one_wins(
+    bk: Bk, client: bk_core.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    source, how = small(tmp_path / "in", "text"), ["--replace", "--yes"] if existed else []
+    if existed:
+        bk("import", "q", small(tmp_path / "before", "before"))
+    put_all, others = checkpoint_copies._put_all, []
+
+    def meanwhile(*asked: Any) -> Any:
+        done = put_all(*asked)
+        bk("import", "q", source, *how, status=1)
+        others.append(bk.err)
+        return done
+
+    monkeypatch.setattr(checkpoint_copies, "_put_all", meanwhile)
+    bk("import", "q", source, *how)
+    (other,) = others
+    assert "[BK-LOG-WRITER-ALIVE]" in other and "checkpoint 'q' is open in process" in other
+    assert stored(client) == {"/metadata": b"text", "/offsets/0": b"text"}
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_an_interrupt_at_the_change_that_counts_leaves_all_old_files_or_all_new_ones(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    """One that comes too late is not told: the import is done."""
+    replace_all = FileStore.replace_all
+
+    def interrupted(store: FileStore, src: str) -> None:
+        if is_done:
+            replace_all(store, src)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "replace_all", interrupted)
+        with suppress(KeyboardInterrupt) if is_done else pytest.raises(KeyboardInterrupt):
+            import_files(client, "q", replacement, b"", existed=True, replace=True)
+    assert stored(client) == (NEW if is_done else OLD)
+    with FileStoreView.open(client, "q") as view:
+        assert not [one.name for one in view.listing("/") if one.name.startswith(".")]
+
+
+def test_an_import_that_was_taken_over_at_the_change_that_counts_tells_what_there_may_be(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_all = FileStore.replace_all
+
+    def taken_over(store: FileStore, src: str) -> None:
+        with FileStore.open(client, "q") as other:
+            delete_unfinished_imports(other)
+        replace_all(store, src)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileStore, "replace_all", taken_over)
+        with pytest.raises(FileStoreError, match=r"all of the old files or all of the new ones; `bk checkpoint show q` tells which"):
+            import_files(client, "q", replacement, b"", existed=True, replace=True)
+    assert stored(client) == OLD
+
+
+def test_an_import_leaves_the_store_alone_that_somebody_else_opens_or_makes_meanwhile(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = upkeep._refuse_owned
+    others: list[FileStore] = []
+
+    def came_in_between(*asked: Any) -> None:
+        refuse(*asked)
+        others.append(FileStore.open(client, "q"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "_refuse_owned", came_in_between)
+        with pytest.raises(FileStoreTakenOverError):
+            import_files(client, "q", replacement, b"", existed=True, replace=True)
+    with others[0] as other:
+        other.flush()
+        with pytest.raises(LogWriterAliveError):
+            import_files(client, "q", replacement, b"", existed=False)
+        other.flush()
+    with pytest.raises(PathExistsError, match="somebody else has made"):
+        import_files(client, "q", replacement, b"", existed=False)
+    assert stored(client) == OLD
+
+
+def test_an_import_that_was_taken_over_leaves_the_store_to_the_other_owner(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_all = checkpoint_copies._put_all
+
+    def taken_over(*arguments: Any) -> Any:
+        with FileStore.open(client, "new") as other:
+            other.put("/a", b"a")
+        return put_all(*arguments)
+
+    monkeypatch.setattr(checkpoint_copies, "_put_all", taken_over)
+    with pytest.raises(FileStoreTakenOverError):
+        import_files(client, "new", replacement, b"", existed=False)
+    with FileStoreView.open(client, "new") as view:
+        assert view.read("/a") == b"a"
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
+def test_an_interrupted_import_leaves_a_store_that_another_owner_took_over_unnoticed(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    """As a process that was stopped while the other owner came, and is interrupted before it learns of that."""
+    others: list[FileStore] = []
+
+    def taken_over(*_: Any) -> Any:
+        others.append(FileStore.open(client, "new"))
+        others[0].put("/offsets/0", b"precious")
+        if not is_open:
+            others[0].close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint_copies, "_put_all", taken_over)
+    monkeypatch.setattr(FileStore, "error", None)
+    with pytest.raises(KeyboardInterrupt):
+        import_files(client, "new", replacement, b"", existed=False)
+    if is_open:
+        others[0].put("/offsets/1", b"more")
+        others[0].close()
+    with FileStoreView.open(client, "new") as view:
+        assert view.read("/offsets/0") == b"precious"
+
+
+def test_a_checkpoint_that_is_made_while_an_import_begins_is_neither_replaced_nor_deleted(
+    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = upkeep.own_file_store
+
+    def made_before(*asked: Any, **more: Any) -> FileStore:
+        with own(client, "new", create=True) as other:
+            other.put("/offsets/0", b"precious")
+        return own(*asked, **more)
+
+    monkeypatch.setattr(upkeep, "own_file_store", made_before)
+    with pytest.raises(PathExistsError, match="somebody else has made a checkpoint 'new' meanwhile"):
+        import_files(client, "new", replacement, b"", existed=False, replace=True)
+    with FileStoreView.open(client, "new") as view:
+        assert view.read("/offsets/0") == b"precious"
+
+
+def test_a_store_that_is_opened_and_filled_while_it_is_deleted_as_unused_stays(
+    client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = upkeep.unfinished_imports
+
+    def filled_behind(view: Any) -> Any:
+        found = everything(view)
+        with FileStore.open(client, "new") as other:
+            other.put("/offsets/0", b"precious")
+        return found
+
+    with bk_core.own_file_store(client, "new") as store:
+        store.put(f"/.importing-{'0' * 32}/metadata", b"m")
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "unfinished_imports", filled_behind)
+        assert upkeep.delete_if_unused(client, "new", b"") is None
+    with FileStoreView.open(client, "new") as view:
+        assert view.read("/offsets/0") == b"precious"
+
+
+def test_an_import_that_is_interrupted_leaves_no_store_where_there_was_only_a_killed_one(
+    bk: Bk, client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with bk_core.own_file_store(client, "new") as store:
+        store.put(f"/.importing-{'0' * 32}/metadata", b"m")
+    monkeypatch.setattr(checkpoint_copies, "_put_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        import_files(client, "new", replacement, b"", existed=True)
+    assert "new" not in bk_core.file_stores(client, remains=True)
