@@ -5,55 +5,41 @@ The one module that needs the package fsspec, which ``pip install "bk-spark[fssp
 
 from __future__ import annotations
 
-import hmac
 import io
 import json
 import logging
 import os
 import re
-import secrets
 import sys
 import tempfile
 import threading
-import time
-import weakref
-from _thread import RLock
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import wraps
 from glob import has_magic
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, unquote
-from weakref import WeakValueDictionary
 
-from bk_core.client.client import BookKeeper, connect
+from bk_core.client.files.connections import Connection, Wish, keep_password, owner_here, password_from, retold_to_go_on, shared_connection
 from bk_core.client.files.store import FileStore
-from bk_core.client.files.upkeep import own_file_store
 from bk_core.client.files.view import FileStoreView
-from bk_core.client.files.words import is_unowned, was_deleted
 from bk_core.client.near import meant
 from bk_core.display.moments import moment
 from bk_core.errors import (
     ArgumentTypeError,
     BkError,
-    BlockingCallError,
     FileStoreClosedError,
     FileStoreError,
-    FileStoreTakenOverError,
     InvalidArgumentError,
-    LogWriterAliveError,
     MissingPackageError,
     NoSuchPathError,
     PathExistsError,
     PathIsDirectoryError,
     PathNotDirectoryError,
-    WrongPasswordError,
 )
-from bk_core.exit_hook import before_clients_end
 from bk_core.protocol.files.content import Content, FileStatus
-from bk_core.threads import Home, SafeFuture, is_ending, start_aside, wait_done
+from bk_core.threads import Home
 
 try:
     from fsspec import register_implementation
@@ -67,7 +53,6 @@ log = logging.getLogger("bk_core.client.files")
 T = TypeVar("T")
 
 URI_VARIABLE = "BOOKKEEPER_METADATA_SERVICE_URI"
-PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
 MODES = ("r", "rw")
 _PROTOCOL = "bk"
 _QUERY = re.compile(r"\?(?=\w+=)")  # another question mark is part of a name, or of a pattern
@@ -78,8 +63,6 @@ _IN_OPTIONS = ("password", "take_over", "access")  # of the storage options alon
 _FSSPEC_OPTIONS = {"skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop", "batch_size"}
 _SPOOL_BYTES = 8 << 20  # of a file that is being written: more of it goes to a temporary file of this machine
 _CHUNK = 1 << 20
-LEAVING_S = 60.0  # the longest wait for an instance that was dropped to give its store up
-ENDING_S = 30.0  # the longest that the end of the process waits for the stores that it owns to be closed
 
 
 def _naming(call: Callable[..., T]) -> Callable[..., T]:
@@ -162,11 +145,11 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._password_of = password_of
         if password:
             secret = password.encode() if isinstance(password, str) else bytes(password)
-            self._password_of = _keep_password(secret)
+            self._password_of = keep_password(secret)
         else:
-            secret = b"" if password is not None else _password_from(password_of, store)
-        self._wish = _Wish(where, store, secret, self.mode, take_over)
-        self._connection: _Connection | None = None
+            secret = b"" if password is not None else password_from(password_of, store)
+        self._wish = Wish(where, store, secret, self.mode, take_over)
+        self._connection: Connection | None = None
         self._home = Home()
         self._held = threading.local()
 
@@ -244,14 +227,14 @@ class BookKeeperFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _files(self) -> FileStore | FileStoreView:
         """The files as they are now: where this process owns the store, as the owner knows them, because a view is a moment behind."""
         self._home.check("file system")
-        if self.mode == "r" and (owner := _owner_here(self._wish)) is not None:
+        if self.mode == "r" and (owner := owner_here(self._wish)) is not None:
             return owner
         connection = self._connection
         is_new = connection is None or not connection.is_open
         if connection is None or is_new:
-            connection = self._connection = _connection(self._wish)
+            connection = self._connection = shared_connection(self._wish)
         if isinstance(connection.files, FileStore) and connection.files.error is not None:
-            raise _ended(connection.files.error)
+            raise retold_to_go_on(connection.files.error)
         if connection.view is not None and not is_new and not getattr(self._held, "moment", False):
             connection.view.refresh()
         return connection.files
@@ -532,231 +515,8 @@ class _WrittenFile(io.BufferedIOBase):
             self.discard()
 
 
-# --- passwords --------------------------------------------------------------------------------------------------------------
-
-
-_passwords: dict[str, bytes] = {}  # those that instances of this process were given, under names that tell nothing
-
-
-def _keep_password(password: bytes) -> str:
-    for name, known in tuple(_passwords.items()):
-        if hmac.compare_digest(known, password):
-            return name
-    name = secrets.token_hex(8)
-    _passwords[name] = password
-    return name
-
-
-def _password_from(kept_as: str | None, store: str) -> bytes:
-    """Raises InvalidArgumentError where an instance was made with a password that is neither here nor in the environment: without it a
-    store that is not there yet would be made without a password."""
-    known = _passwords.get(kept_as) if kept_as is not None else None
-    given = os.environ.get(PASSWORD_VARIABLE)
-    if known is None and given is None and kept_as is not None:
-        raise InvalidArgumentError(
-            f"the password of file store {store!r} is missing: this file system was made of a pickle or of JSON, which leave it out. Set "
-            f"{PASSWORD_VARIABLE} in this process, or make it here: fsspec.filesystem('bk', store={store!r}, password=...)"
-        )
-    return known if known is not None else (given or "").encode()
-
-
 def _made_anew(kind: type[BookKeeperFileSystem], options: dict[str, Any]) -> BookKeeperFileSystem:
     return kind(**options)
-
-
-# --- connections -----------------------------------------------------------------------------------------------------------
-
-
-class _Connection:
-    """A client and what it has opened."""
-
-    def __init__(self, wish: _Wish) -> None:
-        uri, store, password, mode, take_over = wish
-        self.wish = wish
-        self._home = Home()
-        self.client = connect(uri)
-        self.view: FileStoreView | None = None
-        try:
-            if mode == "r":
-                self.files: FileStore | FileStoreView = FileStoreView.open(self.client, store, password=password)
-                self.view = self.files
-            else:
-                self.files = own_file_store(self.client, store, password=password, even_if_alive=take_over)
-        except WrongPasswordError as error:
-            self.client.close()
-            raise _of_password(error, wish) from error
-        except LogWriterAliveError as error:
-            self.client.close()
-            told = error.args[0].replace("even_if_alive=True (--even-if-alive)", "take_over=True")
-            raise error.retold(told) from error.__cause__
-        except BaseException:
-            self.client.close()
-            raise
-        self._closed = False
-        weakref.finalize(self, _leave, (uri, store), self._home, self.files, self.client).atexit = False  # one that was dropped
-
-    @property
-    def is_open(self) -> bool:
-        """False also in a child of the process that opened it. An owner that was taken over stays, and says so to whoever asks."""
-        return not self._closed and self._home.is_here
-
-    @property
-    def owner(self) -> FileStore | None:
-        """The owner of the store, unless it has ended."""
-        return self.files if self.is_open and isinstance(self.files, FileStore) and self.files.is_open else None
-
-    def close(self) -> None:
-        """Idempotent."""
-        if self.is_open:
-            self._closed = True
-            try:
-                self.files.close()
-            finally:
-                self.client.close()
-
-
-def _ended(error: BkError) -> BkError:
-    """The error of an owner that has ended, with the way to go on."""
-    told = "to go on, call close() of this file system; its next call opens the store again"
-    if was_deleted(error):
-        told = f"{told}, with no file in it"
-    elif isinstance(error, FileStoreTakenOverError) and not is_unowned(error):
-        told = f"{told}, unless the other owner has it; with take_over=True it ends that one"
-    return error.retold(f"{error.args[0]}; {told}").nothing_done()
-
-
-def _of_password(error: WrongPasswordError, wish: _Wish) -> WrongPasswordError:
-    if wish.password:
-        return error.retold(f"the password given is not that of file store {wish.store!r}; one without a password is opened without one")
-    how = f'storage_options={{"password": ...}}, or the variable {PASSWORD_VARIABLE}'
-    return error.retold(f"file store {wish.store!r} has a password, and none was given: {how}")
-
-
-_Store = tuple[str, str]
-_Key = tuple[str, str, bytes | None]
-
-
-class _Wish(NamedTuple):
-    """The arguments that an instance was made with."""
-
-    uri: str
-    store: str
-    password: bytes
-    mode: str
-    take_over: bool
-
-    @property
-    def place(self) -> _Store:
-        return self.uri, self.store
-
-    @property
-    def key(self) -> _Key:
-        """Two owners of a store would end one another, so a process has one at most, under None."""
-        return self.uri, self.store, None if self.mode == "rw" else self.password
-
-
-_connections: WeakValueDictionary[_Key, _Connection] = WeakValueDictionary()
-_leaving: deque[tuple[_Store, SafeFuture[None]]] = deque()
-_doors: dict[_Store, RLock] = {}  # one for each store that this process has ever opened, so that no store waits for another one
-_mine = threading.local()  # ``connecting``: the stores that this thread connects to
-
-
-def _begin_anew() -> None:
-    """Forget all locks in a forked child, because a thread that it does not have may have taken one."""
-    global _mine
-    _mine = threading.local()
-    _doors.clear()
-    _leaving.clear()
-
-
-def _leave(of: _Store, home: Home, files: FileStore | FileStoreView, client: BookKeeper) -> None:
-    """Whoever drops the last instance waits for nothing; whoever opens the store next waits for this. It takes no lock: it may run wherever
-    memory is taken."""
-    if not home.is_here or is_ending():
-        return
-    gone: SafeFuture[None] = SafeFuture()
-    _leaving.append((of, gone))
-
-    def close() -> None:
-        try:
-            with suppress(BkError), closing(client):
-                files.close()
-        finally:
-            with suppress(ValueError):
-                _leaving.remove((of, gone))
-            gone.set_result(None)
-
-    start_aside(close, "bookkeeper-fsspec-leaves")
-
-
-def _close_owners() -> None:
-    """Close all stores at the end of the process, because a store that is left open shows its last change to nobody else, and is refused to
-    others, who cannot know that its owner is gone. What was dropped is waited for as well."""
-    until = time.monotonic() + ENDING_S
-    owners = [owner for connection in tuple(_connections.values()) if (owner := connection.owner) is not None]
-    for owner in owners:
-        owner.begin_close()
-    for owner in owners:
-        try:
-            owner.close(max(0.0, until - time.monotonic()))
-        except BkError as error:
-            log.warning("file store %s was not closed when the process ended: %s", owner.name, error)
-    for _, gone in tuple(_leaving):
-        wait_done(gone, max(0.0, until - time.monotonic()))
-
-
-os.register_at_fork(after_in_child=_begin_anew)
-before_clients_end(_close_owners)
-
-
-def _connection(wish: _Wish) -> _Connection:
-    """The one that the process has: fsspec makes an instance for each thread. BlockingCallError in a handler of a signal that interrupts a
-    call which connects to the same store."""
-    found = _shared(wish)
-    if found is not None:
-        return found
-    connecting: set[_Store] = _mine.__dict__.setdefault("connecting", set())
-    if wish.place in connecting:
-        what = f"opening file store {wish.store!r} has to wait for another call of bk:// that this handler of a signal has interrupted"
-        raise BlockingCallError(f"{what}: let it set a flag, raise, or start a thread")
-    connecting.add(wish.place)
-    try:
-        with _doors.setdefault(wish.place, RLock()):
-            found = _shared(wish)
-            if found is None:
-                found = _connections[wish.key] = _connected(wish)
-            return found
-    finally:
-        connecting.discard(wish.place)
-
-
-def _shared(wish: _Wish) -> _Connection | None:
-    """Return the owner that this process has, or None if there is none yet. An owner that was taken over is shared, too, and says so,
-    unless ``take_over`` is asked for the first time. WrongPasswordError where this process owns the store with another password: a
-    take-over would end that owner for nothing."""
-    known = _connections.get(wish.key)
-    if known is None or not known.is_open:
-        return None
-    if known.wish.password != wish.password:
-        if known.owner is None:
-            return None
-        told = f"this process owns file store {wish.store!r} with another password than the one given; nothing was done"
-        raise WrongPasswordError(told, store=wish.store).nothing_done()
-    is_ended = wish.mode == "rw" and known.owner is None
-    return None if is_ended and wish.take_over and not known.wish.take_over else known
-
-
-def _connected(wish: _Wish) -> _Connection:
-    for of, gone in tuple(_leaving):
-        if of == wish.place:
-            wait_done(gone, LEAVING_S)
-    return _Connection(wish)
-
-
-def _owner_here(wish: _Wish) -> FileStore | None:
-    """The owner of the store that is to be read, if this process has it by an instance of mode "rw" with the same password."""
-    known = _connections.get((wish.uri, wish.store, None))
-    return known.owner if known is not None and known.wish.password == wish.password else None
 
 
 def _info(status: FileStatus) -> dict[str, Any]:

@@ -26,8 +26,8 @@ import pytest
 from fsspec.spec import AbstractFileSystem
 
 import bk_core
+from bk_core.client.files import connections, store, upkeep
 from bk_core.client.files import fs as module
-from bk_core.client.files import store, upkeep
 from bk_core.client.files.fs import BookKeeperFileSystem
 from bk_core.client.files.store import FileStore
 from bk_core.client.files.upkeep import file_stores
@@ -59,9 +59,9 @@ ROOT = Path(__file__).resolve().parents[3]
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """fsspec keeps instances for the life of the process; the clusters of tests live shorter."""
     monkeypatch.delenv(module.URI_VARIABLE, raising=False)
-    monkeypatch.delenv(module.PASSWORD_VARIABLE, raising=False)
+    monkeypatch.delenv(connections.PASSWORD_VARIABLE, raising=False)
     yield
-    for connection in list(module._connections.values()):
+    for connection in list(connections._connections.values()):
         connection.close()
     BookKeeperFileSystem.clear_instance_cache()
 
@@ -395,11 +395,11 @@ def test_the_password_comes_from_options_or_the_environment(uri: str, monkeypatc
     made.close()
     with pytest.raises(WrongPasswordError, match="password given is not that of file store 's'"):
         BookKeeperFileSystem(uri=uri, store="s", password="wrong").cat("/a")
-    monkeypatch.setenv(module.PASSWORD_VARIABLE, "")
+    monkeypatch.setenv(connections.PASSWORD_VARIABLE, "")
     with pytest.raises(WrongPasswordError, match=r"file store 's' has a password, and none was given: storage_options=.\"password\": ...}"):
         BookKeeperFileSystem(uri=uri, store="s", skip_instance_cache=True).cat("/a")
     assert BookKeeperFileSystem(uri=uri, store="s", password=b"right").cat("/a") == LARGE
-    monkeypatch.setenv(module.PASSWORD_VARIABLE, "right")
+    monkeypatch.setenv(connections.PASSWORD_VARIABLE, "right")
     assert BookKeeperFileSystem(uri=uri, store="s").cat("/a") == LARGE
     assert "right" not in repr(BookKeeperFileSystem(uri=uri, store="s"))
 
@@ -410,7 +410,7 @@ def test_pandas(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frame.to_csv("bk://s/d/frame.csv?mode=rw", index=False)
     frame.to_parquet("bk://s/d/frame.parquet?mode=rw")
     pandas.testing.assert_frame_equal(pandas.read_parquet("bk://s/d/frame.parquet"), frame)
-    for connection in list(module._connections.values()):
+    for connection in list(connections._connections.values()):
         connection.close()
     pandas.testing.assert_frame_equal(pandas.read_csv("bk://s/d/frame.csv"), frame)
     pandas.testing.assert_frame_equal(pandas.read_parquet("bk://s/d/frame.parquet", storage_options={"uri": uri}), frame)
@@ -482,15 +482,15 @@ def test_what_tells_of_an_instance_elsewhere_does_not_tell_its_password(uri: str
         for make in (lambda told=told: AbstractFileSystem.from_json(told[0]), lambda fs=fs: pickle.loads(pickle.dumps(fs))):
             BookKeeperFileSystem.clear_instance_cache()
             with monkeypatch.context() as elsewhere:
-                elsewhere.setattr(module, "_passwords", {})  # as in another process
+                elsewhere.setattr(connections, "_passwords", {})  # as in another process
                 with pytest.raises(InvalidArgumentError, match="file store 's' is missing: .* Set BOOKKEEPER_LEDGER_PASSWORD"):
                     make()
-                elsewhere.setenv(module.PASSWORD_VARIABLE, "s3cret")
+                elsewhere.setenv(connections.PASSWORD_VARIABLE, "s3cret")
                 assert make().cat("/a") == b"1"
     without = BookKeeperFileSystem(uri=uri, store="t", password="", mode="rw")
-    monkeypatch.setenv(module.PASSWORD_VARIABLE, "s3cret")
+    monkeypatch.setenv(connections.PASSWORD_VARIABLE, "s3cret")
     pickle.loads(pickle.dumps(without)).pipe_file("/a", b"1")
-    monkeypatch.delenv(module.PASSWORD_VARIABLE)
+    monkeypatch.delenv(connections.PASSWORD_VARIABLE)
     without.close()
     assert BookKeeperFileSystem(uri=uri, store="t").cat("/a") == b"1"
 
@@ -589,7 +589,7 @@ def test_a_forked_child_is_refused_the_file_system_of_its_parent(fs: BookKeeperF
 
     def anew() -> None:
         mine = fsspec.filesystem("bk", uri=uri, store="s", mode="rw")
-        assert mine is not fs and mine._connection is None and not module._doors
+        assert mine is not fs and mine._connection is None and not connections._doors
 
     calls = {
         "info": lambda: fs.info("/large"),
@@ -610,7 +610,7 @@ def test_a_forked_child_is_refused_the_file_system_of_its_parent(fs: BookKeeperF
         "touch": lambda: fs.touch("/t"),
         "modified": lambda: fs.modified("/large"),
     }
-    with module._doors[(uri, "s")]:  # as if another thread were connecting
+    with connections._doors[(uri, "s")]:  # as if another thread were connecting
         assert in_a_forked_child(calls) == dict.fromkeys(calls, "BK-FORKED")
         assert in_a_forked_child({"anew": anew}) == {"anew": ""}
     written.close()
@@ -663,7 +663,7 @@ def test_an_instance_that_is_dropped_leaves_its_store_to_the_next(uri: str) -> N
         gc.collect()
     fs = fsspec.filesystem("bk", uri=uri, store="s", mode="rw")
     assert fs.ls("/", detail=False) == ["/0", "/1", "/2", "/written0", "/written1", "/written2"]
-    assert not module._leaving
+    assert not connections._leaving
 
 
 def test_an_instance_goes_with_its_last_reference(uri: str) -> None:
@@ -676,7 +676,7 @@ def test_an_instance_goes_with_its_last_reference(uri: str) -> None:
         assert fs.ls("bk://s/", detail=False) == ["/x"]
         gone = weakref.ref(fs)
         del fs
-        assert gone() is None and not module._connections
+        assert gone() is None and not connections._connections
     finally:
         gc.enable()
     assert BookKeeperFileSystem(uri, "s", mode="rw").cat("/x") == b"x"
@@ -688,16 +688,16 @@ def test_the_end_of_the_process_closes_what_it_owns(uri: str, monkeypatch: pytes
         BookKeeperFileSystem(uri, name, mode="rw").pipe_file("/x", b"x")
     BookKeeperFileSystem(uri, "d", mode="rw", skip_instance_cache=True).pipe_file("/x", b"x")
     gc.collect()
-    assert len(module._connections) == 3
-    monkeypatch.setattr(module, "ENDING_S", 2.0)
-    stuck = module._connections[(uri, "b", None)].files
+    assert len(connections._connections) == 3
+    monkeypatch.setattr(connections, "ENDING_S", 2.0)
+    stuck = connections._connections[(uri, "b", None)].files
     assert isinstance(stuck, FileStore)
     go_on = threading.Event()
     stuck._worker.submit(lambda: go_on.wait(60))
-    assert in_a_forked_child({"end": module._close_owners}) == {"end": ""}
+    assert in_a_forked_child({"end": connections._close_owners}) == {"end": ""}
     with bk_core.connect(uri) as client:
         assert upkeep.file_store_owner(client, "a") is not None  # the child did nothing
-        module._close_owners()
+        connections._close_owners()
         assert [name for name in ("a", "b", "c", "d") if upkeep.file_store_owner(client, name) is not None] == ["b"]
     assert "file store b was not closed when the process ended: [BK-TIMEOUT]" in caplog.text
     go_on.set()
@@ -725,7 +725,7 @@ def test_a_name_with_the_characters_of_a_pattern_is_a_name_where_there_is_one(fs
 
 def test_a_handler_that_strikes_while_another_call_connects_is_told_to_wait_elsewhere(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[BaseException] = []
-    connect = module.connect
+    connect = connections.connect
 
     def struck(where: str) -> bk_core.BookKeeper:
         if not said:
@@ -735,7 +735,7 @@ def test_a_handler_that_strikes_while_another_call_connects_is_told_to_wait_else
                 said.append(error)
         return connect(where)
 
-    monkeypatch.setattr(module, "connect", struck)
+    monkeypatch.setattr(connections, "connect", struck)
     fs = BookKeeperFileSystem(uri, "s", mode="rw", skip_instance_cache=True)
     assert fs.ls("/") == []
     assert [type(error) for error in said] == [BlockingCallError]
@@ -749,7 +749,7 @@ def test_a_store_waits_for_no_other_one(uri: str, monkeypatch: pytest.MonkeyPatc
     reader = BookKeeperFileSystem(uri, "s", skip_instance_cache=True)
     slow = BookKeeperFileSystem(uri, "slow", mode="rw", skip_instance_cache=True)
     if how == "opens":
-        own = module.own_file_store
+        own = connections.own_file_store
 
         def held(client: Any, name: str, **options: Any) -> FileStore:
             if name == "slow":
@@ -757,7 +757,7 @@ def test_a_store_waits_for_no_other_one(uri: str, monkeypatch: pytest.MonkeyPatc
                 assert go_on.wait(60)
             return own(client, name, **options)
 
-        monkeypatch.setattr(module, "own_file_store", held)
+        monkeypatch.setattr(connections, "own_file_store", held)
     else:
         slow.pipe_file("/x", b"1")
         close = FileStore.close
