@@ -85,6 +85,7 @@ def copy_out(name: str, directory: Path, password: str, uri: str, protocol: str,
     """Copy a checkpoint into DIR, which must not exist or be empty. Every file is read back and compared.
 
     What is copied is one moment of the checkpoint, also while its query runs. DIR appears when all of it is there.
+    An export that is killed leaves a hidden folder `.DIR.<32 hex digits>.partial` beside it, which you may delete.
     """
     directory, (store, path) = directory.absolute(), store_and_path(name)
     _check_free(directory)

@@ -428,6 +428,11 @@ def _tls(files: tuple[str, str] | None) -> ssl.SSLContext | None:
     """Raises InvalidArgumentError for files that are no certificate and key."""
     if files is None:
         return None
+    for file in files:
+        try:
+            open(file, "rb").close()
+        except OSError as error:
+            raise InvalidArgumentError(f"tls: {file} cannot be read: {error.strerror or error}") from error
     made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

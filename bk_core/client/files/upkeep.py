@@ -15,7 +15,7 @@ from typing import Any
 
 from bk_core.arguments import CLIENT, SECRET, checked
 from bk_core.client.files.imports import delete_unfinished_imports, unfinished_imports
-from bk_core.client.files.names import nodes_path, store_log
+from bk_core.client.files.names import nodes_path, store_log, wrong_password
 from bk_core.client.files.nodes import DataNode, data_nodes, delete_data_ledger
 from bk_core.client.files.owner import DEFAULT_TIMEOUT_S
 from bk_core.client.files.store import FileStore
@@ -34,6 +34,7 @@ from bk_core.errors import (
     MetadataError,
     NoClusterError,
     NoSuchLogError,
+    WrongPasswordError,
 )
 from bk_core.protocol.log.ledger_list import LedgerList
 from bk_core.protocol.log.names import store_of
@@ -111,6 +112,14 @@ def _close_gone(client: Any, name: str, listed: LedgerList, password: bytes) -> 
         raise LogWriterAliveError(f"{told}. Stop that process, or fence it: even_if_alive=True (--even-if-alive)", store=name) from error
 
 
+def _check_password(client: Any, name: str, listed: LedgerList, password: bytes) -> None:
+    """Raise WrongPasswordError, in the words of a user of file stores, before anything is done."""
+    try:
+        check_password(client, store_log(name), listed, password)
+    except WrongPasswordError as error:
+        raise wrong_password(error, name, password).nothing_done() from error
+
+
 def _listed(client: Any, name: str) -> LedgerList:
     try:
         return read_ledger_list(client, store_log(name))
@@ -158,7 +167,7 @@ def delete_file_store(client: Any, name: str, *, password: bytes = b"", even_if_
 def _delete_store(client: Any, name: str, listed: LedgerList, password: bytes, refuse: Callable[[LedgerList], object]) -> FileGcReport:
     """``refuse`` raises where the list of the store's ledgers, with which the store is deleted, forbids that."""
     log = store_log(name)
-    check_password(client, log, listed, password)
+    _check_password(client, name, listed, password)
     try:
         # an owner that opens the store from here on changes the list, or finds none
         delete_log(client, log, password=password, file_entries=True, check=refuse)
@@ -194,7 +203,7 @@ def gc_file_store(client: Any, name: str, *, password: bytes = b"", even_if_aliv
             raise no_such_store(client, name) from None
         return _delete(client, log, nodes, password, _clean_log(client, log, password), damaged)
     _refuse_owned(client, name, listed, even_if_alive)
-    check_password(client, log, listed, password)
+    _check_password(client, name, listed, password)
     _recover(client, name, log, listed, password, even_if_alive)
     imports, with_store = _delete_imports(client, name, password)
     if with_store is not None:

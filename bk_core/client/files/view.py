@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
 from bk_core.arguments import SECONDS, SECRET, checked
-from bk_core.client.files.names import store_log, unreadable
+from bk_core.client.files.names import store_log, unreadable, wrong_password
 from bk_core.client.files.reading import ContentReader, present_chunks
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import list_logs
@@ -24,6 +24,7 @@ from bk_core.errors import (
     LogDataLossError,
     NoSuchFileStoreError,
     NoSuchLogError,
+    WrongPasswordError,
 )
 from bk_core.protocol.files.content import Content, FileStatus
 from bk_core.protocol.files.replay import FileReplay
@@ -75,6 +76,9 @@ class FileStoreView:
         view = cls(client, name, password)
         try:
             view.refresh()
+        except WrongPasswordError as error:
+            view.close()
+            raise wrong_password(error, name, password).nothing_done() from error
         except BaseException:
             view.close()
             raise

@@ -32,6 +32,7 @@ from bk_core.errors import (
     NoSuchFileStoreError,
     NoSuchPathError,
     PathIsDirectoryError,
+    WrongPasswordError,
 )
 from bk_core.metadata import open_store
 from bk_core.metadata.store import MetadataStore
@@ -320,6 +321,11 @@ def test_a_wrong_password_is_told(client: bk_core.BookKeeper) -> None:
     with pytest.raises(BkError, match="(?i)password") as raised:
         FileStoreView.open(client, "s", password=b"wrong")
     assert "wrong" not in str(raised.value).replace("wrong password", "")
+    with pytest.raises(WrongPasswordError, match="file store 's' was made with a password, and none was given"):
+        FileStoreView.open(client, "s")
+    for call in (bk_core.delete_file_store, bk_core.gc_file_store):
+        with pytest.raises(WrongPasswordError, match="the password given is not that of file store 's'"):
+            call(client, "s", password=b"no")
     with FileStoreView.open(client, "s", password=b"right") as view:
         assert view.read("/a") == LARGE
 
