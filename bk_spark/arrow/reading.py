@@ -81,7 +81,10 @@ def _followed(
             ranges = seen.ranges(position, max(position, seen.end))
             if not seen.raw:
                 _check_columns(name, seen.view, ranges, schema, all_asked=all_asked)
-            yield from _batches(client, name, password, seen.view, schema, ranges)
+            for batch in _batches(client, name, password, seen.view, schema, ranges):
+                if stop is not None and stop.is_set():
+                    return
+                yield batch
             position = waiting.position = max(position, seen.end)
             while not (stop is not None and stop.is_set()) and not waiting.wait(LOOK_S):
                 pass

@@ -109,9 +109,8 @@ def _type(path: str, kind: pa.DataType, *, void: bool) -> pa.DataType:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return any(
-        fits(kind) for fits in (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    )
+    """Not the views of lists: pyarrow's casts of these make arrays that are not valid."""
+    return any(fits(kind) for fits in (types.is_list, types.is_large_list, types.is_fixed_size_list))
 
 
 def _cast_to(kind: pa.DataType) -> str:
@@ -126,9 +125,7 @@ def _cast_to(kind: pa.DataType) -> str:
 def check_fits(name: str, given: pa.Schema, stored: pa.Schema) -> None:
     """Raise LogSchemaError unless every column of ``given_schema`` is one of the log's, of its type or of one that it widens. A column of
     the log that is missing is null."""
-    twice = sorted({column for column in given.names if given.names.count(column) > 1})
-    if twice:
-        raise LogSchemaError(f"the rows have more than one column named {', '.join(map(repr, twice))}: rename them", log=name)
+    check_named_once(name, given)
     unknown = [column for column in given.names if column not in stored.names]
     if unknown:
         raise LogSchemaError(f"log {name!r} has no column {_quoted(unknown)}; it has {_shown(stored)}", log=name)
@@ -141,6 +138,13 @@ def check_fits(name: str, given: pa.Schema, stored: pa.Schema) -> None:
     ]
     if wrong:
         raise LogSchemaError(f"log {name!r}: {'; '.join(wrong)}; cast it, only widening is done by itself", log=name)
+
+
+def check_named_once(name: str, given: pa.Schema) -> None:
+    """Raise LogSchemaError for two columns of one name."""
+    twice = sorted({column for column in given.names if given.names.count(column) > 1})
+    if twice:
+        raise LogSchemaError(f"the rows have more than one column named {', '.join(map(repr, twice))}: rename them", log=name)
 
 
 def widens(given: pa.DataType, stored: pa.DataType) -> bool:

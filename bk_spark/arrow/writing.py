@@ -36,7 +36,7 @@ from bk_core.errors import (
 from bk_core.protocol.log.ledger_list import LedgerList, SegmentRange
 from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.position import Position
-from bk_spark.arrow.schemas import check_fits, given_schema, log_schema, stored_text
+from bk_spark.arrow.schemas import check_fits, check_named_once, given_schema, log_schema, stored_text
 from bk_spark.entries.columns import RAW_COLUMNS
 from bk_spark.entries.packing import PackedEntries, conform, pack_arrow, pack_raw
 from bk_spark.entries.ranges import note_range
@@ -100,10 +100,13 @@ def write_rows(
 def _rows_of(data: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return the columns and the batches of whatever has rows. ArgumentTypeError for what has none."""
     if hasattr(data, "__arrow_c_stream__"):
-        stream = pa.RecordBatchReader.from_stream(data)
+        try:
+            stream = pa.RecordBatchReader.from_stream(data)
+        except pa.ArrowException as error:  # the values of one column
+            raise _no_rows(data) from error
         return stream.schema, iter(stream)
     if hasattr(data, "__arrow_c_array__"):
-        batch = pa.record_batch(data)
+        batch = _batch(data)
         return batch.schema, iter([batch])
     if not isinstance(data, Iterable) or isinstance(data, str | bytes | dict):
         raise _no_rows(data)
@@ -120,7 +123,10 @@ def _batch(given: object) -> pa.RecordBatch:
     if isinstance(given, pa.RecordBatch):
         return given
     if hasattr(given, "__arrow_c_array__"):
-        return pa.record_batch(given)
+        try:
+            return pa.record_batch(given)
+        except pa.ArrowException as error:
+            raise _no_rows(given) from error
     raise _no_rows(given)
 
 
@@ -131,6 +137,7 @@ def _no_rows(data: object) -> ArgumentTypeError:
 
 def _text_for(name: str, listed: LedgerList, given: pa.Schema) -> str:
     """Return the schema that the rows are written with: the log's, or, before its first write, their own."""
+    check_named_once(name, given)
     if not listed.properties.schema:
         return stored_text(log_schema(given))
     check_fits(name, given_schema(given), arrow_schema_of_text(listed.properties.schema))
@@ -159,6 +166,7 @@ def _values(name: str, given: pa.Schema, batches: Iterable[pa.RecordBatch]) -> I
     """Return batches of ``value`` alone. The columns that reading a raw log adds may be there, so that one can be copied."""
     if "value" not in given.names:
         raise LogSchemaError(f"raw log {name!r} takes a column 'value' (binary or string); the rows have {given.names}", log=name)
+    check_named_once(name, given)
     lost = [column for column in given.names if column not in RAW_COLUMNS.names]
     if lost:
         raise LogSchemaError(f"raw log {name!r} stores only 'value'; drop {', '.join(map(repr, lost))}, or use an arrow log", log=name)
@@ -170,7 +178,10 @@ def _only_value(name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         raise LogSchemaError(f"raw log {name!r} stores only 'value', and column 'key' is not all null: drop it", log=name)
     values = batch.column("value")
     if pa.types.is_dictionary(values.type) or pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
-        values = values.cast(pa.binary())
+        try:
+            values = values.cast(pa.binary())
+        except pa.ArrowException as error:
+            raise LogSchemaError(f"column 'value' of raw log {name!r} must be binary or string, not {values.type}", log=name) from error
     return pa.RecordBatch.from_arrays([values], names=["value"])
 
 

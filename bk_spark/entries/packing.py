@@ -101,6 +101,7 @@ class Packer:
         self._run_bytes = run_bytes
         self._pending: deque[pa.RecordBatch] = deque()
         self._pending_rows = 0
+        self._pending_bytes: int | None = 0  # None where nobody has counted since rows were taken
         self._rows_per_entry: int | None = None
         self._run: _OpenEntries | None = None
         self._small = 0
@@ -110,6 +111,8 @@ class Packer:
         if batch.num_rows:
             self._pending.append(batch)
             self._pending_rows += batch.num_rows
+            if self._pending_bytes is not None:
+                self._pending_bytes += batch.nbytes
 
     def full_entries(self) -> Iterator[PackedEntries]:
         """Cut as many entries as the pending rows fill."""
@@ -127,7 +130,9 @@ class Packer:
         """Choose the rows per entry, once there is enough data to choose from."""
         if self._rows_per_entry is not None:
             return True
-        size = sum(batch.nbytes for batch in self._pending)
+        if self._pending_bytes is None:
+            self._pending_bytes = sum(batch.nbytes for batch in self._pending)
+        size = self._pending_bytes
         if not final and size < self._entry_size and self._pending_rows < _ROWS_MAX:
             return False
         self._rows_per_entry = max(1, min(self._pending_rows * self._entry_size // max(1, size), self._pending_rows, _ROWS_MAX))
@@ -153,12 +158,14 @@ class Packer:
         """Put the rows back, to be cut again into a range of their own with fewer per entry."""
         self._pending.appendleft(entry)
         self._pending_rows += entry.num_rows
+        self._pending_bytes = None
         yield from self._flush()
         self._rows_per_entry = rows_per_entry
 
     def _take(self, rows: int) -> pa.RecordBatch:
         """Return the next ``rows`` rows. They are copied only if they come from several batches."""
         self._pending_rows -= rows
+        self._pending_bytes = None
         parts: list[pa.RecordBatch] = []
         while rows:
             batch = self._pending.popleft()

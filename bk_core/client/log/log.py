@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 ENTRY_SIZE = 256 << 10
 _START = Check('"earliest", "latest", a Position or a datetime', lambda value: isinstance(value, str | Position | datetime))
 _BEFORE = Check("a Position or a datetime", lambda value: isinstance(value, Position | datetime))
+_SHOWN_SEGMENTS = 20  # of the newest, in a notebook
 _FIXED = ("entry_format", "schema")  # the properties of a log that stay as they are
 _DURATIONS: Mapping[str, str] = {"retention": "retention_ms", "committed_retention": "committed_retention_ms"}
 
@@ -119,7 +120,7 @@ def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict
     suggests none of ``fixed``."""
     known = [name for name in LogSettings.__annotations__ if name not in fixed]
     found: dict[str, Any] = {}
-    if given.get("schema") and "schema" not in fixed:  # columns are those of Arrow entries
+    if given.get("schema") not in (None, "") and "schema" not in fixed:  # columns are those of Arrow entries
         given = {"entry_format": "arrow", **given, "schema": schema_text(given["schema"])}
     for name, value in given.items():
         if name not in LogSettings.__annotations__:
@@ -167,7 +168,7 @@ class Log:
         from bk_core.display import logs, table
 
         try:
-            return table.html(logs.info(self.info), "newest segments", logs.segments(self._view().listed.segments))
+            return table.html(logs.info(self.info), "newest segments", logs.segments(self._view().listed.segments[-_SHOWN_SEGMENTS:]))
         except BkError as error:  # such as a log that was deleted, or a client that is closed: what is shown must not fail
             return table.html(repr(self), str(error))
 

@@ -39,6 +39,7 @@ from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties
 from bk_spark.arrow import writing
 from bk_spark.arrow.schemas import given_schema, log_schema, widens
+from bk_spark.entries import packing
 from bk_spark.entries.columns import RAW_COLUMNS
 from bk_spark.schemas import arrow_schema
 from bk_spark.source.columns import raw_schema
@@ -218,6 +219,13 @@ def test_following_goes_on_with_what_comes(client: Client) -> None:
     assert list(batches) == []
 
 
+def test_following_stops_in_the_middle_of_what_is_there(world: World, client: Client) -> None:
+    world.write(*([i] for i in range(20)), log="flights", entrySize="64")
+    stop = threading.Event()
+    found = [batch for batch in client.log("flights").follow_batches(stop=stop) if not stop.set()]
+    assert len(found) == 1
+
+
 def test_following_a_living_writer_gives_each_entry_once(client: Client) -> None:
     log = client.create_log("lines")
     stop = threading.Event()
@@ -326,6 +334,46 @@ def test_what_has_no_rows_is_refused(client: Client, what: Any) -> None:
     log = client.create_log("flights", schema="id BIGINT")
     with pytest.raises(ArgumentTypeError, match="data "):
         log.write(what)
+
+
+@pytest.mark.parametrize("what", [pa.array([1]), pa.chunked_array([[1]])], ids=["array", "chunked"])
+def test_values_of_one_column_are_no_rows(client: Client, what: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="data must be a table, record batches"):
+        client.create_log("t").write(what)
+
+
+def test_names_that_stand_twice_are_told_before_a_first_write_and_of_raw_logs(client: Client) -> None:
+    twice = "the rows have more than one column named"
+    with pytest.raises(LogSchemaError, match=twice):
+        client.create_log("t", entry_format="arrow").write(pa.table([[1], [2]], names=["id", "id"]))
+    raw = client.create_log("raw")
+    with pytest.raises(LogSchemaError, match=twice):
+        raw.write(pa.table([[b"a"], [b"b"]], names=["value", "value"]))
+    with pytest.raises(LogSchemaError, match="column 'value' of raw log 'raw' must be binary or string, not dictionary"):
+        raw.write(pa.table({"value": pa.array([1, 2]).dictionary_encode()}))
+    with pytest.raises(LogSchemaError, match="at least one column"):
+        client.create_log("none", schema=pa.schema([]))
+
+
+def test_many_small_batches_cost_no_more_than_their_sizes() -> None:
+    """Counted, not timed: how often the packer asks for the size of a batch."""
+    asked = 0
+    packer = packing.Packer(pa.schema([("id", pa.int64())]), 256 << 10, "none", packing.RUN_BYTES)
+    batch = pa.record_batch({"id": pa.array([1], pa.int64())})
+
+    class Counted:
+        num_rows = 1
+
+        @property
+        def nbytes(self) -> int:
+            nonlocal asked
+            asked += 1
+            return int(batch.nbytes)
+
+    for _ in range(2000):
+        packer.put(Counted())
+        assert not list(packer.full_entries())
+    assert asked == 2000
 
 
 def test_a_log_is_copied_to_another(client: Client) -> None:
@@ -563,7 +611,18 @@ def test_values_survive_the_change_of_their_type(client: Client) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [pa.null(), pa.uint64(), pa.month_day_nano_interval(), pa.decimal256(39, 0), pa.list_(pa.null())])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.null(),
+        pa.uint64(),
+        pa.month_day_nano_interval(),
+        pa.decimal256(39, 0),
+        pa.list_(pa.null()),
+        pa.list_view(pa.int64()),
+        pa.large_list_view(pa.int64()),
+    ],
+)
 def test_types_that_logs_do_not_have_are_refused(client: Client, kind: pa.DataType) -> None:
     with pytest.raises(LogSchemaError, match="column 'x"):
         client.create_log("flights", schema=pa.schema([("x", kind)]))
