@@ -84,7 +84,7 @@ lint: setup
 	@$(SAY) "stubtest";     $(BIN)/stubtest bk_core.kernels._native
 	@$(SAY) "clang-format"; $(BIN)/clang-format --dry-run -Werror $(C_CODE)
 
-SERVER_LANE := tests/conformance tests/integration
+SERVER_LANE := tests/conformance tests/integration tests/soak
 
 ## lint and all tests; what `make` alone does. PYTEST_ARGS="tests/unit -x" runs just that
 # Two lanes side by side: servers and Spark spend half of their time waiting. With PYTEST_ARGS there is one.

@@ -295,18 +295,26 @@ def test_an_import_that_was_taken_over_leaves_the_store_to_the_other_owner(
 def test_an_interrupted_import_leaves_a_store_that_another_owner_took_over_unnoticed(
     client: bk_core.BookKeeper, replacement: checkpoint_copies.Plan, monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
-    """As a process that was stopped while the other owner came, and is interrupted before it learns of that."""
+    """The other owner comes when the import has ended its own, and has not yet deleted what it made."""
     others: list[FileStore] = []
 
-    def taken_over(*_: Any) -> Any:
-        others.append(FileStore.open(client, "new"))
-        others[0].put("/offsets/0", b"precious")
-        if not is_open:
-            others[0].close()
+    def then_taken_over(end: Callable[[FileStore], None]) -> Callable[[FileStore], None]:
+        def ended(store: FileStore) -> None:
+            end(store)
+            if not others:
+                others.append(FileStore.open(client, "new"))
+                others[0].put("/offsets/0", b"precious")
+                if not is_open:
+                    others[0].close()
+
+        return ended
+
+    def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint_copies, "_put_all", taken_over)
-    monkeypatch.setattr(FileStore, "error", None)
+    monkeypatch.setattr(checkpoint_copies, "_put_all", interrupted)
+    for way in ("close", "abandon"):
+        monkeypatch.setattr(FileStore, way, then_taken_over(getattr(FileStore, way)))
     with pytest.raises(KeyboardInterrupt):
         import_files(client, "new", replacement, b"", existed=False)
     if is_open:
