@@ -43,7 +43,7 @@ _ADMISSION = "bk_core.protocol.bookie.admission", "tests/unit/bookie/test_admiss
 _ROOM = "bk_core.protocol.bookie.room", "tests/unit/bookie/test_room.py"
 _GUARDS, _CHECK = "tests/unit/client/test_log_guards.py", "tests/unit/client/test_log_check.py"
 _IDENTITY = "bk_core.protocol.log.identity", "tests/unit/log/test_identity.py"
-_LISTS = "bk_core.client.log.list_store", "tests/unit/log/test_identity.py"
+_LISTS = "bk_core.client.log.list_store", "tests/unit/log/test_created_again.py"
 _ROOT = "bk_core.metadata.zookeeper.cluster", "tests/unit/metadata/test_cluster_at_root.py"
 _LISTING = "bk_core.protocol.bookie.reads", "tests/unit/bookie/test_listing.py"
 _PATHS = "bk_core.protocol.files.paths", "tests/unit/files/test_paths.py"
@@ -387,7 +387,7 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
         "bk_core.client.log.janitor",
         "if i.log_id == log_id or (",
         "if True or (",
-        "tests/unit/log/test_identity.py::test_a_deletion_spares_the_log_that_was_created_again",
+        "tests/unit/log/test_created_again.py::test_a_deletion_spares_the_log_that_was_created_again",
     ),
     _of(
         _LISTS,

@@ -10,6 +10,7 @@ from bk_core.protocol.effects import Complete, Effect, Fail, Log, ReadLedger, Se
 from bk_core.protocol.entry import layout
 from bk_core.protocol.events import LedgerRead, MetadataChanged, Outcome, ReadReply, TimerFired
 from bk_core.protocol.ledger.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.read.reader import RangeReader
 from bk_core.protocol.ledger.run import EntryRun
 from bk_core.protocol.wire import codec_v2
 from bk_core.protocol.wire.messages import (
@@ -197,3 +198,24 @@ class World:
 
     def consume(self) -> None:
         self.perform(self.machine.consumed())
+
+
+OPEN = metadata()
+TEN = closed(OPEN, 9)
+
+
+def reader(first: int = 0, last: int = 9, md: object = TEN, **options: object) -> World:
+    settings: dict[str, object] = {"start": 0, "batch": True, "version": 1, **options}
+    return World(RangeReader(LEDGER, md, first, last, **settings)).start()  # type: ignore[arg-type]
+
+
+def expected(first: int, last: int) -> dict[int, bytes]:
+    return {e: payload(e) for e in range(first, last + 1)}
+
+
+def fail_all(world: World, *statuses: Status) -> None:
+    """Each replica in turn, then the second look at the metadata, which has nothing new."""
+    for status in statuses:
+        (ask,) = world.asks
+        world.answer(ask, status)
+    world.look(TEN, 1)

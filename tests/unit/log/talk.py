@@ -7,6 +7,8 @@ from typing import Any
 from bk_core.protocol.effects import Complete, Fail, SetTimer
 from bk_core.protocol.events import Outcome, TimerFired
 from bk_core.protocol.log import effects as fx
+from bk_core.protocol.log.leader import LogLeader
+from bk_core.protocol.log.leader_state import LeaderOptions, LeaderState, Roll
 from bk_core.protocol.log.machine import LogMachine
 
 ANSWERS: dict[type, type] = {
@@ -82,3 +84,43 @@ class Talk:
     def fire(self, key: str) -> None:
         del self.timers[key]
         self.take(self.machine.handle(TimerFired(key), 0))
+
+
+class Lead(Talk):
+    """A conversation with a leader, with the common openings."""
+
+    machine: LogLeader
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(LogLeader("flights", lambda: 0.5, LeaderOptions(**options) if options else None))
+        self.take(self.machine.open("open", 0))
+
+    def recover_all(self, last_entry_id: int = 0) -> None:
+        while self.asks(fx.RecoverLedger):
+            self.reply(fx.RecoverLedger, last_entry_id=last_entry_id)
+
+    def up_to_listing(self, listed: tuple[int, ...] = (), version: int = 3, new: int = 9) -> None:
+        self.reply(fx.ReadList, ledgers=listed, version=version)
+        self.recover_all()
+        self.reply(fx.CreateLedger, ledger_id=new)
+
+    def serve(self, listed: tuple[int, ...] = (), version: int = 3, new: int = 9) -> Lead:
+        self.up_to_listing(listed, version, new)
+        self.reply(fx.WriteList, version=version + 1)
+        assert self.machine.state is LeaderState.SERVING
+        return self
+
+    def append(self, *payloads: str) -> None:
+        self.take(self.machine.append(payloads, payloads[0] if payloads else "", 0))
+
+    def roll(self, token: str = "roll") -> None:
+        self.take(self.machine.roll(token, 0))
+
+    def roll_to_drain(self, new: int) -> None:
+        self.roll()
+        self.reply(fx.CreateLedger, ledger_id=new)
+        self.reply(fx.WriteList, version=self.machine.version + 1)
+        assert self.machine.rolling is Roll.DRAINING
+
+    def close(self, token: str = "close") -> None:
+        self.take(self.machine.close(token, 0))

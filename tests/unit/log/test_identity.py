@@ -1,4 +1,4 @@
-"""Whose a log is and whose a ledger is (OWN-1 .. OWN-7), over a store in memory; with ZooKeeper in tests/integration/test_identity.py."""
+"""Whose a log is and whose a ledger is (OWN-1 .. OWN-7), over a store in memory; with ZooKeeper in tests/integration/identity/."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bk_core.client.log.driver import LeaderWorks
 from bk_core.client.log.history import read_log, update_ledger_list
 from bk_core.client.log.intents import Intent, create_intended, forget_intent, intents_of, record_intent
 from bk_core.client.log.janitor import check_listable, delete_log, gc_log, trim_log
-from bk_core.client.log.list_store import change_ledger_list, now_ms, read_ledger_list
+from bk_core.client.log.list_store import now_ms, read_ledger_list
 from bk_core.client.log.lists import create_log, set_properties
 from bk_core.client.log.orphans import adopt_log
 from bk_core.client.log.reader import LogReader
@@ -29,10 +29,8 @@ from bk_core.errors import (
     MetadataFormatError,
     MetadataOutcomeUnknownError,
     NoClusterError,
-    NoNodeError,
     NoSuchLedgerError,
     NoSuchLogError,
-    VersionConflictError,
     WrongClusterError,
 )
 from bk_core.protocol.events import Outcome
@@ -51,42 +49,12 @@ from bk_core.protocol.log.identity import (
 )
 from bk_core.protocol.log.ledger_list import ADOPTED_MAX, LedgerList, LogProperties, SegmentRange
 from bk_core.protocol.log.position import Position
-
-RAW = LogProperties(entry_format="raw")
-
-
-class Store:
-    """The client's store with other methods."""
-
-    def __init__(self, store: Any, **methods: Any) -> None:
-        self._store = store
-        self.__dict__.update(methods)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-def untied(client: Any, name: str) -> LedgerList:
-    """Store the list as an earlier program would: without its cluster."""
-    stored = client.store.read(f"logs/{name}")
-    listed = replace(decode(stored.data), cluster="")
-    client.store.write(f"logs/{name}", encode(listed), stored.version)
-    return listed
+from tests.unit.log.raw_logs import RAW, Store, untied, written
 
 
 def foreign(client: Any, name: str, cluster: str = "elsewhere") -> None:
     stored = client.store.read(f"logs/{name}")
     client.store.write(f"logs/{name}", encode(replace(decode(stored.data), cluster=cluster)), stored.version)
-
-
-def written(client: Any, name: str = "a", entries: int = 3) -> list[int]:
-    """A log with ``entries`` segments, one entry each; their ledgers."""
-    create_log(client, name, RAW, exist_ok=True)
-    with LogWriter.open(client, name) as writer:
-        for i in range(entries):
-            writer.append(b"%d" % i)
-            writer.roll()
-    return [segment.ledger_id for segment in read_ledger_list(client, name).segments]
 
 
 # --- the rules ---------------------------------------------------------------------------------------------------------
@@ -506,118 +474,6 @@ def test_a_cluster_made_anew_in_the_middle_of_a_trim_loses_no_segment(client: An
     with pytest.raises(ClusterChangedError):
         trim_log(client, "a", before=Position(2))
     assert decode(client.store.read("logs/a").data).segments == before.segments
-
-
-# --- a log created again under its name ---------------------------------------------------------------------------------
-
-
-def recreated(client: Any, during: list[Any]) -> Callable[..., None]:
-    """A ``delete`` of the list whose answer is lost; the log is created again, with a writer's ledger, before anybody looks."""
-    honest = client.store
-
-    def delete(path: str, version: int | None = None) -> None:
-        honest.delete(path, version)
-        if path == "logs/a" and not during:
-            log_id = create_log(client, "a", RAW).log_id
-            during.append(create_intended(client, "a", RAW, log_id=log_id))
-            honest.create("readers/a/new", json.dumps({"cluster": "x", "offsets": {"a": {"logId": log_id}}}).encode())
-            raise MetadataOutcomeUnknownError("the answer was lost")
-
-    return delete
-
-
-@pytest.mark.parametrize("fresh", [True, False])
-def test_a_deletion_spares_the_log_that_was_created_again(client: Any, fresh: bool) -> None:
-    """OWN-5, OWN-7: the list of a fresh log has version 0, and so has that of the log created again."""
-    old = create_log(client, "a", RAW).log_id if fresh else ""
-    if not fresh:
-        written(client)
-        old = read_ledger_list(client, "a").log_id
-    mine = create_intended(client, "a", RAW, log_id=old)
-    unnamed = create_intended(client, "a", RAW)
-    client.store.create("readers/a/old", json.dumps({"a": {"logId": old}}).encode())
-    during: list[Any] = []
-    honest = client.store
-    client.store = Store(honest, delete=recreated(client, during))
-    delete_log(client, "a")
-    client.store = honest
-    assert read_ledger_list(client, "a").log_id != old
-    assert set(client.ledgers) == {during[0].ledger_id} and not {mine.ledger_id, unnamed.ledger_id} & set(client.ledgers)
-    assert list(intents_of(client, "a")) == [during[0].ledger_id]
-    assert client.store.children("readers/a") == ["new"] and client.store.children("deleted/a") == []
-
-
-def test_a_deletion_that_was_applied_is_not_repeated_on_what_came_after(client: Any) -> None:
-    """OWN-7: conflict: the list of the log created again has another version than the one that was deleted."""
-    written(client)
-    honest = client.store
-
-    def delete(path: str, version: int | None = None) -> None:
-        if path == "logs/a" and read_ledger_list(client, "a").segments:
-            honest.delete(path)
-            create_log(client, "a", RAW)
-        honest.delete(path, version)
-
-    client.store = Store(honest, delete=delete)
-    delete_log(client, "a")
-    assert client.ledgers == {} and read_ledger_list(client, "a").segments == ()
-
-
-@pytest.mark.parametrize("error", [VersionConflictError("changed"), NoNodeError("done with")])
-def test_two_that_delete_a_log_do_not_meet_at_its_tombstone(client: Any, error: BkError) -> None:
-    """OWN-7: what one of them does to the tombstone is no error of the other's, and all ledgers go."""
-    written(client)
-    log_id = read_ledger_list(client, "a").log_id
-    honest, path = client.store, f"deleted/a/{log_id}"
-    honest.create(path, encode(read_ledger_list(client, "a")))
-
-    def write(where: str, data: bytes, version: int) -> int:
-        if where == path:
-            client.store = honest
-            if isinstance(error, NoNodeError):
-                honest.delete(path)
-            raise error
-        return int(honest.write(where, data, version))
-
-    client.store = Store(honest, write=write)
-    delete_log(client, "a")
-    assert client.store is honest and client.ledgers == {} and client.store.children("deleted/a") == []
-
-
-def test_a_log_that_is_deleted_while_somebody_says_whose_it_is(client: Any) -> None:
-    """OWN-4: it is told as a log that is not there, not as a node of the store."""
-    create_log(client, "a", RAW)
-    untied(client, "a")
-    honest = client.store
-
-    def write(path: str, data: bytes, version: int) -> int:
-        honest.delete(path)
-        return int(honest.write(path, data, version))
-
-    client.store = Store(honest, write=write)
-    with pytest.raises(NoSuchLogError, match="there is no log 'a'"):
-        adopt_log(client, "a")
-
-
-def test_a_change_is_not_repeated_on_a_log_created_again(client: Any) -> None:
-    """OWN-7: the answer to a change is lost, the log deleted, and created again up to the very version."""
-    old = create_log(client, "a", RAW)
-    honest = client.store
-    tries: list[str] = []
-
-    def write(path: str, data: bytes, version: int) -> int:
-        tries.append(decode(data).log_id)
-        if len(tries) == 1:
-            honest.delete(path)
-            create_log(client, "a", RAW)
-            raise MetadataOutcomeUnknownError("the answer was lost")
-        return int(honest.write(path, data, version))
-
-    client.store = Store(honest, write=write)
-    changed = change_ledger_list(
-        client, "a", lambda listed: listed.append_segments([SegmentRange(1, 0, 0, 1, 1)], 1) if listed.log_id == old.log_id else listed
-    )
-    assert tries == [old.log_id] and changed.log_id != old.log_id and read_ledger_list(client, "a").segments == ()
 
 
 def test_of_which_log_a_first_offset_is() -> None:

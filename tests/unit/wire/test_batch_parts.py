@@ -15,8 +15,7 @@ from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.wire import codec_v2, connection
 from bk_core.protocol.wire.batch_parts import BatchParts, BodyCheck
 from bk_core.protocol.wire.messages import BatchReadRequest, BatchReadResponse, ReadResponse, Response, Status
-from tests.unit.ledger.reader_world import LEDGER, batch, body
-from tests.unit.ledger.test_reader import reader
+from tests.unit.ledger.reader_world import LEDGER, batch, body, reader
 
 CHECK = BodyCheck(int(DigestType.CRC32C))
 
