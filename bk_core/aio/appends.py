@@ -62,7 +62,7 @@ class Acknowledgement(Generic[T]):
         try:
             await waiter
         finally:
-            if waiter.cancelled():
+            if waiter in self._waiters:  # cancelled, and no news came in the same turn
                 self._waiters.remove(waiter)
 
     # --- the machine's side, on the loop ------------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ class LogReader:
                     if not (follows and self._closed):
                         raise
                 else:
-                    if found is not None or not follows:
+                    if found is not None or not (follows or self._closed):
                         return found
                 asking = False
         if follows:

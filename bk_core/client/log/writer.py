@@ -278,7 +278,7 @@ class LogWriter(Leadership):
             if not self._lock.until(lambda: until_now.is_done, self._timeout_s):
                 text = f"log {self.name!r}: {self._window.bytes} bytes stayed unacknowledged for {self._timeout_s:g} s"
                 raise OperationTimeoutError(text, log=self.name) from self._works.problem
-            until_now.before = None
+        until_now.before = None  # else each flush would keep all that came before it
         self.raise_failure()
 
     def raise_failure(self) -> None:

@@ -103,6 +103,18 @@ def test_what_cannot_work_is_refused_before_anything_is_written(client: bk_core.
         assert writer.append(b"fine") == Position(0, 0)
 
 
+def test_flushes_keep_nothing_of_what_came_before(client: bk_core.BookKeeper) -> None:
+    with client.log("a").writer() as writer:
+        for _ in range(5):
+            writer.append(b"x")
+            writer.flush()
+            writer.flush()
+        batch, kept = writer._window._batch, 0
+        while batch.before is not None:
+            batch, kept = batch.before, kept + 1
+        assert kept <= 1
+
+
 def test_a_closed_writer_takes_nothing_more(client: bk_core.BookKeeper) -> None:
     writer = LogWriter.open(client, "a")
     waiting = [writer.append_future(b"%d" % n) for n in range(100)]
