@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bk_core.bookie.local_cluster import LocalCluster
+from bk_spark.checkpoint import close
 from docs.site import assemble
 from docs.site.links import ROOT
 
@@ -42,4 +43,7 @@ def test_every_page_runs(page: str, spark: SparkSession, cluster: LocalCluster, 
         program = program.replace(f'"{folder}', f'"{tmp_path}/{folder}')
     (tmp_path / "incoming").mkdir()
     (tmp_path / "incoming" / "flights.csv").write_text("UA,EWR,3\nLH,FRA,-1\n")
-    exec(compile(program, page, "exec"), {})
+    try:
+        exec(compile(program, page, "exec"), {})
+    finally:
+        close(spark)  # the session is that of many tests: a checkpoint would stay open, with its threads, until the last of them
