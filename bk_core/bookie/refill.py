@@ -53,7 +53,7 @@ def mark_losses(server: BookieServer, store: MetadataStore, bookie_id: BookieId)
             metadata = read_metadata(store, ledger_id)
         except NoNodeError:
             continue  # it was deleted since it was listed
-        if metadata is not None and metadata.has_password:
+        if metadata is not None and metadata.stores_password:
             keys[ledger_id] = master_key(metadata.password)
         match after_loss(metadata, bookie_id):
             case AfterLoss.LIMBO:
@@ -193,7 +193,7 @@ class Refill:
         if not bodies:
             return
         server = self._server
-        key = master_key(metadata.password) if metadata.has_password else None
+        key = master_key(metadata.password) if metadata.stores_password else None
 
         def restore() -> None:
             for entry_id, body in sorted(bodies.items()):
@@ -210,7 +210,7 @@ def is_sound(body: bytes, ledger_id: int, entry_id: int, metadata: LedgerMetadat
 
     Where metadata stores no digest, or not the password that a MAC needs, only the ids can be compared (META-15).
     """
-    if not metadata.has_digest or (metadata.digest_type is DigestType.MAC and not metadata.has_password):
+    if not metadata.has_digest or (metadata.digest_type is DigestType.MAC and not metadata.stores_password):
         return body[: _IDS.size] == _IDS.pack(ledger_id, entry_id)
     with suppress(DigestError):
         decode_body(body, ledger_id, entry_id, metadata.digest_type, hmac_key(metadata.password))

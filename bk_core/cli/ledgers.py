@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from bk_core.cli.output import (
     check_range,
     cluster_options,
     connected,
+    now_ms,
     say_json,
     say_table,
     with_progress,
@@ -20,7 +21,10 @@ from bk_core.cli.output import (
 from bk_core.display import ledgers as display
 from bk_core.display.words import counted, preview
 from bk_core.errors import NoSuchLedgerError
-from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
+from bk_core.protocol.ledger.metadata import LedgerState
+
+if TYPE_CHECKING:
+    from bk_core.client.inspect import FoundLedger
 
 
 @click.group()
@@ -28,27 +32,38 @@ def ledger() -> None:
     """Ledgers."""
 
 
-def _summary(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
-    return {"ledger": ledger_id, **display.summary(metadata)}
+def _found_summary(found: FoundLedger) -> dict[str, Any]:
+    if found.metadata is None:
+        return {"ledger": found.ledger_id, "state": display.UNREADABLE, "createdMs": found.created_ms, "problem": str(found.problem)}
+    return {"ledger": found.ledger_id, **display.summary(found.metadata, **_known(found))}
+
+
+def _known(found: FoundLedger) -> dict[str, Any]:
+    return {"storedBytes": found.stored_bytes, "createdMs": found.created_ms}
 
 
 @ledger.command("ls")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many, from the lowest id.")
 @cluster_options
 def list_ledgers(uri: str, protocol: str, as_json: bool, limit: int | None) -> None:
-    """All ledgers with their state."""
+    """All ledgers with their state, size and age.
+
+    The length of a ledger is that of its payloads; `with copies` is what all copies take on the bookies, with the header and checksum of
+    each entry. Both are known once it is CLOSED.
+    """
+    from bk_core.client.inspect import found_ledgers
+
     summaries = []
     with connected(uri, protocol) as client:
         ids = list(client.list_ledgers())
-        for ledger_id in with_progress(ids[:limit], "reading metadata"):
-            try:
-                summaries.append(_summary(ledger_id, client.ledger_metadata(ledger_id)))
-            except NoSuchLedgerError:  # deleted since it was listed
-                continue
+        for found in found_ledgers(client, with_progress(ids[:limit], "reading metadata")):
+            summaries.append(_found_summary(found))
+            if found.problem is not None:
+                click.echo(f"ledger {found.ledger_id}: {found.problem}", err=True)
             if as_json:
                 say_json(summaries[-1])
     if not as_json:
-        say_table(*display.ledgers(summaries))
+        say_table(*display.ledgers(summaries, now_ms()))
         click.echo(f"{len(summaries):,} of {counted(len(ids), 'ledger')}" if limit else counted(len(ids), "ledger"))
 
 
@@ -57,12 +72,20 @@ def list_ledgers(uri: str, protocol: str, as_json: bool, limit: int | None) -> N
 @cluster_options
 def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
     """Metadata of one ledger with its fragments. Does not touch a bookie."""
+    from bk_core.client.inspect import found_ledgers
+
     with connected(uri, protocol) as client:
-        metadata = client.ledger_metadata(ledger_id)
+        found = next(found_ledgers(client, [ledger_id]), None)
+    if found is None:
+        raise NoSuchLedgerError(f"ledger {ledger_id} does not exist", ledger=ledger_id)
+    if found.metadata is None:
+        assert found.problem is not None
+        raise found.problem
+    metadata, known = found.metadata, _known(found)
     if as_json:
-        say_json({"ledger": ledger_id, **display.details(metadata)})
+        say_json({"ledger": ledger_id, **display.details(metadata, **known)})
         return
-    say_table(*display.ledger(metadata, ledger_id))
+    say_table(*display.ledger(metadata, ledger_id, now_ms(), **known))
     click.echo()
     say_table(*display.fragments(metadata.fragments))
 
@@ -145,11 +168,13 @@ def _say_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:
 @cluster_options
 def recover_ledger(ledger_id: int, password: str, digest: str | None, uri: str, protocol: str, as_json: bool) -> None:
     """Fence a ledger, bring its end to full replication and close it. Its writer, if any, is stopped for good."""
+    from bk_core.client.inspect import stored_bytes
+
     access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
     with connected(uri, protocol) as client, client.recover_ledger(ledger_id, **access) as handle:
         metadata = handle.metadata
     if as_json:
-        say_json(_summary(ledger_id, metadata))
+        say_json({"ledger": ledger_id, **display.summary(metadata, storedBytes=stored_bytes(metadata))})
     else:
         click.echo(f"ledger {ledger_id} is {metadata.state.name}, last entry {metadata.last_entry_id}, length {metadata.length:,}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -59,6 +60,11 @@ def check_range(first: int, last: int | None) -> None:
     """A wrong command line where --last lies before --first: it would show nothing."""
     if last is not None and last < first:
         raise click.UsageError(f"--last {last} lies before --first {first}")
+
+
+def now_ms() -> int:
+    """Return this machine's time, for ages that are shown."""
+    return time.time_ns() // 1_000_000
 
 
 def say_json(value: dict[str, Any]) -> None:

@@ -207,6 +207,7 @@ class BookKeeper:
             digest_type=digest,
             password=password,
             custom=MappingProxyType(marks),
+            ctime_ms=time.time_ns() // 1_000_000,  # this clock's, as the Java client stores it: to be shown, and compared with nothing
             creator_token=random.SystemRandom().randrange(1, (1 << 63) - 1),  # a Java client's later writes leave 0 there
         )
         number, metadata, version = self._create(template, ledger_id)
@@ -380,7 +381,7 @@ class BookKeeper:
     def _granted(self, ledger_id: int, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | str | None) -> LedgerMetadata:
         """OP-1, before any bookie is asked. META-15: the metadata with what the caller names in place of what is not stored."""
         given = LedgerAccess(None if digest_type is None else _digest_type(digest_type), password)
-        if metadata.has_password and metadata.password != given.password:
+        if metadata.stores_password and metadata.password != given.password:
             raise WrongPasswordError(_wrong_password(ledger_id, metadata.password, password), ledger=ledger_id)
         if metadata.has_digest and given.digest_type not in (None, metadata.digest_type):
             raise WrongDigestTypeError(

@@ -47,7 +47,7 @@ def check_password(client: LogClient, name: str, listed: LedgerList, password: b
             metadata = client.ledger_metadata(ledger_id)
         except (NoSuchLedgerError, MetadataFormatError):
             continue
-        if metadata.has_password:
+        if metadata.stores_password:
             told.append((ledger_id, metadata.password))
             if is_same(metadata.password, password):
                 if len(_right) >= _RIGHT_MAX:

@@ -1,4 +1,4 @@
-"""Shows entries and bookies as they are: headers replica by replica, disk space. It neither fences nor writes."""
+"""Shows ledgers, entries and bookies as they are: metadata, headers replica by replica, disk space. It neither fences nor writes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bk_core.errors import DigestError
+from bk_core.errors import DigestError, MetadataFormatError, NoNodeError
 from bk_core.protocol.entry import digests, layout
+from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.read.replica_order import ReplicaOrder
 from bk_core.protocol.wire.messages import BookieInfoRequest, BookieInfoResponse, ReadRequest, ReadResponse, Request, Response, Status
 
@@ -20,6 +21,25 @@ if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
 
 IN_FLIGHT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLedger:
+    """A ledger that exists.
+
+    ``metadata`` is None where it cannot be understood, and ``problem`` is the error that says why. ``created_ms`` is the time in the
+    metadata, or else the metadata store's own (metadata.md 3.6), in milliseconds since 1970; None where neither tells it.
+    """
+
+    ledger_id: int
+    metadata: LedgerMetadata | None
+    created_ms: int | None
+    problem: MetadataFormatError | None = None
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """The bytes that all copies of the entries take on bookies (``stored_bytes``); None where they are not known."""
+        return None if self.metadata is None else stored_bytes(self.metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +66,29 @@ class BookieSpace:
 
     total_bytes: int | None
     free_bytes: int | None
+
+
+def stored_bytes(metadata: LedgerMetadata) -> int | None:
+    """Return the bytes that all copies of a ledger's entries take on bookies, Qw of each, with header and checksum; None until it is
+    CLOSED. What bookies add of their own, and garbage that they have not collected yet, is not counted."""
+    if metadata.state is not LedgerState.CLOSED:
+        return None
+    return metadata.write_quorum_size * (metadata.length + (metadata.last_entry_id + 1) * layout.body_overhead(metadata.digest_type))
+
+
+def found_ledgers(client: BookKeeper, ledger_ids: Iterable[int]) -> Iterator[FoundLedger]:
+    """Yield those of the ledgers that exist, as their metadata is now."""
+    for ledger_id in ledger_ids:
+        try:
+            stored = client.store.read_ledger(ledger_id)
+        except NoNodeError:
+            continue
+        try:
+            metadata = metadata_codec.decode(stored.data)
+        except MetadataFormatError as error:
+            yield FoundLedger(ledger_id, None, stored.created_ms, error)
+            continue
+        yield FoundLedger(ledger_id, metadata, stored.created_ms if metadata.ctime_ms is None else metadata.ctime_ms)
 
 
 def entry_headers(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, entry_ids: Iterable[int]) -> Iterator[EntryHeader]:

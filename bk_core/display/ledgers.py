@@ -6,17 +6,23 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bk_core.display.table import Table
-from bk_core.display.words import preview, when
+from bk_core.display.words import preview, told_age, when
 
 if TYPE_CHECKING:
     from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata
     from bk_core.protocol.ledger.run import EntryRun
 
 _ENTRIES_SHOWN = 10
+_FACTS = {"storedBytes": "with copies", "hasPassword": "password"}  # what people read in place of the names that scripts get
 
 
-def summary(metadata: LedgerMetadata) -> dict[str, Any]:
-    """Return the facts of a ledger, by the names that scripts get. Its end is None until it is CLOSED."""
+UNREADABLE = "UNREADABLE"
+"""The state that is shown of a ledger whose metadata cannot be understood."""
+
+
+def summary(metadata: LedgerMetadata, **known: Any) -> dict[str, Any]:
+    """Return the facts of a ledger, by the names that scripts get. Its end is None until it is CLOSED. ``known`` are facts that metadata
+    does not tell, or tells not always: ``storedBytes`` and ``createdMs``."""
     closed = metadata.state.name == "CLOSED"
     return {
         "state": metadata.state.name,
@@ -27,37 +33,51 @@ def summary(metadata: LedgerMetadata) -> dict[str, Any]:
         "lastEntryId": metadata.last_entry_id if closed else None,
         "length": metadata.length if closed else None,
         "createdMs": metadata.ctime_ms,
+        **known,
     }
 
 
-def details(metadata: LedgerMetadata) -> dict[str, Any]:
-    """Return all that metadata tells but the password, by the names that scripts get."""
+def details(metadata: LedgerMetadata, **known: Any) -> dict[str, Any]:
+    """Return all that metadata tells but the password, by the names that scripts get; ``known`` is as for ``summary``."""
     return {
-        **summary(metadata),
+        **summary(metadata, **known),
         "digestType": metadata.digest_type.name if metadata.has_digest else None,
+        "hasPassword": metadata.has_password,
         "formatVersion": metadata.format_version,
         "custom": {key: preview(value) for key, value in metadata.custom.items()},
         "fragments": [{"firstEntryId": one.first_entry_id, "ensemble": list(one.ensemble)} for one in metadata.fragments],
     }
 
 
-def ledgers(summaries: Iterable[Mapping[str, Any]]) -> Table:
-    """The ledgers of a cluster, from their summaries with their id as ``ledger``."""
-    columns = ["#ledger", "state", "E/Qw/Qa", "#fragments", "#last entry", "#length", "created (UTC)"]
-    return Table(columns, map(_ledger_row, summaries))
+def ledgers(summaries: Iterable[Mapping[str, Any]], now_ms: int) -> Table:
+    """The ledgers of a cluster at a time, from their summaries with their id as ``ledger``."""
+    columns = ["#ledger", "state", "E/Qw/Qa", "#fragments", "#last entry", "#length", "#with copies", "created (UTC)", "#age"]
+    return Table(columns, (_ledger_row(facts, now_ms) for facts in summaries))
 
 
-def _ledger_row(facts: Mapping[str, Any]) -> list[object]:
-    quorums = f"{facts['ensembleSize']}/{facts['writeQuorumSize']}/{facts['ackQuorumSize']}"
-    size = (facts["fragments"], facts["lastEntryId"], facts["length"])
-    return [str(facts["ledger"]), facts["state"], quorums, *size, when(facts["createdMs"])]
+def _ledger_row(facts: Mapping[str, Any], now_ms: int) -> list[object]:
+    if facts["state"] == UNREADABLE:
+        quorums, size = None, (None, None, None, None)
+    else:
+        quorums = f"{facts['ensembleSize']}/{facts['writeQuorumSize']}/{facts['ackQuorumSize']}"
+        size = (facts["fragments"], facts["lastEntryId"], facts["length"], facts["storedBytes"])
+    return [str(facts["ledger"]), facts["state"], quorums, *size, *_created(facts["createdMs"], now_ms)]
 
 
-def ledger(metadata: LedgerMetadata, ledger_id: int | None = None) -> Table:
-    """One ledger, a fact a line. Metadata itself does not tell the id."""
-    shown = details(metadata)
-    facts = [(key, value) for key, value in shown.items() if key not in ("fragments", "custom", "createdMs")]
-    facts.append(("created (UTC)", when(metadata.ctime_ms)))
+def _created(created_ms: int | None, now_ms: int) -> tuple[str | None, str | None]:
+    return when(created_ms), None if created_ms is None else told_age(now_ms - created_ms)
+
+
+def ledger(metadata: LedgerMetadata, ledger_id: int | None = None, now_ms: int | None = None, **known: Any) -> Table:
+    """One ledger, a fact a line, with its age if ``now_ms`` is given. Metadata itself does not tell the id; ``known`` is as for
+    ``summary``."""
+    shown = details(metadata, **known)
+    facts = [(_FACTS.get(key, key), value) for key, value in shown.items() if key not in ("fragments", "custom", "createdMs")]
+    if shown["hasPassword"] is None:
+        facts[facts.index(("password", None))] = ("password", "not known: the metadata stores none")
+    facts.append(("created (UTC)", when(shown["createdMs"])))
+    if now_ms is not None:
+        facts.append(("age", _created(shown["createdMs"], now_ms)[1]))
     facts += [(f"custom {key}", value) for key, value in shown["custom"].items()]
     return Table(["ledger", "" if ledger_id is None else str(ledger_id)], facts)
 

@@ -56,6 +56,12 @@ def told_duration(ms: int) -> str:
     return f"{ms // _TOLD_MS[unit]}{unit}"
 
 
+def told_age(ms: int) -> str:
+    """Return milliseconds rounded down to the largest unit that there is one of: 45s, 3h, 12d. A time to come has a minus before it."""
+    count, unit = next(((abs(ms) // _TOLD_MS[unit], unit) for unit in ("d", "h", "m") if abs(ms) >= _TOLD_MS[unit]), (abs(ms) // 1000, "s"))
+    return f"{'-' if ms < 0 and count else ''}{count:,}{unit}"
+
+
 def told_size(size: int) -> str:
     """Return bytes as the options of ``bk`` take them, in the largest power of 1024 that leaves no rest: 10GiB. A plain number has
     commas."""

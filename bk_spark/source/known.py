@@ -105,7 +105,7 @@ def _facts_of(data: bytes) -> LedgerFacts:
     metadata = metadata_codec.decode(data)
     bookies = frozenset(bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
     starts = tuple(fragment.first_entry_id for fragment in metadata.fragments)
-    return LedgerFacts(bookies, starts, metadata.password if metadata.has_password else None)
+    return LedgerFacts(bookies, starts, metadata.password if metadata.stores_password else None)
 
 
 def part_of(known: Known, ledger_ids: Collection[int]) -> Known:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.types import (
@@ -19,11 +18,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bk_core.client.inspect import bookie_spaces
+from bk_core.client.inspect import FoundLedger, bookie_spaces, found_ledgers
 from bk_core.client.log.history import read_log
-from bk_core.errors import BkError, MetadataFormatError, NoNodeError
-from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
+from bk_core.errors import BkError
+from bk_core.protocol.ledger.metadata import LedgerState
 from bk_spark.options.table import Options
 from bk_spark.source.bounds import LEDGER, Bounds
 from bk_spark.source.starting import source_logs
@@ -91,36 +89,12 @@ def _plan_ledgers(client: Any, options: Options, bounds: Bounds) -> list[tuple[i
     return chunks(ledger_ids(client, options, bounds), LEDGERS_PER_TASK)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A ledger that exists; ``metadata`` is None where it cannot be understood."""
-
-    ledger_id: int
-    metadata: LedgerMetadata | None
-    created_ms: int | None
-
-    @property
-    def ensembles(self) -> list[tuple[str, ...]]:
-        return [] if self.metadata is None else [fragment.ensemble for fragment in self.metadata.fragments]
-
-
-def _found(client: Any, ids: Iterable[int]) -> Iterator[_Found]:
-    """Yield the ledgers that exist. The time of creation is the metadata's, or else the metadata store's own."""
-    for ledger_id in ids:
-        try:
-            stored = client.store.read_ledger(ledger_id)
-        except NoNodeError:
-            continue
-        try:
-            metadata = metadata_codec.decode(stored.data)
-        except MetadataFormatError:
-            yield _Found(ledger_id, None, stored.created_ms)
-            continue
-        yield _Found(ledger_id, metadata, metadata.ctime_ms if metadata.ctime_ms is not None else stored.created_ms)
+def _ensembles(found: FoundLedger) -> list[tuple[str, ...]]:
+    return [] if found.metadata is None else [fragment.ensemble for fragment in found.metadata.fragments]
 
 
 def _ledger_rows(client: Any, options: Options, ids: tuple[int, ...], columns: Collection[str]) -> Iterator[Row]:
-    for found in _found(client, ids):
+    for found in found_ledgers(client, ids):
         ledger_id, metadata = found.ledger_id, found.metadata
         if metadata is None:
             yield {"ledgerId": ledger_id, "state": _UNREADABLE, "createdAt": moment(found.created_ms)}
@@ -137,7 +111,7 @@ def _ledger_rows(client: Any, options: Options, ids: tuple[int, ...], columns: C
             "writeQuorumSize": metadata.write_quorum_size,
             "ackQuorumSize": metadata.ack_quorum_size,
             "digestType": metadata.digest_type.name if metadata.has_digest else None,
-            "passwordProtected": metadata.has_password and metadata.password != b"",
+            "passwordProtected": metadata.has_password,
             "guaranteed": metadata.guaranteed,
             "lastEntryId": last,
             "length": metadata.length if closed else None,
@@ -159,7 +133,7 @@ def _last_add_confirmed(client: Any, options: Options, ledger_id: int) -> int | 
 
 
 def _fragment_rows(client: Any, options: Options, ids: tuple[int, ...], columns: Collection[str]) -> Iterator[Row]:
-    for found in _found(client, ids):
+    for found in found_ledgers(client, ids):
         ledger_id, metadata = found.ledger_id, found.metadata
         if metadata is None:
             continue
@@ -188,9 +162,9 @@ def _bookie_rows(client: Any, options: Options, unit: str, columns: Collection[s
     ledgers: Counter[str] = Counter()
     fragments: Counter[str] = Counter()
     if "ledgers" in columns or "fragments" in columns:
-        for found in _found(client, client.list_ledgers()):
-            fragments.update(bookie for ensemble in found.ensembles for bookie in set(ensemble))
-            ledgers.update({bookie for ensemble in found.ensembles for bookie in ensemble})
+        for found in found_ledgers(client, client.list_ledgers()):
+            fragments.update(bookie for ensemble in _ensembles(found) for bookie in set(ensemble))
+            ledgers.update({bookie for ensemble in _ensembles(found) for bookie in ensemble})
     spaces = bookie_spaces(client, list(modes)) if "totalBytes" in columns or "freeBytes" in columns else {}
     for bookie in sorted({*modes, *fragments}):
         space = spaces.get(bookie)

@@ -46,7 +46,7 @@ def _expected(release: str, name: str) -> LedgerMetadata:
         ctime_ms=1_400_000_000_000 if with_time else None,
         creator_token=0 if version == 3 else None,
         format_version=version,
-        has_password=stored,
+        stores_password=stored,
         has_digest=stored,
     )
 

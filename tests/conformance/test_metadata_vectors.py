@@ -48,7 +48,7 @@ def _metadata(state: LedgerState = LedgerState.OPEN, **changes: object) -> Ledge
 
 _CUSTOM = {"app": b'x\x00\xff"\n'}
 _CLOSED = {"fragments": (_FIRST, _SECOND), "last_entry_id": 99, "length": 12345}
-_V1 = {"password": b"", "has_password": False, "has_digest": False, "digest_type": DigestType.CRC32, "format_version": 1}
+_V1 = {"password": b"", "stores_password": False, "has_digest": False, "digest_type": DigestType.CRC32, "format_version": 1}
 
 _VECTORS = {
     "v3 open, custom metadata": (

@@ -252,7 +252,9 @@ def test_copies_are_checked_before_they_are_multiplied() -> None:
     assert is_sound(sound, 1, 3, ledger)
     for wrong in (sound[:-1] + b"?", body(1, 4), body(2, 3), b""):
         assert not is_sound(wrong, 1, 3, ledger)
-    assert is_sound(sound, 1, 3, replace(ledger, has_password=False)) and not is_sound(wrong, 1, 3, replace(ledger, has_password=False))
-    old = replace(ledger, password=b"", has_password=False, has_digest=False)  # META-15: only the ids can be compared
+    assert is_sound(sound, 1, 3, replace(ledger, stores_password=False)) and not is_sound(
+        wrong, 1, 3, replace(ledger, stores_password=False)
+    )
+    old = replace(ledger, password=b"", stores_password=False, has_digest=False)  # META-15: only the ids can be compared
     assert is_sound(sound[:-1] + b"?", 1, 3, old)
     assert not is_sound(body(1, 4), 1, 3, old) and not is_sound(b"", 1, 3, old)

@@ -40,8 +40,10 @@ def test_written_here_read_by_java(
     """One ledger for each digest. The mirrored ones are closed; the striped ones are left unclosed, and Java recovers them."""
     mirrored = quorums == (3, 3, 2)
     ledgers: dict[int, str] = {}
+    made: dict[int, int | None] = {}
     for digest in DIGESTS:
         writer = _writer(client, digest, quorums)
+        made[writer.ledger_id] = client.ledger_metadata(writer.ledger_id).ctime_ms
         writer.append_many(PAYLOADS)
         if mirrored:
             writer.close()
@@ -58,6 +60,7 @@ def test_written_here_read_by_java(
         stored = client.ledger_metadata(each.ledger_id)
         assert (stored.state, stored.last_entry_id, stored.length) == (LedgerState.CLOSED, len(PAYLOADS) - 1, SIZE)
         assert stored.custom["by"] == b"python"
+        assert stored.ctime_ms is not None and stored.ctime_ms == made[each.ledger_id]  # also where Java has written the metadata anew
 
 
 def _writer(client: BookKeeper, digest: str, quorums: tuple[int, int, int]) -> WriteHandle:

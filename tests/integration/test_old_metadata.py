@@ -29,8 +29,8 @@ def test_a_ledger_of_format_1_is_recovered_read_and_checked(
         writer.append_many(PAYLOADS)
         writer.abandon()
         stored = bk.store.read_ledger(writer.ledger_id)
-        old = replace(metadata_codec.decode(stored.data), format_version=1, creator_token=None, has_digest=False, has_password=False)
-        old = replace(old, digest_type=DigestType.CRC32, password=b"")
+        old = replace(metadata_codec.decode(stored.data), format_version=1, creator_token=None, ctime_ms=None)
+        old = replace(old, has_digest=False, stores_password=False, digest_type=DigestType.CRC32, password=b"")
         bk.store.write_ledger(writer.ledger_id, metadata_codec.encode(old), stored.version)
         with bk.recover_ledger(writer.ledger_id, password=b"secret", digest_type="MAC") as reader:
             assert reader.read(0, len(PAYLOADS) - 1) == PAYLOADS

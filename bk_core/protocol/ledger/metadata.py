@@ -57,8 +57,9 @@ class LedgerMetadata:
 
     ``last_entry_id`` and ``length`` have a meaning only when CLOSED, and are -1 and 0 before. ``format_version`` is kept on every rewrite
     (metadata.md 3.2). ``unknown_fields`` holds protobuf fields this code does not know, byte for byte (META-8). ``has_digest`` and
-    ``has_password`` tell if a digest type and a password are stored; if not, ``digest_type`` or ``password`` is what a caller gave
-    (META-15).
+    ``stores_password`` tell if a digest type and a password, perhaps an empty one, are stored; if not, ``digest_type`` or ``password`` is
+    what a caller gave (META-15). ``has_password`` tells if the ledger is protected. ``ctime_ms`` is when its creator made it, on the
+    creator's clock, in milliseconds since 1970; None if the creator did not say (metadata.md 3.6).
     """
 
     ensemble_size: int
@@ -75,8 +76,7 @@ class LedgerMetadata:
     creator_token: int | None = None
     format_version: int = 3
     unknown_fields: bytes = field(default=b"", repr=False)
-    # a password is stored, perhaps an empty one, so this says nothing about protection
-    has_password: bool = field(default=True, repr=False)
+    stores_password: bool = field(default=True, repr=False)
     custom_unknown_fields: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)  # per key of ``custom`` (META-8)
     has_digest: bool = True
 
@@ -122,6 +122,12 @@ class LedgerMetadata:
             raise MetadataFormatError(f"closed ledger with last entry {self.last_entry_id}")
 
     @property
+    def has_password(self) -> bool | None:
+        """True if the ledger was created with a password, False if with the empty one, and None if its metadata stores none, as releases
+        before 4.2 left it: nobody can tell then."""
+        return self.password != b"" if self.stores_password else None
+
+    @property
     def access(self) -> LedgerAccess:
         """The password and digest type by which entries of this ledger are checked, to be passed on to other versions of the
         same metadata."""
@@ -130,7 +136,7 @@ class LedgerMetadata:
     def with_access(self, access: LedgerAccess) -> LedgerMetadata:
         """Return the metadata with ``access`` in place of what is not stored. Stored values stay, whatever the caller gave (META-15)."""
         digest = None if self.has_digest else access.digest_type
-        password = None if self.has_password else access.password
+        password = None if self.stores_password else access.password
         if digest is None and password is None:
             return self
         digest_type = self.digest_type if digest is None else digest
@@ -140,7 +146,7 @@ class LedgerMetadata:
     def access_note(self) -> str:
         """Return the likely reason for a wrong digest, if the metadata stores no digest type or password, else ''. It is for messages about
         such entries."""
-        missing = [name for name, stored in (("digest type", self.has_digest), ("password", self.has_password)) if not stored]
+        missing = [name for name, stored in (("digest type", self.has_digest), ("password", self.stores_password)) if not stored]
         if not missing:
             return ""
         used = f"{self.digest_type.name} {'with a password' if self.password else 'without a password'} was used"

@@ -6,6 +6,7 @@ import json
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 from bk_core import cli
 from bk_core.cli import ledgers, logs, output
 from bk_core.display.words import preview
-from bk_core.errors import NoSuchLedgerError
+from bk_core.errors import NoNodeError, NoSuchLedgerError
+from bk_core.metadata.store import Versioned
+from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 
 URI = "zk://127.0.0.1:1/ledgers"
@@ -46,9 +49,18 @@ class Handle:
 class Client:
     def __init__(self) -> None:
         self.ledgers = {4: CLOSED, 9: OPEN}
+        self.garbled: dict[int, bytes] = {}
+        self.created_ms: int | None = None  # on the metadata store's clock
+        self.store = self
+
+    def read_ledger(self, ledger_id: int) -> Versioned:
+        if ledger_id not in {**self.ledgers, **self.garbled}:
+            raise NoNodeError(f"no ledger {ledger_id}")
+        data = self.garbled.get(ledger_id) or metadata_codec.encode(self.ledgers[ledger_id])
+        return Versioned(data, 0, self.created_ms)
 
     def list_ledgers(self) -> list[int]:
-        return sorted(self.ledgers)
+        return sorted({**self.ledgers, **self.garbled})
 
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         if ledger_id not in self.ledgers:
@@ -89,6 +101,59 @@ def test_ls(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["ledger"], first["lastEntryId"], first["length"]) == (4, 2, 7)
     assert (second["state"], second["lastEntryId"]) == ("OPEN", None)
+
+
+def test_ls_shows_when_ledgers_were_made(client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made, day = 1_700_000_000_000, 86_400_000
+    monkeypatch.setattr(ledgers, "now_ms", lambda: made + 3 * day)
+    client.ledgers[4] = replace(CLOSED, ctime_ms=made)
+    client.created_ms = made + 2 * day + 5  # what metadata without a time goes by, as in Java
+    assert cli.run(["ledger", "ls"]) == 0
+    closed, opened = capsys.readouterr().out.splitlines()[1:3]
+    assert closed.split()[-3:] == ["2023-11-14", "22:13:20", "3d"] and opened.split()[-3:] == ["2023-11-16", "22:13:20", "23h"]
+    assert cli.run(["ledger", "ls", "--json"]) == 0
+    assert [json.loads(line)["createdMs"] for line in capsys.readouterr().out.splitlines()] == [made, client.created_ms]
+    assert cli.run(["ledger", "show", "9"]) == 0
+    text = capsys.readouterr().out
+    assert "2023-11-16 22:13:20" in text and ["age", "23h"] in [line.split() for line in text.splitlines()]
+    assert cli.run(["ledger", "show", "9", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["createdMs"] == client.created_ms
+
+
+def test_ls_shows_what_all_copies_take(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three entries of 7 bytes in all, each with a header of 32 bytes and a CRC32C of 4, on three bookies."""
+    assert cli.run(["ledger", "ls"]) == 0
+    assert f" {3 * (7 + 3 * (32 + 4))} " in capsys.readouterr().out
+    assert cli.run(["ledger", "ls", "--json"]) == 0
+    assert [json.loads(line)["storedBytes"] for line in capsys.readouterr().out.splitlines()] == [345, None]
+
+
+def test_ls_shows_a_ledger_that_cannot_be_understood(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.garbled[5] = b"something else"
+    assert cli.run(["ledger", "ls"]) == 0
+    said = capsys.readouterr()
+    assert "UNREADABLE" in said.out and "3 ledgers" in said.out and "ledger 5: [BK-METADATA-FORMAT]" in said.err
+    assert cli.run(["ledger", "ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[1])["state"] == "UNREADABLE"
+
+
+@pytest.mark.parametrize(
+    ("change", "shown", "told"),
+    [
+        ({}, True, "yes"),
+        ({"password": b""}, False, "no"),
+        ({"stores_password": False, "password": b"given by a caller"}, None, "not known: the metadata stores none"),
+    ],
+)
+def test_show_says_if_there_is_a_password(
+    change: dict[str, Any], shown: bool | None, told: str, client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.ledgers[4] = replace(CLOSED, **change)
+    assert client.ledgers[4].has_password is shown
+    assert cli.run(["ledger", "show", "4"]) == 0
+    assert told in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("password"))
+    assert cli.run(["ledger", "show", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hasPassword"] is shown
 
 
 def test_show_names_ensembles_and_no_password(client: Client, capsys: pytest.CaptureFixture[str]) -> None:

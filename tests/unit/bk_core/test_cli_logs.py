@@ -27,7 +27,7 @@ from bk_core.client.log.intents import Intent, create_intended, record_intent
 from bk_core.client.log.janitor import delete_log
 from bk_core.client.log.lists import create_log, list_logs
 from bk_core.client.log.writer import LogWriter
-from bk_core.display.words import told_duration, told_size
+from bk_core.display.words import told_age, told_duration, told_size
 from bk_core.metadata import open_store
 from bk_core.metadata.memory import MemoryStore
 from bk_core.protocol.log.segments import LogProperties
@@ -352,6 +352,23 @@ def test_what_is_neither(text: str) -> None:
 @pytest.mark.parametrize(("ms", "text"), [(7 * 86_400_000, "7d"), (5_400_000, "90m"), (1500, "1500ms"), (0, "0d")])
 def test_durations_are_told_as_they_are_given(ms: int, text: str) -> None:
     assert told_duration(ms) == text and Duration().convert(text, None, None) == ms
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0s"),
+        (999, "0s"),
+        (59_999, "59s"),
+        (60_000, "1m"),
+        (86_399_999, "23h"),
+        (86_400_000 * 1234, "1,234d"),
+        (-90_000, "-1m"),
+        (-1, "0s"),
+    ],
+)
+def test_ages_are_told_in_their_largest_unit(ms: int, text: str) -> None:
+    assert told_age(ms) == text
 
 
 @pytest.mark.parametrize(("size", "text"), [(10 << 30, "10GiB"), (1536, "1,536"), (1 << 60, "1024PiB"), (0, "0"), (3072, "3KiB")])

@@ -26,7 +26,8 @@ from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved
 from bk_core.config import ClientConfig
 from bk_core.display import ledgers, table
 from bk_core.metadata.memory import MemoryStore
-from bk_core.metadata.store import BookieView
+from bk_core.metadata.store import BookieView, Versioned
+from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import EntryRanges, FragmentReport, FragmentSpan, ReplicaReport
 from bk_core.protocol.ledger.run import EntryRun
@@ -163,8 +164,12 @@ def test_the_rows_of_a_notebook_are_those_of_the_command_line(monkeypatch: pytes
 
 
 class _Client:
-    def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        return metadata("b:1")
+    @property
+    def store(self) -> _Client:
+        return self
+
+    def read_ledger(self, ledger_id: int) -> Versioned:
+        return Versioned(metadata_codec.encode(metadata("b:1")), 0)
 
     def segments(self, first: int, last: int | None) -> Iterator[Segment]:
         return segments()

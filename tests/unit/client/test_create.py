@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -280,3 +281,10 @@ def test_an_unreachable_store_is_an_error_in_the_end(store: LossyStore) -> None:
         with pytest.raises(MetadataOutcomeUnknownError) as caught:
             create(bk)
         assert caught.value.outcome_unknown
+
+
+def test_the_time_of_creation_is_stored(bk: BookKeeper, store: LossyStore) -> None:
+    """It is what the Java client stores when it is told to, and what it shows then (metadata.md 3.6)."""
+    before = time.time_ns() // 1_000_000
+    made = stored(store, create(bk)).ctime_ms
+    assert made is not None and before <= made <= time.time_ns() // 1_000_000

@@ -43,10 +43,11 @@ def client(uri: str) -> Iterator[BookKeeper]:
 
 
 def aged(metadata: LedgerMetadata, version: int) -> LedgerMetadata:
-    """As an old release would have stored it: no digest, no password, no token."""
+    """As an old release would have stored it: no digest, no password, no time, no token."""
     quorum = metadata.write_quorum_size
-    access = {"has_digest": False, "has_password": False, "password": b"", "digest_type": DigestType.CRC32}
-    return replace(metadata, format_version=version, ack_quorum_size=quorum, creator_token=None, **access)  # type: ignore[arg-type]
+    access = {"has_digest": False, "stores_password": False, "password": b"", "digest_type": DigestType.CRC32}
+    form = {"format_version": version, "creator_token": None, "ctime_ms": None}
+    return replace(metadata, ack_quorum_size=quorum, **form, **access)  # type: ignore[arg-type]
 
 
 def old_ledger(client: BookKeeper, version: int, digest: str, *, closed: bool) -> int:
@@ -72,7 +73,7 @@ def test_an_old_ledger_is_recovered_and_read(client: BookKeeper, version: int, d
         assert handle.is_closed and handle.read(0, 19) == PAYLOADS
     stored = client.ledger_metadata(ledger_id)
     assert (stored.state, stored.last_entry_id, stored.length) == (LedgerState.CLOSED, 19, sum(map(len, PAYLOADS)))
-    assert (stored.format_version, stored.has_digest, stored.has_password) == (version, False, False)
+    assert (stored.format_version, stored.has_digest, stored.stores_password) == (version, False, False)
     with client.open_ledger(ledger_id, password=PASSWORD, digest_type=digest) as handle:
         handle.refresh()
         assert handle.read(0, 19) == PAYLOADS
@@ -109,7 +110,7 @@ def test_half_of_it_stored(client: BookKeeper) -> None:
     """META-15: what is stored is compared, what is not is taken."""
     ledger_id = old_ledger(client, 2, "MAC", closed=True)
     stored = client.store.read_ledger(ledger_id)
-    half = replace(metadata_codec.decode(stored.data), has_password=True, password=PASSWORD)
+    half = replace(metadata_codec.decode(stored.data), stores_password=True, password=PASSWORD)
     client.store.write_ledger(ledger_id, metadata_codec.encode(half), stored.version)
     assert not client.ledger_metadata(ledger_id).has_digest
     with client.open_ledger(ledger_id, password=PASSWORD, digest_type="MAC") as reader:

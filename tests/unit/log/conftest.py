@@ -123,7 +123,9 @@ class FakeClient:
 
     def ledger_metadata(self, ledger_id: int) -> Any:
         ledger = self._get(ledger_id)
-        return SimpleNamespace(state=ledger.state, custom=ledger.custom, fragments=(SimpleNamespace(first_entry_id=0),), has_password=False)
+        return SimpleNamespace(
+            state=ledger.state, custom=ledger.custom, fragments=(SimpleNamespace(first_entry_id=0),), stores_password=False
+        )
 
 
 @pytest.fixture

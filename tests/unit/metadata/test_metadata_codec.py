@@ -19,7 +19,7 @@ from bk_core.protocol.ledger.metadata_codec import HEADER, decode, encode, is_bo
 _OPEN = LedgerMetadata(
     ensemble_size=2, write_quorum_size=2, ack_quorum_size=1, state=LedgerState.OPEN, fragments=(Fragment(0, ("a:1", "b:2")),), password=b"s"
 )
-_BARE = replace(_OPEN, password=b"", has_password=False, has_digest=False, digest_type=DigestType.CRC32)
+_BARE = replace(_OPEN, password=b"", stores_password=False, has_digest=False, digest_type=DigestType.CRC32)
 _I64 = st.integers(-(2**63), 2**63 - 1)
 _BOOKIE = st.text("abcXYZ019.-_:@[]", min_size=1, max_size=12)
 
@@ -42,7 +42,7 @@ def _metadata(draw: st.DrawFn) -> LedgerMetadata:
         length=draw(st.integers(0, 2**63 - 1)) if closed else 0,
         format_version=version,
         digest_type=DigestType.CRC32,
-        has_password=False,
+        stores_password=False,
         has_digest=False,
     )
     if version == 1:
@@ -50,7 +50,7 @@ def _metadata(draw: st.DrawFn) -> LedgerMetadata:
     return replace(
         metadata,
         digest_type=draw(st.sampled_from(DigestType)),
-        has_password=True,
+        stores_password=True,
         has_digest=True,
         password=draw(st.binary(max_size=20)),
         custom=draw(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.binary(max_size=20), max_size=3)),
@@ -171,16 +171,16 @@ def test_header_spellings() -> None:
 
 
 def test_old_ledgers_without_password_are_rewritten_without() -> None:
-    body = _body(replace(_OPEN, has_password=False, has_digest=False, password=b"", digest_type=DigestType.CRC32))
+    body = _body(replace(_OPEN, stores_password=False, has_digest=False, password=b"", digest_type=DigestType.CRC32))
     metadata = decode(_v3(body))
-    assert (metadata.has_password, metadata.password, metadata.digest_type) == (False, b"", DigestType.CRC32)
+    assert (metadata.stores_password, metadata.password, metadata.digest_type) == (False, b"", DigestType.CRC32)
     assert encode(metadata).endswith(body)
 
 
 def test_an_empty_password_is_stored() -> None:
     stored = encode(replace(_OPEN, password=b""))
     assert bytes.fromhex("38034200") in stored
-    assert decode(stored).has_password
+    assert decode(stored).stores_password
 
 
 def test_absent_creation_time_stays_absent() -> None:
@@ -351,7 +351,7 @@ def test_an_ack_quorum_of_its_own_is_not_lost_in_version_1() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"has_password": True},
+        {"stores_password": True},
         {"has_digest": True},
         {"custom": {"k": b"v"}},
         {"ctime_ms": 5},

@@ -129,7 +129,7 @@ def test_metadata_that_stores_no_password_takes_any_and_is_decoded_once(world: A
 
     def without(data: bytes) -> LedgerMetadata:
         decoded.append(data)
-        return replace(decode(data), has_password=False)
+        return replace(decode(data), stores_password=False)
 
     known._facts_of.cache_clear()
     monkeypatch.setattr(metadata_codec, "decode", without)

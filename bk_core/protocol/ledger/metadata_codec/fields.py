@@ -112,7 +112,7 @@ class Raw:
             creator_token=self.creator_token,
             format_version=format_version,
             unknown_fields=self.unknown_fields,
-            has_password=self.password is not None,
+            stores_password=self.password is not None,
             has_digest=self.digest_type is not None,
             custom_unknown_fields=tuple((key, data) for key, data in self.custom_unknown_fields.items() if data),
         )

@@ -12,7 +12,7 @@ _V1_IN_RECOVERY = -102
 def encode_v1(metadata: LedgerMetadata) -> bytes:
     if metadata.ack_quorum_size != metadata.write_quorum_size:
         raise MetadataFormatError("metadata format version 1 cannot hold an ack quorum unlike the write quorum")
-    has_access = metadata.has_digest or metadata.has_password
+    has_access = metadata.has_digest or metadata.stores_password
     if has_access or metadata.custom or metadata.ctime_ms is not None or carries_unknown_fields(metadata):
         raise MetadataFormatError("metadata format version 1 cannot hold a digest type, a password, a creation time or custom metadata")
     length, last_entry_id = stored_end(metadata)

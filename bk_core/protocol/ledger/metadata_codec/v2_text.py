@@ -43,7 +43,7 @@ def encode_v2(metadata: LedgerMetadata) -> bytes:
         lines += ["segment {", *members, f"  firstEntryId: {fragment.first_entry_id}", "}"]
     if metadata.has_digest:
         lines.append(f"digestType: {DIGEST_NAMES[metadata.digest_type]}")
-    if metadata.has_password:
+    if metadata.stores_password:
         lines.append(f"password: {quote_text(metadata.password)}")
     lines.append(f"ackQuorumSize: {metadata.ack_quorum_size}")
     if metadata.ctime_ms is not None:

@@ -36,7 +36,7 @@ def encode_v3(metadata: LedgerMetadata) -> bytes:
         segment.MergeFromString(fragment.unknown_fields)
     if metadata.has_digest:
         message.digest_type = _MESSAGE_DIGESTS[metadata.digest_type]
-    if metadata.has_password:
+    if metadata.stores_password:
         message.password = metadata.password
     message.ack_quorum_size = metadata.ack_quorum_size
     if metadata.ctime_ms is not None:
