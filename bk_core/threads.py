@@ -25,17 +25,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from bk_core.errors import BlockingCallError, ClientClosedError, ForkedClientError
+from bk_core.errors import BlockingCallError, ForkedClientError
 
 log = logging.getLogger("bk_core.threads")
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-JOIN_S = 10.0
 ENDING_S = 5.0  # only functions given to ``atexit`` before ours run between the end of our clients and that of the interpreter
 _RUNNING = "RUNNING"  # a state of concurrent.futures
 
@@ -416,134 +414,6 @@ def made_aside(make: Callable[[], T], dispose: Callable[[T], object]) -> T:
     except BaseException:
         future.add_done_callback(give_up)
         raise
-
-
-# --- working ----------------------------------------------------------------------------------------------------------
-
-
-class _Call(Generic[T]):
-    """A task with a future."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self.future: SafeFuture[T] = SafeFuture()
-        self._function = function
-
-    def __call__(self) -> None:
-        try:
-            result = self._function()
-        except BaseException as error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
-
-
-class WorkerPool:
-    """Up to ``threads_max`` daemon threads that run the tasks put in. They go on after the main thread, until ``close`` or the end of the
-    process.
-
-    The first thread is started at once and the others by threads of the pool, so no start can be torn by an interrupt.
-    """
-
-    def __init__(self, name: str, threads_max: int = 1) -> None:
-        self._name = name
-        self._threads_max = threads_max
-        self._home = Home()
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = RLock()
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
-        self._closed = self._dropping = False
-        self._start()
-
-    @holds_lock
-    def submit(self, task: Callable[[], None]) -> None:
-        """Put a task in and return at once. Raises ClientClosedError after ``close``."""
-        self._home.check("pool of threads")
-        with self._lock:
-            if not self._closed:
-                self._tasks.put(task)
-                return
-        raise ClientClosedError(f"the threads {self._name} have been ended")
-
-    @property
-    def is_current(self) -> bool:
-        """Return True on a thread of this pool."""
-        return threading.current_thread() in self._threads
-
-    def call(self, function: Callable[[], T]) -> SafeFuture[T]:
-        """Return a future of what ``function`` returns or raises. It fails with ClientClosedError if the pool is closed before the call
-        begins."""
-        called = _Call(function)
-        self.submit(called)
-        return called.future
-
-    def close(self, timeout_s: float = JOIN_S, *, finish: bool = False) -> None:
-        """End the threads. With ``finish``, they first do everything that was put in; otherwise tasks that have not begun are dropped.
-        Waits for running tasks, unless one of them makes this call. May be called again."""
-        if not self._home.is_here:
-            return
-        with self._lock:
-            self._closed = True
-            self._dropping = self._dropping or not finish
-            self._tasks.put(None)
-        if is_ending():
-            return
-        if self._dropping:
-            self._drop_all()
-        if self.is_current:
-            return
-        for thread in tuple(self._threads):
-            thread.join(timeout_s)
-
-    def _drop_all(self) -> None:
-        """Drop the tasks that have not begun. Their futures fail at once, even while the threads are at work for long."""
-        try:
-            while True:
-                self._drop(self._tasks.get_nowait())
-        except Empty:
-            pass
-        finally:
-            self._tasks.put(None)  # the end marker was taken out as well
-
-    def _drop(self, task: Callable[[], None] | None) -> None:
-        if isinstance(task, _Call):
-            task.future.set_exception(ClientClosedError(f"the threads {self._name} have been ended before this was begun"))
-
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _run(self) -> None:
-        mark_own()
-        while (task := self._next()) is not None:
-            try:
-                task()
-            except BaseException:  # a user's callback may raise SystemExit
-                log.exception("%s: a task failed", self._name)
-            del task  # keeps nothing of the task alive while there is nothing to do
-        self._tasks.put(None)  # the end marker, for the next thread
-
-    def _next(self) -> Callable[[], None] | None:
-        with self._lock:
-            self._idle += 1
-        task = self._tasks.get()
-        with self._lock:
-            self._idle -= 1
-            short = not self._idle and not self._closed and len(self._threads) < self._threads_max
-            if short:
-                self._grow()
-        if self._dropping:
-            self._drop(task)
-            return None
-        return task
-
-    def _grow(self) -> None:
-        """Start a thread if none is left to wait for work and there may be more. The caller holds the lock."""
-        try:
-            self._start()
-        except RuntimeError:  # at the very end of a process newer Pythons start no more threads, so the existing ones have to do
-            self._threads.pop()
 
 
 def wait_done(future: Future[Any], timeout_s: float) -> bool:

@@ -9,8 +9,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from bk_core.background import WorkerPool
 from bk_core.errors import BkError, ClientClosedError, EventLoopError, OperationTimeoutError
-from bk_core.threads import SafeFuture, WorkerPool
+from bk_core.threads import SafeFuture
 
 T = TypeVar("T")
 STEPS_MAX = 256  # of one turn of the loop, so that its other tasks run in between

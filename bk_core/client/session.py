@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
 
+from bk_core.background import WorkerPool
 from bk_core.client.ledger.add_window import AddWindow
 from bk_core.client.peers import Resolver, Suspects
 from bk_core.config import ClientConfig
@@ -44,7 +45,7 @@ from bk_core.protocol.ledger.recover.options import RecoveryOptions
 from bk_core.protocol.ledger.write.options import ChangeWindow, EnsembleChangeMode, WriterOptions
 from bk_core.protocol.session.shortage import Shortages
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRunRequest, Request, Status
-from bk_core.threads import Home, SafeFuture, WorkerPool, rest_if_daemon, wait_done
+from bk_core.threads import Home, SafeFuture, rest_if_daemon, wait_done
 
 log = logging.getLogger("bk_core.client")
 

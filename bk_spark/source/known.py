@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
+from bk_core.background import WorkerPool
 from bk_core.errors import BkError, NoNodeError
 from bk_core.metadata.store import Versioned
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.threads import WorkerPool
 
 KEPT_S = 10.0
 _KEPT = 4096

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from bk_core.background import WorkerPool
 from bk_core.client.log.list_store import now_ms
 from bk_core.errors import BkError, LogDataLossError, NoSuchLedgerError
 from bk_core.metadata.store import Versioned
@@ -19,7 +20,6 @@ from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
-from bk_core.threads import WorkerPool
 from bk_spark.entries.columns import RunSplitter
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.entries.unpacking import Entries

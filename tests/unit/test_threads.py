@@ -1,4 +1,4 @@
-"""Threads of our own: pools, futures that an interrupt cannot wedge, and the process that something belongs to."""
+"""Threads of our own: futures that an interrupt cannot wedge, and the process that something belongs to."""
 
 from __future__ import annotations
 
@@ -13,18 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bk_core.errors import ClientClosedError
-from bk_core.threads import Flag, Monitor, SafeFuture, WorkerPool, start_aside, wait_done
-
-
-def test_tasks_run_at_the_same_time_up_to_the_bound() -> None:
-    pool = WorkerPool("test", 3)
-    both = threading.Barrier(3)
-    assert [future.result(30) for future in [pool.call(lambda: both.wait(30)) for _ in range(3)]]
-    assert len(pool._threads) == 3
-    pool.close()
-    assert not any(thread.is_alive() for thread in pool._threads)
-
+from bk_core.threads import Flag, Monitor, SafeFuture, start_aside, wait_done
 
 ENDING = """
 import atexit, sys, bk_core
@@ -46,64 +35,6 @@ def test_what_a_program_gives_to_atexit_before_it_connects_still_has_its_client(
     """Functions run last in, first out: the client's own must have been given when the package was imported."""
     done = subprocess.run([sys.executable, "-c", ENDING, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("CLOSED\n", "", 0)
-
-
-def test_a_pool_goes_on_after_a_task_that_fails(caplog: pytest.LogCaptureFixture) -> None:
-    pool = WorkerPool("test")
-    pool.submit(lambda: {}["missing"])
-    pool.submit(sys.exit)
-    with pytest.raises(ZeroDivisionError):
-        pool.call(lambda: 1 // 0).result(30)
-    assert "test: a task failed" in caplog.text
-    pool.close()
-
-
-def test_a_closed_pool_says_so_and_may_be_closed_by_its_own_task() -> None:
-    pool = WorkerPool("test", 2)
-    pool.call(pool.close).result(30)
-    with pytest.raises(ClientClosedError, match="test have been ended"):
-        pool.submit(print)
-    pool.close()
-    assert not any(thread.is_alive() for thread in pool._threads)
-
-
-def test_a_pool_that_is_closed_tells_who_waits_for_what_was_not_begun() -> None:
-    pool = WorkerPool("test")
-    begun, go_on = Flag(), Flag()
-    at_work = pool.call(lambda: begun.set() or go_on.wait(30))
-    dropped = [pool.call(int) for _ in range(3)]
-    assert begun.wait(30)
-    pool.close(0.0)  # does not wait for the thread, which is at work still
-    for future in dropped:
-        assert isinstance(future.exception(30), ClientClosedError) and not go_on.is_set()
-    go_on.set()
-    assert at_work.result(30) is True
-    pool.close()
-    assert not any(thread.is_alive() for thread in pool._threads)
-
-
-def test_a_pool_that_finishes_drops_nothing() -> None:
-    pool, go_on = WorkerPool("test", 2), Flag()
-    done = [pool.call(lambda: go_on.wait(30)) for _ in range(5)]
-    pool.close(0.0, finish=True)
-    go_on.set()
-    assert [future.result(30) for future in done] == [True] * 5
-    pool.close()
-
-
-def test_pools_work_where_executors_do_not() -> None:
-    """``concurrent.futures`` closes its executors at the end of the main thread: a flag that this sets for a moment."""
-    module = concurrent.futures.thread
-    pool, executor = WorkerPool("test"), concurrent.futures.ThreadPoolExecutor(1)
-    module._shutdown = True
-    try:
-        with pytest.raises(RuntimeError):
-            executor.submit(int)
-        assert pool.call(lambda: 7).result(30) == 7
-    finally:
-        module._shutdown = False
-    executor.shutdown()
-    pool.close()
 
 
 def test_a_future_is_one_of_the_standard_library() -> None:

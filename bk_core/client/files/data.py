@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 from bk_core.arguments import bytes_like
+from bk_core.background import WorkerPool
 from bk_core.client.files.watches import Watches
 from bk_core.errors import (
     BkError,
@@ -40,7 +41,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.store import Watch
 from bk_core.protocol.files.content import Content, Extent
-from bk_core.threads import Monitor, SafeFuture, WorkerPool, holds_lock
+from bk_core.threads import Monitor, SafeFuture, holds_lock
 
 PIECE_BYTES = 1 << 20
 RUN_PIECES = 4

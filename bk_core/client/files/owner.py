@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from bk_core.arguments import SECONDS, checked
+from bk_core.background import Worker, WorkerPool
 from bk_core.client.files.data import PIECE_BYTES, DataLedgers, Lease
 from bk_core.client.files.opening import Opened, again, broken_by, client_closed, ended_by, leave, log_ledger_deleted
 from bk_core.client.files.owner_parts import Asked, Gathered, Holds, Retries, end_threads, watch_data, weakly
@@ -25,7 +26,7 @@ from bk_core.client.files.reading import ContentReader
 from bk_core.client.files.watches import Watches
 from bk_core.client.files.works import FileWorks, Work
 from bk_core.client.log.list_store import LogClient
-from bk_core.client.log.parts import Call, Worker
+from bk_core.client.log.parts import Call
 from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
 from bk_core.errors import (
     ArgumentTypeError,
@@ -47,7 +48,7 @@ from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
 from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.position import Position
-from bk_core.threads import Home, Monitor, SafeFuture, WorkerPool, holds_lock, is_own, mark_own, start_aside
+from bk_core.threads import Home, Monitor, SafeFuture, holds_lock, is_own, mark_own, start_aside
 
 log = logging.getLogger("bk_core.client.files")
 
@@ -606,7 +607,7 @@ class StoreOwner:
     def _join(self) -> None:
         """Wait for the threads of a store that has stopped."""
         if not is_own() and self._stopped:
-            self._worker.wait_ended(JOIN_S)
+            self._worker.join(JOIN_S)
             self._own.close(JOIN_S, finish=True)
             self._data.pool.close(JOIN_S)
             if self._end_told is not None:

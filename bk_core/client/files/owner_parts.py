@@ -10,17 +10,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from bk_core.background import Worker, WorkerPool
 from bk_core.client.files.data import Lease, Leases
 from bk_core.client.files.opening import again
 from bk_core.client.files.watches import Watches
 from bk_core.client.files.works import FileWorks
-from bk_core.client.log.parts import Call, Worker
+from bk_core.client.log.parts import Call
 from bk_core.errors import BkError, ClientClosedError, ForkedClientError, MetadataUnavailableError
 from bk_core.metadata.store import Watch
 from bk_core.protocol.files.effects import FileEffect
 from bk_core.protocol.files.machine import FileMachine
 from bk_core.protocol.log.position import Position
-from bk_core.threads import Monitor, WorkerPool
+from bk_core.threads import Monitor
 
 AGAIN_MAX_S = 60.0
 log = logging.getLogger("bk_core.client.files")

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
+from bk_core.background import Worker, WorkerPool
 from bk_core.client.log.append_window import AppendWindow
 from bk_core.client.log.driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log.list_store import LogClient, log_path
 from bk_core.client.log.losses import Losses
-from bk_core.client.log.parts import Append, Call, Filling, Lane, LogSpan, Payloads, RollLimits, Worker, again
+from bk_core.client.log.parts import Append, Call, Filling, Lane, LogSpan, Payloads, RollLimits, again
 from bk_core.client.log.untold_ends import UntoldEnds
 from bk_core.errors import BkError, ClientClosedError
 from bk_core.protocol.effects import Complete, Fail, SetTimer
@@ -43,7 +44,7 @@ from bk_core.protocol.log.effects import (
 from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.leader import LogLeader
 from bk_core.protocol.log.leader_state import Health, LeaderOptions, LeaderState, Roll, Span
-from bk_core.threads import Home, Monitor, WorkerPool, calling_back
+from bk_core.threads import Home, Monitor, calling_back
 
 log = logging.getLogger("bk_core.client")
 

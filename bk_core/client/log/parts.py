@@ -1,10 +1,9 @@
-"""Parts of a log's writer: runs of payloads, limits, tokens, the lanes that keep order, and the thread for calls that block."""
+"""Parts of a log's writer: runs of payloads, limits, tokens, and the lanes that keep order."""
 
 from __future__ import annotations
 
 import logging
 import operator
-import threading
 import time
 from array import array
 from collections import deque
@@ -16,7 +15,7 @@ from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, bytes_like, int64_numb
 from bk_core.client.ledger.add_window import Batch
 from bk_core.errors import BkError, InvalidArgumentError
 from bk_core.protocol.log.position import Position
-from bk_core.threads import Home, Monitor, SafeFuture, mark_own
+from bk_core.threads import Monitor, SafeFuture
 
 log = logging.getLogger("bk_core.client")
 
@@ -185,78 +184,6 @@ class Lane(Generic[T]):
             finally:
                 with self._lock:
                     self._busy = False
-
-
-class Worker:
-    """One thread for calls that block, in order, and for timers. It exists until ``close``, because a process that ends starts no more
-    threads."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._home = Home()
-        self._lock = Monitor()
-        self._tasks: deque[Callable[[], None]] = deque()
-        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
-
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run the task after everything submitted before."""
-        with self._lock:
-            self._tasks.append(task)
-            self._lock.notify_all()
-
-    def later(self, key: str, after_s: float, task: Callable[[], None]) -> None:
-        """Set the timer of this name; it replaces an earlier one."""
-        with self._lock:
-            self._timers[key] = (time.monotonic() + after_s, task)
-            self._lock.notify_all()
-
-    def forget_timers(self) -> None:
-        with self._lock:
-            self._timers.clear()
-            self._lock.notify_all()
-
-    def close(self) -> None:
-        """End the thread when the submitted tasks are done; timers are not waited for. In a forked child this has no effect, because a
-        thread that does not exist there may hold the lock."""
-        if not self._home.is_here:
-            return
-        with self._lock:
-            self._closed = True
-            self._lock.notify_all()
-
-    def wait_ended(self, timeout_s: float) -> None:
-        """Wait for the end of the thread after ``close``, or until the time is up."""
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        mark_own()
-        while (task := self._next()) is not None:
-            try:
-                task()
-            except BaseException:  # a user's callback may raise SystemExit
-                log.exception("%s: a step failed", self._name)
-            del task  # keeps nothing of the task alive while there is nothing to do
-
-    def _next(self) -> Callable[[], None] | None:
-        with self._lock:
-            while not self._tasks:
-                if self._closed:
-                    return None
-                key, (due, task) = min(self._timers.items(), key=lambda item: item[1][0], default=("", (float("inf"), _nothing)))
-                left = due - time.monotonic()
-                if left <= 0:
-                    del self._timers[key]
-                    return task
-                del task
-                self._lock.wait(left if key else None)
-            return self._tasks.popleft()
-
-
-def _nothing() -> None:
-    """Do nothing; this is the action of a key that has no timer."""
 
 
 def again(error: Exception, what: str = "") -> Exception:

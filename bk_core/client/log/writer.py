@@ -154,7 +154,7 @@ class LogWriter(Leadership):
             wait(call.future, self._timeout_s, what)
         except BaseException as error:
             if call.future.done() and call.future.exception() is not None:
-                self._worker.wait_ended(TIDY_S)  # a ledger that is not needed any more is being deleted
+                self._worker.join(TIDY_S)  # a ledger that is not needed any more is being deleted
                 raise
             problem = self._works.problem
             why = f"{f': {problem}' if problem else ''}{unanswered(self._works.client, begun)}"

@@ -13,6 +13,7 @@ from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 
+from bk_core.background import WorkerPool
 from bk_core.errors import (
     CLIENT_CLOSED,
     ClientClosedError,
@@ -28,7 +29,7 @@ from bk_core.metadata.zookeeper.logging import quiet_logger
 from bk_core.metadata.zookeeper.probe import look
 from bk_core.protocol.session.outage import Connection, Welcome
 from bk_core.protocol.session.reach import Found, is_hopeless, told
-from bk_core.threads import Home, Monitor, SafeFuture, WorkerPool, mark_own, wait_done
+from bk_core.threads import Home, Monitor, SafeFuture, mark_own, wait_done
 
 _LOG = logging.getLogger(__name__)
 

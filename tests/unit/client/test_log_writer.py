@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import time
 from array import array
@@ -17,7 +16,7 @@ import bk_core
 from bk_core.client.log.intents import intents_of
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log
-from bk_core.client.log.parts import Call, Payloads, Worker
+from bk_core.client.log.parts import Call, Payloads
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogSpan, LogWriter
 from bk_core.errors import (
@@ -136,7 +135,7 @@ def test_a_close_that_comes_after_the_end_says_why(client: bk_core.BookKeeper) -
     with LogWriter.open(client, "a") as other:
         other.append(b"x")
         writer._hand_over(lambda now_ns: writer._machine.abandon(LogTakenOverError("taken over"), now_ns))
-        writer._worker.wait_ended(30)
+        writer._worker.join(30)
         with pytest.raises(LogTakenOverError, match="taken over"):
             writer.close()
 
@@ -306,16 +305,6 @@ def test_a_writer_has_two_threads_until_it_ends(client: bk_core.BookKeeper, how:
         assert not thread.is_alive()
 
 
-def test_a_task_that_fails_does_not_end_the_worker(caplog: pytest.LogCaptureFixture) -> None:
-    worker, done = Worker("w"), threading.Event()
-    worker.submit(lambda: [][0])
-    worker.submit(sys.exit)
-    worker.later("timer", 0.0, done.set)
-    assert done.wait(30) and "a step failed" in caplog.text
-    worker.close()
-    worker.wait_ended(30)
-
-
 def test_closing_the_client_ends_the_writer(uri: str, client: bk_core.BookKeeper) -> None:
     """What was on its way fails; no thread stays."""
     other = bk_core.connect(uri, limits=LIMITS)
@@ -326,7 +315,7 @@ def test_closing_the_client_ends_the_writer(uri: str, client: bk_core.BookKeeper
         writer.append(b"y")
     with pytest.raises(ClientClosedError, match="nothing was written"):
         writer.append(b"z")
-    writer._worker.wait_ended(30)
+    writer._worker.join(30)
     assert not threads_of("a")
     LogWriter.open(client, "a").close()
     assert contents(client) == [b"x"]
