@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import random
 import socket
 import subprocess
@@ -11,12 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bk_core.background import WorkerPool
 from bk_core.errors import BookieUnavailableError, OperationTimeoutError
+from bk_core.threads import Home
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _LOG_TAIL_LINES = 12
@@ -29,28 +29,16 @@ _drawn: set[int] = set()  # the ports that this process took: their users may no
 class _Spawner:
     """One thread that starts all children and lives as long as the process.
 
-    The kernel ties a death signal to the *thread* that forked, not to its process. So that thread must not end before the process does:
-    it is a daemon, because a pool's threads end with the main thread, while others may still work with the children.
+    The kernel ties a death signal to the *thread* that forked, not to its process. So the pool is never closed, and its one thread goes on
+    after the main thread, as others may still work with the children.
     """
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._work: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="bk-spawner", daemon=True).start()
+        self.home = Home()
+        self._thread = WorkerPool("bk-spawner")
 
     def start(self, job: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        future: Future[subprocess.Popen[bytes]] = Future()
-        self._work.put((job, future))
-        return future.result()
-
-    def _run(self) -> None:
-        while True:
-            job, future = self._work.get()
-            try:
-                future.set_result(job())
-            except BaseException as error:  # the error belongs to the caller
-                future.set_exception(error)
-            del job, future
+        return self._thread.call(job).result()
 
 
 _spawners: list[_Spawner] = []
@@ -60,7 +48,7 @@ _spawners_lock = threading.Lock()
 def _spawner() -> _Spawner:
     """Return the spawner of this process. A forked child has its parent's, without the thread, and makes its own."""
     with _spawners_lock:
-        if not _spawners or _spawners[-1].pid != os.getpid():
+        if not _spawners or not _spawners[-1].home.is_here:
             _spawners[:] = [_Spawner()]
         return _spawners[-1]
 

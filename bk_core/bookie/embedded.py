@@ -6,17 +6,17 @@ import errno
 import fcntl
 import logging
 import os
-import queue
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from bk_core.background import Worker
 from bk_core.bookie.collector import Collector, CollectorOptions
 from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.identity import Standing, begin_anew, examine, kept_address, sign, write_durably
@@ -68,8 +68,9 @@ class EmbeddedBookie:
         self._store = store
         self._options = options or BookieOptions()
         self._registration: Registration | None = None
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._loop: threading.Thread | None = None
+        self._worker: Worker | None = None
+        self._reader: ReplicaReader | None = None
         self._lock_descriptor = -1
         self._server: BookieServer | None = None
         self.host = host
@@ -98,7 +99,8 @@ class EmbeddedBookie:
         try:
             listener = self._bind()
             self._server = self._open(listener)
-            self._run_thread("bookie-loop", self._serve)
+            self._loop = threading.Thread(target=self._serve, name="bookie-loop", daemon=True)
+            self._loop.start()
             if self._store is not None:
                 self._register(self._store)
         except BaseException:
@@ -150,10 +152,16 @@ class EmbeddedBookie:
                 log.warning("unregistering failed: %s", error)
         if self._server is not None:
             self._server.stop()
-        self._work.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        if self._worker is not None:
+            self._worker.close()
+            self._worker.join(None)
+            self._worker = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        if self._loop is not None:
+            self._loop.join()
+            self._loop = None
         self._server = None
         if self._lock_descriptor >= 0:
             os.close(self._lock_descriptor)
@@ -164,11 +172,6 @@ class EmbeddedBookie:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _run_thread(self, name: str, target: Callable[[], None]) -> None:
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
 
     def _serve(self) -> None:
         assert self._server is not None
@@ -218,39 +221,23 @@ class EmbeddedBookie:
         with suppress(NoClusterError):
             store.check_cluster()  # a LAYOUT that is there now must be there whenever ledgers are missing (BKE-1)
         self._registration = store.register_bookie(self.bookie_id, self.host, self.port, self._server.machine.read_only)
-        self._server.on_read_only = lambda read_only: self._work.put(lambda: self._announce(read_only))
-        self._run_thread("bookie-metadata", self._metadata_loop)
+        self._worker = worker = Worker("bookie-metadata")
+        self._server.on_read_only = lambda read_only: worker.submit(partial(_told, partial(self._announce, read_only)))
+        self._look_after(worker, self._server, store)
 
     def _announce(self, read_only: bool) -> None:
         if self._registration is not None:
             self._registration.set_readonly(read_only)
 
-    def _metadata_loop(self) -> None:
-        server, store = self._server, self._store
-        assert server is not None and store is not None
-        reader = ReplicaReader(store.resolve)
+    def _look_after(self, worker: Worker, server: BookieServer, store: MetadataStore) -> None:
+        """Fill up what was lost, and collect what was deleted, again and again."""
+        reader = self._reader = ReplicaReader(store.resolve)
         guard = ClusterGuard(store, self.bookie_id, self._directory, lambda foreign: self._on_loop(lambda: server.see_foreign(foreign)))
         refill = Refill(store, self.bookie_id, self._directory, server, self._on_loop, reader, guard)
         collector = Collector(store, self.bookie_id, server, self._on_loop, self._options.collector, guard)
-        work = [_Periodic(self._options.refill_interval_s, refill.run), _Periodic(self._options.collector.interval_s, collector.run)]
-        work[0].at = 0.0  # lost entries are missed now, so the refill begins at once
-        try:
-            while (job := self._next_job(work)) is not None:
-                try:
-                    job()
-                except (BkError, OSError) as error:
-                    log.warning("%s", error)
-        finally:
-            reader.close()
-
-    def _next_job(self, work: list[_Periodic]) -> Callable[[], object] | None:
-        """Return the request that came, or else the periodic work that is due next; None to end."""
-        due = min(work, key=lambda one: one.at)
-        try:
-            return self._work.get(timeout=max(0.0, due.at - time.monotonic()))
-        except queue.Empty:
-            due.at = time.monotonic() + due.interval_s
-            return due.run
+        collect_s = self._options.collector.interval_s
+        _again_and_again(worker, "refill", 0.0, self._options.refill_interval_s, refill.run)  # at once: lost entries are missed now
+        _again_and_again(worker, "collect", collect_s, collect_s, collector.run)
 
     def _on_loop(self, function: Callable[[], _T]) -> _T:
         if self._server is None:
@@ -276,11 +263,18 @@ def _advice(error: OSError) -> str:
             return ""
 
 
-@dataclass(slots=True)
-class _Periodic:
-    interval_s: float
-    run: Callable[[], object]
-    at: float = 0.0  # monotonic seconds
+def _again_and_again(worker: Worker, name: str, after_s: float, interval_s: float, run: Callable[[], object]) -> None:
+    """Run it after ``after_s``, and from then on every ``interval_s``, behind what else the worker was given."""
 
-    def __post_init__(self) -> None:
-        self.at = time.monotonic() + self.interval_s
+    def turn() -> None:
+        worker.later(name, interval_s, turn)
+        _told(run)
+
+    worker.later(name, after_s, turn)
+
+
+def _told(run: Callable[[], object]) -> None:
+    try:
+        run()
+    except (BkError, OSError) as error:
+        log.warning("%s", error)

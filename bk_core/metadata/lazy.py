@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+from bk_core.background import BackgroundLoop
 from bk_core.errors import CLIENT_CLOSED, ClientClosedError, ClusterChangedError
 from bk_core.metadata.store import BookieView, MetadataStore, Watch, changed_cluster
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.session.on_demand import OnDemand
-from bk_core.threads import mark_own
 
 Address = tuple[str, int]
 
@@ -38,7 +38,8 @@ class LazyStore:
         self._state = OnDemand()
         self._store: MetadataStore | None = None
         self._opening = threading.RLock()
-        self._lock = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._idling: BackgroundLoop | None = None  # of the session that there is
 
     def know(self, addresses: Mapping[BookieId, Address]) -> None:
         """Learn addresses of bookies that the store told to another process lately."""
@@ -75,7 +76,6 @@ class LazyStore:
     def _release(self) -> None:
         with self._lock:
             self._state.ended(time.monotonic_ns())
-            self._lock.notify_all()
 
     def _open(self) -> None:
         if self._closed:
@@ -95,17 +95,19 @@ class LazyStore:
         except BaseException:
             store.close()
             raise
-        threading.Thread(target=self._end_idle, name="bk-metadata-idle", daemon=True).start()
+        self._idling = BackgroundLoop("bk-metadata-idle", self._end_idle, of_client=True)
+        self._idling.start()
 
-    def _end_idle(self) -> None:
-        """Wait until nobody has used the session for a while, and end it."""
-        mark_own()
+    def _end_idle(self) -> float | None:
+        """End the session if nobody has used it for a while."""
         with self._lock:
-            while (left := self._state.idle_in_ns(time.monotonic_ns())) and not self._closed:
-                self._lock.wait(left / 1e9)
+            left = self._state.idle_in_ns(time.monotonic_ns())
+            if left and not self._closed:
+                return left / 1e9
             store = self._taken()
         if store is not None:
             store.close()
+        return None
 
     def _taken(self) -> MetadataStore | None:
         store, self._store, self._state.open = self._store, None, False
@@ -114,8 +116,9 @@ class LazyStore:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            store = self._taken()
-            self._lock.notify_all()
+            store, idling = self._taken(), self._idling
+        if idling is not None:
+            idling.stop()
         if store is not None:
             store.close()
 

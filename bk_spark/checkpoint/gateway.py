@@ -23,6 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from bk_core.background import BackgroundLoop
 from bk_core.errors import BlockingCallError
 from bk_core.threads import Flag, Monitor, cannot_wait, holds_lock, interrupted_call
 from bk_spark.checkpoint.answers import Answer
@@ -99,13 +100,14 @@ class Gateway:
         self._silent = Flag()
         self._last: threading.Thread | None = None  # it calls ``on_close``
         self._closed = Flag()
-        self._threads = [
-            threading.Thread(target=self._accept, name="bk-checkpoint-accept", daemon=True),
-            threading.Thread(target=self._tend, name="bk-checkpoint-tend", daemon=True),
-            threading.Thread(target=self._watch, name="bk-checkpoint-watch", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._lobby = Lobby(self._listener, LOBBY_MAX, is_tls=tls is not None)
+        accepting = BackgroundLoop("bk-checkpoint-accept", self._accept)
+        tending = BackgroundLoop("bk-checkpoint-tend", self._tend)
+        watching = BackgroundLoop("bk-checkpoint-watch", self._watch)
+        self._loops = (accepting, tending, watching)
+        accepting.start()
+        tending.start(after_s=TEND_S)
+        watching.start(after_s=TEND_S)
 
     def __repr__(self) -> str:
         return f"<Gateway {self.address} {sorted(self.files)}>"
@@ -121,7 +123,7 @@ class Gateway:
                 self._stop_serving(connections)
             finally:
                 self._silent.set()
-        elif caller in self._threads:  # the first caller waits for this thread
+        elif any(loop.is_current for loop in self._loops):  # the first caller waits for this thread
             return
         elif caller is not self._closer:  # and not from a signal handler, inside the first call
             self._silent.wait()
@@ -142,8 +144,12 @@ class Gateway:
         _wake(self._listener)
         for connection in connections:
             _wake(connection.socket)
+        for loop in self._loops:
+            loop.wake()
         deadline = time.monotonic() + JOIN_S
-        for thread in [*self._threads, *(connection.thread for connection in connections)]:
+        for loop in self._loops:
+            loop.join(max(0.0, deadline - time.monotonic()))
+        for thread in [connection.thread for connection in connections]:
             if thread is not None and thread.ident is not None and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
         self._listener.close()
@@ -246,35 +252,39 @@ class Gateway:
         with self._left:
             return all(closer is threading.current_thread() for _, closer in self._leaving.values())
 
-    # --- threads ------------------------------------------------------------------------------------------------------------
+    # --- turns of its loops, until it closes ----------------------------------------------------------------------------------
 
-    def _tend(self) -> None:
-        while not self._closing.wait(TEND_S):
-            for files in list(self.files.values()):
-                try:
-                    files.tend()
-                except Exception:
-                    log.exception("a defect of the checkpoint gateway")
-
-    def _watch(self) -> None:
-        """Beside ``_tend``, which may wait for a store."""
-        while not self._closing.wait(TEND_S):
-            if self._ended():
-                self.close()
-
-    def _accept(self) -> None:
-        lobby = Lobby(self._listener, LOBBY_MAX, is_tls=self._tls is not None)
-        while not self._closing.is_set():
+    def _tend(self) -> float | None:
+        if self._closing.is_set():
+            return None
+        for files in list(self.files.values()):
             try:
-                for accepted, sent in lobby.turn():
-                    self._make_room()
-                    self._let_in(accepted, sent)
-            except OSError as error:
-                if self._closing.is_set():
-                    break
+                files.tend()
+            except Exception:
+                log.exception("a defect of the checkpoint gateway")
+        return TEND_S
+
+    def _watch(self) -> float | None:
+        """Beside ``_tend``, which may wait for a store."""
+        if self._closing.is_set():
+            return None
+        if self._ended():
+            self.close()
+        return TEND_S
+
+    def _accept(self) -> float | None:
+        if self._closing.is_set():
+            self._lobby.close()
+            return None
+        try:
+            for accepted, sent in self._lobby.turn():
+                self._make_room()
+                self._let_in(accepted, sent)
+        except OSError as error:
+            if not self._closing.is_set():
                 log.warning("the checkpoint gateway cannot take a connection: %s", error)
-                self._closing.wait(TEND_S)  # no file descriptor is left, for one
-        lobby.close()
+                return TEND_S  # no file descriptor is left, for one
+        return 0.0
 
     def _let_in(self, accepted: socket.socket, sent: bytes) -> None:
         """Serve the connection in a thread of its own."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 import bk_core
+from bk_core.background import BackgroundLoop
 
 
 class DemoError(Exception):
@@ -111,27 +112,25 @@ class MemoryWatch:
     def __init__(self, interval_s: float = 0.25) -> None:
         self.peak_bytes = 0
         self._interval_s = interval_s
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="demo-memory", daemon=True)
+        self._loop = BackgroundLoop("demo-memory", self._sample)
 
     def __enter__(self) -> MemoryWatch:
-        self._thread.start()
+        self._loop.start(self._interval_s)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._loop.stop()
+        self._loop.join()
 
-    def _run(self) -> None:
-        me = psutil.Process()
-        while not self._ended.wait(self._interval_s):
-            total = 0
-            for process in [me, *me.children(recursive=True)]:
-                try:
-                    total += process.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue
-            self.peak_bytes = max(self.peak_bytes, total)
+    def _sample(self) -> float:
+        me, total = psutil.Process(), 0
+        for process in [me, *me.children(recursive=True)]:
+            try:
+                total += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+        self.peak_bytes = max(self.peak_bytes, total)
+        return self._interval_s
 
 
 def await_that(what: str, holds: Callable[[], bool], limit_s: float, child: Child | None = None, poll_s: float = 0.05) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+from bk_core.background import WHEN_WOKEN, BackgroundLoop, WorkerPool
 from bk_core.client.identity import recover_own
 from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import log_path, now_ms
@@ -27,7 +28,7 @@ from bk_core.protocol.log import reading
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
-from bk_core.threads import Flag, WorkerPool
+from bk_core.threads import Flag
 from bk_spark.options.grammar import matching
 from bk_spark.options.table import Options
 from bk_spark.source.ledger_checks import lost_live
@@ -104,18 +105,21 @@ class LiveTail:
     def __init__(self, client: Any, ledger_id: int, password: bytes) -> None:
         self.ledger_id = ledger_id
         self._handle = client.open_ledger(ledger_id, password=password)
-        self._stopped = Flag()
-        threading.Thread(target=self._follow, name=f"bk-tail-{ledger_id}", daemon=True).start()
+        self._loop = BackgroundLoop(f"bk-tail-{ledger_id}", self._poll)
+        self._loop.start()
 
-    def _follow(self) -> None:
-        while not self._handle.is_closed and not self._stopped.is_set():
-            try:
-                self._handle.wait_for(self._handle.last_add_confirmed + 1, _POLL_S)
-            except (ClientClosedError, NoSuchLedgerError):
-                return
-            except BkError as error:
-                _log.warning("following ledger %d: %s; trying again", self.ledger_id, error)
-                self._stopped.wait(1.0)
+    def _poll(self) -> float | None:
+        """Wait in one long poll."""
+        if self._handle.is_closed:
+            return None
+        try:
+            self._handle.wait_for(self._handle.last_add_confirmed + 1, _POLL_S)
+        except (ClientClosedError, NoSuchLedgerError):
+            return None
+        except BkError as error:
+            _log.warning("following ledger %d: %s; trying again", self.ledger_id, error)
+            return 1.0
+        return 0.0
 
     def look(self, fresh: bool = False) -> LiveEnd:
         """Return the state that the long poll has brought; ``fresh`` asks the bookies first."""
@@ -126,7 +130,7 @@ class LiveTail:
         return LiveEnd(self._handle.last_add_confirmed, closed)
 
     def close(self) -> None:
-        self._stopped.set()
+        self._loop.stop()
         self._handle.close()
 
 
@@ -289,28 +293,23 @@ class SourceLogs:
         self._missing_at: dict[str, float] = {}
         self._lock = threading.Lock()
         self._due: deque[FollowedLog] = deque()
-        self._wake = Flag()
-        self._closed = False
-        threading.Thread(target=self._refresh, name="bk-lists", daemon=True).start()
+        self._refreshing = BackgroundLoop("bk-lists", self._refresh)
+        self._refreshing.start()
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> float:
         """Read changed lists beside the thread that Spark waits for. A failure here is repeated there, where it is reported."""
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            if self._closed:
-                return
-            while self._due and not self._closed:
-                log = self._due.popleft()
-                try:
-                    log.refresh_if_due()
-                except BkError as error:
-                    _log.debug("log %s: %s", log.name, error)
+        while self._due and not self._refreshing.is_stopped:
+            log = self._due.popleft()
+            try:
+                log.refresh_if_due()
+            except BkError as error:
+                _log.debug("log %s: %s", log.name, error)
+        return WHEN_WOKEN
 
     def _look_at(self, log: FollowedLog) -> None:
         """Have a log looked at, from any thread."""
         self._due.append(log)
-        self._wake.set()
+        self._refreshing.wake()
 
     def names(self, fresh: bool = False) -> tuple[str, ...]:
         pattern = self._options.log_pattern
@@ -386,7 +385,6 @@ class SourceLogs:
 
     def close(self) -> None:
         """End all threads and watches."""
-        self._closed = True
-        self._wake.set()
+        self._refreshing.stop()
         for name in list(self._followed):
             self._forget(name)

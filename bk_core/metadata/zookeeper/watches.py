@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event, Lock, RLock, Thread, current_thread
+from threading import Event, Lock, RLock
 from typing import Any, Protocol
 
+from bk_core.background import OwnThread
 from bk_core.errors import (
     CLIENT_CLOSED,
     ClientClosedError,
@@ -27,11 +28,12 @@ from bk_core.errors import (
 from bk_core.metadata.store import BookieView
 from bk_core.metadata.zookeeper.nodes import ANY_VERSION, PAUSE_S, Nodes
 from bk_core.protocol.ledger.metadata import BookieId
-from bk_core.threads import Home, mark_own
+from bk_core.threads import Home
 
 _LOG = logging.getLogger(__name__)
 
 _KEEPER_RETRY_S = 0.5
+_KEEPER_JOIN_S = 5.0
 
 Arm = Callable[[Any], None]
 Stamp = tuple[int, int] | None  # (creation, last change) of a node as transaction ids; None if it does not exist
@@ -53,7 +55,8 @@ class Keeper:
         self._charges: dict[int, Charge] = {}  # by their identity, because there may be thousands
         self._lock = RLock()
         self._closed = False
-        self._thread: Thread | None = None
+        self._again: list[Charge] = []
+        self._thread: OwnThread | None = None
 
     def add(self, charge: Charge) -> None:
         with self._lock:
@@ -61,7 +64,7 @@ class Keeper:
                 raise ClientClosedError(CLIENT_CLOSED)
             self._charges[id(charge)] = charge
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="bk-metadata-keeper", daemon=True)
+                self._thread = OwnThread("bk-metadata-keeper", self._next)
                 self._thread.start()
 
     def remove(self, charge: Charge) -> None:
@@ -84,23 +87,21 @@ class Keeper:
         self._queue.put(None)
 
     def join(self) -> None:
-        if self._thread is not None and self._thread is not current_thread():
-            self._thread.join(timeout=5)
+        if self._thread is not None:
+            self._thread.join(_KEEPER_JOIN_S)
 
-    def _run(self) -> None:
-        mark_own()
-        again: list[Charge] = []
-        while True:
-            try:
-                charge = self._queue.get(timeout=_KEEPER_RETRY_S if again else None)
-            except Empty:
-                charge = again.pop(0)
-            if charge is None:
-                return
-            with self._lock:
-                known = id(charge) in self._charges  # ``_charges`` keeps the charge, so that no other object gets its identity
-            if known and not self._looked(charge) and charge not in again:
-                again.append(charge)
+    def _next(self) -> Callable[[], None] | None:
+        try:
+            charge = self._queue.get(timeout=_KEEPER_RETRY_S if self._again else None)
+        except Empty:
+            charge = self._again.pop(0)
+        return None if charge is None else partial(self._look, charge)
+
+    def _look(self, charge: Charge) -> None:
+        with self._lock:
+            known = id(charge) in self._charges  # ``_charges`` keeps the charge, so that no other object gets its identity
+        if known and not self._looked(charge) and charge not in self._again:
+            self._again.append(charge)
 
     def _looked(self, charge: Charge) -> bool:
         try:

@@ -304,7 +304,7 @@ def test_closing_ends_everything(store: MemoryFiles) -> None:
         socket.create_connection((gateway.host, gateway.port), timeout=5)
     gateway.close()
     client.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("bk-checkpoint") and thread in gateway._threads]
+    assert not any(loop._thread.is_alive() for loop in gateway._loops)
 
 
 def test_the_port_can_be_chosen(gateway: Gateway) -> None:
