@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import operator
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, wraps
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ParamSpec, SupportsFloat, TypeAlias, TypeVar
 
 from bk_core.errors import ArgumentTypeError, InvalidArgumentError
@@ -27,7 +25,6 @@ INT64_MAX = 2**63 - 1
 MILLISECOND = 0.001
 SECONDS_MAX = 1_000_000_000  # 31 years; every call that waits accepts this much, and none accepts infinity
 _SHOWN_MAX = 60
-_FORMATS_64 = frozenset("qQlLnNbBc")  # of buffers with int64 numbers, or with their bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,8 @@ def _is_number(value: Any) -> bool:
     return _is_whole(value) or (isinstance(value, float) and -SECONDS_MAX <= value <= SECONDS_MAX)
 
 
-def _is_items(value: Any) -> bool:
+def is_items(value: Any) -> bool:
+    """True for an iterable of several things; a text and bytes are one thing each."""
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | memoryview)
 
 
@@ -125,13 +123,12 @@ _KINDS = {
     "str | os.PathLike[str]": Check("a path", lambda value: isinstance(value, str) or hasattr(value, "__fspath__")),
     "Mapping[str, bytes]": one_of(Mapping, "a mapping of text to bytes"),
     "Mapping[str, str]": one_of(Mapping, "a mapping of text to text"),
-    "Sequence[bytes]": Check("a sequence of bytes, one for each entry", lambda value: isinstance(value, Sequence) and _is_items(value)),
     "Sequence[str]": Check(
-        "a sequence of texts", lambda value: isinstance(value, Sequence) and _is_items(value) and all(isinstance(one, str) for one in value)
+        "a sequence of texts", lambda value: isinstance(value, Sequence) and is_items(value) and all(isinstance(one, str) for one in value)
     ),
-    "Iterable[int]": Check("a collection of numbers", _is_items),
-    "Iterable[str]": Check("a collection of texts", _is_items),
-    "frozenset[BookieId]": Check("a collection of ids of bookies", _is_items),
+    "Iterable[int]": Check("a collection of numbers", is_items),
+    "Iterable[str]": Check("a collection of texts", is_items),
+    "frozenset[BookieId]": Check("a collection of ids of bookies", is_items),
     "threading.Event": Check("a threading.Event", lambda value: hasattr(value, "is_set")),
     "LogClient": CLIENT,
     "MetadataStore": Check("a metadata store", lambda value: hasattr(value, "cluster_id")),
@@ -205,37 +202,10 @@ def check_fields(value: Any, given: Mapping[str, Check], *classes: type) -> None
 def bytes_like(name: str, payload: Any, **context: Any) -> memoryview:
     """The bytes of any buffer. ArgumentTypeError names the argument and never shows it."""
     try:
-        return memoryview(payload).cast("B")
+        view = memoryview(payload)
+        return view.cast("B") if view.nbytes else memoryview(b"")  # cast refuses an empty view of wider items
     except (TypeError, ValueError, BufferError):
         raise ArgumentTypeError(f"{name} must be bytes or another contiguous buffer, not {type(payload).__name__}", **context) from None
-
-
-def joined(payloads: Any, **context: Any) -> tuple[bytes, array[int]]:
-    """The payloads of a run one after the other, and the int64 offsets of their bounds. ArgumentTypeError for what is no sequence of
-    buffers; InvalidArgumentError for an empty one."""
-    if not _is_items(payloads):
-        message = f"payloads must be a sequence of bytes, one for each entry, not {type(payloads).__name__}"
-        raise ArgumentTypeError(message, **context)
-    # This makes no call of Python for a payload of bytes, and no name that only a message needs, because there may be a thousand payloads.
-    parts = [
-        payload if isinstance(payload, bytes) else bytes_like(f"payloads[{index}]", payload, **context)
-        for index, payload in enumerate(payloads)
-    ]
-    if not parts:
-        raise InvalidArgumentError("payloads is empty: give at least one entry", **context)
-    return b"".join(parts), array("q", accumulate(map(len, parts), initial=0))
-
-
-def int64_numbers(name: str, offsets: Any, **context: Any) -> memoryview:
-    """A copy of a buffer of int64 numbers, or of their bytes."""
-    try:
-        view = memoryview(offsets)
-        if view.itemsize not in (1, 8) or view.format.lstrip("@=<") not in _FORMATS_64:
-            raise TypeError
-        return memoryview(view.tobytes()).cast("q")
-    except (TypeError, ValueError, BufferError):
-        message = f"{name} must be int64 numbers in a buffer, such as array('q', ...), not {type(offsets).__name__}"
-        raise ArgumentTypeError(message, **context) from None
 
 
 def seconds(name: str, value: Duration) -> float:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 from weakref import ref
 
 from bk_core.aio.appends import Acknowledgement, Appends
@@ -17,6 +17,7 @@ from bk_core.client.ledger.read_handle import ReadHandle as Reading
 from bk_core.client.ledger.read_stream import RunStream
 from bk_core.client.ledger.streams import check_range, end_stream, range_stream, tail_stream
 from bk_core.client.ledger.write_handle import WriteHandle as Writing
+from bk_core.client.payloads import Buffer
 from bk_core.errors import BkError, ClientClosedError, OperationTimeoutError
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.run import EntryRun
@@ -61,27 +62,27 @@ class WriteHandle:
         """The payload bytes of all entries handed in so far."""
         return self._handle.length
 
-    async def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
+    async def append(self, payload: Buffer, *, entry_id: int | None = None) -> int:
         """Append one entry, wait for its acknowledgement, and return its id. ``entry_id`` is for ledgers with ``caller_ids``."""
         return await self._appends.append(partial(enter_one, self._handle, payload, entry_id))
 
-    async def append_many(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> int:
+    async def append_many(self, payloads: Sequence[Buffer], *, entry_id: int | None = None) -> int:
         """Append entries as one run, wait for its acknowledgement, and return the id of the last one."""
         return await self._appends.append(partial(enter_many, self._handle, payloads, entry_id))
 
-    async def append_run(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> int:
+    async def append_run(self, payloads: Buffer, offsets: Buffer, *, entry_id: int | None = None) -> int:
         """Append ``len(offsets) - 1`` entries of one buffer (int64 offsets), wait for the acknowledgement, and return the last id."""
         return await self._appends.append(partial(enter_run, self._handle, payloads, offsets, entry_id))
 
-    async def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Acknowledgement[int]:
+    async def append_future(self, payload: Buffer, *, entry_id: int | None = None) -> Acknowledgement[int]:
         """Append one entry, wait for room only, and return its acknowledgement, which may be awaited later."""
         return await self._appends.entered(partial(enter_one, self._handle, payload, entry_id))
 
-    async def append_many_future(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> Acknowledgement[int]:
+    async def append_many_future(self, payloads: Sequence[Buffer], *, entry_id: int | None = None) -> Acknowledgement[int]:
         """Append entries as one run, wait for room only, and return the acknowledgement of the last one."""
         return await self._appends.entered(partial(enter_many, self._handle, payloads, entry_id))
 
-    async def append_run_future(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> Acknowledgement[int]:
+    async def append_run_future(self, payloads: Buffer, offsets: Buffer, *, entry_id: int | None = None) -> Acknowledgement[int]:
         """Append the entries of one buffer, wait for room only, and return the acknowledgement of the last one."""
         return await self._appends.entered(partial(enter_run, self._handle, payloads, offsets, entry_id))
 

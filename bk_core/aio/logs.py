@@ -16,10 +16,11 @@ from bk_core.client.log.entering import enter_many, enter_one, enter_run
 from bk_core.client.log.janitor import INTENT_AGE_S, GcReport
 from bk_core.client.log.log import Log as SyncLog
 from bk_core.client.log.log import LogInfo, LogSettings
-from bk_core.client.log.parts import Buffer, LogSpan
+from bk_core.client.log.parts import LogSpan
 from bk_core.client.log.tables import EARLIEST
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX
 from bk_core.client.log.writer import LogWriter as Writing
+from bk_core.client.payloads import Buffer
 from bk_core.errors import BkError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties, Segment
@@ -153,7 +154,7 @@ class LogWriter:
         found: Position = await self._appends.append(partial(enter_one, self._writer, payload))
         return found
 
-    async def append_many(self, payloads: Sequence[bytes]) -> tuple[LogSpan, ...]:
+    async def append_many(self, payloads: Sequence[Buffer]) -> tuple[LogSpan, ...]:
         """Append entries as one run, wait for its acknowledgement, and return where they are: one span, or more if ledgers failed."""
         found: tuple[LogSpan, ...] = await self._appends.append(partial(enter_many, self._writer, payloads))
         return found
@@ -167,7 +168,7 @@ class LogWriter:
         """Append an entry, wait for room only, and return its acknowledgement, which may be awaited later."""
         return await self._appends.entered(partial(enter_one, self._writer, payload))
 
-    async def append_many_future(self, payloads: Sequence[bytes]) -> Acknowledgement[tuple[LogSpan, ...]]:
+    async def append_many_future(self, payloads: Sequence[Buffer]) -> Acknowledgement[tuple[LogSpan, ...]]:
         """Append entries as one run, wait for room only, and return its acknowledgement."""
         return await self._appends.entered(partial(enter_many, self._writer, payloads))
 

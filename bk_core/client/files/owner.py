@@ -28,6 +28,7 @@ from bk_core.client.files.works import FileWorks, Work
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.parts import Call
 from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
+from bk_core.client.payloads import limits_of, payload_bytes_max
 from bk_core.errors import (
     ArgumentTypeError,
     BkError,
@@ -41,12 +42,8 @@ from bk_core.errors import (
 )
 from bk_core.metadata.store import Watch
 from bk_core.protocol.effects import Complete, Fail, SetTimer
-from bk_core.protocol.entry import layout
 from bk_core.protocol.events import Outcome, TimerFired
 from bk_core.protocol.files.effects import AppendRecords, DropData, FileEffect, FileEvent, RecordsAppended, RollLog, TrimLog
-from bk_core.protocol.ledger.metadata import DigestType
-from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
-from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.position import Position
 from bk_core.threads import Home, Monitor, SafeFuture, holds_lock, is_own, mark_own, start_aside
 
@@ -59,13 +56,6 @@ LEASES_S = 5.0  # how often leases of contents that nobody refers to any more ar
 JOIN_S = 10.0
 DEFAULT_TIMEOUT_S = 60.0
 _MAY_BE_DELETED = (LogTakenOverError, LogDataLossError, NoSuchLogError)  # what a log says whose ledger, or list, was deleted under it
-
-
-def payload_bytes_max(client: LogClient) -> int:
-    """The bytes that an entry of this client's ledgers may have, whatever their digest."""
-    config = getattr(client, "config", None)
-    limits = config.limits if config is not None else Limits()
-    return int(limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - max(map(layout.body_overhead, DigestType)))
 
 
 class StoreOwner:
@@ -120,7 +110,7 @@ class StoreOwner:
             partial(watch_data, self._works, weakly(self._data_changed)),
             self._watches,
             timeout_s=self._timeout_s,
-            piece_bytes=min(PIECE_BYTES, payload_bytes_max(client)),
+            piece_bytes=min(PIECE_BYTES, payload_bytes_max(limits_of(client))),
         )
         self._reader = ContentReader(client, self.log_name, password, weakly(self._data.lost))
         threads = (self._own, self._worker, self._data.pool)

@@ -16,12 +16,13 @@ from bk_core.arguments import COUNT, SECONDS, SECRET, Check, checked, whole
 from bk_core.client.files.data import Lease
 from bk_core.client.files.names import store_log
 from bk_core.client.files.opening import leave, open_log
-from bk_core.client.files.owner import DEFAULT_TIMEOUT_S, StoreOwner, payload_bytes_max
+from bk_core.client.files.owner import DEFAULT_TIMEOUT_S, StoreOwner
 from bk_core.client.files.owner_parts import Asked, end_threads
 from bk_core.client.files.reading import present_chunks
 from bk_core.client.log.list_store import LogClient, now_ms
 from bk_core.client.log.parts import Call
 from bk_core.client.operations import must_not_block, wait
+from bk_core.client.payloads import limits_of, payload_bytes_max
 from bk_core.errors import (
     BkError,
     ClientClosedError,
@@ -122,7 +123,7 @@ class FileStore(StoreOwner):
         """
         log_name = store_log(name)
         must_not_block(f"opening file store {name!r}")
-        if payload_bytes_max(client) < RECORD_MAX:
+        if payload_bytes_max(limits_of(client)) < RECORD_MAX:
             raise InvalidArgumentError(f"limits.frame_bytes_max must have room for a record of {RECORD_MAX} bytes of a file store")
         digest = digest_type.name if isinstance(digest_type, DigestType) else digest_type
         quorums = {"ensemble_size": ensemble_size, "write_quorum_size": write_quorum_size, "ack_quorum_size": ack_quorum_size}

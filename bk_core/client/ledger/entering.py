@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
 
-from bk_core.arguments import joined
 from bk_core.client.entering import Told
 from bk_core.client.ledger.add_window import Place
 from bk_core.client.ledger.write_handle import WriteHandle
-from bk_core.protocol import BytesLike
+from bk_core.client.payloads import Buffer, Payloads
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.threads import SafeFuture
 
 NO_THREAD = 0  # in place of the thread whose turn it is: nobody waits on a thread for this turn
 
 
-def enter_one(handle: WriteHandle, payload: bytes, entry_id: int | None, told: Told) -> RunEntering:
+def enter_one(handle: WriteHandle, payload: Buffer, entry_id: int | None, told: Told) -> RunEntering:
     """Append one entry, or stand in line. Raises what ``WriteHandle.append_future`` raises at once."""
-    return _entered(handle, *handle._one(payload, entry_id), entry_id, told)
+    return _entered(handle, handle._one(payload, entry_id), entry_id, told)
 
 
-def enter_many(handle: WriteHandle, payloads: Sequence[bytes], entry_id: int | None, told: Told) -> RunEntering:
+def enter_many(handle: WriteHandle, payloads: Sequence[Buffer], entry_id: int | None, told: Told) -> RunEntering:
     """Append entries as one run, or stand in line. Raises what ``WriteHandle.append_many_future`` raises at once."""
-    return enter_run(handle, *joined(payloads, ledger=handle.ledger_id), entry_id, told)
+    return _entered(handle, handle._many(payloads, entry_id), entry_id, told)
 
 
-def enter_run(handle: WriteHandle, payloads: Any, offsets: Any, entry_id: int | None, told: Told) -> RunEntering:
+def enter_run(handle: WriteHandle, payloads: Buffer, offsets: Buffer, entry_id: int | None, told: Told) -> RunEntering:
     """Append a run, or stand in line. Raises what ``WriteHandle.append_run_future`` raises at once."""
-    return _entered(handle, *handle._run(payloads, offsets, entry_id), entry_id, told)
+    return _entered(handle, handle._run(payloads, offsets, entry_id), entry_id, told)
 
 
 def may_flush(handle: WriteHandle) -> bool:
@@ -57,29 +55,28 @@ def tell_losses(handle: WriteHandle, forced: bool) -> None:
         raise lost
 
 
-def _entered(handle: WriteHandle, payloads: BytesLike, bounds: memoryview, entry_id: int | None, told: Told) -> RunEntering:
-    run = RunEntering(handle, payloads, bounds, entry_id, told)
+def _entered(handle: WriteHandle, run: Payloads, entry_id: int | None, told: Told) -> RunEntering:
+    entering = RunEntering(handle, run, entry_id, told)
     try:
-        run.go_on()
+        entering.go_on()
     finally:
         handle._nudge()
-    return run
+    return entering
 
 
 class RunEntering:
     """A run on its way into the window, in pieces if it is long. It is the ticket of its own place in line. When the place was admitted, it
     goes on, on the reactor thread. Once a piece is handed in the others follow, whoever still waits."""
 
-    def __init__(self, handle: WriteHandle, payloads: BytesLike, bounds: memoryview, entry_id: int | None, told: Told) -> None:
+    def __init__(self, handle: WriteHandle, run: Payloads, entry_id: int | None, told: Told) -> None:
         self.future: SafeFuture[int] = SafeFuture()
         self._handle = handle
-        self._payloads = payloads
-        self._bounds = bounds
+        self._run = run
         self._first = entry_id
         self._told = told
         self._size = handle._adds.piece_entries()
         self._next = 0  # the first entry that is not handed in
-        self._count = len(bounds) - 1
+        self._count = run.entries
         self._place: Place | None = None
 
     @property
@@ -96,12 +93,11 @@ class RunEntering:
             return
         while self._next < self._count:
             end = min(self._next + self._size, self._count)
-            piece = self._bounds[self._next : end + 1]
+            piece = self._run[self._next : end]
             first = None if self._first is None else self._first + self._next
-            hand_over = handle._handing_over(self._payloads, piece, self.future, end == self._count, first)
-            count, size = len(piece) - 1, piece[-1] - piece[0]
-            if not handle._try(hand_over, count, size, first, self.future):
-                self._stand(Place(hand_over, count, size, first, self.future if first is None else None, NO_THREAD))
+            hand_over = handle._handing_over(piece, self.future, end == self._count, first)
+            if not handle._try(hand_over, piece, first, self.future):
+                self._stand(Place(hand_over, piece.entries, piece.size, first, self.future if first is None else None, NO_THREAD))
                 return
             self._next = end
         self._finish()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
-from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -13,18 +12,16 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
-from bk_core.arguments import bytes_like, checked, int64_numbers, joined, whole
+from bk_core.arguments import checked, whole
 from bk_core.client.driver import Driver
 from bk_core.client.ledger.add_window import Batch, Place, Share
 from bk_core.client.log.losses import Losses
 from bk_core.client.operations import LeftOpen, must_not_block, must_not_interrupt, wait
+from bk_core.client.payloads import Buffer, PayloadCheck, Payloads, payload_bytes_max
 from bk_core.client.session import Session
 from bk_core.errors import BkError, BlockingCallError, ClientClosedError, InvalidArgumentError, OperationTimeoutError
-from bk_core.protocol import BytesLike
 from bk_core.protocol.effects import Effect
-from bk_core.protocol.entry import layout
 from bk_core.protocol.ledger.metadata import LedgerMetadata
-from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, largest_of
 from bk_core.protocol.ledger.write.options import WriterOptions
 from bk_core.protocol.ledger.write.writer import ENTRY_ID_MAX, LedgerWriter, WriterState
 from bk_core.threads import Bell, SafeFuture, cannot_wait, is_ending
@@ -64,7 +61,7 @@ class WriteHandle:
         self._handed_over = self._given_back = 0  # entries that the reactor has taken, and those of them that left the window again
         self._highest_entry_id = -1  # the highest one that the reactor has taken, with the caller's ids
         self._driver.on_step = _stepping(weakref.ref(self))
-        self._payload_bytes_max = self._limits.frame_bytes_max - ADD_FRAME_PREFIX_BYTES - layout.body_overhead(metadata.digest_type)
+        self._payloads = PayloadCheck(f"ledger {ledger_id}", payload_bytes_max(self._limits, metadata.digest_type), ledger=ledger_id)
         self._closed = False
         session.reactor.post(partial(session.tell_of_bookies, self._driver, True))
         self._left_open = LeftOpen(self._leave)
@@ -90,22 +87,22 @@ class WriteHandle:
         """The payload bytes of all entries handed in so far."""
         return self._machine.length
 
-    def append(self, payload: bytes, *, entry_id: int | None = None) -> int:
+    def append(self, payload: Buffer, *, entry_id: int | None = None) -> int:
         """Append ``payload`` as one entry, wait for its acknowledgement, and return its id. ``entry_id`` is as in ``append_run_future``.
 
         Raises what ``append_run_future`` raises, and the error of an append that failed.
         """
         return self._appended_in_time(lambda: self.append_future(payload, entry_id=entry_id), entry_id)
 
-    def append_future(self, payload: bytes, *, entry_id: int | None = None) -> Future[int]:
+    def append_future(self, payload: Buffer, *, entry_id: int | None = None) -> Future[int]:
         """Append ``payload`` as one entry, and return a future, which has its id once it is acknowledged. ``entry_id`` is as in
         ``append_run_future``.
 
         Blocks and raises as ``append_run_future`` does.
         """
-        return self._append(*self._one(payload, entry_id), entry_id)
+        return self._append(self._one(payload, entry_id), entry_id)
 
-    def append_many(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> int:
+    def append_many(self, payloads: Sequence[Buffer], *, entry_id: int | None = None) -> int:
         """Append ``payloads``, bytes each, as one run, wait for its acknowledgement, and return the id of the last one. ``entry_id`` is as
         in ``append_run_future``.
 
@@ -114,16 +111,16 @@ class WriteHandle:
         """
         return self._appended_in_time(lambda: self.append_many_future(payloads, entry_id=entry_id), entry_id)
 
-    def append_many_future(self, payloads: Sequence[bytes], *, entry_id: int | None = None) -> Future[int]:
+    def append_many_future(self, payloads: Sequence[Buffer], *, entry_id: int | None = None) -> Future[int]:
         """Append ``payloads``, bytes each, as one run, and return a future, which has the last one's id. ``entry_id`` is as in
         ``append_run_future``.
 
         Blocks and raises as ``append_run_future`` does. Raises InvalidArgumentError if there are none, ArgumentTypeError if they are no
         bytes.
         """
-        return self.append_run_future(*joined(payloads, ledger=self.ledger_id), entry_id=entry_id)
+        return self._append(self._many(payloads, entry_id), entry_id)
 
-    def append_run(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> int:
+    def append_run(self, payloads: Buffer, offsets: Buffer, *, entry_id: int | None = None) -> int:
         """Append a run, wait for its acknowledgement, and return the id of its last entry. ``payloads``, ``offsets`` and ``entry_id`` are
         as in ``append_run_future``.
 
@@ -131,7 +128,7 @@ class WriteHandle:
         """
         return self._appended_in_time(lambda: self.append_run_future(payloads, offsets, entry_id=entry_id), entry_id)
 
-    def append_run_future(self, payloads: Any, offsets: Any, *, entry_id: int | None = None) -> Future[int]:
+    def append_run_future(self, payloads: Buffer, offsets: Buffer, *, entry_id: int | None = None) -> Future[int]:
         """Append ``len(offsets) - 1`` entries, and return a future, which has the id of the last one once all are acknowledged.
 
         Entry i is ``payloads[offsets[i]:offsets[i + 1]]``; ``offsets`` are int64. ``payloads`` that are read-only are not copied: leave
@@ -147,25 +144,33 @@ class WriteHandle:
 
         Rule: WR-2.
         """
-        return self._append(*self._run(payloads, offsets, entry_id), entry_id)
+        return self._append(self._run(payloads, offsets, entry_id), entry_id)
 
-    def _one(self, payload: bytes, entry_id: int | None) -> tuple[BytesLike, memoryview]:
-        """Return one entry as a checked run."""
+    def _one(self, payload: Buffer, entry_id: int | None) -> Payloads:
         self._session.check()
-        data = self._bytes_of(payload)
-        self._check_entry_id(entry_id, 1)
-        self._check_largest(len(data))
-        return data, memoryview(array("q", (0, len(data))))
+        return self._numbered(self._payloads.one(payload), entry_id)
 
-    def _run(self, payloads: Any, offsets: Any, entry_id: int | None) -> tuple[BytesLike, memoryview]:
-        """Return a checked run."""
+    def _many(self, payloads: Sequence[Buffer], entry_id: int | None) -> Payloads:
         self._session.check()
-        bounds = self._bounds_of(offsets)
-        self._check_entry_id(entry_id, len(bounds) - 1)
-        # Copy the buffer if the caller may change it, because it is packaged later, on the reactor thread.
-        payloads = self._bytes_of(payloads, "payloads")
-        self._check_largest(largest_of(bounds, len(payloads)))
-        return payloads, bounds
+        return self._numbered(self._payloads.many(payloads), entry_id)
+
+    def _run(self, payloads: Buffer, offsets: Buffer, entry_id: int | None) -> Payloads:
+        self._session.check()
+        return self._numbered(self._payloads.run(payloads, offsets), entry_id)
+
+    def _numbered(self, run: Payloads, entry_id: int | None) -> Payloads:
+        """Check that ``entry_id`` is given if the caller chooses ids, and only then, and is a possible id for ``run``. Return the run.
+
+        Rule: WR-2.
+        """
+        if (entry_id is not None) != self._options.caller_ids:
+            how = (
+                "needs entry_id: it was created with caller_ids" if self._options.caller_ids else "numbers its entries itself: no entry_id"
+            )
+            raise InvalidArgumentError(f"ledger {self.ledger_id} {how}", ledger=self.ledger_id)
+        if entry_id is not None:
+            whole(0, ENTRY_ID_MAX - run.entries + 1)("entry_id", entry_id)
+        return run
 
     def _appended_in_time(self, append: Callable[[], Future[int]], entry_id: int | None) -> int:
         """Append and wait for the outcome, within one timeout from now."""
@@ -176,86 +181,77 @@ class WriteHandle:
         since_s = time.monotonic()
         return int(wait(append(), self._session.config.operation_timeout_s, what, since_s=since_s))
 
-    def _append(self, payloads: BytesLike, bounds: memoryview, entry_id: int | None) -> Future[int]:
+    def _append(self, run: Payloads, entry_id: int | None) -> Future[int]:
         """Append a run. Long runs go in pieces, so that the reactor can take acknowledgements in between, and other ledgers get their share
         of the window."""
         future: Future[int] = SafeFuture()
-        count, size = len(bounds) - 1, self._adds.piece_entries()
+        size = self._adds.piece_entries()
         try:
-            if count <= size:
-                self._admit(payloads, bounds, future, True, entry_id)
+            if run.entries <= size:
+                self._admit(run, future, True, entry_id)
             else:
-                self._append_long(payloads, bounds, future, entry_id, size)
+                self._append_long(run, future, entry_id, size)
         finally:
             self._nudge()
         return future
 
-    def _append_long(self, payloads: BytesLike, bounds: memoryview, future: Future[int], entry_id: int | None, size: int) -> None:
+    def _append_long(self, run: Payloads, future: Future[int], entry_id: int | None, size: int) -> None:
         """Append a run in pieces. Its entries are consecutive, whoever else appends. A caller who chooses ids needs no turn, and must not
         wait for one, because this run may fill the gap that all others wait behind."""
         # an error after half of it was handed in would come too late
-        must_not_interrupt(f"append of {len(bounds) - 1} entries to ledger {self.ledger_id}")
+        must_not_interrupt(f"append of {run.entries} entries to ledger {self.ledger_id}")
         deadline = self._deadline()
         try:
             if entry_id is None:
                 self._await_turn(future, deadline)
-            self._admit_pieces(payloads, bounds, future, entry_id, size, deadline)
+            self._admit_pieces(run, future, entry_id, size, deadline)
         finally:
             if self._share.turn is future:
                 self._share.turn = None  # ``_append`` has the reactor let the next append in
 
-    def _admit_pieces(
-        self, payloads: BytesLike, bounds: memoryview, future: Future[int], first: int | None, size: int, deadline: float
-    ) -> None:
-        count = len(bounds) - 1
-        for start in range(0, count, size):
-            piece, last = bounds[start : start + size + 1], start + size >= count
-            self._admit(payloads, piece, future, last, None if first is None else first + start, deadline if not start else None)
+    def _admit_pieces(self, run: Payloads, future: Future[int], first: int | None, size: int, deadline: float) -> None:
+        for start in range(0, run.entries, size):
+            piece, last = run[start : start + size], start + size >= run.entries
+            self._admit(piece, future, last, None if first is None else first + start, deadline if not start else None)
 
-    def _admit(
-        self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None, deadline: float | None = None
-    ) -> None:
-        size, count = bounds[-1] - bounds[0], len(bounds) - 1
-        hand_over = self._handing_over(payloads, bounds, future, last, first)
-        if self._try(hand_over, count, size, first, future):
+    def _admit(self, run: Payloads, future: Future[int], last: bool, first: int | None, deadline: float | None = None) -> None:
+        hand_over = self._handing_over(run, future, last, first)
+        if self._try(hand_over, run, first, future):
             return
         try:
             self._check_may_wait(future)
         except BlockingCallError:  # a caller that must not wait passes those who can, if there is room
-            if self._try(hand_over, count, size, first, future, passing=True):
+            if self._try(hand_over, run, first, future, passing=True):
                 return
             raise
         turn = None if first is not None else future
-        self._wait_for_room(Place(hand_over, count, size, first, turn, get_ident()), future, deadline or self._deadline())
+        self._wait_for_room(Place(hand_over, run.entries, run.size, first, turn, get_ident()), future, deadline or self._deadline())
 
-    def _handing_over(
-        self, payloads: BytesLike, bounds: memoryview, future: Future[int], last: bool, first: int | None
-    ) -> Callable[[Batch], None]:
+    def _handing_over(self, run: Payloads, future: Future[int], last: bool, first: int | None) -> Callable[[Batch], None]:
         """Return what the reactor does with a piece of a run that was handed in."""
-        size, count = bounds[-1] - bounds[0], len(bounds) - 1
 
         def hand_over(batch: Batch) -> None:
-            self._handed_over += count
-            self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + count - 1)
-            token, now_ns = (self, batch, future, size, last), self._session.reactor.now_ns()
-            self._driver.step(self._machine.append, payloads, bounds, token, now_ns, first_entry_id=first, asker=token)
+            self._handed_over += run.entries
+            self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + run.entries - 1)
+            token, now_ns = (self, batch, future, run.size, last), self._session.reactor.now_ns()
+            self._driver.step(self._machine.append, run.data, run.bounds, token, now_ns, first_entry_id=first, asker=token)
 
         return hand_over
 
     def _try(
-        self, hand_over: Callable[[Batch], None], count: int, size: int, first: int | None, future: Future[int], *, passing: bool = False
+        self, hand_over: Callable[[Batch], None], run: Payloads, first: int | None, future: Future[int], *, passing: bool = False
     ) -> bool:
         """Hand the append in if there is room: for bytes that nobody acknowledged, and for bytes and entries that a slow bookie still has
         to take (WR-15). The entries of all ledgers of this client count, because bookies count them so."""
         self._check_open()
         if first is not None and first <= self._highest_entry_id:
             # Entries below those already handed in, perhaps during this wait, must not wait for room that only they can make.
-            self._adds.hand_in(self._share, hand_over, count, size)
+            self._adds.hand_in(self._share, hand_over, run.entries, run.size)
             return True
         if self._machine.unretired_bytes > self._limits.unretired_bytes_max:
             return False
         turn = None if first is not None else future
-        return self._adds.admit(self._share, hand_over, count, size, self._limits.pending_bytes_max, turn, passing=passing)
+        return self._adds.admit(self._share, hand_over, run.entries, run.size, self._limits.pending_bytes_max, turn, passing=passing)
 
     def _await_turn(self, future: Future[int], deadline: float) -> None:
         self._check_open()
@@ -348,44 +344,12 @@ class WriteHandle:
             if inbox:  # one of the steps raised
                 self._nudge()
 
-    def _bytes_of(self, payload: Any, name: str = "payload") -> BytesLike:
-        """Return the payload as bytes. A read-only buffer is taken as it is: the caller must not change it by another way until it is
-        acknowledged."""
-        if isinstance(payload, bytes):
-            return payload
-        view = bytes_like(name, payload, ledger=self.ledger_id)
-        return view if view.readonly else bytes(view)
-
-    def _bounds_of(self, offsets: Any) -> memoryview:
-        bounds = int64_numbers("offsets", offsets, ledger=self.ledger_id)
-        if len(bounds) < 2:
-            raise InvalidArgumentError("an empty run cannot be appended: offsets must have two numbers at least", ledger=self.ledger_id)
-        return bounds
-
-    def _check_entry_id(self, entry_id: int | None, count: int) -> None:
-        """Check that ``entry_id`` is given if the caller chooses ids, and only then, and is a possible id (WR-2)."""
-        if (entry_id is not None) != self._options.caller_ids:
-            how = (
-                "needs entry_id: it was created with caller_ids" if self._options.caller_ids else "numbers its entries itself: no entry_id"
-            )
-            raise InvalidArgumentError(f"ledger {self.ledger_id} {how}", ledger=self.ledger_id)
-        if entry_id is not None:
-            whole(0, ENTRY_ID_MAX - count + 1)("entry_id", entry_id)
-
     def _unacknowledged(self) -> str:
         """Return a text about the entries in flight, and with the caller's ids about the entries that they may wait for."""
         text = f"ledger {self.ledger_id}: {self._share.bytes} bytes stayed unacknowledged"
         if self._options.caller_ids:
             text += f"; no entry is acknowledged before entry {self._machine.acknowledged_head + 1}"
         return text
-
-    def _check_largest(self, largest: int) -> None:
-        if largest > self._payload_bytes_max:
-            raise InvalidArgumentError(
-                f"a payload of {largest} bytes is too large for ledger {self.ledger_id}: "
-                f"at most {self._payload_bytes_max} bytes fit into one frame",
-                ledger=self.ledger_id,
-            )
 
     def _stepped(self) -> None:
         """Take note of the machine's state after each of its steps. Reactor thread."""

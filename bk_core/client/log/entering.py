@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bk_core.client.entering import Told
-from bk_core.client.log.parts import Append, Buffer, Payloads
+from bk_core.client.log.parts import Append
 from bk_core.client.log.writer import LogWriter
+from bk_core.client.payloads import Buffer, Payloads
 from bk_core.threads import SafeFuture
 
 
 def enter_one(writer: LogWriter, payload: Buffer, told: Told) -> LogEntering:
     """Append one entry, or stand in line. Raises what ``LogWriter.append_future`` raises at once."""
-    return _entered(writer, writer._one(payload), True, told)
+    return _entered(writer, writer._payloads.one(payload), True, told)
 
 
-def enter_many(writer: LogWriter, payloads: Sequence[bytes], told: Told) -> LogEntering:
+def enter_many(writer: LogWriter, payloads: Sequence[Buffer], told: Told) -> LogEntering:
     """Append entries as one run, or stand in line. Raises what ``LogWriter.append_many_future`` raises at once."""
-    return _entered(writer, writer._many(payloads), False, told)
+    return _entered(writer, writer._payloads.many(payloads), False, told)
 
 
 def enter_run(writer: LogWriter, payloads: Buffer, offsets: Buffer, told: Told) -> LogEntering:
     """Append a run, or stand in line. Raises what ``LogWriter.append_run_future`` raises at once."""
-    return _entered(writer, writer._run(payloads, offsets), False, told)
+    return _entered(writer, writer._payloads.run(payloads, offsets), False, told)
 
 
 def _entered(writer: LogWriter, run: Payloads, single: bool, told: Told) -> LogEntering:

@@ -18,15 +18,12 @@ from bk_core.client.log.append_window import AppendWindow
 from bk_core.client.log.driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log.list_store import LogClient, log_path
 from bk_core.client.log.losses import Losses
-from bk_core.client.log.parts import Append, Call, Filling, Lane, LogSpan, Payloads, RollLimits, again
+from bk_core.client.log.parts import Append, Call, Filling, Lane, LogSpan, RollLimits, again
 from bk_core.client.log.untold_ends import UntoldEnds
+from bk_core.client.payloads import PayloadCheck, Payloads, limits_of, payload_bytes_max
 from bk_core.errors import BkError, ClientClosedError
 from bk_core.protocol.effects import Complete, Fail, SetTimer
-from bk_core.protocol.entry import layout
 from bk_core.protocol.events import Outcome, TimerFired
-from bk_core.protocol.ledger.metadata import DigestType
-from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES
-from bk_core.protocol.limits import Limits
 from bk_core.protocol.log.effects import (
     Appended,
     AppendTo,
@@ -88,9 +85,8 @@ class Leadership:
         config = getattr(client, "config", None)
         self.name = name
         self._timeout_s = config.operation_timeout_s if config is not None else _DEFAULT_TIMEOUT_S
-        overhead = max(layout.body_overhead(digest_type) for digest_type in DigestType)  # the next ledger may have another digest
-        frame_bytes_max = (config.limits if config is not None else Limits()).frame_bytes_max
-        self._payload_bytes_max = frame_bytes_max - ADD_FRAME_PREFIX_BYTES - overhead
+        # with any digest, because the next ledger may have another one
+        self._payloads = PayloadCheck(f"log {name!r}", payload_bytes_max(limits_of(client)), log=name)
         self._still_leading = still_leading
         self._home = Home()
         self._lock = Monitor()

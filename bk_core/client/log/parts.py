@@ -1,26 +1,24 @@
-"""Parts of a log's writer: runs of payloads, limits, tokens, and the lanes that keep order."""
+"""Parts of a log's writer: limits, tokens, and the lanes that keep order."""
 
 from __future__ import annotations
 
 import logging
-import operator
 import time
-from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
-from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, bytes_like, int64_numbers
+from bk_core.arguments import POSITIVE, POSITIVE_SECONDS
 from bk_core.client.ledger.add_window import Batch
-from bk_core.errors import BkError, InvalidArgumentError
+from bk_core.client.payloads import Payloads
+from bk_core.errors import BkError
 from bk_core.protocol.log.position import Position
 from bk_core.threads import Monitor, SafeFuture
 
 log = logging.getLogger("bk_core.client")
 
 T = TypeVar("T")
-Buffer: TypeAlias = "bytes | bytearray | memoryview | array[int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,52 +41,6 @@ class LogSpan:
     @property
     def end_position(self) -> Position:
         return Position(self.seq, self.last_entry_id + 1)
-
-
-class Payloads(Sequence[bytes]):
-    """Payloads in one buffer; ``bounds`` are int64, count + 1 byte positions in ``data``. A slice shares the buffer."""
-
-    __slots__ = ("bounds", "data")
-
-    def __init__(self, data: bytes, bounds: memoryview) -> None:
-        self.data = data
-        self.bounds = bounds
-
-    @classmethod
-    def checked(cls, data: bytes, offsets: Any, payload_bytes_max: int, log_name: str) -> Payloads:
-        """Check a run. Raises InvalidArgumentError for whatever a ledger would refuse, because a refusal there would end the ledger."""
-        bounds = int64_numbers("offsets", offsets, log=log_name)
-        if len(bounds) < 2:
-            raise InvalidArgumentError("an empty run cannot be appended: offsets must have two numbers at least", log=log_name)
-        edges = bounds.tolist()
-        sizes = list(map(operator.sub, edges[1:], edges))
-        if edges[0] < 0 or min(sizes) < 0 or edges[-1] > len(data):
-            raise InvalidArgumentError(f"offsets of a run must rise within the {len(data)} bytes of its payloads", log=log_name)
-        largest = max(sizes)
-        if largest > payload_bytes_max:
-            message = (
-                f"a payload of {largest} bytes is too large for log {log_name!r}: at most {payload_bytes_max} bytes fit into one frame"
-            )
-            raise InvalidArgumentError(message, log=log_name)
-        return cls(data, bounds)
-
-    @property
-    def size(self) -> int:
-        """Payload bytes."""
-        return int(self.bounds[-1] - self.bounds[0])
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> Payloads: ...
-    def __getitem__(self, index: int | slice) -> bytes | Payloads:
-        chosen = range(len(self))[index]
-        if isinstance(chosen, range):
-            return Payloads(self.data, self.bounds[chosen.start : chosen.stop + 1])
-        return self.data[self.bounds[chosen] : self.bounds[chosen + 1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +77,7 @@ class Filling:
         first = ledger_id != self.ledger_id
         if first:
             self.ledger_id, self.entries, self.bytes, self.old = ledger_id, 0, 0, False
-        self.entries += len(run)
+        self.entries += run.entries
         self.bytes += run.size
         return first
 
@@ -191,7 +143,3 @@ def again(error: Exception, what: str = "") -> Exception:
     if not isinstance(error, BkError):
         return error
     return error.retold(f"{error.args[0]}; {what}" if what else error.args[0], of_same_call=not what)
-
-
-def bytes_of(payload: Any, name: str = "payload") -> bytes:
-    return payload if isinstance(payload, bytes) else bytes(bytes_like(name, payload))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 import warnings
 from _thread import allocate_lock
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -23,11 +22,12 @@ from functools import partial
 from threading import TIMEOUT_MAX
 from typing import Any, Self
 
-from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, SECRET, checked, joined
+from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, SECRET, checked
 from bk_core.client.log.leadership import Leadership, end_threads
 from bk_core.client.log.list_store import LogClient
-from bk_core.client.log.parts import Append, Buffer, Call, LogSpan, Payloads, RollLimits, again, bytes_of
+from bk_core.client.log.parts import Append, Call, LogSpan, RollLimits, again
 from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
+from bk_core.client.payloads import Buffer, Payloads
 from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, OperationTimeoutError
 from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.leader_state import LeaderOptions, Roll
@@ -205,9 +205,9 @@ class LogWriter(Leadership):
 
         Blocks and raises as ``append_run_future`` does.
         """
-        return self._append(self._one(payload), single=True)
+        return self._append(self._payloads.one(payload), single=True)
 
-    def append_many(self, payloads: Sequence[bytes]) -> tuple[LogSpan, ...]:
+    def append_many(self, payloads: Sequence[Buffer]) -> tuple[LogSpan, ...]:
         """Append ``payloads``, bytes each, as one run, wait for its acknowledgement, and return where they are: one span, or more if
         ledgers failed in between.
 
@@ -217,13 +217,13 @@ class LogWriter(Leadership):
         found: tuple[LogSpan, ...] = self._appended_in_time(lambda: self.append_many_future(payloads))
         return found
 
-    def append_many_future(self, payloads: Sequence[bytes]) -> Future[tuple[LogSpan, ...]]:
+    def append_many_future(self, payloads: Sequence[Buffer]) -> Future[tuple[LogSpan, ...]]:
         """Append ``payloads``, bytes each, as one run, and return a future, which has what ``append_many`` returns.
 
         Blocks and raises as ``append_run_future`` does. Raises InvalidArgumentError if there are none, ArgumentTypeError if they are no
         bytes.
         """
-        return self._append(self._many(payloads), single=False)
+        return self._append(self._payloads.many(payloads), single=False)
 
     def append_run(self, payloads: Buffer, offsets: Buffer) -> tuple[LogSpan, ...]:
         """Append a run, wait for its acknowledgement, and return where its entries are. ``payloads`` and ``offsets`` are as in
@@ -238,23 +238,13 @@ class LogWriter(Leadership):
         """Append ``len(offsets) - 1`` entries, and return a future, which says where they are once all are acknowledged: one span, or more
         if ledgers failed in between.
 
-        Entry i is ``payloads[offsets[i]:offsets[i + 1]]``; ``offsets`` are int64. The call blocks while ``outstanding_bytes_max`` are not
-        acknowledged.
+        Entry i is ``payloads[offsets[i]:offsets[i + 1]]``; ``offsets`` are int64. ``payloads`` that are read-only are not copied: leave
+        them alone until then. The call blocks while ``outstanding_bytes_max`` are not acknowledged.
 
         Raises, before anything is written, InvalidArgumentError; LogTakenOverError; ClientClosedError after ``close``;
         OperationTimeoutError when no room came free.
         """
-        return self._append(self._run(payloads, offsets), single=False)
-
-    def _one(self, payload: Buffer) -> Payloads:
-        data = bytes_of(payload)
-        return Payloads.checked(data, array("q", (0, len(data))), self._payload_bytes_max, self.name)
-
-    def _many(self, payloads: Sequence[bytes]) -> Payloads:
-        return Payloads.checked(*joined(payloads, log=self.name), self._payload_bytes_max, self.name)
-
-    def _run(self, payloads: Buffer, offsets: Buffer) -> Payloads:
-        return Payloads.checked(bytes_of(payloads, "payloads"), offsets, self._payload_bytes_max, self.name)
+        return self._append(self._payloads.run(payloads, offsets), single=False)
 
     def _appended_in_time(self, append: Callable[[], Future[Any]]) -> Any:
         """Append and wait for the outcome, within one timeout from now."""

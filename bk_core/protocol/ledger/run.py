@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from bk_core import kernels
 from bk_core.errors import InvalidArgumentError
@@ -12,16 +13,20 @@ from bk_core.protocol import BytesLike
 ADD_FRAME_PREFIX_BYTES = 28  # v2 add: length, header word, master key; the entry body follows (wire-protocol.md 5.2)
 
 
-def largest_of(offsets: BytesLike, total: int) -> int:
-    """Return the bytes of the largest entry of a run with these native int64 offsets. Raises InvalidArgumentError unless they rise from 0
-    to ``total``."""
+def measured(offsets: BytesLike, total: int, **context: Any) -> tuple[int, int, int]:
+    """Return the number of entries of a run with these native int64 offsets, the bytes of all, and those of the largest one.
+
+    Raises InvalidArgumentError, with ``context``, unless the offsets rise within 0 to ``total``.
+    """
     try:
-        _, _, end, largest = kernels.measure_run(offsets)
+        count, start, end, largest = kernels.measure_run(offsets)
     except InvalidArgumentError as cause:
-        raise InvalidArgumentError(f"offsets of a run must rise within the {total} bytes of its payloads: {cause}") from None
+        raise InvalidArgumentError(
+            f"offsets of a run must rise within the {total} bytes of its payloads: {cause.args[0]}", **context
+        ) from None
     if end > total:
-        raise InvalidArgumentError(f"offsets of a run must rise within the {total} bytes of its payloads: they end at {end}")
-    return largest
+        raise InvalidArgumentError(f"offsets of a run must rise within the {total} bytes of its payloads: they end at {end}", **context)
+    return count, end - start, largest
 
 
 @dataclass(frozen=True, slots=True, eq=False)

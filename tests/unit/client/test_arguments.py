@@ -47,7 +47,7 @@ WRONG: dict[str, list[Any]] = {
     "Iterable[str]": [8, "x", b"x", True],
     "Iterable[int]": [8, "x"],
     "frozenset[BookieId]": [8, "x", b"x", True],
-    "Sequence[bytes]": [8, "x", b"x", True, ["x"], [1], [None]],
+    "Sequence[Buffer]": [8, "x", b"x", True, ["x"], [1], [None]],
     "LogClient": ["zk://h/ledgers", 8, object()],
     "MetadataStore": ["zk://h/ledgers", 8, object()],
     "ReadOptions": ["fast", {}, 8],

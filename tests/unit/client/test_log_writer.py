@@ -16,7 +16,7 @@ import bk_core
 from bk_core.client.log.intents import intents_of
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import create_log
-from bk_core.client.log.parts import Call, Payloads
+from bk_core.client.log.parts import Call
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogSpan, LogWriter
 from bk_core.errors import (
@@ -202,17 +202,6 @@ def test_threads_may_share_a_writer(client: bk_core.BookKeeper) -> None:
     assert len(where) == 400 and all(where[payload] == position for written in told for payload, position in written)
     assert all([position for _, position in written] == sorted(position for _, position in written) for written in told)
     assert len(segments(client)) >= 2
-
-
-def test_a_run_of_payloads_is_sliced_without_copying() -> None:
-    run = Payloads.checked(*run_of(b"a", b"bb", b"", b"ccc"), 10, "a")
-    assert (len(run), run.size, list(run)) == (4, 6, [b"a", b"bb", b"", b"ccc"])
-    rest = run[1:]
-    assert isinstance(rest, Payloads) and rest.data is run.data
-    assert (list(rest), rest.size, list(rest[2:])) == ([b"bb", b"", b"ccc"], 5, [b"ccc"])
-    assert run[-1] == b"ccc" and len(run[4:]) == 0
-    with pytest.raises(IndexError):
-        run[4]
 
 
 # --- rolling and memory --------------------------------------------------------------------------------------------------

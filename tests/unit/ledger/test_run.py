@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.ledger.distribution import Distribution
-from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, EntryRun, PackedAdds, largest_of
+from bk_core.protocol.ledger.run import ADD_FRAME_PREFIX_BYTES, EntryRun, PackedAdds, measured
 from bk_core.protocol.wire import codec_v2, codec_v3
 from bk_core.protocol.wire.messages import AddRequest
 
@@ -83,8 +83,8 @@ def test_payloads_of_a_read_run_are_cut_at_its_offsets_even_when_empty() -> None
 @pytest.mark.parametrize(("offsets", "why"), [([0, 2], "end at 2"), ([0, 1, 0], "offset 2"), ([-1, 0], "offset 0"), ([0], "two or more")])
 def test_offsets_that_do_not_rise_within_the_payloads(offsets: list[int], why: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"must rise within the 1 bytes.*{why}"):
-        largest_of(memoryview(array("q", offsets)).cast("B"), 1)
+        measured(memoryview(array("q", offsets)).cast("B"), 1)
 
 
-def test_the_largest_entry_of_a_run() -> None:
-    assert largest_of(memoryview(array("q", [1, 1, 4, 6])).cast("B"), 6) == 3
+def test_the_entries_of_a_run_its_bytes_and_the_largest_one() -> None:
+    assert measured(memoryview(array("q", [1, 1, 4, 6])).cast("B"), 6) == (3, 5, 3)
