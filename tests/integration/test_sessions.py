@@ -102,7 +102,8 @@ def test_after_a_rolling_restart_all_bookies_are_chosen_alike(
         after = spread(bk, 60)
     record_property("spread", f"{sorted(before.values())} -> {sorted(after.values())}, {took:.1f} s after the last restart")
     print(f"{cluster.kind} {protocol}: {sorted(before.values())} -> {sorted(after.values())}, trusted {took:.1f} s after the last restart")
-    assert set(after) == set(cluster.bookie_ids) and min(after.values()) >= 20, after  # 40 each; 20 is five deviations away
+    # 60 ledgers choose 2 of 4 bookies: 30 each, with a standard deviation of 3.9. 10 is five deviations away.
+    assert set(after) == set(cluster.bookie_ids) and min(after.values()) >= 10, after
 
 
 # --- ZooKeeper goes away ---------------------------------------------------------------------------------------------
