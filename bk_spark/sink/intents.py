@@ -7,17 +7,12 @@ compare-and-set, so a failed write that cleans up behind itself and a query that
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from bk_core.client.log.intents import forget_intent, intent_path
-from bk_core.client.log.list_store import UPDATE_TIMEOUT_S
-from bk_core.client.repeating import until_definite
-from bk_core.errors import BkError, MetadataFormatError, NoNodeError, VersionConflictError
-from bk_core.protocol.log.stored_json import loads
+from bk_core.client.log.intents import Intent, change_intent, forget_intent
+from bk_core.errors import BkError
 
 SHARED = "*"
 """The owner of a ledger that several queries write to."""
@@ -28,19 +23,21 @@ def still_usable(client: Any, log: str, ledger_id: int, owner: str) -> bool:
 
     The result is False if a janitor, a deletion of the log or the end of a failed write claimed it.
     """
-    return _change(client, log, ledger_id, lambda value: None if value["query"] in (owner, SHARED) else {**value, "query": SHARED})
+    return change_intent(
+        client, log, ledger_id, lambda intent: None if intent.query_id in (owner, SHARED) else replace(intent, query_id=SHARED)
+    )
 
 
 def claim(client: Any, log: str, ledger_id: int, owner: str) -> bool:
     """Take a ledger away from its writer, if it never had another owner than ``owner``; any janitor may then delete it at once."""
 
-    def mine(value: dict[str, Any]) -> dict[str, Any] | None:
-        if value["query"] != owner:
+    def mine(intent: Intent) -> Intent | None:
+        if intent.query_id != owner:
             raise _NotOursError
-        return {**value, "createdMs": 0} if value["createdMs"] else None
+        return None if intent.is_claimed else intent.claimed()
 
     try:
-        return _change(client, log, ledger_id, mine, claimed=True)
+        return change_intent(client, log, ledger_id, mine, even_if_claimed=True)
     except _NotOursError:
         return False
 
@@ -54,35 +51,8 @@ def withdraw(client: Any, log: str, handle: Any) -> None:
         forget_intent(client, log, ledger_id)
     except BkError:
         with suppress(BkError):
-            _change(client, log, ledger_id, lambda value: {**value, "createdMs": 0})
+            change_intent(client, log, ledger_id, Intent.claimed)
 
 
 class _NotOursError(Exception):
     pass
-
-
-def _change(
-    client: Any, log: str, ledger_id: int, change: Callable[[dict[str, Any]], dict[str, Any] | None], *, claimed: bool = False
-) -> bool:
-    """Make one compare-and-set. Return False if the intent is gone, is claimed (unless that is ``claimed``), or another process
-    was faster."""
-    path = intent_path(log, ledger_id)
-    try:
-        stored = _definite(lambda: client.store.read(path))
-        try:
-            value = loads(stored.data)
-            if not value["createdMs"] and not claimed:
-                return False
-            changed = change(value)
-        except (ValueError, KeyError, TypeError) as error:
-            raise MetadataFormatError(f"{path} in the metadata store is no intent to write a ledger: {error}") from None
-        if changed is not None:
-            data = json.dumps(changed).encode()
-            _definite(lambda: client.store.write(path, data, stored.version))
-    except (NoNodeError, VersionConflictError):
-        return False
-    return True
-
-
-def _definite(request: Callable[[], Any]) -> Any:
-    return until_definite(request, time.monotonic() + UPDATE_TIMEOUT_S)

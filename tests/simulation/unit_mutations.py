@@ -115,8 +115,8 @@ UNIT_MUTATIONS: tuple[UnitMutation, ...] = (
     UnitMutation(
         "JAN-1 (intents)",
         "bk_core.client.log.intents",
-        '(stored.created_ms or int(value["createdMs"]))',
-        'int(value["createdMs"])',
+        "node.created_ms or intent.created_ms",
+        "intent.created_ms",
         "tests/unit/log/test_times.py::test_no_clock_of_a_host_makes_an_intent_old",
     ),
     _of(_TIMES, "JAN-3", "if ms > now_ms + SKEW_MS:", "if False:", "test_a_bound_beyond_the_clock_is_refused"),

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, now_ms
 from bk_core.client.processes import look_at, place_here, start_of_this
@@ -23,12 +23,15 @@ from bk_core.errors import (
     NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
+    VersionConflictError,
 )
 from bk_core.protocol.ledger.metadata import DigestType
 from bk_core.protocol.log.identity import LOG_ID_KEY, LOG_KEY, LOG_ROOT_KEY
 from bk_core.protocol.log.segments import LogProperties
 from bk_core.protocol.log.stored_json import loads
 from bk_core.protocol.log.vanished import Place, certainly_gone, evidently_lives
+
+T = TypeVar("T")
 
 DATA = "data"
 HISTORY = "history"
@@ -56,6 +59,34 @@ class Intent:
     log_id: str = ""
     cluster: str = ""
 
+    @property
+    def is_claimed(self) -> bool:
+        """True if a clean-up has claimed the ledger, so that it is nobody's any more (JAN-1)."""
+        return not self.created_ms
+
+    def claimed(self) -> Intent:
+        """Return the intent as a clean-up leaves it that claims the ledger."""
+        return replace(self, created_ms=0)
+
+    def stored(self) -> dict[str, Any]:
+        """Return what the metadata store keeps of it (bk_core/protocol/log/FORMAT.md)."""
+        value = {"query": self.query_id, "host": self.host, "pid": self.pid, "createdMs": self.created_ms}
+        whose = {key: text for key, text in (("logId", self.log_id), ("cluster", self.cluster)) if text}
+        return {**value, "started": self.started, "boot": self.boot, **whose}
+
+
+def _loaded(path: str, data: bytes) -> tuple[Intent, dict[str, Any]]:
+    """Return the intent that a node holds, and its JSON, in which a later program may have more. Raises MetadataFormatError."""
+    try:
+        ledger_id, purpose = _named(path.rpartition("/")[2])
+        value = loads(data)
+        worker = (str(value["query"]), str(value["host"]), int(value["pid"]), int(value["createdMs"]))
+        process = (int(value.get("started", 0)), str(value.get("boot", "")))
+        whose = (str(value.get("logId", "")), str(value.get("cluster", "")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MetadataFormatError(f"{path} in the metadata store is no intent to write a ledger: {error}") from None
+    return Intent(ledger_id, *worker, *process, purpose, *whose), value
+
 
 def intent_here(ledger_id: int, query_id: str, purpose: str = DATA, *, log_id: str = "", cluster: str = "") -> Intent:
     """The intent of this process."""
@@ -80,12 +111,10 @@ def intent_path(log: str, ledger_id: int, purpose: str = DATA) -> str:
 
 def record_intent(client: LogClient, log: str, intent: Intent) -> bool:
     """False if there is an intent of that number already that is not this one: another cluster uses the log root, or used it (OWN-5)."""
-    value = {"query": intent.query_id, "host": intent.host, "pid": intent.pid, "createdMs": intent.created_ms}
-    whose = {key: text for key, text in (("logId", intent.log_id), ("cluster", intent.cluster)) if text}
-    data = json.dumps({**value, "started": intent.started, "boot": intent.boot, **whose}).encode()
+    data = json.dumps(intent.stored()).encode()
     path = intent_path(log, intent.ledger_id, intent.purpose)
     try:
-        until_definite(lambda: client.store.create(path, data), time.monotonic() + UPDATE_TIMEOUT_S)
+        _definite(lambda: client.store.create(path, data))
     except NodeExistsError:
         return _is_there(client, path, data)
     return True
@@ -94,14 +123,38 @@ def record_intent(client: LogClient, log: str, intent: Intent) -> bool:
 def _is_there(client: LogClient, path: str, data: bytes) -> bool:
     """A cluster never issues an id twice: what says the same is our own first try (META-12), so was what a janitor has forgotten since."""
     try:
-        return until_definite(lambda: client.store.read(path), time.monotonic() + UPDATE_TIMEOUT_S).data == data
+        return _definite(lambda: client.store.read(path)).data == data
     except NoNodeError:
         return True
 
 
+def change_intent(
+    client: LogClient, log: str, ledger_id: int, change: Callable[[Intent], Intent | None], *, even_if_claimed: bool = False
+) -> bool:
+    """Change the intent of a data ledger by one compare-and-set. ``change`` gets the intent as it is and returns the one to write, or None
+    to leave it so; what it raises is raised here.
+
+    Return False if the intent is gone, if another process was faster, or if a clean-up has claimed it, unless ``even_if_claimed``. Raises
+    MetadataFormatError.
+    """
+    path = intent_path(log, ledger_id)
+    try:
+        node = _definite(lambda: client.store.read(path))
+        before, value = _loaded(path, node.data)
+        if before.is_claimed and not even_if_claimed:
+            return False
+        after = change(before)
+        if after is not None:
+            data = json.dumps({**value, **after.stored()}).encode()
+            _definite(lambda: client.store.write(path, data, node.version))
+    except (NoNodeError, VersionConflictError):
+        return False
+    return True
+
+
 def forget_intent(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
     """The ledger is listed for good, or deleted. Absent is success, and so is an intent of another cluster, which stays (OWN-5)."""
-    until_definite(lambda: forget_own(client, log, ledger_id, purpose), time.monotonic() + UPDATE_TIMEOUT_S)
+    _definite(lambda: forget_own(client, log, ledger_id, purpose))
 
 
 def forget_own(client: LogClient, log: str, ledger_id: int, purpose: str = DATA) -> None:
@@ -199,14 +252,12 @@ def read_intent(client: LogClient, log: str, child: str) -> Intent | None:
     """Return the intent of this node, or None if it is gone meanwhile."""
     path = f"intents/{log}/{child}"
     try:
-        ledger_id, purpose = _named(child)
-        stored = client.store.read(path)
-        value = loads(stored.data)
-        created_ms = (stored.created_ms or int(value["createdMs"])) if value["createdMs"] else 0  # JAN-1; 0 is a word: nobody's any more
-        worker = (str(value["query"]), str(value["host"]), int(value["pid"]), created_ms)
-        process = (int(value.get("started", 0)), str(value.get("boot", "")))
+        node = client.store.read(path)
     except NoNodeError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MetadataFormatError(f"{path} in the metadata store is no intent to write a ledger: {error}") from None
-    return Intent(ledger_id, *worker, *process, purpose, str(value.get("logId", "")), str(value.get("cluster", "")))
+    intent = _loaded(path, node.data)[0]
+    return intent if intent.is_claimed else replace(intent, created_ms=node.created_ms or intent.created_ms)  # JAN-1
+
+
+def _definite(request: Callable[[], T]) -> T:
+    return until_definite(request, time.monotonic() + UPDATE_TIMEOUT_S)
