@@ -1,15 +1,28 @@
-"""Requests to the metadata store that are repeated until their outcome is definite (META-12)."""
+"""Requests to the metadata store that are repeated until their outcome is definite (META-12), and changes by compare-and-set that are
+repeated until they hold."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from bk_core.errors import BkError, MetadataOutcomeUnknownError, MetadataUnavailableError, OperationTimeoutError
+from bk_core.errors import (
+    BkError,
+    MetadataOutcomeUnknownError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    VersionConflictError,
+)
+
+if TYPE_CHECKING:
+    from bk_core.metadata.store import MetadataStore
 
 T = TypeVar("T")
+FIRST_PAUSE_S = 0.01
 
 
 def until_definite(request: Callable[[], T], deadline: float, *, pause_s: float | None = None) -> T:
@@ -18,7 +31,7 @@ def until_definite(request: Callable[[], T], deadline: float, *, pause_s: float 
 
     Raises, after the deadline, the error of the last try: it tells if the outcome is still open (META-12, META-13).
     """
-    pause, begun = 0.01, time.monotonic()
+    pause, begun = FIRST_PAUSE_S, time.monotonic()
     while True:
         try:
             return request()
@@ -29,6 +42,42 @@ def until_definite(request: Callable[[], T], deadline: float, *, pause_s: float 
                 time.sleep(pause_s)
             else:
                 pause = back_off(pause, deadline, str(error))
+
+
+def compare_and_set(
+    read: Callable[[], tuple[T, int]], change: Callable[[T], T], write: Callable[[T, int], object], deadline: float, what: str
+) -> T:
+    """Read a value with its version, change it and write it, until nobody else has written in between. Return the value that holds.
+
+    ``write`` makes its outcome definite by itself. ``change`` may run several times, and returns the very value that it was given if there
+    is nothing to change: after a lost answer a conflict may be our own success. OperationTimeoutError names ``what`` after the deadline,
+    which is on the monotonic clock.
+    """
+    pause = FIRST_PAUSE_S
+    while True:
+        value, version = until_definite(read, deadline)
+        changed = change(value)
+        if changed is value:
+            return value
+        try:
+            write(changed, version)
+            return changed
+        except VersionConflictError:
+            pause = back_off(pause, deadline, what)
+
+
+def create_once(store: MetadataStore, path: str, data: bytes, deadline: float) -> bool | None:
+    """Create a node under a name that is never given twice. True if it has this very data, which may be our own first try (META-12); False
+    if it has other data; None if there was one, and it is gone."""
+    try:
+        until_definite(lambda: store.create(path, data), deadline)
+        return True
+    except NodeExistsError:
+        pass
+    try:
+        return until_definite(lambda: store.read(path), deadline).data == data
+    except NoNodeError:
+        return None
 
 
 def back_off(pause: float, deadline: float, what: str) -> float:

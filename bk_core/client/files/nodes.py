@@ -17,7 +17,7 @@ from typing import Any
 from bk_core.client.files.names import nodes_path
 from bk_core.client.identity import delete_own
 from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, read_ledger_list
-from bk_core.client.repeating import until_definite
+from bk_core.client.repeating import create_once, until_definite
 from bk_core.errors import (
     BkError,
     ClientClosedError,
@@ -25,7 +25,6 @@ from bk_core.errors import (
     ForeignLedgerError,
     MetadataFormatError,
     MetadataOutcomeUnknownError,
-    NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
 )
@@ -191,15 +190,7 @@ def _record(client: LogClient, log: str, node: DataNode) -> bool:
     """False if there is a node of that number already that is not this one: another cluster uses the log root, or used it (OWN-5)."""
     path = f"{nodes_path(log)}/{node.ledger_id}"
     data = json.dumps({"cluster": node.cluster, "logId": node.log_id}).encode()
-    deadline = time.monotonic() + UPDATE_TIMEOUT_S
-    try:
-        until_definite(lambda: client.store.create(path, data), deadline)
-    except NodeExistsError:  # a cluster never issues an id twice: what says the same is our own first try (META-12)
-        try:
-            return until_definite(lambda: client.store.read(path), deadline).data == data
-        except NoNodeError:
-            return False
-    return True
+    return create_once(client.store, path, data, time.monotonic() + UPDATE_TIMEOUT_S) is True
 
 
 def _forget(client: LogClient, log: str, ledger_id: int) -> None:

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 from bk_core.client.driver import as_bk_error, outcome_of
 from bk_core.client.guards import admit_writer, check_password
-from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, of_this_cluster, recover_own
+from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, recover_own
 from bk_core.client.log.history import update_ledger_list
 from bk_core.client.log.intents import create_intended, forget_own
-from bk_core.client.log.list_store import LogClient, encoded, log_path, no_such_log, now_ms, store_now_ms
+from bk_core.client.log.list_store import LogClient, encoded, log_path, now_ms, read_versioned, store_now_ms
 from bk_core.client.log.live_writers import WRITER, writer_tag
 from bk_core.errors import (
     BkError,
@@ -40,7 +40,6 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.protocol.events import Outcome
-from bk_core.protocol.log.codec import decode
 from bk_core.protocol.log.effects import (
     CheckLedger,
     CloseLedger,
@@ -182,19 +181,15 @@ class LeaderWorks:
 
         NoSuchLogError; NoNodeError for a log that was deleted and created again.
         """
-        try:
-            stored, here = self.client.store.read_here(log_path(self.name))
-        except NoNodeError:
-            raise no_such_log(self.client, self.name) from None
-        listed = of_this_cluster(self.client, self.name, decode(stored.data), here)
+        listed, version = read_versioned(self.client, self.name)
         if self.log_id not in ("", listed.log_id):
             raise NoNodeError(f"log {self.name!r} was deleted and created again")
         self.log_id = listed.log_id
         if self._insisted is not None:
             admit_writer(self.client, self.name, listed, self._insisted, self.handles)
             check_password(self.client, self.name, listed, self._password)
-        self._know(stored.version, listed)
-        return listed, stored.version
+        self._know(version, listed)
+        return listed, version
 
     def _know(self, version: int, listed: LedgerList) -> None:
         self.properties, self._adopted = listed.properties, listed.adopted

@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 
 from bk_core.client.log.list_store import UPDATE_TIMEOUT_S, LogClient, ledger_exists, now_ms
 from bk_core.client.processes import look_at, place_here, start_of_this
-from bk_core.client.repeating import until_definite
+from bk_core.client.repeating import create_once, until_definite
 from bk_core.errors import (
     BkError,
     ClientClosedError,
     MetadataFormatError,
     MetadataOutcomeUnknownError,
-    NodeExistsError,
     NoNodeError,
     OperationTimeoutError,
     VersionConflictError,
@@ -113,19 +112,8 @@ def record_intent(client: LogClient, log: str, intent: Intent) -> bool:
     """False if there is an intent of that number already that is not this one: another cluster uses the log root, or used it (OWN-5)."""
     data = json.dumps(intent.stored()).encode()
     path = intent_path(log, intent.ledger_id, intent.purpose)
-    try:
-        _definite(lambda: client.store.create(path, data))
-    except NodeExistsError:
-        return _is_there(client, path, data)
-    return True
-
-
-def _is_there(client: LogClient, path: str, data: bytes) -> bool:
-    """A cluster never issues an id twice: what says the same is our own first try (META-12), so was what a janitor has forgotten since."""
-    try:
-        return _definite(lambda: client.store.read(path)).data == data
-    except NoNodeError:
-        return True
+    # a cluster never issues an id twice, so what a janitor has forgotten since was our own first try
+    return create_once(client.store, path, data, time.monotonic() + UPDATE_TIMEOUT_S) is not False
 
 
 def change_intent(

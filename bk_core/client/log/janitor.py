@@ -38,7 +38,7 @@ from bk_core.client.log.list_store import (
     store_now_ms,
 )
 from bk_core.client.log.works import ListWorks
-from bk_core.client.repeating import back_off, until_definite
+from bk_core.client.repeating import FIRST_PAUSE_S, back_off, until_definite
 from bk_core.errors import (
     BkError,
     ClusterChangedError,
@@ -386,16 +386,17 @@ def _unlist(client: LogClient, name: str, check: Callable[[LedgerList], object])
     """Take the list away and return it. What ``check`` raises of the list as it is then; a tombstone of a log that is there counts for
     nothing."""
     listed, version = read_versioned(client, name)
+    deadline, pause = _deadline(), FIRST_PAUSE_S
     while True:
         check(listed)
         _store_tombstone(client, name, listed)
         try:
-            delete_list(client, name, listed.log_id, version, _deadline())
+            delete_list(client, name, listed.log_id, version, deadline)
             return listed
         except VersionConflictError:  # it was changed meanwhile
-            pass
+            pause = back_off(pause, deadline, f"deleting log {name!r}")
         try:
-            again, version = until_definite(partial(read_versioned, client, name), _deadline())
+            again, version = until_definite(partial(read_versioned, client, name), deadline)
         except NoSuchLogError:
             return listed
         if again.log_id != listed.log_id:
@@ -429,7 +430,7 @@ def _tombstones(name: str) -> str:
 
 def _store_tombstone(client: LogClient, name: str, listed: LedgerList) -> None:
     path, data = f"{_tombstones(name)}/{listed.log_id}", encode(listed)
-    deadline, pause = _deadline(), 0.01
+    deadline, pause = _deadline(), FIRST_PAUSE_S
     while True:
         try:
             until_definite(lambda: client.store.create(path, data), deadline)

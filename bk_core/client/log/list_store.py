@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bk_core.client.identity import of_this_cluster
 from bk_core.client.near import meant
-from bk_core.client.repeating import back_off, until_definite
+from bk_core.client.repeating import FIRST_PAUSE_S, back_off, compare_and_set, until_definite
 from bk_core.errors import (
     ArgumentTypeError,
     InvalidArgumentError,
@@ -166,28 +166,26 @@ def check_log_root(client: LogClient) -> None:
 
 
 def change_ledger_list(
-    client: LogClient, name: str, change: Callable[[LedgerList], LedgerList], *, timeout_s: float = UPDATE_TIMEOUT_S
+    client: LogClient,
+    name: str,
+    change: Callable[[LedgerList], LedgerList],
+    *,
+    timeout_s: float = UPDATE_TIMEOUT_S,
+    read: Callable[[LogClient, str], tuple[LedgerList, int]] = read_versioned,
 ) -> LedgerList:
-    """Read, change, compare-and-set until it holds; returns the list that does.
+    """Read, change, compare-and-set until it holds; returns the list that does. ``change`` is that of ``compare_and_set``.
 
-    ``change`` may run several times and must leave a list alone that it has already changed: after a lost answer (META-12: the identical
-    request is repeated until the outcome is definite) a conflict may be our own success. OperationTimeoutError after ``timeout_s``;
-    whatever ``change`` raises.
+    OperationTimeoutError after ``timeout_s``; whatever ``change`` raises.
     """
     deadline = time.monotonic() + timeout_s
-    pause = 0.01
-    while True:
-        listed, version = until_definite(lambda: read_versioned(client, name), deadline)
-        changed = change(listed)
-        if changed is listed:
-            return listed
+
+    def write(changed: LedgerList, version: int) -> None:
         try:
             compare_and_set_list(client, name, changed, version, deadline)
-            return changed
-        except VersionConflictError:
-            pause = back_off(pause, deadline, f"changing log {name!r}")
         except NoNodeError:
             raise NoSuchLogError(f"log {name!r} was deleted", log=name) from None
+
+    return compare_and_set(lambda: read(client, name), change, write, deadline, f"changing log {name!r}")
 
 
 def encoded(name: str, listed: LedgerList) -> bytes:
@@ -203,7 +201,7 @@ def encoded(name: str, listed: LedgerList) -> bytes:
 def compare_and_set_list(client: LogClient, name: str, listed: LedgerList, version: int, deadline: float) -> None:
     """META-12, but the log is looked at before a request is repeated: one that was deleted and created again meanwhile counts its versions
     anew, and the compare-and-set would not notice (OWN-7). VersionConflictError, NoNodeError, NoSuchLogError."""
-    pause, data = 0.01, encoded(name, listed)
+    pause, data = FIRST_PAUSE_S, encoded(name, listed)
     while True:
         try:
             client.store.write(log_path(name), data, version)
@@ -220,7 +218,7 @@ def compare_and_set_list(client: LogClient, name: str, listed: LedgerList, versi
 def delete_list(client: LogClient, name: str, log_id: str, version: int, deadline: float) -> None:
     """Raises VersionConflictError if the log is still there and was changed. A lost answer is looked into, not repeated: under the same
     name, with the same version, there may be another log by then (OWN-7)."""
-    pause = 0.01
+    pause = FIRST_PAUSE_S
     while True:
         try:
             client.store.delete(log_path(name), version)

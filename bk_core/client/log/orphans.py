@@ -15,11 +15,10 @@ from bk_core.client.log.history import ChunkCache, history_of
 from bk_core.client.log.list_store import (
     UPDATE_TIMEOUT_S,
     LogClient,
-    compare_and_set_list,
+    change_ledger_list,
     delete_list,
     ledger_exists,
     log_path,
-    no_such_log,
     read_ledger_list,
     read_unlooked,
 )
@@ -121,9 +120,8 @@ def adopt_log(client: LogClient, name: str, *, from_cluster: str | None = None, 
     ``unnamed`` LogHistoryError if the list cannot be read to its beginning.
     """
     here = client.store.cluster_id()
-    deadline = time.monotonic() + UPDATE_TIMEOUT_S
-    while True:
-        listed, version = read_unlooked(client, name)
+
+    def adopt(listed: LedgerList) -> LedgerList:
         if listed.cluster != here:
             _check_named(client, name, listed, from_cluster)
             _check_numbers(client, name, listed)
@@ -132,17 +130,11 @@ def adopt_log(client: LogClient, name: str, *, from_cluster: str | None = None, 
             message = f"the list of log {name!r} names this cluster, {here}, and {before}, not {from_cluster}; nothing was changed"
             raise WrongClusterError(message, log=name)
         tied = listed.adopt(here, _unnamed(client, name, listed) if unnamed else ())
-        if tied is listed:
-            return listed
-        if listed.cluster not in ("", here):
+        if tied is not listed and listed.cluster not in ("", here):
             _retie(client, name, listed.cluster, here)
-        try:
-            compare_and_set_list(client, name, tied, version, deadline)
-            return tied
-        except VersionConflictError:
-            continue
-        except NoNodeError:
-            raise no_such_log(client, name) from None
+        return tied
+
+    return change_ledger_list(client, name, adopt, read=read_unlooked)
 
 
 @checked()

@@ -10,7 +10,7 @@ from typing import Protocol
 from bk_core.client.log.history import history_of
 from bk_core.client.log.intents import forget_intent
 from bk_core.client.log.list_store import LogClient, encoded, log_path, read_versioned
-from bk_core.client.repeating import back_off, until_definite
+from bk_core.client.repeating import FIRST_PAUSE_S, back_off, until_definite
 from bk_core.errors import (
     BkError,
     LogDataLossError,
@@ -67,7 +67,7 @@ class ListWorks:
         self._timeout_s = timeout_s
         self._log_id = ""
         self._deadline: float | None = None  # of the change of the list that is being tried
-        self._pause = 0.01
+        self._pause = FIRST_PAUSE_S
 
     def run(self, machine: ListClearing) -> None:
         """Run the machine to its end, and raise the error with which it fails. Nothing more is begun once the time of the pass is over."""

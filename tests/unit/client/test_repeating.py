@@ -1,0 +1,152 @@
+"""Changes of the metadata store that are repeated: until their outcome is definite, and until they hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.client.log import janitor
+from bk_core.client.log.orphans import adopt_log
+from bk_core.client.repeating import compare_and_set, create_once
+from bk_core.errors import MetadataOutcomeUnknownError, MetadataUnavailableError, OperationTimeoutError, VersionConflictError
+from bk_core.metadata import open_store
+from bk_core.metadata.store import MetadataStore
+
+LONG_S = 30.0
+
+
+class Cell:
+    """A value with a version. ``others`` are written by others, each right before a write of ours; ``problems`` come before a read."""
+
+    def __init__(self, value: str = "", others: tuple[str, ...] = (), problems: tuple[Exception, ...] = ()) -> None:
+        self.value, self.version, self.writes = value, 0, 0
+        self._others, self._problems = list(others), list(problems)
+
+    def read(self) -> tuple[str, int]:
+        if self._problems:
+            raise self._problems.pop(0)
+        return self.value, self.version
+
+    def write(self, value: str, version: int) -> None:
+        self.writes += 1
+        if self._others:
+            self.value, self.version = self._others.pop(0), self.version + 1
+        if version != self.version:
+            raise VersionConflictError("it has another version")
+        self.value, self.version = value, version + 1
+
+
+def changed(cell: Cell, within_s: float = LONG_S) -> str:
+    def change(value: str) -> str:
+        return value if value.endswith("mine") else value + "mine"
+
+    return compare_and_set(cell.read, change, cell.write, time.monotonic() + within_s, "changing the cell")
+
+
+def test_a_change_is_made_on_what_others_have_written_meanwhile() -> None:
+    cell = Cell("a ", others=("b ", "c "))
+    assert changed(cell) == cell.value == "c mine" and cell.writes == 3
+
+
+def test_what_is_changed_already_is_left_alone() -> None:
+    """An earlier try whose answer was lost shows as a conflict."""
+    cell = Cell("a ", others=("a mine",))
+    assert changed(cell) == "a mine" and (cell.writes, cell.version) == (1, 1)
+
+
+def test_a_read_without_an_answer_is_repeated() -> None:
+    cell = Cell(problems=(MetadataUnavailableError("it is away"), MetadataOutcomeUnknownError("lost")))
+    assert changed(cell) == "mine"
+
+
+def test_a_change_that_others_are_always_ahead_of_ends_in_time() -> None:
+    cell = Cell(others=("x",) * 10_000)
+    with pytest.raises(OperationTimeoutError, match="timed out: changing the cell"):
+        changed(cell, within_s=0.1)
+    assert cell.writes > 1
+
+
+# --- nodes that are created once --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MetadataStore]:
+    with closing(open_store(f"memory://{tmp_path.name}")) as store:
+        store.initialize_cluster()
+        yield store
+
+
+class LosingStore:
+    """Does what it is asked for and loses the first answer."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store, self._lost = store, False
+
+    def create(self, path: str, data: bytes) -> None:
+        self._store.create(path, data)
+        if not self._lost:
+            self._lost = True
+            raise MetadataOutcomeUnknownError("lost")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_a_node_is_ours_also_if_the_answer_was_lost(store: MetadataStore) -> None:
+    losing: Any = LosingStore(store)
+    assert create_once(losing, "intents/a/1", b"ours", time.monotonic() + LONG_S) is True
+    assert create_once(store, "intents/a/1", b"another", time.monotonic() + LONG_S) is False
+    assert store.read("intents/a/1").data == b"ours"
+
+
+def test_a_node_that_was_there_and_is_gone_is_neither(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.create("intents/a/1", b"another")
+    read = store.read
+
+    def read_late(path: str) -> Any:
+        store.delete(path)
+        return read(path)
+
+    monkeypatch.setattr(type(store), "read", lambda _, path: read_late(path))
+    assert create_once(store, "intents/a/1", b"ours", time.monotonic() + LONG_S) is None
+
+
+# --- logs ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[bk_core.BookKeeper]:
+    with bk_core.connect(uri) as client:
+        yield client
+
+
+def test_deleting_a_log_that_changes_all_the_time_ends_in_time(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.create_log("a")
+    monkeypatch.setattr(janitor, "UPDATE_TIMEOUT_S", 0.2)
+
+    def changed_again(*_: object) -> None:
+        raise VersionConflictError("log 'a' has another version")
+
+    monkeypatch.setattr(janitor, "delete_list", changed_again)
+    with pytest.raises(OperationTimeoutError, match="timed out: deleting log 'a'"):
+        client.log("a").delete()
+    assert client.logs() == ["a"]
+
+
+def test_adopting_a_log_outlasts_a_pause_of_the_store(client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.create_log("a")
+    read, away = type(client.store).read, [MetadataUnavailableError("it is away")]
+
+    def read_late(store: Any, path: str) -> Any:
+        if away and path == "logs/a":
+            raise away.pop()
+        return read(store, path)
+
+    monkeypatch.setattr(type(client.store), "read", read_late)
+    assert adopt_log(client, "a").cluster == client.store.cluster_id() and not away
