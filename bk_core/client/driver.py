@@ -18,6 +18,7 @@ from bk_core.errors import (
     NoNodeError,
     VersionConflictError,
 )
+from bk_core.metadata.store import Version
 from bk_core.net.link import BookieLink
 from bk_core.net.outstanding import Waiting
 from bk_core.net.reactor import Timer
@@ -223,7 +224,11 @@ class Driver:
             else:
                 self.feed(LedgerWritten(request, outcome_of(error), error=error))
 
-        self.session.metadata_call(lambda: self.session.store.write_ledger(self.ledger_id, data, version), then)
+        self.session.metadata_call(lambda: self._store_ledger(data, version), then)
+
+    def _store_ledger(self, data: bytes, version: int) -> Version:
+        """Write the metadata by compare-and-set, on a thread that may wait for the store."""
+        return self.session.store.write_ledger(self.ledger_id, data, version)
 
     def _set_timer(self, key: str, after_ns: int) -> None:
         old = self._timers.pop(key, None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from typing import Any
 
 from bk_core.client.driver import Driver
@@ -87,6 +88,26 @@ class _Stalls:
         return str(self._seen)
 
 
+@contextmanager
+def driven(
+    driver: Driver, machine: Any, start: Callable[[], list[Effect]], quorums: LedgerMetadata | None = None
+) -> Iterator[SafeFuture[Any]]:
+    """Have ``driver`` run a machine to its one completion, and yield the future of that. The driver is closed in the end."""
+    future: SafeFuture[Any] = SafeFuture()
+    reactor = driver.session.reactor
+    driver.machine = machine
+    if quorums is not None:
+        driver.set_quorums(quorums)
+    future.add_done_callback(lambda _: reactor.post(driver.close))  # this also serves when an interrupt keeps us from doing it
+    driver.on_complete = lambda token, value: None if future.done() else future.set_result(value)
+    driver.on_fail = lambda token, error: None if future.done() else future.set_exception(error)
+    try:
+        reactor.post(lambda: driver.step(start))
+        yield future
+    finally:
+        reactor.post(driver.close)
+
+
 def run_machine(
     session: Session,
     ledger_id: int,
@@ -102,27 +123,18 @@ def run_machine(
     Raises OperationTimeoutError after ``operation_timeout_s``. A machine that tells its ``progress`` may take any time in all (a recovery
     reads a whole fragment), but only so long without progress.
     """
-    must_not_block(f"{what} ledger {ledger_id}")
-    future: SafeFuture[Any] = SafeFuture()
+    title, timeout_s = f"{what} ledger {ledger_id}", session.config.operation_timeout_s
+    must_not_block(title)
     driver = Driver(session, ledger_id, add_kind=add_kind)
-    driver.machine = machine
-    if quorums is not None:
-        driver.set_quorums(quorums)
-    future.add_done_callback(lambda _: session.reactor.post(driver.close))  # this also serves when an interrupt keeps us from doing it
-    driver.on_complete = lambda token, value: None if future.done() else future.set_result(value)
-    driver.on_fail = lambda token, error: None if future.done() else future.set_exception(error)
     stalls = _Stalls(machine) if hasattr(machine, "progress") else None
     if stalls is not None:
         driver.on_step = stalls.note
-    title, timeout_s = f"{what} ledger {ledger_id}", session.config.operation_timeout_s
     began_ns = session.reactor.now_ns()
-    try:
-        session.reactor.post(lambda: driver.step(start))
-        return wait(future, timeout_s, title) if stalls is None else _wait_while_it_gets_on(future, stalls, timeout_s, title)
-    except OperationTimeoutError as error:
-        raise session.explained(error, began_ns) from error.__cause__
-    finally:
-        session.reactor.post(driver.close)
+    with driven(driver, machine, start, quorums) as future:
+        try:
+            return wait(future, timeout_s, title) if stalls is None else _wait_while_it_gets_on(future, stalls, timeout_s, title)
+        except OperationTimeoutError as error:
+            raise session.explained(error, began_ns) from error.__cause__
 
 
 def _wait_while_it_gets_on(future: Future[Any], stalls: _Stalls, timeout_s: float, what: str) -> Any:

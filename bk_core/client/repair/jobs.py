@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bk_core.client.driver import Driver, outcome_of
+from bk_core.client.driver import Driver
+from bk_core.client.operations import driven
 from bk_core.client.repair.report import (
     DecommissionReport,
     LedgerReport,
@@ -30,8 +31,6 @@ from bk_core.client.repair.report import (
 from bk_core.errors import BkError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError, ReplicationError
 from bk_core.metadata.store import Version
 from bk_core.metadata.underreplication import ReplicationLock
-from bk_core.protocol.events import LedgerWritten, Outcome
-from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import (
     DrainStep,
@@ -455,17 +454,9 @@ class _Job:
 
     def _run(self, machine: Any, look: Callable[[], Progress]) -> Any:
         """Drive a machine to its completion. Raises OperationTimeoutError if nothing moves for the operation timeout."""
-        future: Future[Any] = Future()
         driver = _ReplicationDriver(self._session, self.ledger_id, self._lock)
-        driver.machine = machine
-        driver.set_quorums(self._metadata)
-        driver.on_complete = lambda token, value: None if future.done() else future.set_result(value)
-        driver.on_fail = lambda token, error: None if future.done() else future.set_exception(error)
-        self._session.reactor.post(lambda: driver.step(machine.start))
-        try:
+        with driven(driver, machine, machine.start, self._metadata) as future:
             return self._wait(future, look)
-        finally:
-            self._session.reactor.post(driver.close)
 
     def _wait(self, future: Future[Any], look: Callable[[], Progress]) -> Any:
         seen, since = look(), time.monotonic()
@@ -491,18 +482,7 @@ class _ReplicationDriver(Driver):
         super().__init__(session, ledger_id, add_kind=f"replication-{random.getrandbits(32)}")
         self._lock = lock
 
-    def _write_ledger(self, request: int, metadata: LedgerMetadata, version: int) -> None:
-        data = metadata_codec.encode(metadata)
-
-        def write() -> Version:
-            if self._lock is None or not self._lock.is_held():
-                raise ReplicationError(f"the replication lock of ledger {self.ledger_id} was lost; repair it again", ledger=self.ledger_id)
-            return self.session.store.write_ledger(self.ledger_id, data, version)
-
-        def then(result: Any, error: Exception | None) -> None:
-            if error is None:
-                self.feed(LedgerWritten(request, Outcome.OK, result))
-            else:
-                self.feed(LedgerWritten(request, outcome_of(error), error=error))
-
-        self.session.metadata_call(write, then)
+    def _store_ledger(self, data: bytes, version: int) -> Version:
+        if self._lock is None or not self._lock.is_held():
+            raise ReplicationError(f"the replication lock of ledger {self.ledger_id} was lost; repair it again", ledger=self.ledger_id)
+        return super()._store_ledger(data, version)
