@@ -272,6 +272,21 @@ def test_nothing_runs_python_in_a_forked_child(path: Path) -> None:
     assert not {"multiprocessing", "ProcessPoolExecutor"} & names or "spawn" in names
 
 
+# A bookie's threads belong to a process of its own, and the demo's main thread waits for its children only.
+UNINTERRUPTED = ("bk_core.threads", "bk_core.background", "bk_core.bookie", "bk_core.cli", "bk_spark.demo")
+WAITS = {"Barrier", "BoundedSemaphore", "Condition", "Event", "Future", "LifoQueue", "PriorityQueue", "Queue", "Semaphore"}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: module_name(path))
+def test_no_wait_is_of_a_class_that_an_interrupt_leaves_locked(path: Path) -> None:
+    """``bk_core.threads`` says why, and has what waits in their place."""
+    if any(within(module_name(path), exempt) for exempt in UNINTERRUPTED):
+        return
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    made = {ast.unparse(called).removeprefix("threading.").removeprefix("queue.").partition("[")[0] for called in calls}
+    assert not made & WAITS
+
+
 @cache
 def tracked_files() -> tuple[Path, ...]:
     """What git tracks or would track. Without git (an unpacked archive): nothing to check."""

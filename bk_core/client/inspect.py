@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from bk_core.protocol.ledger.distribution import Distribution
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.read.replica_order import ReplicaOrder
 from bk_core.protocol.wire.messages import BookieInfoRequest, BookieInfoResponse, ReadRequest, ReadResponse, Request, Response, Status
+from bk_core.threads import SafeFuture
 
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
@@ -103,7 +103,7 @@ def entry_headers(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, 
         for position in distribution.write_set(entry_id)
     )
     key = digests.hmac_key(metadata.password)
-    window: deque[tuple[int, BookieId, Future[tuple[Status, Response | None]]]] = deque()
+    window: deque[tuple[int, BookieId, SafeFuture[tuple[Status, Response | None]]]] = deque()
     for entry_id, bookie in replicas:
         window.append((entry_id, bookie, _ask(client, bookie, ReadRequest(0, ledger_id, entry_id))))
         if len(window) >= IN_FLIGHT:
@@ -134,7 +134,7 @@ def _header(
     key: bytes,
     entry_id: int,
     bookie: BookieId,
-    answer: Future[tuple[Status, Response | None]],
+    answer: SafeFuture[tuple[Status, Response | None]],
 ) -> EntryHeader:
     status, response = _answer(client, answer)
     body = response.body if isinstance(response, ReadResponse) else None
@@ -159,9 +159,9 @@ def bookie_spaces(client: BookKeeper, bookies: Sequence[BookieId]) -> dict[Booki
     return spaces
 
 
-def _ask(client: BookKeeper, bookie: BookieId, message: Request) -> Future[tuple[Status, Response | None]]:
+def _ask(client: BookKeeper, bookie: BookieId, message: Request) -> SafeFuture[tuple[Status, Response | None]]:
     session = client._session
-    future: Future[tuple[Status, Response | None]] = Future()
+    future: SafeFuture[tuple[Status, Response | None]] = SafeFuture()
 
     def answered(status: Status, response: Response | None) -> None:
         if not future.done():
@@ -175,7 +175,7 @@ def _ask(client: BookKeeper, bookie: BookieId, message: Request) -> Future[tuple
     return future
 
 
-def _answer(client: BookKeeper, future: Future[tuple[Status, Response | None]]) -> tuple[Status, Response | None]:
+def _answer(client: BookKeeper, future: SafeFuture[tuple[Status, Response | None]]) -> tuple[Status, Response | None]:
     """Wait for an answer. The link answers everything within its own timeout; the bound here is for a client that is closed meanwhile."""
     try:
         return future.result(client.config.operation_timeout_s)

@@ -5,12 +5,12 @@ The budget is the one that a store has for its sources (``STAGING_BYTES``). A ga
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from bk_core.client.files.data import PIECE_BYTES, RUN_PIECES, STAGING_BYTES
 from bk_core.errors import OperationTimeoutError
+from bk_core.threads import Monitor
 
 SMALL_BYTES = 512 << 10
 LARGE_BYTES = 2 * RUN_PIECES * PIECE_BYTES  # a run that is written, and one that is gathered
@@ -22,7 +22,7 @@ class Uploads:
 
     def __init__(self, budget: int = STAGING_BYTES) -> None:
         self._free = self.places = budget // LARGE_BYTES
-        self._freed = threading.Condition()
+        self._freed = Monitor()
 
     @contextmanager
     def admitted(self, pieces: Iterable[bytes], patience_s: float) -> Iterator[Iterator[bytes]]:

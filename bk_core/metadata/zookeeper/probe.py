@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from bk_core.errors import InvalidArgumentError
 from bk_core.protocol.session.reach import Found, Reach, kind_of
-from bk_core.threads import mark_own
+from bk_core.threads import Monitor, mark_own
 
 DEFAULT_PORT = 2181
 _UNASKED_S = 0.2  # a server that has too many connections closes a new one at once
@@ -38,7 +38,7 @@ def look(hosts: str, timeout_s: float) -> list[Found]:
     answer in time is SILENT."""
     addresses = split_hosts(hosts)
     found: dict[int, Found] = {}
-    arrived = threading.Condition()
+    arrived = Monitor()
 
     def probe(index: int, host: str, port: int) -> None:
         mark_own()

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event, Lock, RLock
+from threading import Lock, RLock
 from typing import Any, Protocol
 
 from bk_core.background import OwnThread
@@ -179,16 +179,16 @@ class NodeWatch(_KeptWatch):
         self._arms, self._path, self._stamp_of = arms, path, stamp_of
         self._callback: Callable[[], None] | None = callback
         self._seen: Stamp = None
-        self._ready = Event()
+        self._ready = False
         self._arm = arms.enter(path, self)
 
     def start(self) -> None:
         self._seen = self._stamp_of(self._path, self._arm)
-        self._ready.set()
+        self._ready = True
         self._keeper.look_at(self)  # the keeper may have heard of a lost connection before, and then saw no stamp
 
     def look(self) -> None:
-        if self._cancelled or not self._ready.is_set():
+        if self._cancelled or not self._ready:
             return
         stamp, callback = self._stamp_of(self._path, self._arm), self._callback
         if stamp == self._seen or callback is None:
