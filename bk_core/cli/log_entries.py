@@ -1,4 +1,4 @@
-"""``bk log append`` and ``bk log tail``: entries in and out of a log."""
+"""``bk log append`` and ``bk log tail``: entries in and out of a log, and rows out of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from bk_core.cli.log_rows import followed, last_rows, read_rows, say_rows
 from bk_core.cli.output import cluster_options, connected, password_option, say_json
 from bk_core.display.words import counted, preview
 from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError
@@ -132,22 +133,54 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
 @click.command()
 @click.argument("name")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("-n", "--lines", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last entries.")
+@click.option(
+    "-n", "--lines", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many of the last rows or entries."
+)
 @click.option("--from", "start", metavar="SEQ[:ENTRY]|first|end", help="Start there instead.")
-@click.option("--raw", is_flag=True, help="Payloads only, each followed by a newline.")
+@click.option("--columns", metavar="NAME,...", help="Only these columns of the rows, in this order.")
+@click.option("--entries", is_flag=True, help="Entries in place of rows: where each is, its size and its beginning.")
+@click.option("--raw", is_flag=True, help="Payloads of entries only, each followed by a newline.")
 @password_option
 @cluster_options
-def tail(name: str, follow: bool, count: int, start: str | None, raw: bool, password: str, uri: str, protocol: str, as_json: bool) -> None:
-    """Entries of a log, the last ones by default. Never fences: a writer is not disturbed."""
+def tail(
+    name: str,
+    follow: bool,
+    count: int,
+    start: str | None,
+    columns: str | None,
+    entries: bool,
+    raw: bool,
+    password: str,
+    uri: str,
+    protocol: str,
+    as_json: bool,
+) -> None:
+    """The rows or entries of a log, the last ones by default. Never fences: a writer is not disturbed.
+
+    A log of Arrow entries, such as Spark writes, is shown as rows, which needs pyarrow; with --entries, and any raw log, as entries. With
+    --json a row is an object of its columns: times are ISO texts, durations seconds, decimals and NaN texts, bytes base64.
+    """
     from bk_core.client.log.history import read_log
     from bk_core.client.log.reader import LogReader
 
+    secret = password.encode()
     with connected(uri, protocol) as client:
         view = read_log(client, name)
-        where = (
-            _last_entries(client, view, count, password.encode()) if start is None else _position(view, start, client, password.encode())
-        )
-        with LogReader(client, name, start=where, password=password.encode()) as reader:
+        rows = view.properties.entry_format == "arrow" and not (entries or raw)
+        if columns is not None and not rows:
+            raise click.UsageError("--columns is for rows: not with --entries or --raw, and not for a raw log")
+        if start is not None:
+            where = _position(view, start, client, secret)
+        else:
+            where = last_rows(client, view, count, secret) if rows else _last_entries(client, view, count, secret)
+        if rows:
+            wanted = None if columns is None else columns.split(",")
+            if follow:
+                say_rows(followed(client, name, secret, wanted, where), as_json)
+            else:
+                say_rows(read_rows(client, name, secret, wanted, where), as_json, last=count if start is None else None)
+            return
+        with LogReader(client, name, start=where, password=secret) as reader:
             for run in _runs(reader, follow):
                 _say_run(run, raw, as_json)
                 sys.stdout.flush()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bk_core.protocol.log.position import Position
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+LEDGERS_MAX = 2000  # of a log, whose metadata is read to show it; about a second
 _DIGESTS = ("CRC32C", "CRC32", "MAC", "DUMMY")
 
 
@@ -93,19 +94,27 @@ def show_logs(uri: str, protocol: str, as_json: bool) -> None:
 
 @log.command("show")
 @click.argument("name")
+@click.option("--sizes", is_flag=True, help=f"Count the copies also of a log of more than {LEDGERS_MAX:,} ledgers.")
 @cluster_options
-def show_log(name: str, uri: str, protocol: str, as_json: bool) -> None:
-    """One log: its properties, what was committed by whom, and its newest segments (`bk log segments` has all)."""
+def show_log(name: str, sizes: bool, uri: str, protocol: str, as_json: bool) -> None:
+    """One log: its properties, what was committed by whom, and its newest segments (`bk log segments` has all).
+
+    Its bytes are those of the payloads; `with copies` is what all copies take on the bookies, with the header and checksum of each entry.
+    """
     from bk_core.client.log.history import read_log
     from bk_core.client.log.live_writers import writer_told
+    from bk_core.client.log.sizes import log_stored_bytes
 
     with connected(uri, protocol) as client:
         view = read_log(client, name)
         listed = view.listed
         writer = writer_told(client, [segment.ledger_id for segment in view.live_segments]) if view.live_segments else None
+        most = None if sizes else LEDGERS_MAX
+        stored = log_stored_bytes(client, view, most=most, progress=lambda ids: with_progress(ids, "reading metadata"))
     shown = {
         **_summary(name, view),
-        **display.property_values(view.properties),
+        "storedBytes": stored,
+        **_properties(view),
         "committed": {query: mark.batch_id for query, mark in sorted(listed.committed.items())},
         "condemned": list(listed.condemned),
         "writer": writer,
@@ -115,12 +124,34 @@ def show_log(name: str, uri: str, protocol: str, as_json: bool) -> None:
     if as_json:
         say_json(shown)
         return
-    say_table(*display.facts(name, {key: value for key, value in shown.items() if key not in ("log", "newest", "committed")}))
+    _say_facts(name, {key: value for key, value in shown.items() if key not in ("newest", "committed")})
     if listed.committed:
         click.echo()
         say_table(["query", "#last batch"], list(shown["committed"].items()))
     click.echo()
     say_table(*display.segments(listed.segments))
+    if stored is None:
+        click.echo(f"log {name} has more than {LEDGERS_MAX:,} ledgers: --sizes counts their copies", err=True)
+
+
+def _properties(view: LogView) -> dict[str, Any]:
+    """The properties of a log for scripts: the schema also as columns, None where there is no pyarrow to tell them."""
+    from bk_core.client.log.tables import columns_told
+
+    told = columns_told(view.properties.schema)
+    columns = None if told is None else [{"name": name, "type": kind} for name, kind in told]
+    return {**display.property_values(view.properties), "columns": columns}
+
+
+def _say_facts(name: str, shown: dict[str, Any]) -> None:
+    columns = shown["columns"]
+    hidden = ("log", "columns") if columns is None else ("log", "columns", "schema")
+    say_table(*display.facts(name, {key: value for key, value in shown.items() if key not in hidden}))
+    if columns is None:
+        click.echo('its columns are shown where pyarrow is: pip install "bk-spark[arrow]"', err=True)
+    elif columns:
+        click.echo()
+        say_table(*display.columns((column["name"], column["type"]) for column in columns))
 
 
 @log.command("segments")
@@ -233,11 +264,11 @@ def change(name: str, uri: str, protocol: str, as_json: bool, **properties: Any)
 
 
 def _say_log(name: str, view: LogView, as_json: bool) -> None:
-    shown = {"log": name, "logId": view.log_id, "entryFormat": view.properties.entry_format, **display.property_values(view.properties)}
+    shown = {"log": name, "logId": view.log_id, "entryFormat": view.properties.entry_format, **_properties(view)}
     if as_json:
         say_json(shown)
     else:
-        say_table(*display.facts(name, {key: value for key, value in shown.items() if key != "log"}))
+        _say_facts(name, shown)
 
 
 @log.command("rm")

@@ -29,20 +29,30 @@ def property_values(properties: LogProperties) -> dict[str, Any]:
 
 
 def facts(name: str, shown: Mapping[str, Any]) -> Table:
-    """One log, a fact a line. Properties stand there as the options of ``bk log set`` take them."""
+    """One log, a fact a line. Properties stand there as the options of ``bk log set`` take them; a schema is told by its size, for
+    ``columns`` shows it."""
     forms: dict[str, tuple[str, Callable[[int], str]]] = {
         "retentionMs": ("retention", told_duration),
         "retentionBytes": ("retentionBytes", told_size),
         "committedRetentionMs": ("committedRetention", told_duration),
     }
+    names = {"storedBytes": "with copies"}
     rows: list[tuple[str, object]] = []
     for key, value in shown.items():
-        if key in forms:
+        if key == "schema":
+            if value:
+                rows.append((key, f"{len(value):,} characters of Arrow"))
+        elif key in forms:
             option, told = forms[key]
             rows.append((option, "none" if value is None else told(value)))
         else:
-            rows.append((key, value))
+            rows.append((names.get(key, key), value))
     return Table(["log", name], rows)
+
+
+def columns(found: Iterable[tuple[str, str]]) -> Table:
+    """The columns of a log with their types, in the words of DDL."""
+    return Table(["column", "type"], found)
 
 
 def properties(shown: LogProperties) -> Table:

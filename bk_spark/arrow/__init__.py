@@ -18,6 +18,7 @@ _HOMES = {
     "to_pandas": "bk_spark.arrow.reading",
     "write_rows": "bk_spark.arrow.writing",
     "schema_text": "bk_spark.arrow.schemas",
+    "told_columns": "bk_spark.arrow.schemas",
 }
 __all__ = [*_HOMES]  # noqa: PLE0604
 

@@ -52,6 +52,26 @@ def columns_of_ddl(text: str) -> pa.Schema:
     return _Parser(text).columns()
 
 
+def ddl_of(kind: pa.DataType) -> str:
+    """Return the name of a type that ``columns_of_ddl`` takes for it, or Arrow's name for one that DDL of ours has no name for."""
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    if pa.types.is_list(kind):
+        return f"ARRAY<{ddl_of(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"MAP<{ddl_of(kind.key_type)}, {ddl_of(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        fields = (kind.field(index) for index in range(kind.num_fields))
+        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {ddl_of(field.type)}' for field in fields)}>"
+    if kind == pa.duration("us"):
+        return "INTERVAL DAY TO SECOND"
+    return next((name for name, one in _TYPES.items() if one == kind), str(kind))
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else f"`{name.replace('`', '``')}`"
+
+
 @dataclass(frozen=True, slots=True)
 class _Token:
     kind: str

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from bk_core.errors import ArgumentTypeError, LogSchemaError
-from bk_spark.arrow.ddl import columns_of_ddl
+from bk_spark.arrow.ddl import columns_of_ddl, ddl_of
 from bk_spark.entries.stored_schema import arrow_schema_of_text
 
 STORED_MARK = "/////"  # base64 of the mark that every Arrow message begins with, which no DDL begins with
@@ -57,6 +57,11 @@ def schema_text(schema: object) -> str:
     if hasattr(schema, "__arrow_c_schema__"):
         return stored_text(log_schema(pa.schema(schema)))
     raise ArgumentTypeError(f'schema must be DDL such as "id BIGINT, name STRING", or an Arrow schema, not of type {type(schema).__name__}')
+
+
+def told_columns(text: str) -> list[tuple[str, str]]:
+    """Return the columns of a text that a list has, each with its type as DDL spells it. LogSchemaError for a text that no sink wrote."""
+    return [(field.name, ddl_of(field.type)) for field in arrow_schema_of_text(text)]
 
 
 def stored_text(schema: pa.Schema) -> str:

@@ -16,7 +16,7 @@ from bk_core.client.log.list_store import LogClient, read_ledger_list, store_now
 from bk_core.client.log.lists import set_properties
 from bk_core.client.log.live_writers import ALIVE, GONE, LiveWriter, foremost, live_writers
 from bk_core.client.log.reader import LogReader
-from bk_core.client.log.tables import EARLIEST, LATEST, Place, WrittenRows, tables
+from bk_core.client.log.tables import EARLIEST, LATEST, Place, WrittenRows, columns_told, tables
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
 from bk_core.client.near import meant
 from bk_core.display.moments import moment
@@ -168,7 +168,10 @@ class Log:
         from bk_core.display import logs, table
 
         try:
-            return table.html(logs.info(self.info), "newest segments", logs.segments(self._view().listed.segments[-_SHOWN_SEGMENTS:]))
+            info = self.info
+            columns = columns_told(info.properties.schema)
+            told = [logs.columns(columns)] if columns else []
+            return table.html(logs.info(info), *told, "newest segments", logs.segments(self._view().listed.segments[-_SHOWN_SEGMENTS:]))
         except BkError as error:  # such as a log that was deleted, or a client that is closed: what is shown must not fail
             return table.html(repr(self), str(error))
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from bk_core.client.log.list_store import LogClient
+from bk_core.errors import MissingPackageError
 from bk_core.protocol.log.position import Position
 
 if TYPE_CHECKING:
@@ -80,7 +81,20 @@ class Tables(Protocol):
 
     def schema_text(self, schema: object) -> str: ...
 
+    def told_columns(self, text: str) -> list[tuple[str, str]]: ...
+
 
 def tables() -> Tables:
     """The module that makes tables. MissingPackageError where there is no pyarrow, or an old one."""
     return cast("Tables", import_module(MODULE))
+
+
+def columns_told(schema: str) -> list[tuple[str, str]] | None:
+    """Return the columns of a schema as a log's list keeps it, each with its type as DDL spells it: none for "", None where there is no
+    pyarrow to read it. LogSchemaError for a text that no sink wrote."""
+    if not schema:
+        return []
+    try:
+        return tables().told_columns(schema)
+    except MissingPackageError:
+        return None
