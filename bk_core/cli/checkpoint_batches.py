@@ -18,7 +18,6 @@ from bk_core.protocol.log.stored_json import loads
 if TYPE_CHECKING:
     from bk_core.client.files.view import FileStoreView
 
-_OFFSET_KEYS = {"logId", "seq", "entry", "row", "rows", "bytes"}
 WRITTEN_MS = 120_000  # the longest time from the planning of a batch to its written offsets: bookies that are away are waited for
 _NOTHING = "-"  # what Spark writes for a source that has no offset yet
 
@@ -193,8 +192,3 @@ def _offset(text: str) -> Any:
         if text[:1] in "{[":
             raise
         return text
-
-
-def is_ours(source: Any) -> bool:
-    """An offset of this project's source: places of logs by name."""
-    return isinstance(source, dict) and all(isinstance(place, dict) and place.keys() >= _OFFSET_KEYS for place in source.values())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bk_core.cli.checkpoint_batches import Batch, StoreFolder, is_ours, last_number, numbers, query_id, read_batch
+from bk_core.cli.checkpoint_batches import Batch, StoreFolder, last_number, numbers, query_id, read_batch
 from bk_core.cli.checkpoint_copies import copy_in, copy_out
 from bk_core.cli.checkpoint_words import bases, checkpoints_below, everything, in_words, store_and_path, viewed, whole_store
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table, with_progress
@@ -18,6 +18,7 @@ from bk_core.client.files.imports import is_of_import, unfinished_imports
 from bk_core.display.words import counted, when
 from bk_core.errors import BkError, LogWriterAliveError, NoSuchFileStoreError, NoSuchPathError
 from bk_core.protocol.files.paths import ROOT, join
+from bk_core.protocol.log.offset import LogOffset, of_source
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -194,11 +195,16 @@ def offset_told(offset: Any) -> str | None:
     """An offset in a cell: of our source the place in each log and the rows before it, of another one its JSON."""
     if offset is None:
         return None
-    if is_ours(offset):
-        places = (f"{log} {at['seq']}:{at['entry']}+{at['row']} ({counted(at['rows'], 'row')})" for log, at in sorted(offset.items()))
-        return ", ".join(places)
+    ours = of_source(offset)
+    if ours is not None:
+        return ", ".join(f"{log} {_place_told(at)} ({counted(at.rows, 'row')})" for log, at in sorted(ours.items()))
     text = offset if isinstance(offset, str) else json.dumps(offset, separators=(",", ":"))
     return text if len(text) <= _OFFSET_MAX else f"{text[:_OFFSET_MAX]} ..."
+
+
+def _place_told(offset: LogOffset) -> str:
+    place = offset.position
+    return f"{place.seq}:{place.entry}+{place.row}"
 
 
 # --- cat, tail -----------------------------------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from bk_core.cli.checkpoint_batches import Folder, LocalFolder, StoreFolder, is_ours, last_number, read_offsets
+from bk_core.cli.checkpoint_batches import Folder, LocalFolder, StoreFolder, last_number, read_offsets
 from bk_core.cli.checkpoint_words import checkpoints_below, viewed
 from bk_core.cli.output import cluster_options, connected, password_option, say_json, say_table
 from bk_core.client.files.words import stored_at
 from bk_core.display.words import counted
 from bk_core.errors import BkError, InvalidArgumentError, NoSuchLogError
 from bk_core.protocol.log.lag import lag
-from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.offset import LogOffset, of_source
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The position of a query: its last committed batch, the last one it planned, and for each source the offset behind the committed
-    batch."""
+    batch, by log; None before there is one."""
 
     committed: int | None
     planned: int
-    sources: tuple[Mapping[str, Any], ...]
+    sources: tuple[Mapping[str, LogOffset | None], ...]
 
 
 @click.group()
@@ -90,35 +90,32 @@ def _duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def _offsets(progress: Progress) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
+def _offsets(progress: Progress) -> Iterator[tuple[int, str, LogOffset | None]]:
     for source, offset in enumerate(progress.sources):
         for log, place in sorted(offset.items()):
             yield source, log, place
 
 
-def _place(progress: Progress, offset: Mapping[str, Any]) -> dict[str, Any]:
-    places = {key: offset.get(key) for key in ("seq", "entry", "row")}
+def _place(progress: Progress, offset: LogOffset | None) -> dict[str, Any]:
+    known = {} if offset is None else offset.json()
+    places = {key: known.get(key) for key in ("seq", "entry", "row")}
     return {"committedBatch": progress.committed, "plannedBatch": progress.planned, **places}
 
 
-def behind(view: LogView | None, offset: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+def behind(view: LogView | None, offset: LogOffset | None, now_ms: int) -> dict[str, Any]:
     """Lag of one log. What cannot be known is None, and ``note`` says why. ``view``: None for a log that does not exist."""
     unknown = {"rowsBehind": None, "bytesBehind": None, "secondsBehind": None}
     if view is None:
         return {**unknown, "note": "the log was deleted"}
-    if not offset:
+    if offset is None:
         return {**unknown, "note": "no batch was committed yet"}
-    if offset["logId"] != view.log_id:
+    if offset.log_id != view.log_id:
         return {**unknown, "note": "the log was deleted and created again"}
-    end, place = view.end_position, Position(offset["seq"], offset["entry"], offset["row"])
-    first = view.first_position
-    rows, size = view.counts_before(first)
-    lost = max(0, rows - offset["rows"]) if place < first else 0
-    found = lag(view, max(place, first), end, now_ms)
+    lost, size_lost = offset.lost(view)
+    found = lag(view, max(offset.position, view.first_position), view.end_position, now_ms)
     note = "a live segment is not counted" if view.live_segments else ""
     if lost:
         note = f"{counted(lost, 'row')} of these {'was' if lost == 1 else 'were'} trimmed before being read"
-    size_lost = max(0, size - offset["bytes"]) if lost else 0
     return {"rowsBehind": found.rows + lost, "bytesBehind": found.bytes + size_lost, "secondsBehind": round(found.seconds, 1), "note": note}
 
 
@@ -170,9 +167,10 @@ def read_progress(checkpoint: Folder, hint: str = "") -> Progress:
     if planned is None:
         raise InvalidArgumentError(f"{checkpoint.told()} has no file in a folder offsets{hint or NOT_BEGUN}")
     known = planned if committed is None else committed
-    sources = tuple(source for source in read_offsets(checkpoint, known)[1].values() if is_ours(source))
+    found = (of_source(offset) for offset in read_offsets(checkpoint, known)[1].values())
+    sources: tuple[Mapping[str, LogOffset | None], ...] = tuple(source for source in found if source is not None)
     if not sources:
         raise InvalidArgumentError(f"the query of checkpoint {checkpoint.told()} reads no log of format bookkeeper")
     if committed is None:
-        sources = tuple({log: {} for log in source} for source in sources)
+        sources = tuple(dict.fromkeys(source) for source in sources)
     return Progress(committed, planned, sources)

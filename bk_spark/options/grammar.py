@@ -19,13 +19,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bk_core.protocol.log.names import not_of_files
+from bk_core.protocol.log.offset import KEYS
 from bk_core.protocol.log.stored_json import loads
 
 EARLIEST, LATEST = "earliest", "latest"
 KAFKA = "kafka"
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _TIMES_MS = {"": 1, "ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_POSITION_KEYS = {"log", "logId", "seq", "entry", "row", "rows", "bytes"}
+_POSITION_KEYS = {"log", *KEYS}
 _LEDGER_KEYS = {"ledgerId", "entryId"}
 _SENTINELS = {-2: EARLIEST, -1: LATEST}
 OFFSETS_SHAPE = 'earliest, latest or JSON like {"seq":3,"entry":0}, {"ledgerId":7,"entryId":0} or {"flights":{"seq":3},"ships":-2}'

@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from bk_core.errors import BkError, InvalidArgumentError, MetadataError, NodeExistsError, NoNodeError, WrongClusterError
+from bk_core.protocol.log.offset import LogOffset, to_json
 from bk_core.protocol.log.stored_json import loads
-from bk_spark.source.offsets import LogOffset, from_json, to_json
+from bk_spark.source.offsets import from_json
 
 if TYPE_CHECKING:
     from bk_core.metadata.store import MetadataStore

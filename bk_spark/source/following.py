@@ -25,6 +25,7 @@ from bk_core.client.log.lists import list_logs
 from bk_core.errors import BkError, ClientClosedError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log import reading
+from bk_core.protocol.log.offset import LogOffset
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import Segment
 from bk_core.protocol.log.view import LogView
@@ -33,7 +34,6 @@ from bk_spark.options.grammar import matching
 from bk_spark.options.table import Options
 from bk_spark.source.ledger_checks import lost_live
 from bk_spark.source.measuring import EntryLengths, Measured
-from bk_spark.source.offsets import LogOffset
 
 T = TypeVar("T")
 RETRY_S = 60.0

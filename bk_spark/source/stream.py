@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from bk_core.client.log.list_store import no_such_log, now_ms
 from bk_core.errors import InvalidArgumentError, LogDataLossError, LogError, LogSchemaError
 from bk_core.protocol.log.lag import Lag, lag
+from bk_core.protocol.log.offset import LogOffset, to_json
 from bk_core.protocol.log.position import Position
 from bk_spark.clients import client_for
 from bk_spark.entries.ranges import EntryRange
@@ -41,7 +42,7 @@ from bk_spark.source.first_offset import durable
 from bk_spark.source.following import Snapshot, SourceLogs, retried
 from bk_spark.source.known import Learned
 from bk_spark.source.known_columns import KnownColumns
-from bk_spark.source.offsets import LogOffset, check_there, from_json, to_json
+from bk_spark.source.offsets import check_there, from_json
 from bk_spark.source.partitions import partitions_of, read_partition
 from bk_spark.source.planning import committed_ranges
 from bk_spark.source.snapshot import check_read_schema, common_columns, have_columns, is_raw_source, source_schema, views_of, with_deleted

@@ -19,10 +19,11 @@ from pyspark.sql.types import StructField, StructType
 from bk_core.errors import BkError
 from bk_core.metadata.racks import parse_rack_map
 from bk_core.protocol.log.codec import decode, encode
+from bk_core.protocol.log.offset import to_json
 from bk_spark.catalog import _remembered
 from bk_spark.options.table import OPTIONS, parse_options
 from bk_spark.schemas import TABLE_OPTIONS_KEY, schema_of_text, schema_text
-from bk_spark.source.offsets import from_json, to_json
+from bk_spark.source.offsets import from_json
 from tests.fuzz.children import play_each, run_cases
 from tests.fuzz.entries import NUMBERS, Wrong
 

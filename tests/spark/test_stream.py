@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from bk_core import cli
 from bk_core.client.log.janitor import delete_log
 from bk_core.client.log.list_store import read_ledger_list
-from bk_spark.source.offsets import KEYS
+from bk_core.protocol.log.offset import KEYS
 
 pytestmark = pytest.mark.spark
 

@@ -32,13 +32,13 @@ from bk_core.errors import (
 )
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log.ledger_list import LogProperties
+from bk_core.protocol.log.offset import KEYS
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import SegmentRange
 from bk_spark.datasource import schema_of
 from bk_spark.entries.packing import pack_arrow
 from bk_spark.options.table import parse_options
 from bk_spark.schemas import arrow_schema, schema_text
-from bk_spark.source.offsets import KEYS
 from bk_spark.source.stream import BookKeeperStreamReader, show_logs
 
 pytestmark = pytest.mark.spark

@@ -115,6 +115,9 @@ def test_what_is_no_checkpoint_of_ours(checkpoint: Path, capsys: pytest.CaptureF
     assert "no file in a folder offsets" in run(capsys, str(checkpoint))[2]
     batch(checkpoint, 0, {"logOffset": 3})
     assert "reads no log" in run(capsys, str(checkpoint))[2]
+    for edited in ({"seq": "one"}, {"rows": -1}, {"entry": 1.5}, {"logId": 7}):
+        batch(checkpoint, 0, {"flights": {**offset(1, 0, 0, 100), **edited}})
+        assert "reads no log" in run(capsys, str(checkpoint))[2]
     (checkpoint / "offsets" / "0").write_text("v3\n{}\n{}")
     assert "version 'v3'" in run(capsys, str(checkpoint))[2]
     (checkpoint / "offsets" / "0").write_text("v1\n{}\n{")

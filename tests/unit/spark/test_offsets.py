@@ -12,6 +12,7 @@ import pytest
 from bk_core.errors import InvalidArgumentError, LogDataLossError, NodeExistsError, NoNodeError, NoSuchLogError
 from bk_core.metadata.store import Versioned
 from bk_core.protocol.log.ledger_list import LedgerList
+from bk_core.protocol.log.offset import KEYS, LogOffset, to_json
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import SegmentRange
 from bk_core.protocol.log.view import LogView
@@ -20,7 +21,7 @@ from bk_spark.options.table import Options
 from bk_spark.source.first_offset import durable, reader_path
 from bk_spark.source.following import Snapshot
 from bk_spark.source.measuring import Measured
-from bk_spark.source.offsets import KEYS, LogOffset, check_there, from_json, to_json
+from bk_spark.source.offsets import check_there, from_json
 from bk_spark.source.starting import check_offsets_name, depends_on_now, ending_position, source_logs, starting_position
 
 
