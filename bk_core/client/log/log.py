@@ -16,11 +16,12 @@ from bk_core.client.log.list_store import LogClient, read_ledger_list, store_now
 from bk_core.client.log.lists import set_properties
 from bk_core.client.log.live_writers import ALIVE, GONE, LiveWriter, foremost, live_writers
 from bk_core.client.log.reader import LogReader
+from bk_core.client.log.showing import shown_in_time
 from bk_core.client.log.tables import EARLIEST, LATEST, Place, WrittenRows, columns_told, tables
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
 from bk_core.client.near import meant
 from bk_core.display.moments import moment
-from bk_core.errors import BkError, InvalidArgumentError, LogWriterAliveError
+from bk_core.errors import InvalidArgumentError, LogWriterAliveError
 from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.position import Position
@@ -109,10 +110,11 @@ class Segments(Iterator[Segment]):
         return next(self._items)
 
     def _repr_html_(self) -> str:
-        """Return the table that a notebook shows. The iteration stays where it is."""
+        """Return the table that a notebook shows. The iteration stays where it is. A line stands there instead if the cluster fails, or
+        does not answer within a few seconds."""
         from bk_core.display import logs, table
 
-        return table.html(logs.segments(self._begin()))
+        return shown_in_time(lambda: table.html(logs.segments(self._begin())), "segments of a log")
 
 
 def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
@@ -164,16 +166,20 @@ class Log:
         return f"<Log {self.name} of {self._client!r}>"
 
     def _repr_html_(self) -> str:
-        """Return the tables that a notebook shows: the log as it is now, and its newest segments."""
+        """Return the tables that a notebook shows: the log as it is now, and its newest segments.
+
+        The list of the log is read once. A line stands there instead if the cluster fails, or does not answer within a few seconds.
+        """
+        return shown_in_time(self._shown, repr(self))
+
+    def _shown(self) -> str:
         from bk_core.display import logs, table
 
-        try:
-            info = self.info
-            columns = columns_told(info.properties.schema)
-            told = [logs.columns(columns)] if columns else []
-            return table.html(logs.info(info), *told, "newest segments", logs.segments(self._view().listed.segments[-_SHOWN_SEGMENTS:]))
-        except BkError as error:  # such as a log that was deleted, or a client that is closed: what is shown must not fail
-            return table.html(repr(self), str(error))
+        view = self._view()
+        info = self._info(view)
+        columns = columns_told(info.properties.schema)
+        told = [logs.columns(columns)] if columns else []
+        return table.html(logs.info(info), *told, "newest segments", logs.segments(view.listed.segments[-_SHOWN_SEGMENTS:]))
 
     # --- looking ----------------------------------------------------------------------------------------------------------
 
@@ -183,7 +189,9 @@ class Log:
 
         Raises NoSuchLogError.
         """
-        view = self._view()
+        return self._info(self._view())
+
+    def _info(self, view: LogView) -> LogInfo:
         first, end = view.first_position, view.end_position
         rows, size = view.counts_before(end)
         trimmed_rows, trimmed_size = view.counts_before(first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from bk_core.cli import ledgers as ledger_commands
 from bk_core.cli import logs as log_commands
 from bk_core.cli.output import say_table
 from bk_core.client import BookKeeper
+from bk_core.client.log import showing
 from bk_core.client.log.check import LogCheck, LogProblem
 from bk_core.client.log.janitor import GcReport
 from bk_core.client.log.live_writers import LiveWriter
@@ -220,6 +222,62 @@ def test_clients_and_logs_show_what_they_know() -> None:
         closed = client
     assert repr(closed) == "<BookKeeper memory://x v2 closed>"
     assert "b:1" in closed._repr_html_()
+
+
+class SilentStore:
+    """A store that counts how often a list is read, and answers when it is let go."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.answers = threading.Event()
+        self.answers.set()
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read_here(self, path: str) -> Any:
+        self.reads += 1
+        assert self.answers.wait(60)
+        return self._store.read_here(path)
+
+
+def test_a_cell_asks_once_and_does_not_wait_for_a_cluster_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = MemoryStore("silent")
+    memory.initialize_cluster()
+    store = SilentStore(memory)
+    with BookKeeper(ClientConfig("memory://x"), store) as client:  # type: ignore[arg-type]
+        log = client.create_log("events")
+        store.reads = 0
+        assert ["log", "events"] in Shown(log._repr_html_()).rows and store.reads == 1
+        monkeypatch.setattr(showing, "SHOWN_S", 0.05)
+        store.answers.clear()
+        try:
+            shown = Shown(log._repr_html_())  # it comes back while the store is still silent
+        finally:
+            store.answers.set()
+        assert shown.texts == [
+            repr(log),
+            "The cluster did not answer within 0.05 s, so nothing is known of it now. Run the cell again later.",
+        ]
+
+
+def test_segments_that_come_from_a_silent_cluster_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(showing, "SHOWN_S", 0.05)
+    answers = threading.Event()
+    first = iter(segments())
+
+    def begin() -> Iterator[Segment]:
+        if threading.current_thread() is not threading.main_thread():
+            assert answers.wait(60)
+        return first
+
+    found = Segments(begin)
+    try:
+        assert "did not answer within 0.05 s" in found._repr_html_()
+    finally:
+        answers.set()
+    assert [segment.seq for segment in found] == [0, 1, 2]
 
 
 def test_a_local_cluster_shows_its_processes() -> None:
