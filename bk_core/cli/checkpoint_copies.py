@@ -275,8 +275,9 @@ def import_files(
     """Copy all files into a folder of their own in the store. Once all of them are there and the same, it takes the place of all files in
     one change. So whatever ends the import, the files are the old ones or the new ones, all of them.
 
-    An import that fails deletes its folder, and with it a store that it made, or that had nothing but what killed imports have left; what
-    somebody else has put there meanwhile stays. If the import is killed, the next owner does that. LogWriterAliveError or
+    An import that fails deletes its folder. It also deletes the store, if the import created the store, or if the store held nothing but
+    folders of killed imports. It leaves a store into which somebody else has put files meanwhile. After an import that was killed, the next
+    owner of the store deletes the folder. LogWriterAliveError or
     FileStoreTakenOverError for a store that somebody else opened meanwhile; PathExistsError for one that has files and is not to be
     replaced, or was made meanwhile (``existed`` is False).
     """
