@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from bk_core.arguments import POSITIVE, POSITIVE_SECONDS
 from bk_core.client.ledger.add_window import Batch
-from bk_core.client.payloads import Payloads
-from bk_core.errors import BkError
+from bk_core.client.payloads import Buffer, PayloadCheck, Payloads
+from bk_core.errors import BkError, InvalidArgumentError
 from bk_core.protocol.log.position import Position
+from bk_core.protocol.log.record_batches import rows_of
 from bk_core.threads import Monitor, SafeFuture
 
 log = logging.getLogger("bk_core.client")
@@ -41,6 +42,37 @@ class LogSpan:
     @property
     def end_position(self) -> Position:
         return Position(self.seq, self.last_entry_id + 1)
+
+
+class OneRowEach(PayloadCheck):
+    """Takes what callers append to a live segment of a log of Arrow entries: record batches of one row each.
+
+    Readers count each entry of a live segment as one row, and refuse another. So InvalidArgumentError is raised for any other payload,
+    before it is sent.
+    """
+
+    __slots__ = ()
+
+    def one(self, payload: Buffer) -> Payloads:
+        return self._of_one_row(super().one(payload))
+
+    def many(self, payloads: Sequence[Buffer]) -> Payloads:
+        return self._of_one_row(super().many(payloads))
+
+    def run(self, payloads: Buffer, offsets: Buffer) -> Payloads:
+        return self._of_one_row(super().run(payloads, offsets))
+
+    def _of_one_row(self, given: Payloads) -> Payloads:
+        for i, payload in enumerate(given):
+            rows = rows_of(payload)
+            if rows != 1:
+                what = "is no Arrow record batch message" if rows is None else f"has {rows} rows"
+                message = (
+                    f"{self._target}: payload {i} {what}; a writer of Arrow entries appends record batches of one row each. Log.write "
+                    "takes a table, and puts many rows into an entry"
+                )
+                raise InvalidArgumentError(message, **self._context)
+        return given
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from typing import Any, Self
 from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, SECRET, checked
 from bk_core.client.log.leadership import Leadership, end_threads
 from bk_core.client.log.list_store import LogClient
-from bk_core.client.log.parts import Append, Call, LogSpan, RollLimits, again
+from bk_core.client.log.parts import Append, Call, LogSpan, OneRowEach, RollLimits, again
 from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
-from bk_core.client.payloads import Buffer, Payloads
+from bk_core.client.payloads import Buffer, Payloads, limits_of, payload_bytes_max
 from bk_core.errors import ArgumentTypeError, BkError, BlockingCallError, ClientClosedError, OperationTimeoutError
 from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.leader_state import LeaderOptions, Roll
@@ -120,8 +120,8 @@ class LogWriter(Leadership):
         Raises, before anything is fenced, LogTakenOverError with ``take_over=False`` where somebody writes the log or died writing it,
         except in the ledgers ``gone``, whose writers the caller found to be certainly gone (``live_writers``); LogOfQueriesError without
         ``take_over_queries`` where queries of Spark write it, whose commits this writer ends; LogFormatError without ``arrow_entries``
-        where entries are Arrow record batches, which every payload then has to be; InvalidArgumentError without ``file_entries`` for the
-        log of a file store, which ``FileStore`` alone writes.
+        where entries are Arrow record batches: every payload then has to be one of the log's columns, with one row; InvalidArgumentError
+        without ``file_entries`` for the log of a file store, which ``FileStore`` alone writes.
 
         Raises LogTakenOverError when others won all rounds, or the election was lost; NoSuchLogError; LogDataLossError when a ledger that
         must be recovered does not exist; WrongPasswordError; OperationTimeoutError when bookies or store did not let it get there in the
@@ -163,6 +163,8 @@ class LogWriter(Leadership):
             if isinstance(error, OperationTimeoutError):
                 raise late from problem
             raise
+        if self._works.properties.entry_format == "arrow":
+            self._payloads = OneRowEach(f"log {self.name!r}", payload_bytes_max(limits_of(self._works.client)), log=self.name)
 
     # --- state ----------------------------------------------------------------------------------------------------------
 
