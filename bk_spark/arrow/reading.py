@@ -26,6 +26,7 @@ from bk_spark.entries.columns import RAW_COLUMNS, arrow_column_batches, joined, 
 from bk_spark.entries.packing import BYTES_PER_ENTRY_MAX
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.entries.stored_schema import arrow_schema_of_text
+from bk_spark.entries.words import OF_PYTHON
 from bk_spark.needs import check_pandas
 from bk_spark.source.ledger_checks import lost_live
 from bk_spark.source.planning import committed_ranges
@@ -213,6 +214,6 @@ def _batches(
             if raw:
                 yield from raw_column_batches(schema, r, runs)
             else:
-                yield from arrow_column_batches(schema, stored[r.schema_id], False, r, runs, BYTES_PER_ENTRY_MAX)
+                yield from arrow_column_batches(schema, stored[r.schema_id], False, r, runs, BYTES_PER_ENTRY_MAX, OF_PYTHON)
 
     return joined(decoded(), schema)

@@ -65,12 +65,34 @@ def told_columns(text: str) -> list[tuple[str, str]]:
 
 
 def stored_text(schema: pa.Schema) -> str:
-    """Return the text of a schema of ``log_schema``. LogSchemaError for one that no reader would take."""
+    """Return the text of a schema of ``log_schema``. LogSchemaError for one that no reader would take, or that Spark reads only with
+    ``spark.sql.caseSensitive``."""
     if not len(schema):
         raise LogSchemaError("a log needs at least one column")
+    _check_names("", pa.struct(list(schema)))
     text = base64.b64encode(schema.serialize().to_pybytes()).decode()
     arrow_schema_of_text(text)
     return text
+
+
+def _check_names(path: str, kind: pa.DataType) -> None:
+    """Raise LogSchemaError if two fields of a struct have one name, or names that differ in case alone. All columns are a struct without
+    a path."""
+    if types.is_list(kind):
+        _check_names(f"{path}.element", kind.value_type)
+    elif types.is_map(kind):
+        _check_names(f"{path}.key", kind.key_type)
+        _check_names(f"{path}.value", kind.item_type)
+    elif types.is_struct(kind):
+        what = f"the fields of struct {path!r}" if path else "the columns"
+        names: dict[str, str] = {}
+        for part in _parts(kind):
+            other = names.get(part.name.casefold())
+            if other is not None:
+                how = "are of one name" if other == part.name else "differ in case alone, and are one to Spark"
+                raise LogSchemaError(f"{what} {other!r} and {part.name!r} {how}: rename one of them", column=path)
+            names[part.name.casefold()] = part.name
+            _check_names(f"{path}.{part.name}" if path else part.name, part.type)
 
 
 def log_schema(given: pa.Schema) -> pa.Schema:

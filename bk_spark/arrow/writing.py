@@ -32,6 +32,7 @@ from bk_core.errors import (
     LogSchemaError,
     LogWriterAliveError,
     NoSuchLedgerError,
+    WrongPasswordError,
 )
 from bk_core.protocol.log.ledger_list import LedgerList, SegmentRange
 from bk_core.protocol.log.names import check_not_of_files
@@ -42,8 +43,10 @@ from bk_spark.entries.packing import PackedEntries, conform, pack_arrow, pack_ra
 from bk_spark.entries.ranges import note_range
 from bk_spark.entries.stored_schema import arrow_schema_of_text
 from bk_spark.entries.values import ValueCheck
+from bk_spark.entries.words import OF_PYTHON
 from bk_spark.options.grammar import ENTRY_BYTES_MAX
 from bk_spark.sink.intents import claim, withdraw
+from bk_spark.sink.sweep import delete_unlisted
 
 ACK_TIMEOUT_S = 300.0
 IN_FLIGHT_BYTES = 32 << 20
@@ -77,12 +80,13 @@ def write_rows(
     check_password(client, name, listed, password)
     _check_live(name, listed, ended)
     if listed.properties.entry_format == "raw":
-        text, runs = "", pack_raw(_values(name, given, batches))
+        text, runs = "", pack_raw(_values(name, given, batches), words=OF_PYTHON)
         if compression != "none":
             raise InvalidArgumentError(f"compression is for logs of Arrow entries; {name!r} is a raw one: each value is an entry as it is")
     else:
         text = _text_for(name, listed, given)
-        runs = pack_arrow(_checked(name, batches, arrow_schema_of_text(text)), arrow_schema_of_text(text), entry_size, compression)
+        schema = arrow_schema_of_text(text)
+        runs = pack_arrow(_checked(name, batches, schema), schema, entry_size, compression, words=OF_PYTHON)
     ledgers = _Ledgers(client, name, listed, password)
     try:
         for run in runs:
@@ -290,10 +294,8 @@ class _Commit:
         try:
             self._at_ms = store_now_ms(self._client)
             update_ledger_list(self._client, self._name, self._change)
-        except BaseException:  # it may have come through: the janitor deletes the ledgers unless the list names them
-            for ledger_id in ledgers.ids:
-                with suppress(BkError):
-                    claim(self._client, self._name, ledger_id, "")
+        except BaseException as error:
+            self._undo(ledgers.ids, refused=isinstance(error, LogError | WrongPasswordError))
             raise
         for ledger_id in ledgers.ids:
             with suppress(BkError):  # the next janitor finds what is left undone
@@ -301,6 +303,14 @@ class _Commit:
         rows, size = sum(r.rows for r in self._ranges), sum(r.bytes for r in self._ranges)
         entries = sum(r.last_entry_id - r.first_entry_id + 1 for r in self._ranges)
         return WrittenRows(rows, entries, size, Position(self._first), Position(self._first + len(self._ranges)))
+
+    def _undo(self, ledger_ids: Sequence[int], *, refused: bool) -> None:
+        """Clean up. The ledgers of a change that the list ``refused`` are deleted. Otherwise the metadata store may be away, and the change
+        may have come through: a janitor deletes the ledgers unless the list names them."""
+        with suppress(BkError):
+            claimed = [ledger_id for ledger_id in ledger_ids if claim(self._client, self._name, ledger_id, "")]
+            if refused:
+                delete_unlisted(self._client, self._name, claimed, self._password)
 
     def _change(self, listed: LedgerList) -> LedgerList:
         if listed.log_id != self._planned.log_id:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from bk_core.protocol import BytesLike
 from bk_spark.entries.flatbuffer import FlatBuffer, Table
+from bk_spark.entries.words import OF_SPARK, Words
 
 ROWS_MAX = (1 << 31) - 1
 """Spark and Arrow's 32-bit offsets take no more in one array."""
@@ -64,8 +65,9 @@ class _Layout:
 class EntryCheck:
     """Checks entries of one schema, one after the other. ``bytes_max`` bounds all buffers of an entry once they are decompressed."""
 
-    def __init__(self, schema: pa.Schema, bytes_max: int) -> None:
+    def __init__(self, schema: pa.Schema, bytes_max: int, words: Words = OF_SPARK) -> None:
         self._bytes_max = bytes_max
+        self._words = words
         self._parents: list[int] = []
         self._names: list[str] = []
         self._weightless: list[int] = []
@@ -103,7 +105,7 @@ class EntryCheck:
             sizes = self._declared(values, body, sizes)
         total = sum(size for _, size in sizes) + sum(lengths[node] for node in self._weightless)
         if total > self._bytes_max:
-            raise EntryTooBigError(f"its columns take {total:,} bytes, and maxBytesPerEntry is {self._bytes_max:,}")
+            raise EntryTooBigError(f"its columns take {total:,} bytes, and {self._words.too_wide_to_read.format(limit=self._bytes_max)}")
         self._check_sizes(lengths, nulls, [size for _, size in sizes])
         shape = EntryShape(rows, layout.compressed)
         self._last = None if layout.compressed else (end - begin, metadata, shape)

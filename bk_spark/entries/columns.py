@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.entries.unpacking import Entries, arrow_batches, value_array
+from bk_spark.entries.words import OF_SPARK, Words
 
 JOIN_BYTES = 1 << 20  # smaller batches are joined: each costs Spark a round through the JVM
 JOIN_BATCHES = 1024
@@ -93,13 +94,19 @@ def _numbers(bits: int) -> pa.Array:
 
 
 def arrow_column_batches(
-    schema: pa.Schema, stored: pa.Schema | None, with_metadata: bool, r: EntryRange, runs: Iterable[Entries], entry_bytes_max: int
+    schema: pa.Schema,
+    stored: pa.Schema | None,
+    with_metadata: bool,
+    r: EntryRange,
+    runs: Iterable[Entries],
+    entry_bytes_max: int,
+    words: Words = OF_SPARK,
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of ``schema``: the log's columns, decoded with ``stored``, and with ``with_metadata`` those of METADATA_NAMES.
 
     ``entry_bytes_max`` is the most bytes that the columns of one entry may have. Raises LogEntryError for an entry that is not valid.
     """
-    decoded = partial(arrow_batches, stored=stored, entry_bytes_max=entry_bytes_max)
+    decoded = partial(arrow_batches, stored=stored, entry_bytes_max=entry_bytes_max, words=words)
     if not with_metadata:
         yield from decoded(schema, runs, r.skip_rows, r.last_rows, origin=r)
         return

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from bk_core import kernels
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError, LogSchemaError, NullValueError
+from bk_spark.entries.words import OF_SPARK, Words
 from bk_spark.needs import check_version
 from bk_spark.options.grammar import ENTRY_BYTES_MAX
 
@@ -68,6 +69,7 @@ def pack_arrow(
     compression: str = "none",
     run_bytes: int = RUN_BYTES,
     entry_bytes_max: int = BYTES_PER_ENTRY_MAX,
+    words: Words = OF_SPARK,
 ) -> Iterator[PackedEntries]:
     """Pack rows into entries of about ``entry_size`` payload bytes (before compression), and entries into runs of ``run_bytes``.
 
@@ -76,7 +78,7 @@ def pack_arrow(
     EntryTooLargeError for a row that no bookie takes, or that has more than ``entry_bytes_max`` bytes before compression, which no reader
     would take.
     """
-    packer = Packer(schema, entry_size, compression, run_bytes, entry_bytes_max)
+    packer = Packer(schema, entry_size, compression, run_bytes, entry_bytes_max, words)
     for given in batches:
         packer.put(conform(given, schema))
         yield from packer.full_entries()
@@ -87,9 +89,16 @@ class Packer:
     """The rows of one task and log. An entry is written into its run's memory as soon as it is cut, so that its batches can be released."""
 
     def __init__(
-        self, schema: pa.Schema, entry_size: int, compression: str, run_bytes: int, entry_bytes_max: int = BYTES_PER_ENTRY_MAX
+        self,
+        schema: pa.Schema,
+        entry_size: int,
+        compression: str,
+        run_bytes: int,
+        entry_bytes_max: int = BYTES_PER_ENTRY_MAX,
+        words: Words = OF_SPARK,
     ) -> None:
         self._schema = schema
+        self._words = words
         self._compressed = compression != "none"
         # Spark gives a task one core, and waking Arrow's threads for each column would cost more than they save.
         self._options = pa.ipc.IpcWriteOptions(compression=compression if self._compressed else None, use_threads=False)
@@ -180,7 +189,7 @@ class Packer:
         """Write an entry. Return False if no bookie takes that many rows as one entry. Raises EntryTooLargeError for a single row, which
         nothing can divide."""
         if entry.nbytes > self._decompressed_max:
-            raise too_wide(self._packed_rows, entry.nbytes, self._decompressed_max)
+            raise _too_wide(self._packed_rows, entry.nbytes, self._decompressed_max, self._words)
         needed = 0 if self._compressed else pa.ipc.get_record_batch_size(entry)
         if not self._fits(entry, needed):
             return False
@@ -197,7 +206,7 @@ class Packer:
 
     def _fits(self, entry: pa.RecordBatch, size: int) -> bool:
         if size > ENTRY_BYTES_MAX and entry.num_rows == 1:
-            raise wide_row(self._packed_rows, entry, size, self._compressed)
+            raise _wide_row(self._packed_rows, entry, size, self._compressed, self._words)
         return size <= ENTRY_BYTES_MAX
 
     def _flush(self) -> Iterator[PackedEntries]:
@@ -272,24 +281,24 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return whole
 
 
-def wide_row(row: int, entry: pa.RecordBatch, size: int, compressed: bool) -> EntryTooLargeError:
+def _wide_row(row: int, entry: pa.RecordBatch, size: int, compressed: bool, words: Words) -> EntryTooLargeError:
     """Return the error for the one row of ``entry``, which makes an entry of ``size`` bytes that no bookie takes."""
     largest = max(range(entry.num_columns), key=lambda i: entry.column(i).nbytes)
     where = f"{entry.column(largest).nbytes} of them in column {entry.schema.names[largest]!r}"
-    what = "divide it into several rows" if compressed else 'write with .option("compression", "zstd"), divide it into several rows'
-    return too_large(row, f"{size} bytes, {where}", size, what)
+    what = f"{'' if compressed else words.compress}divide it into several rows"
+    return _too_large(row, f"{size} bytes, {where}", size, what, words)
 
 
-def too_large(row: int, told: str, size: int, what: str) -> EntryTooLargeError:
+def _too_large(row: int, told: str, size: int, what: str, words: Words) -> EntryTooLargeError:
     message = (
-        f"row {row} of the task would be an entry of {told}; bookies take {ENTRY_BYTES_MAX}, and a row is never divided: {what}, or keep "
-        "the large value elsewhere and its place in the log. entrySize does not help"
+        f"{words.row(row)} would be an entry of {told}; bookies take {ENTRY_BYTES_MAX}, and a row is never divided: {what}, or keep "
+        f"the large value elsewhere and its place in the log. {words.no_help}"
     )
     return EntryTooLargeError(message, row=row, bytes=size)
 
 
-def too_wide(row: int, size: int, limit: int) -> EntryTooLargeError:
-    message = f"row {row} of the task has {size:,} bytes, and maxBytesPerEntry is {limit:,}: reads would refuse it. Raise it for both"
+def _too_wide(row: int, size: int, limit: int, words: Words) -> EntryTooLargeError:
+    message = f"{words.row(row)} has {size:,} bytes, and {words.too_wide_to_write.format(limit=limit)}"
     return EntryTooLargeError(message, row=row, bytes=size)
 
 
@@ -365,7 +374,7 @@ def _rebuilt(column: pa.Array, wanted: pa.DataType, values: pa.Array) -> pa.Arra
 # --- raw ------------------------------------------------------------------------------------------------------------
 
 
-def pack_raw(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> Iterator[PackedEntries]:
+def pack_raw(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES, words: Words = OF_SPARK) -> Iterator[PackedEntries]:
     """Yield each ``value`` (binary or string) as one entry, in runs of about ``run_bytes``.
 
     Raises InvalidArgumentError for a missing or foreign column, NullValueError and EntryTooLargeError with the number of the row in its
@@ -374,11 +383,11 @@ def pack_raw(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> I
     row = 0
     for batch in batches:
         if batch.num_rows:
-            yield from _raw_runs(_value_column(batch, row), row, run_bytes)
+            yield from _raw_runs(_value_column(batch, row, words), row, run_bytes, words)
             row += batch.num_rows
 
 
-def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedEntries]:
+def _raw_runs(column: pa.Array, row: int, run_bytes: int, words: Words) -> Iterator[PackedEntries]:
     """Work on all offsets at once, with Arrow's functions, because pyspark needs no numpy and so none may be used here."""
     import pyarrow.compute as pc
 
@@ -389,7 +398,7 @@ def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedEntr
     largest = pc.max(sizes)
     if largest.as_py() > ENTRY_BYTES_MAX:
         size = largest.as_py()
-        raise too_large(row + pc.index(sizes, largest).as_py(), f"{size} bytes", size, "compress the value, divide it into several")
+        raise _too_large(row + pc.index(sizes, largest).as_py(), f"{size} bytes", size, "compress the value, divide it into several", words)
     places = memoryview(edges.buffers()[1]).cast("q")[edges.offset :]
     start = 0
     while start < count:
@@ -400,7 +409,7 @@ def _raw_runs(column: pa.Array, row: int, run_bytes: int) -> Iterator[PackedEntr
         start = end
 
 
-def _value_column(batch: pa.RecordBatch, row: int) -> pa.Array:
+def _value_column(batch: pa.RecordBatch, row: int, words: Words) -> pa.Array:
     if "value" not in batch.schema.names:
         raise InvalidArgumentError("a raw log takes a column named 'value' (binary or string)")
     column = batch.column("value")
@@ -408,9 +417,7 @@ def _value_column(batch: pa.RecordBatch, row: int) -> pa.Array:
         import pyarrow.compute as pc
 
         missing = row + pc.index(column.is_null(), True).as_py()
-        raise NullValueError(
-            f"row {missing} of the task has a null value, and an entry of a raw log cannot be null: filter it", row=missing
-        )
+        raise NullValueError(f"{words.row(missing)} has a null value, and an entry of a raw log cannot be null: filter it", row=missing)
     try:
         return column if pa.types.is_binary(column.type) else as_type(_textual(column), pa.binary())
     except pa.ArrowException as error:

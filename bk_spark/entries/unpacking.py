@@ -19,6 +19,7 @@ from bk_spark.entries.check import BadEntryError, EntryCheck
 from bk_spark.entries.packing import BYTES_PER_ENTRY_MAX, as_type
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.entries.values import ValueCheck
+from bk_spark.entries.words import OF_SPARK, Words
 
 BATCH_BYTES = 2 << 20  # the batch that a reader hands to Spark at once; larger ones do not fit the processor's caches
 
@@ -62,6 +63,7 @@ def arrow_batches(
     origin: EntryRange | None = None,
     bytes_max: int = BATCH_BYTES,
     entry_bytes_max: int = BYTES_PER_ENTRY_MAX,
+    words: Words = OF_SPARK,
 ) -> Iterator[pa.RecordBatch]:
     """Decode entries and join small ones into batches of about ``bytes_max``, each of exactly ``schema``.
 
@@ -75,7 +77,7 @@ def arrow_batches(
     """
     pending: list[pa.RecordBatch] = []
     size = 0
-    decoder = _Decoder(schema, schema if stored is None else stored, origin, entry_bytes_max)
+    decoder = _Decoder(schema, schema if stored is None else stored, origin, entry_bytes_max, words)
     for batch in _cut_ends(decoder.batches(runs), skip_rows, take_rows):
         pending.append(batch)
         size += batch.nbytes
@@ -99,11 +101,12 @@ def _cut_ends(batches: Iterator[pa.RecordBatch], skip_rows: int, take_rows: int 
 
 
 class _Decoder:
-    def __init__(self, wanted: pa.Schema, stored: pa.Schema, origin: EntryRange | None, entry_bytes_max: int) -> None:
+    def __init__(self, wanted: pa.Schema, stored: pa.Schema, origin: EntryRange | None, entry_bytes_max: int, words: Words) -> None:
         self._wanted = wanted
         self._stored = stored
         self._origin = origin
-        self._check = EntryCheck(stored, entry_bytes_max)
+        self._words = words
+        self._check = EntryCheck(stored, entry_bytes_max, words)
         self._values = ValueCheck(stored)
         known = {name: i for i, name in enumerate(stored.names)}
         self._included = sorted(known[name] for name in wanted.names if name in known)
@@ -176,7 +179,7 @@ class _Decoder:
             context |= {"ledger": origin.ledger_id, "log": origin.log}
         message = (
             f"{where} is no sound Arrow record batch of the log's schema: {reason}. Its digest is right, so it was written like that, and "
-            "every read of it ends here. startingOffsets and endingOffsets read what lies before and behind, the option ledgers its bytes"
+            f"every read of it ends here. {self._words.read_around}"
         )
         return LogEntryError(message, **context)
 

@@ -28,7 +28,7 @@ from bk_spark.sink.intents import claim
 from bk_spark.sink.messages import CommitMessage, LogPart, parts_by_log
 from bk_spark.sink.plan import check_fixed, check_own_password, same_kind, wanted_properties
 from bk_spark.sink.schema import extends
-from bk_spark.sink.sweep import delete_condemned, sweep
+from bk_spark.sink.sweep import delete_condemned, delete_unlisted, sweep
 
 _log = logging.getLogger("bk_spark.sink")
 ONE_SHOTS_KEPT = 64
@@ -262,18 +262,6 @@ def _is_committed(client: Any, log: str, batch: Batch) -> bool:
 def _delete_ledgers_of(client: Any, options: Options, log: str, batch: Batch) -> Sequence[int]:
     mine = [i.ledger_id for i in intents_of(client, log).values() if i.query_id == batch.owner and i.purpose == DATA]
     claimed = [ledger_id for ledger_id in mine if claim(client, log, ledger_id, batch.owner)]
-    if not claimed:
-        return ()
-
-    def condemn(current: LedgerList) -> LedgerList:
-        if batch.mark is not None and current.is_committed(*batch.mark):
-            return current  # the commit succeeded after all
-        return current.condemn(claimed, history_of(client, log, current.log_id))
-
-    try:
-        condemned = set(update_ledger_list(client, log, condemn).condemned)
-    except NoSuchLogError:  # the commit was to create it, so nothing lists anything
-        condemned = set(claimed)
-    doomed = [ledger_id for ledger_id in claimed if ledger_id in condemned]
-    delete_condemned(client, log, doomed, options.password)
-    return doomed
+    return delete_unlisted(
+        client, log, claimed, options.password, lambda listed: batch.mark is not None and listed.is_committed(*batch.mark)
+    )

@@ -147,6 +147,43 @@ def test_a_schema_makes_a_log_of_arrow_entries(client: Client) -> None:
     assert client.logs() == ["a", "b", "d"]
 
 
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("id BIGINT, ID BIGINT", "the columns 'id' and 'ID' differ in case alone, and are one to Spark: rename one of them"),
+        ("s STRUCT<x: INT, X: INT>", "the fields of struct 's' 'x' and 'X' differ in case alone"),
+        ("l ARRAY<STRUCT<x: INT, X: INT>>", r"the fields of struct 'l\.element'"),
+        ("m MAP<STRING, STRUCT<x: INT, X: INT>>", r"the fields of struct 'm\.value'"),
+        (pa.schema([("stra\u00dfe", pa.int8()), ("STRASSE", pa.int8())]), "differ in case alone"),
+        (pa.schema([("id", pa.int8()), ("id", pa.int8())]), "the columns 'id' and 'id' are of one name: rename one of them"),
+        (pa.schema([("s", pa.struct([("x", pa.int8()), ("x", pa.int8())]))]), "the fields of struct 's' 'x' and 'x' are of one name"),
+    ],
+)
+def test_columns_that_are_one_to_spark_are_refused_before_anything_is_done(
+    world: World, client: Client, schema: str | pa.Schema, said: str
+) -> None:
+    with pytest.raises(LogSchemaError, match=said):
+        client.create_log("flights", schema=schema)
+    assert client.logs() == []
+    if isinstance(schema, pa.Schema) and len(set(schema.names)) == len(schema):
+        log = client.create_log("flights", entry_format="arrow")
+        with pytest.raises(LogSchemaError, match=said):
+            log.write(schema.empty_table())
+        assert log.info.properties.schema == "" and world.ledgers() == set()
+
+
+def test_a_log_of_sparks_that_tells_case_apart_is_read_written_and_copied(world: World, client: Client) -> None:
+    """A session with ``spark.sql.caseSensitive`` made it."""
+    world.write({"id": [1], "ID": [2]}, schema="id long, ID long", log="flights")
+    log = client.log("flights")
+    log.write(pa.table({"ID": [4], "id": [3]}))
+    assert log.to_arrow().to_pydict() == {"id": [1, 3], "ID": [2, 4]}
+    assert log.to_arrow(columns=["ID"]).to_pydict() == {"ID": [2, 4]}
+    copy = client.create_log("copy", schema=log.info.properties.schema)
+    copy.write(log)
+    assert copy.to_arrow() == log.to_arrow()
+
+
 def test_a_schema_beside_raw_entries_is_refused_by_every_way(client: Client) -> None:
     schema = client.create_log("a", schema="id BIGINT").info.properties.schema
     with pytest.raises(InvalidArgumentError, match="a raw log has no columns"):

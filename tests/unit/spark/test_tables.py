@@ -173,7 +173,7 @@ def test_the_password_is_the_logs(client: Client) -> None:
 def test_an_entry_of_another_program_is_refused(client: Client) -> None:
     log = client.create_log("flights", schema="id BIGINT")
     with log.writer(arrow_entries=True) as writer:
-        writer.append(b"no record batch")
+        writer.append(pa.record_batch({"name": ["of another schema"]}).serialize().to_pybytes())
     with pytest.raises(LogEntryError, match="is no sound Arrow record batch"):
         log.to_arrow()
 
@@ -462,7 +462,7 @@ def test_a_living_writer_is_ended_only_by_word(client: Client) -> None:
     assert log.to_arrow(columns=["value"]).to_pydict() == {"value": [b"a", b"b"]}
 
 
-def test_a_writer_that_comes_during_the_write_is_not_ended(client: Client) -> None:
+def test_a_writer_that_comes_during_the_write_is_not_ended(world: World, client: Client) -> None:
     log = client.create_log("lines")
     opened: list[Any] = []
 
@@ -475,11 +475,11 @@ def test_a_writer_that_comes_during_the_write_is_not_ended(client: Client) -> No
     opened[0].append(b"b")
     opened[0].close()
     assert log.to_arrow(columns=["value"]).to_pydict() == {"value": [b"b"]}
-    gc_log(client, "lines", min_age_s=0)
-    assert len(client.logs()) == 1 and intents_of(client, "lines") == {}
+    assert intents_of(client, "lines") == {} and world.ledgers() == {opened[0].ledger_id}
 
 
-def test_another_first_write_that_was_faster_decides_the_columns(client: Client) -> None:
+def test_another_first_write_that_was_faster_decides_the_columns(world: World, client: Client) -> None:
+    """The slower one leaves neither ledgers nor intents, and the list keeps nothing of its clean-up."""
     log = client.create_log("flights", entry_format="arrow")
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -489,9 +489,11 @@ def test_another_first_write_that_was_faster_decides_the_columns(client: Client)
     with pytest.raises(LogSchemaError, match="another writer gave log 'flights' other columns"):
         log.write(rows())
     assert log.to_arrow().to_pydict() == {"name": ["a"]}
+    listed = read_log(client, "flights").listed
+    assert intents_of(client, "flights") == {} and world.ledgers() == {listed.segments[0].ledger_id} and listed.condemned == ()
 
 
-def test_a_log_made_anew_during_the_write_gets_none_of_it(client: Client) -> None:
+def test_a_log_made_anew_during_the_write_gets_none_of_it(world: World, client: Client) -> None:
     log = client.create_log("flights", schema="id BIGINT")
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -501,7 +503,7 @@ def test_a_log_made_anew_during_the_write_gets_none_of_it(client: Client) -> Non
 
     with pytest.raises(LogDataLossError, match="deleted and created again"):
         log.write(rows())
-    assert read(log) == []
+    assert read(log) == [] and intents_of(client, "flights") == {} and world.ledgers() == set()
 
 
 def test_a_commit_whose_answer_was_lost_is_made_once(world: World, client: Client) -> None:
@@ -526,6 +528,38 @@ def test_a_commit_of_unknown_fate_deletes_nothing(world: World, client: Client, 
         log.write(ids(1))
     gc_log(client, "flights", min_age_s=0)
     assert read(log) == [1] and intents_of(client, "flights") == {}
+
+
+def test_a_log_that_is_deleted_during_the_write_keeps_no_ledger(world: World, client: Client) -> None:
+    log = client.create_log("flights", schema="id BIGINT")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [1]})
+        log.delete()
+
+    with pytest.raises(NoSuchLogError):
+        log.write(rows())
+    assert intents_of(client, "flights") == {} and world.ledgers() == set()
+
+
+def test_a_refused_commit_whose_clean_up_fails_is_left_to_the_janitor(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = client.create_log("flights", entry_format="arrow")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [1]})
+        log.write(pa.table({"name": ["a"]}))
+
+    def away(*given: Any) -> None:
+        raise MetadataUnavailableError("the store went away")
+
+    monkeypatch.setattr(writing, "delete_unlisted", away)
+    with pytest.raises(LogSchemaError, match="another writer"):
+        log.write(rows())
+    assert len(intents_of(client, "flights")) == 1 and len(world.ledgers()) == 2
+    gc_log(client, "flights")  # whatever its age: its writer has given it up
+    assert intents_of(client, "flights") == {} and len(world.ledgers()) == 1
 
 
 def test_bookies_that_fail_leave_nothing_visible(world: World, client: Client) -> None:
