@@ -13,6 +13,7 @@ from bk_core.aio.logs import Log
 from bk_core.aio.loops import Aside, Loop, Opening
 from bk_core.client.client import BookKeeper as Client
 from bk_core.client.client import connect as connect_client
+from bk_core.client.here import StaysHere
 from bk_core.client.log.log import LogSettings
 from bk_core.config import ClientConfig, ClientSettings, WireProtocol
 from bk_core.errors import BkError, ClientClosedError
@@ -48,7 +49,7 @@ class Stoppable(Protocol):
     def _stop(self) -> None: ...
 
 
-class BookKeeper:
+class BookKeeper(StaysHere):
     """A client for one event loop. See ``bk_core.BookKeeper``, whose calls these are.
 
     What asks the metadata store runs on a few threads of its own, whose number does not grow. Appends and reads need none. A call that is

@@ -12,6 +12,7 @@ from weakref import ref
 from bk_core.aio.appends import Acknowledgement, Appends
 from bk_core.aio.loops import Aside, wake
 from bk_core.arguments import ID, SECONDS, checked
+from bk_core.client.here import StaysHere
 from bk_core.client.ledger.entering import begin_close, enter_many, enter_one, enter_run, has_to_force, may_flush, tell_losses
 from bk_core.client.ledger.read_handle import ReadHandle as Reading
 from bk_core.client.ledger.read_stream import RunStream
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class WriteHandle:
+class WriteHandle(StaysHere):
     """The writer of one ledger. Appends are acknowledged in order. See ``bk_core.WriteHandle``, whose calls these are.
 
     An append that is cancelled while it waits for room does not happen. One that has room happens, whoever still waits for it.
@@ -212,7 +213,7 @@ def _ring(known: ref[LedgerIteration], call: Callable[[Callable[[], None]], None
         call(runs._wake)
 
 
-class ReadHandle:
+class ReadHandle(StaysHere):
     """A reader of one ledger. It never fences. See ``bk_core.ReadHandle``, whose calls these are."""
 
     def __init__(self, client: BookKeeper, handle: Reading) -> None:

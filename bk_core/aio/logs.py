@@ -11,6 +11,7 @@ from bk_core.aio.appends import Acknowledgement, Appends
 from bk_core.aio.loops import Opening
 from bk_core.aio.reading import LogReader
 from bk_core.arguments import Duration
+from bk_core.client.here import StaysHere
 from bk_core.client.log.check import LogCheck
 from bk_core.client.log.entering import enter_many, enter_one, enter_run
 from bk_core.client.log.janitor import INTENT_AGE_S, GcReport
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Log:
+class Log(StaysHere):
     """One log of a cluster, by its name. It keeps nothing: every call sees the log as it is then. See ``bk_core.Log``, whose calls these
     are.
 
@@ -126,7 +127,7 @@ class Log:
         await self._run(self._log.delete)
 
 
-class LogWriter:
+class LogWriter(StaysHere):
     """The one writer of a log. See ``bk_core.LogWriter``, whose calls these are.
 
     An append that is cancelled while it waits for room does not happen. One that has room happens, whoever still waits for it.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import ref
 
 from bk_core.aio.loops import wake
+from bk_core.client.here import StaysHere
 from bk_core.client.ledger.read_stream import RunStream
 from bk_core.client.ledger.streams import end_stream, range_stream, tail_stream
 from bk_core.client.log.list_store import ledger_exists, log_path
@@ -133,7 +134,7 @@ class _Steps(Steps):
         return bool(self._client.store.is_connected())
 
 
-class LogReader:
+class LogReader(StaysHere):
     """Reads a log in order and never fences. Nothing is asked before the first run is awaited.
 
     >>> async for run in log.reader(start="latest").follow():

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TextColumn
 from bk_core.cli.output import access_options, cluster_options, connected, progress_bar, say_found, say_json, say_table
 from bk_core.display import repairs as display
 from bk_core.display.words import counted, rounded_size
-from bk_core.errors import InvalidArgumentError, LogError, MetadataFormatError, NoNodeError, NoSuchLedgerError, OperationTimeoutError
+from bk_core.errors import LogError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
 from bk_core.protocol.ledger.replication import ReplicaReport
 
 if TYPE_CHECKING:
@@ -362,8 +362,6 @@ def decommission(
             on_progress=show,
             **_access(password, digest),
         )
-        if not report.repairs and not report.cookie_deleted:
-            _check_known(client, report)
     if as_json:
         for repaired in report.repairs:
             say_json(_repair_json(repaired))
@@ -390,17 +388,6 @@ def _say_still_named(report: DecommissionReport) -> None:
     click.echo(f"{report.bookie} is still named by {counted(len(found), 'ledger')}{more}; {written:,} in use")
     if report.writable:
         click.echo("it is writable, so there may be more by now: make it read-only or stop it, then run this again")
-
-
-def _check_known(client: BookKeeper, report: DecommissionReport) -> None:
-    """A mistyped id would otherwise look like a finished job."""
-    if report.registered or report.named_by:
-        return
-    try:
-        client.store.read_cookie(report.bookie)
-    except NoNodeError:
-        text = f"there is no bookie {report.bookie}: no ledger names it, it is not registered and has no cookie"
-        raise InvalidArgumentError(text) from None
 
 
 def _what_next(report: DecommissionReport, delete_cookie: bool) -> str:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from bk_core.arguments import ID, POSITIVE, SECONDS, SECRET, TEXT, checked
+from bk_core.client.here import StaysHere
 from bk_core.client.ledger.read_handle import ReadHandle
 from bk_core.client.ledger.write_handle import WriteHandle
 from bk_core.client.near import meant
@@ -108,7 +109,7 @@ def _end_dropped(session: Session, store: MetadataStore) -> None:
         log.warning("a client that was dropped did not end well: %s", error)
 
 
-class BookKeeper:
+class BookKeeper(StaysHere):
     """A client. Use it with ``with``; safe to share between threads, not between processes.
 
     Its handles keep it. When nobody refers to it or to one of them any more, it ends by itself, with a ResourceWarning.
@@ -521,6 +522,8 @@ class BookKeeper:
         All ledgers that name the bookie are gone through once, and again until ``wait_s`` seconds are over, for writers that have not moved
         on. ``delete_cookie`` forgets the bookie for good once nothing names it and it is down. ``on_ledger`` is called before each ledger
         with its number, how many there are, and its id. ``options`` are the fields of RepairOptions by name.
+
+        Raises InvalidArgumentError for a bookie that no ledger names, that is not registered and has no cookie.
 
         Rule: RR-14.
         """

@@ -25,6 +25,7 @@ from bk_core.client.files.owner_parts import Asked, Gathered, Holds, Retries, en
 from bk_core.client.files.reading import ContentReader
 from bk_core.client.files.watches import Watches
 from bk_core.client.files.works import FileWorks, Work
+from bk_core.client.here import StaysHere
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.parts import Call
 from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
@@ -58,7 +59,7 @@ DEFAULT_TIMEOUT_S = 60.0
 _MAY_BE_DELETED = (LogTakenOverError, LogDataLossError, NoSuchLogError)  # what a log says whose ledger, or list, was deleted under it
 
 
-class StoreOwner:
+class StoreOwner(StaysHere):
     """The base of ``FileStore``: all but the calls of its users."""
 
     def __init__(

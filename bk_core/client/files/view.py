@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 from bk_core.arguments import SECONDS, SECRET, checked
 from bk_core.client.files.names import store_log, unreadable, wrong_password
 from bk_core.client.files.reading import ContentReader, present_chunks
+from bk_core.client.here import StaysHere
 from bk_core.client.log.list_store import read_ledger_list
 from bk_core.client.log.lists import list_logs
 from bk_core.client.log.reader import LogReader
@@ -38,7 +39,7 @@ BASE_S = 10.0  # the longest wait for a whole snapshot of which too little is co
 T = TypeVar("T")
 
 
-class FileStoreView:
+class FileStoreView(StaysHere):
     """The files of a store as its log tells them, up to the last ``refresh``. Its owner, if there is one, is not disturbed.
 
     An acknowledged change shows here once bookies report it as confirmed: with the next change, or after the explicit LAC (LC-5). If the

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Self
 
 from bk_core.arguments import ID, SECONDS, checked
+from bk_core.client.here import StaysHere
 from bk_core.client.ledger.read_stream import RunStream, StreamMachine
 from bk_core.client.operations import run_machine
 from bk_core.client.session import Session
@@ -42,7 +43,7 @@ def _look(known: weakref.ref[ReadHandle]) -> None:
         handle._look()
 
 
-class ReadHandle:
+class ReadHandle(StaysHere):
     """A reader of one ledger. It never fences and never writes metadata (OP-5). ``open`` makes one that follows the ledger's metadata.
 
     A handle that nobody refers to any more stops following the ledger; if it did, there is a ResourceWarning.

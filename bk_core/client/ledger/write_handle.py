@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from bk_core.arguments import checked, whole
 from bk_core.client.driver import Driver
+from bk_core.client.here import StaysHere
 from bk_core.client.ledger.add_window import Batch, Place, Share
 from bk_core.client.log.losses import Losses
 from bk_core.client.operations import LeftOpen, must_not_block, must_not_interrupt, wait
@@ -29,7 +30,7 @@ from bk_core.threads import Bell, SafeFuture, cannot_wait, is_ending
 ROOM_POLL_S = 1.0  # the reactor lets waiting appends in; this is only a safety net
 
 
-class WriteHandle:
+class WriteHandle(StaysHere):
     """The writer of one ledger. Appends are acknowledged in order.
 
     After an error the outcome of what was pending is unknown until the ledger is CLOSED; then an entry exists if it is not above the
@@ -433,8 +434,9 @@ class WriteHandle:
 
     @checked()
     def close(self, *, forced: bool = False) -> LedgerMetadata:
-        """Wait for what was appended (and with ``deferred_sync`` force it), then close the ledger at its last entry. Closing again has no
-        effect, nor has closing in a forked child.
+        """Wait for what was appended (and with ``deferred_sync`` force it), then close the ledger at its last entry. Closing a closed
+        ledger has no effect, nor has closing in a forked child. A ledger that another client fenced, or closed elsewhere, cannot be closed:
+        every call raises LedgerFencedError.
 
         A ledger with guaranteed write quorum is closed once every entry is on all of its write set, which takes a bookie for every
         position. ``forced`` waits for nothing and gives up what is not acknowledged, with ``deferred_sync`` also what was not forced.

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from bk_core.background import Worker, WorkerPool
+from bk_core.client.here import StaysHere
 from bk_core.client.log.append_window import AppendWindow
 from bk_core.client.log.driver import LeaderWorks, Work, append_outcome
 from bk_core.client.log.list_store import LogClient, log_path
@@ -65,7 +66,7 @@ def _aged(known: weakref.ref[Leadership], ledger_id: int) -> None:
         writer._aged(ledger_id)
 
 
-class Leadership:
+class Leadership(StaysHere):
     """The machine of one writer with its threads, its ledgers and the appends that have no outcome yet."""
 
     def __init__(

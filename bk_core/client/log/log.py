@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
 
 from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECRET, Check, Duration, checked, kept_milliseconds, milliseconds, seconds
 from bk_core.client.guards import admit_writer
+from bk_core.client.here import StaysHere
 from bk_core.client.log.check import LogCheck, check_log
 from bk_core.client.log.history import read_log
 from bk_core.client.log.janitor import INTENT_AGE_S, GcReport, apply_retention, delete_log, gc_log, trim_log
@@ -109,6 +110,9 @@ class Segments(Iterator[Segment]):
     def __next__(self) -> Segment:
         return next(self._items)
 
+    def __repr__(self) -> str:
+        return "<Segments: iterate over them, or take list(...)>"
+
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows. The iteration stays where it is. A line stands there instead if the cluster fails, or
         does not answer within a few seconds."""
@@ -122,6 +126,8 @@ def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict
     suggests none of ``fixed``."""
     known = [name for name in LogSettings.__annotations__ if name not in fixed]
     found: dict[str, Any] = {}
+    if given.get("schema") == "" and "entry_format" not in given and "schema" not in fixed:
+        raise InvalidArgumentError("schema is empty: name the columns, or leave it out")
     if given.get("schema") not in (None, "") and "schema" not in fixed:  # columns are those of Arrow entries
         given = {"entry_format": "arrow", **given, "schema": schema_text(given["schema"])}
     for name, value in given.items():
@@ -142,7 +148,7 @@ def schema_text(schema: object) -> str:
     return tables().schema_text(schema)
 
 
-class Log:
+class Log(StaysHere):
     """One log of a cluster, by its name. It holds no connection of its own and keeps nothing: every call sees the log as it is then.
 
     ``password`` is that of the log's ledgers, for all calls that need one.
@@ -528,9 +534,7 @@ def _place(name: str, place: Position | datetime | str) -> Place:
 
 
 def _ms(name: str, time: datetime) -> int:
-    """Milliseconds since 1970. InvalidArgumentError for a time without a zone, or before 1970."""
+    """Milliseconds since 1970, 0 for an earlier time, before which no log was written. InvalidArgumentError for a time without a zone."""
     if time.tzinfo is None:
         raise InvalidArgumentError(f"{name}={time.isoformat()} names no time zone: give one, for example with tzinfo=UTC")
-    found = int(time.timestamp() * 1000)
-    COUNT(name, found)
-    return found
+    return max(0, int(time.timestamp() * 1000))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias, TypeVar
 
 from bk_core.arguments import SECONDS, SECRET, checked
+from bk_core.client.here import StaysHere
 from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import LogClient, ledger_exists, log_path
 from bk_core.client.resuming import Following
@@ -65,7 +66,16 @@ class LogEntries:
     values: bytes | bytearray | memoryview
     offsets: memoryview
 
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        last = self.first_entry_id + self.count - 1
+        size = int(self.offsets[self.count] - self.offsets[0])
+        return f"<LogEntries {self.segment.seq}:{self.first_entry_id}..{last}, {self.count:,} entries, {size:,} bytes>"
+
     def payloads(self) -> list[bytes]:
+        """Return the payloads as bytes, in the order of their entries. Each is a copy."""
         return [bytes(self.values[self.offsets[i] : self.offsets[i + 1]]) for i in range(self.count)]
 
     @property
@@ -80,12 +90,14 @@ def reaching(client: LogClient, name: str, listed: LogView, start: Position) -> 
         listed.refuse_beyond(start, name)
     except InvalidArgumentError:
         next(client.store.list_ledgers(), None)  # it syncs: the server of the store may have been behind the position's reader
-        listed = read_log(client, name)
-        listed.refuse_beyond(start, name)
+    else:
+        return listed
+    listed = read_log(client, name)
+    listed.refuse_beyond(start, name)
     return listed
 
 
-class LogReader:
+class LogReader(StaysHere):
     """Reads a log in order and never fences (LOG-15, LOG-17). ``position`` is the next entry to read. Only one thread at a time may use it.
 
     To follow a log, use ``follow``, or ``read``, then ``wait``, then ``read`` again. ``close`` it, or use it with ``with``. Entries are

@@ -28,7 +28,16 @@ from bk_core.client.repair.report import (
     RepairReport,
     StillNamed,
 )
-from bk_core.errors import BkError, LedgerError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError, ReplicationError
+from bk_core.errors import (
+    BkError,
+    InvalidArgumentError,
+    LedgerError,
+    MetadataFormatError,
+    NoNodeError,
+    NoSuchLedgerError,
+    OperationTimeoutError,
+    ReplicationError,
+)
 from bk_core.metadata.store import Version
 from bk_core.metadata.underreplication import ReplicationLock
 from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
@@ -83,6 +92,8 @@ def decommission_bookie(
     are being written to it. ``on_ledger(number, of, ledger_id)`` is called before each. The cookie is deleted only if nothing names the
     bookie and it is down. Meanwhile this client places nothing on the bookie, but other clients do as long as it is registered as writable,
     so it should be made read-only or stopped before.
+
+    Raises InvalidArgumentError for a bookie that nobody knows: a mistyped id would look like a finished job.
     """
     client.store.check_cluster()
     options = replace(options, lost=options.lost | {bookie}, only_lost=True)
@@ -92,6 +103,8 @@ def decommission_bookie(
     with client._session.without(bookie):
         while True:
             report.still_named = [found for ledger_id in client.list_ledgers() if (found := _naming(client, ledger_id, bookie)) is not None]
+            if not rounds and not report.still_named:
+                _check_known(client, bookie)
             left_s = deadline - time.monotonic()
             match after_look(rounds=rounds, named=len(report.still_named), changed=changed, left_s=left_s):
                 case DrainStep.END:
@@ -108,6 +121,18 @@ def decommission_bookie(
     if delete_cookie and report.is_complete and not report.registered:
         report.cookie_deleted = client.delete_cookie(bookie)
     return report
+
+
+def _check_known(client: BookKeeper, bookie: BookieId) -> None:
+    """Raise InvalidArgumentError if the bookie, which no ledger names, is not registered either and has no cookie."""
+    view = client.bookies()
+    if bookie in {*view.writable, *view.readonly}:
+        return
+    try:
+        client.store.read_cookie(bookie)
+    except NoNodeError:
+        text = f"there is no bookie {bookie}: no ledger names it, it is not registered and has no cookie"
+        raise InvalidArgumentError(text, bookie=bookie) from None
 
 
 def _drain_round(

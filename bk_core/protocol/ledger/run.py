@@ -94,6 +94,9 @@ class EntryRun:
     offsets: memoryview = field(repr=False)
     step: int = 1
 
+    def __len__(self) -> int:
+        return self.count
+
     def __repr__(self) -> str:
         return f"<EntryRun {self.first_entry_id}..{self.last_entry_id}, {self.count:,} entries, {self.payload_bytes:,} bytes>"
 

@@ -13,7 +13,7 @@ import pytest
 from bk_core import cli
 from bk_core.cli import output, replication
 from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
-from bk_core.errors import NoNodeError, NoSuchLedgerError
+from bk_core.errors import InvalidArgumentError, NoNodeError, NoSuchLedgerError
 from bk_core.metadata.store import BookieView
 from bk_core.metadata.underreplication import NoUnderreplication
 from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
@@ -44,6 +44,7 @@ class Client:
         self.decommission = DecommissionReport("c:1", registered=True)
         self.options: dict[str, Any] = {}
         self.writable: tuple[str, ...] = ()
+        self.unknown = False
         self.store = SimpleNamespace(
             underreplication=NoUnderreplication, read_cookie=self._no_cookie, children=lambda _: [], other_log_roots=lambda: None
         )
@@ -69,6 +70,8 @@ class Client:
 
     def decommission_bookie(self, bookie: str, **options: Any) -> DecommissionReport:
         self.options = options
+        if self.unknown:
+            raise InvalidArgumentError(f"there is no bookie {bookie}")
         options["on_ledger"](1, 2, 9)
         return self.decommission
 
@@ -190,6 +193,6 @@ def test_decommission_says_what_to_do_next(client: Client, capsys: pytest.Captur
 
 
 def test_a_bookie_nobody_knows_is_an_error(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    client.decommission = DecommissionReport("z:1")
+    client.unknown = True
     assert cli.run(["bookie", "decommission", "z:1"]) == 1
     assert "there is no bookie z:1" in capsys.readouterr().err

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
 import threading
 from array import array
 from collections.abc import Callable, Iterator
@@ -277,3 +280,17 @@ def test_closing_the_client_leaves_the_ledger_as_it_is(uri: str) -> None:
     assert isinstance(pending.exception(30), BkError)
     assert store.read_ledger(ledger.ledger_id) == before
     store.close()
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_belongs_to_the_process_is_neither_copied_nor_pickled(uri: str, again: Callable[[object], object]) -> None:
+    """A copy that was dropped closed the client, and abandoned the ledger, of its original."""
+    with bk_core.connect(uri) as bk, bk.create_ledger() as ledger:
+        log = bk.create_log("events")
+        with log.writer() as writer, log.reader() as reader, bk.open_ledger(ledger.ledger_id) as opened:
+            for one in (bk, ledger, log, writer, reader, opened):
+                with pytest.raises(TypeError, match=f"a {type(one).__name__} belongs to the process that made it"):
+                    again(one)
+            gc.collect()
+            writer.append(b"x")
+            ledger.append(b"y")

@@ -104,8 +104,10 @@ def test_reading_begins_where_it_is_asked_to(log: Log) -> None:
     second = next(segment for segment in log.segments(1))
     assert read(log, start=datetime.fromtimestamp(second.committed_at_ms / 1000, UTC) + timedelta(seconds=1)) == []
     assert read(log, start=datetime(2020, 1, 1, tzinfo=UTC)) == ROWS
+    assert read(log, start=datetime(1960, 1, 1, tzinfo=UTC)) == ROWS
     reader = log.reader()
     first = next(iter(reader))
+    assert repr(first) == "<LogEntries 0:0..5, 6 entries, 6 bytes>" and len(first) == 6
     assert read(log, start=first.end_position) == ROWS[first.count :]
     assert reader.position == first.end_position
 
@@ -241,6 +243,7 @@ def test_what_is_old_is_trimmed_and_what_is_left_over_is_collected(log: Log) -> 
         (lambda log: log.reader(start=datetime(2026, 1, 1)), "start=2026-01-01T00:00:00 names no time zone"),  # noqa: DTZ001
         (lambda log: log.trim(before=datetime(2026, 1, 1)), "before=2026-01-01T00:00:00 names no time zone"),  # noqa: DTZ001
         (lambda log: log.trim(before=datetime(2026, 1, 1, tzinfo=UTC), older_than=3), "give one of them"),
+        (lambda log: log._client.create_log("new", schema=""), "schema is empty: name the columns, or leave it out"),
         (lambda log: log.trim(), "say where to trim: before, older_than or max_bytes"),
         (lambda log: log.trim(older_than=-5), "older_than must be a finite number of seconds within 0..1000000000, not -5"),
         (lambda log: log.set(retention=-1), f"retention {KEPT}, not -1"),

@@ -317,7 +317,8 @@ class RangeReader:
         attempt.chunk.failures[attempt.position] = failure
         self._order.failed(attempt.position)
         line = f"ledger {self.ledger_id} entry {entry_id}: {failure.text} at {attempt.bookie}; asking another replica"
-        return [Log("debug" if self._unreachable.waits else "warning", line)]
+        expected = self._unconfirmed and failure.denial  # nobody has promised that the entry is there (RD-11)
+        return [Log("debug" if self._unreachable.waits or expected else "warning", line)]
 
     def _progress(self, attempt: Attempt, run: EntryRun, failure: Failure | None, reply: ReadReply) -> list[Effect]:
         """Take a verified prefix, which is a valid answer (RD-10). ``failure`` is the error behind it: that replica is not asked for the
