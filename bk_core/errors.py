@@ -28,7 +28,7 @@
     │   ├── NoSuchFileStoreError, FileStoreTakenOverError, FileStoreClosedError, FileStoreFormatError, FileDataLostError
     ├── DiskFullError                 a local cluster's directory has no room
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
-        MissingPackageError
+        MissingPackageError, EventLoopError, ConcurrentIterationError
 
 Class attributes:
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
@@ -120,6 +120,13 @@ class EventLoopError(BkError):
 
     code = "BK-EVENT-LOOP"
     advice = "Connect a client in each event loop, and close it before its loop ends; hand a call to its loop by run_coroutine_threadsafe."
+
+
+class ConcurrentIterationError(BkError, RuntimeError):
+    """A second task asked an iteration of ``bk_core.aio`` for its next run while the first one waits for it. Nothing was done."""
+
+    code = "BK-CONCURRENT-ITERATION"
+    advice = "Give each task an iteration of its own, or let one task read and pass the runs on through an asyncio.Queue."
 
 
 class RemoteProtocolError(BkError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from bk_core.aio.loops import Loop, wake
@@ -27,7 +28,8 @@ class Acknowledgement(Generic[T]):
         self._appends = appends
         self._batch = batch
         self._waiters: list[asyncio.Future[None]] = []
-        self._entering: Entering | None = None
+        self._entering: Entering | None = None  # until there is an outcome, because it has the payload
+        self._outcome: Future[Any] | None = None
         self._late: BkError | None = None
         self._over = False
         self._deadline = appends.loop.loop.time() + appends.timeout_s
@@ -40,9 +42,9 @@ class Acknowledgement(Generic[T]):
         """Return what the append returns. Raises its error, and asyncio.InvalidStateError if there is no outcome yet."""
         if self._late is not None:
             raise self._late
-        if not self._over or self._entering is None:
+        if self._outcome is None:
             raise asyncio.InvalidStateError("the append has no outcome yet: await it")
-        found: T = self._entering.future.result(0)
+        found: T = self._outcome.result(0)
         return found
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -53,7 +55,7 @@ class Acknowledgement(Generic[T]):
 
     async def _room(self) -> None:
         """Wait until the append is handed in, or has its outcome."""
-        while not (self.done() or (self._entering is not None and self._entering.admitted)):
+        while not (self.done() or self._entering is None or self._entering.admitted):
             await self._news()
 
     async def _news(self) -> None:
@@ -82,9 +84,15 @@ class Acknowledgement(Generic[T]):
 
     def _settle(self) -> None:
         if not self._over:
-            self._over = True
-            self._appends.settled(self, self._batch)
+            assert self._entering is not None
+            self._outcome = self._entering.future
+            self._end()
         self._wake()
+
+    def _end(self) -> None:
+        """Let go of the payload, and of what a flush waits for."""
+        self._over, self._entering = True, None
+        self._appends.settled(self, self._batch)
 
     def _fail(self, error: BkError) -> None:
         """Give it an outcome although the append has none."""
@@ -96,8 +104,7 @@ class Acknowledgement(Generic[T]):
         """Wait for room no longer. Return True if it is too late for that, and the append takes effect."""
         if self._over or self._entering is None or self._entering.leave():
             return True
-        self._over = True
-        self._appends.settled(self, self._batch)
+        self._end()
         return False
 
     def _expire(self) -> None:
@@ -130,7 +137,7 @@ class Appends(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: list[asyncio.Future[None]] = []
         self._unrested = 0
-        self._stopped = False
+        self.is_stopped = False  # True once the client is closed
 
     @property
     def outstanding(self) -> int:
@@ -194,7 +201,7 @@ class Appends(Generic[T]):
             until_now.before = None
 
     def _check_open(self) -> None:
-        if self._stopped:
+        if self.is_stopped:
             raise self._closed_error()
 
     def _closed_error(self) -> ClientClosedError:
@@ -228,7 +235,7 @@ class Appends(Generic[T]):
 
     def stop(self) -> None:
         """Fail what has no outcome, because the client is closed."""
-        self._stopped = True
+        self.is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

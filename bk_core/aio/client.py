@@ -16,7 +16,7 @@ from bk_core.client.client import connect as connect_client
 from bk_core.client.here import StaysHere
 from bk_core.client.log.log import LogSettings
 from bk_core.config import ClientConfig, ClientSettings, WireProtocol
-from bk_core.errors import BkError, ClientClosedError
+from bk_core.errors import ClientClosedError
 from bk_core.metadata.store import BookieView, MetadataStore
 from bk_core.protocol.ledger.metadata import DigestType, LedgerMetadata
 from bk_core.protocol.ledger.read.options import ReadOptions
@@ -193,14 +193,16 @@ class BookKeeper(StaysHere):
 
     async def close(self) -> None:
         """Close the client. Idempotent. Followers end their iteration, appends without an outcome fail with ClientClosedError, and ledgers
-        that are written stay OPEN. A call that is cancelled goes on. It may be called in any loop once the client's own is closed."""
+        that are written stay OPEN. A call that is cancelled goes on, and the next one does what one that failed has left undone. It may be
+        called in any loop once the client's own is closed."""
         if not self._loop.loop.is_closed():
             self._loop.check()
-        if self._closing is None:
-            self._closing = SafeFuture()
+        if self._closing is None or (self._closing.done() and self._closing.exception(0) is not None):
+            closing: SafeFuture[None] = SafeFuture()
+            start_aside(partial(_close, self._client, self._aside, closing), "bookkeeper-aio-close")
+            self._closing = closing
             for one in tuple(self._kept):
                 one._stop()
-            start_aside(partial(_close, self._client, self._aside, self._closing), "bookkeeper-aio-close")
         if self._loop.loop.is_closed():
             await asyncio.wrap_future(self._closing)
             return
@@ -217,12 +219,14 @@ class BookKeeper(StaysHere):
 
 
 def _close(client: Client, aside: Aside, done: SafeFuture[None]) -> None:
-    """Close the client, on a thread of its own, because the threads of ``aside`` may be at work for long."""
+    """Close the client, on a thread of its own, because the threads of ``aside`` may be at work for long. ``done`` has its outcome in any
+    case, because somebody waits for it."""
     try:
-        client.close()
-    except BkError as error:
+        try:
+            client.close()
+        finally:
+            aside.pool.close(0.0)
+    except BaseException as error:
         done.set_exception(error)
     else:
         done.set_result(None)
-    finally:
-        aside.pool.close(0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 from weakref import ref
@@ -13,13 +14,22 @@ from bk_core.aio.appends import Acknowledgement, Appends
 from bk_core.aio.loops import Aside, wake
 from bk_core.arguments import ID, SECONDS, checked
 from bk_core.client.here import StaysHere
-from bk_core.client.ledger.entering import begin_close, enter_many, enter_one, enter_run, has_to_force, may_flush, tell_losses
+from bk_core.client.ledger.entering import (
+    begin_close,
+    closed_metadata,
+    enter_many,
+    enter_one,
+    enter_run,
+    has_to_force,
+    may_flush,
+    tell_losses,
+)
 from bk_core.client.ledger.read_handle import ReadHandle as Reading
 from bk_core.client.ledger.read_stream import RunStream
 from bk_core.client.ledger.streams import check_range, end_stream, range_stream, tail_stream
 from bk_core.client.ledger.write_handle import WriteHandle as Writing
 from bk_core.client.payloads import Buffer
-from bk_core.errors import BkError, ClientClosedError, OperationTimeoutError
+from bk_core.errors import BkError, ClientClosedError, ConcurrentIterationError, OperationTimeoutError
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.run import EntryRun
 
@@ -94,6 +104,7 @@ class WriteHandle(StaysHere):
 
     async def force(self) -> int:
         """Make everything acknowledged so far durable on all bookies of the ensemble, and return the new LAC (``deferred_sync``)."""
+        self._loop.check()
         return await self._outcome(self._handle.force_future(), f"forcing ledger {self.ledger_id}")
 
     async def close(self, *, forced: bool = False) -> LedgerMetadata:
@@ -101,11 +112,13 @@ class WriteHandle(StaysHere):
         is not acknowledged. The first call raises the error of appends that failed, after it has closed the ledger without them, unless
         somebody was told it. A call that is cancelled may be made again."""
         self._loop.check()
-        if not forced and may_flush(self._handle):
-            await self._appends.answered()
-            if has_to_force(self._handle):
-                await self.force()
-        metadata = await self._outcome(begin_close(self._handle, forced), f"closing ledger {self.ledger_id}")
+        metadata = closed_metadata(self._handle)
+        if metadata is None:
+            if not forced and may_flush(self._handle):
+                await self._appends.answered()
+                if has_to_force(self._handle):
+                    await self.force()
+            metadata = await self._outcome(begin_close(self._handle, forced), f"closing ledger {self.ledger_id}")
         tell_losses(self._handle, forced)
         return metadata
 
@@ -138,16 +151,18 @@ class WriteHandle(StaysHere):
 
 
 class LedgerIteration:
-    """Runs of entries as they arrive: ``async for run in ...``. An iteration that is cancelled may go on afterwards: no run is lost."""
+    """Runs of entries as they arrive: ``async for run in ...``. An iteration that is cancelled may go on afterwards: no run is lost.
+    One task at a time may wait for the next run; another one gets ConcurrentIterationError."""
 
     def __init__(self, handle: ReadHandle, begin: Callable[[], RunStream], timeout_s: float | None, what: str, ends_quietly: bool) -> None:
         self._handle = handle
         self._begin = begin
         self._timeout_s = timeout_s
         self._what = what
-        self._ends_quietly = ends_quietly  # when the time is up
+        self._ends_quietly = ends_quietly  # when the time is up, or another task ends it
         self._stream: RunStream | None = None
         self._over = False
+        self._is_asked = False  # a task waits for the next run
         self._waiter: asyncio.Future[None] | None = None
 
     def __aiter__(self) -> Self:
@@ -155,8 +170,12 @@ class LedgerIteration:
 
     async def __anext__(self) -> EntryRun:
         self._handle._loop.check()
+        if self._is_asked:
+            message = f"another task waits for the next run of {self._what}: give each task an iteration of its own"
+            raise ConcurrentIterationError(message, ledger=self._handle.ledger_id)
         if self._over:
             raise StopAsyncIteration
+        self._is_asked = True
         try:
             run = await self._next()
         except asyncio.CancelledError:
@@ -164,6 +183,8 @@ class LedgerIteration:
         except BaseException:
             self._end()
             raise
+        finally:
+            self._is_asked = False
         if run is None:
             self._end()
             raise StopAsyncIteration
@@ -177,14 +198,18 @@ class LedgerIteration:
             stream.start()
         try:
             async with asyncio.timeout(self._timeout_s):
-                while not stream.has_arrived:
+                while not (self._over or stream.has_arrived):
                     self._waiter = self._handle._loop.loop.create_future()
                     await self._waiter
         except TimeoutError:
             if self._ends_quietly:
                 return None
             raise OperationTimeoutError(f"{self._what} did not finish in time", ledger=self._handle.ledger_id) from None
-        return stream.take()
+        if not self._over:
+            return stream.take()
+        if self._ends_quietly:
+            return None
+        raise ClientClosedError(f"{self._what} was ended by another task of this program", ledger=self._handle.ledger_id)
 
     def _wake(self) -> None:
         if self._waiter is not None:
@@ -198,8 +223,10 @@ class LedgerIteration:
             end_stream(self._handle._handle, stream)
 
     async def aclose(self) -> None:
-        """End the iteration. Idempotent."""
+        """End the iteration. Idempotent. A task that waits for its next run ends: a tail quietly, a read of a range with ClientClosedError,
+        because a quiet end would look as if all had been read."""
         self._end()
+        self._wake()
 
     def __del__(self) -> None:
         if getattr(self, "_stream", None) is not None:
@@ -272,7 +299,9 @@ class ReadHandle(StaysHere):
     async def wait_for(self, entry_id: int, timeout_s: float) -> bool:
         """Wait until ``entry_id`` may be read and return True; False after ``timeout_s``, or when the ledger is CLOSED below it."""
         if entry_id > self.last_add_confirmed and not self.is_closed:
-            runs = LedgerIteration(self, lambda: tail_stream(self._handle, entry_id, deliver=False), timeout_s, "", True)
+            runs = LedgerIteration(
+                self, lambda: tail_stream(self._handle, entry_id, deliver=False), timeout_s, f"ledger {self.ledger_id}", True
+            )
             try:
                 async for _ in runs:
                     break
@@ -282,16 +311,15 @@ class ReadHandle(StaysHere):
 
     async def close(self) -> None:
         """Stop following the ledger; iterations that wait end with ClientClosedError. Idempotent."""
-        await self._aside.run(self._handle.close)
+        self._loop.check()
+        with suppress(ClientClosedError):  # the client was closed first, and the handle with it
+            await self._aside.run(self._handle.close)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        try:
-            await self.close()
-        except ClientClosedError:
-            pass  # the client was closed first, and the handle with it
+        await self.close()
 
     def __repr__(self) -> str:
         return f"<aio {self._handle!r}>"

@@ -13,7 +13,7 @@ from bk_core.aio.reading import LogReader
 from bk_core.arguments import Duration
 from bk_core.client.here import StaysHere
 from bk_core.client.log.check import LogCheck
-from bk_core.client.log.entering import enter_many, enter_one, enter_run
+from bk_core.client.log.entering import begin_close, enter_many, enter_one, enter_run, tell_losses
 from bk_core.client.log.janitor import INTENT_AGE_S, GcReport
 from bk_core.client.log.log import Log as SyncLog
 from bk_core.client.log.log import LogInfo, LogSettings
@@ -22,7 +22,7 @@ from bk_core.client.log.tables import EARLIEST
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX
 from bk_core.client.log.writer import LogWriter as Writing
 from bk_core.client.payloads import Buffer
-from bk_core.errors import BkError
+from bk_core.errors import BkError, OperationTimeoutError
 from bk_core.protocol.log.position import Position
 from bk_core.protocol.log.segments import LogProperties, Segment
 
@@ -188,8 +188,17 @@ class LogWriter(StaysHere):
 
     async def close(self) -> None:
         """Write what is outstanding, close the ledger and note its end in the list. Idempotent. The first call raises the error of appends
-        that failed if nobody was told it. A call that is cancelled may be made again."""
-        await self._appends.answered()
+        that failed if nobody was told it. A call that is cancelled may be made again. When the time is up before all is acknowledged,
+        OperationTimeoutError is raised and the close goes on: nothing more is appended."""
+        self._client._loop.check()
+        if self._appends.is_stopped:  # with the client, which has ended the writer, too
+            tell_losses(self._writer)
+            return
+        try:
+            await self._appends.answered()
+        except OperationTimeoutError:
+            begin_close(self._writer)
+            raise
         await self._client._aside.run(self._writer.close)
 
     def abandon(self) -> None:

@@ -54,23 +54,32 @@ class Loop:
             try:
                 self.loop.call_soon_threadsafe(self._run)
             except RuntimeError:  # the loop is closed, so nobody is left to hear
-                self._gone = True
-                self._steps.clear()
+                self._give_up()
+        elif self.loop.is_closed():  # it was closed between its wakeup and its next turn
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._gone = True
+        self._steps.clear()
 
     def _run(self) -> None:
-        """Run the steps that have come. ``_woken`` is reset first, so that a step which comes now wakes the loop again."""
+        """Run the steps that have come. ``_woken`` is reset first, so that a step which comes now wakes the loop again. A step that raises
+        is told to the loop's exception handler, and the others have their turn all the same."""
         self.wakeups += 1
         self._woken = False
         steps = self._steps
-        for _ in range(min(len(steps), STEPS_MAX)):
-            steps.popleft()()
-        if steps and not self._woken:
-            self._woken = True
-            self.loop.call_soon(self._run)
+        try:
+            for _ in range(min(len(steps), STEPS_MAX)):
+                steps.popleft()()
+        finally:
+            if steps and not self._woken:
+                self._woken = True
+                self.loop.call_soon(self._run)
 
     async def wait(self, future: Future[T], timeout_s: float | None = None, what: str = "") -> T:
         """Return the outcome of a future of the client. OperationTimeoutError names ``what`` when the time is up. A cancelled wait leaves
         the future as it is."""
+        self.check()
         if not future.done():
             waiter: asyncio.Future[None] = self.loop.create_future()
             future.add_done_callback(lambda _: self.call(partial(wake, waiter)))
@@ -84,8 +93,9 @@ class Loop:
 
 
 def wake(waiter: asyncio.Future[None]) -> None:
-    """Let whoever awaits ``waiter`` go on, if it was not cancelled meanwhile. On the loop."""
-    if not waiter.done():
+    """Let whoever awaits ``waiter`` go on, if it was not cancelled meanwhile. On the loop, or once the loop is closed: nobody goes on
+    there then."""
+    if not waiter.done() and not waiter.get_loop().is_closed():
         waiter.set_result(None)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -73,12 +74,14 @@ class _Steps(Steps):
         return handle is not None and handle.ledger_id == effect.ledger_id and not (self.asking and effect.wanted is not None)
 
     def begin_watch(self, rung: Callable[[], None]) -> None:
-        """Watch the list from now on. Blocks."""
+        """Watch the list from now on, unless a cancelled call has begun that. Blocks."""
 
         def changed() -> None:
             self._changed.set()
             rung()
 
+        if self.watch is not None:
+            return
         self._fresh = False
         self.watch = self._client.store.watch(log_path(self.name), changed)
         self._watching = self._following = True
@@ -135,13 +138,16 @@ class _Steps(Steps):
 
 
 class LogReader(StaysHere):
-    """Reads a log in order and never fences. Nothing is asked before the first run is awaited.
+    """Reads a log in order and never fences. The start is found when the first run is awaited; with ``async with`` before its block begins,
+    so that a reader that starts at "latest" misses nothing that is appended in the block.
 
-    >>> async for run in log.reader(start="latest").follow():
-    ...     print(run.payloads())
+    >>> async with log.reader(start="latest") as reader:
+    ...     async for run in reader.follow():
+    ...         print(run.payloads())
 
     ``position`` is the next entry to read. An iteration that is cancelled, by ``asyncio.wait_for`` for one, may go on afterwards: no run is
-    lost and none comes twice. ``close`` it, or use it with ``async with``; a follower then ends its iteration.
+    lost and none comes twice. ``close`` it, or use it with ``async with``; a follower then ends its iteration. One task at a
+    time reads; others wait for their turn.
     """
 
     def __init__(self, client: BookKeeper, log: SyncLog, start: Position | datetime | str) -> None:
@@ -152,6 +158,7 @@ class LogReader(StaysHere):
         self._start = start
         self._steps: _Steps | None = None
         self._lock = asyncio.Lock()  # one task at a time
+        self._iteration: LogIteration | None = None  # the one whose next run is awaited
         self._busy: Future[Any] | None = None  # a step that a cancelled task has left under way
         self._deliver: Deliver | None = None
         self._stream: RunStream | None = None
@@ -165,7 +172,7 @@ class LogReader(StaysHere):
 
     @property
     def position(self) -> Position | None:
-        """The next entry to read. None before the first run was awaited, unless the reader starts at a position."""
+        """The next entry to read. None before the start was found, unless the reader starts at a position."""
         if self._steps is None:
             return self._start if isinstance(self._start, Position) else None
         return self._steps.position
@@ -189,35 +196,51 @@ class LogReader(StaysHere):
         """
         return LogIteration(self, follows=True)
 
-    async def _next_run(self, follows: bool, asking: bool) -> LogEntries | None:
-        """Return the next run; None if there is none now, or with ``follows`` once the reader is closed."""
+    async def _next_run(self, iteration: LogIteration) -> LogEntries | None:
+        """Return the next run; None if there is none now, or to a follower once it or the reader is closed."""
         self._loop.check()
         async with self._lock:
-            while not self._closed:
-                try:
-                    found = await self._step(follows, asking)
-                except MetadataUnavailableError as error:
-                    if not self._closed:
-                        if not follows:
-                            raise
-                        await self._outlast(error)
-                        continue
-                except BkError:
-                    if not (follows and self._closed):
+            self._iteration = iteration
+            try:
+                return await self._next_run_of(iteration.follows, iteration.asking)
+            finally:
+                self._iteration = None
+
+    async def _next_run_of(self, follows: bool, asking: bool) -> LogEntries | None:
+        while not self._is_over:
+            try:
+                found = await self._step(follows, asking)
+            except MetadataUnavailableError as error:
+                if not self._is_over:
+                    if not follows:
                         raise
-                else:
-                    if found is not None or not (follows or self._closed):
-                        return found
-                asking = False
+                    await self._outlast(error)
+                    continue
+            except BkError:
+                if not (follows and self._is_over):
+                    raise
+            else:
+                if found is not None or not (follows or self._is_over):
+                    return found
+            asking = False
         if follows:
             return None
-        raise ClientClosedError(f"the reader of log {self.name!r} was closed by this program", log=self.name)
+        if self._closed:
+            raise ClientClosedError(f"the reader of log {self.name!r} was closed by this program", log=self.name)
+        raise ClientClosedError(f"a read of log {self.name!r} was ended by another task of this program", log=self.name)
+
+    @property
+    def _is_over(self) -> bool:
+        """True if the task that waits is to end."""
+        return self._closed or (self._iteration is not None and self._iteration.over)
 
     async def _step(self, follows: bool, asking: bool) -> LogEntries | None:
         """Return the next run. None: there is none now, or the next step may have one."""
         steps = self._steps or await self._begin()
-        if follows and steps.watch is None:
+        if follows and steps.watch is None and not self._is_over:
             await self._aside(partial(steps.begin_watch, partial(_ring, ref(self), self._loop.call)))
+        if self._is_over:
+            return None
         if self._stream is None:
             steps.asking = asking and not follows
             rest = steps.rest() or await self._run(steps, steps.look())
@@ -234,9 +257,15 @@ class LogReader(StaysHere):
         return await self._take(steps, follows)
 
     async def _begin(self) -> _Steps:
-        """Open the log and find the start. Blocks aside."""
-        self._steps = found = await self._aside(partial(_Steps.of, self._log, self._start))
-        return found
+        """Open the log and find the start."""
+        await self._aside(self._find_start)
+        assert self._steps is not None
+        return self._steps
+
+    def _find_start(self) -> None:
+        """Find the start, unless a cancelled call has found it: "latest" would be another place by now. Blocks."""
+        if self._steps is None:
+            self._steps = _Steps.of(self._log, self._start)
 
     # --- delivering -----------------------------------------------------------------------------------------------------------
 
@@ -247,7 +276,7 @@ class LogReader(StaysHere):
         timeout_s = self._client.config.operation_timeout_s
         if not await self._until(lambda: stream.has_arrived, timeout_s):
             self._end_stream(steps)
-            if self._closed:
+            if self._is_over:
                 return None
             raise OperationTimeoutError(f"a read of ledger {deliver.segment.ledger_id} did not finish in time", log=self.name)
         answer = Delivered(deliver.request, Outcome.OK)
@@ -333,7 +362,7 @@ class LogReader(StaysHere):
             changed = await self._until(lambda: steps.list_has_changed, WAIT_S)
         else:
             changed = await self._await_ledger(steps, rest.last_entry_id + 1)
-        if not self._closed:
+        if not self._is_over:
             await self._run(steps, steps.tell(Changed(rest.request)) if changed else steps.look())
 
     async def _await_ledger(self, steps: _Steps, entry_id: int) -> bool:
@@ -354,11 +383,11 @@ class LogReader(StaysHere):
         return entry_id <= ledger.last_add_confirmed or bool(ledger.is_closed)
 
     async def _until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until ``holds``; False when the time is up or the reader is closed."""
+        """Wait until ``holds``; False when the time is up or the task is to end."""
         loop = self._loop.loop
         deadline = loop.time() + timeout_s
         while not holds():
-            if self._closed or loop.time() >= deadline:
+            if self._is_over or loop.time() >= deadline:
                 return False
             self._waiter = waiter = loop.create_future()
             timer = loop.call_at(deadline, wake, waiter)
@@ -375,7 +404,7 @@ class LogReader(StaysHere):
         if steps is None or not steps.may_outlast():
             raise error
         await self._aside(steps.release)
-        while not self._closed:
+        while not self._is_over:
             await self._until(lambda: False, OUTAGE_LOOK_S)
             if steps.is_connected():
                 return
@@ -398,27 +427,42 @@ class LogReader(StaysHere):
         """Close the reader; a follower ends its iteration. Idempotent."""
         self._loop.check()
         self._stop()
-        steps = self._steps
-        if steps is not None and not self._client.is_closed:
+        with suppress(ClientClosedError):  # the client was closed first, and the reader with it
             async with self._lock:
-                self._end_stream(steps)
-                await self._aside(steps.release)
+                if self._steps is not None:
+                    self._end_stream(self._steps)
+                if self._steps is not None or self._busy is not None:
+                    await self._aside(self._release)
+
+    def _release(self) -> None:
+        """Let go of what is held, also by a step that a cancelled task has left. Blocks."""
+        if self._steps is not None:
+            self._steps.release()
 
     async def __aenter__(self) -> Self:
+        """Find the start. Raises the errors of ``bk_core.Log.reader``."""
+        self._loop.check()
+        async with self._lock:
+            if self._steps is None:
+                await self._begin()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        try:
-            await self.close()
-        except ClientClosedError:
-            pass  # the client was closed first, and the reader with it
+        await self.close()
 
     def __del__(self) -> None:
-        """Let go of what a reader that was dropped still holds."""
+        """Let go of what a reader that was dropped still holds, or is about to hold by a step that a cancelled task has left."""
         steps = getattr(self, "_steps", None)
-        if steps is not None and (steps.ledger is not None or steps.watch is not None):
+        if steps is None:
+            return
+        busy = self._busy
+        if busy is not None or steps.ledger is not None or steps.watch is not None:
             self._end_stream(steps)
-            self._client._aside.soon(steps.release)
+            soon = partial(self._client._aside.soon, steps.release)
+            if busy is None:
+                soon()
+            else:
+                busy.add_done_callback(lambda _: soon())
 
 
 def _ring(known: ref[LogReader], call: Callable[[Callable[[], None]], None]) -> None:
@@ -432,24 +476,26 @@ class LogIteration:
     """Runs of a log, in order: ``async for run in ...``."""
 
     def __init__(self, reader: LogReader, follows: bool) -> None:
+        self.follows = follows
+        self.asking = True  # bookies are asked for the LAC at the beginning
+        self.over = False
         self._reader = reader
-        self._follows = follows
-        self._asking = True  # bookies are asked for the LAC at the beginning
-        self._over = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> LogEntries:
-        if self._over:
+        if self.over:
             raise StopAsyncIteration
-        found = await self._reader._next_run(self._follows, self._asking)
-        self._asking = False
+        found = await self._reader._next_run(self)
+        self.asking = False
         if found is None:
-            self._over = True
+            self.over = True
             raise StopAsyncIteration
         return found
 
     async def aclose(self) -> None:
-        """End this iteration. The reader may begin another one."""
-        self._over = True
+        """End this iteration. The reader may begin another one. A task that waits for its next run ends: one of ``follow`` quietly, one of
+        ``read`` with ClientClosedError."""
+        self.over = True
+        self._reader._wake()

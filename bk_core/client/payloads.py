@@ -63,6 +63,9 @@ class Payloads(Sequence[bytes]):
         return bytes(self.data[self.bounds[chosen] : self.bounds[chosen + 1]])
 
 
+NO_PAYLOADS = Payloads(b"", memoryview(array("q", (0,))), 0, 0)
+
+
 class PayloadCheck:
     """Takes what callers append to one ledger or log, which ``target`` names, and refuses what a ledger cannot send.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count as numbers
 from typing import Any
+from weakref import WeakSet
 
 from bk_core.threads import holds_lock
 
@@ -68,12 +69,13 @@ class Share:
     """One ledger's part of the window. ``inbox`` holds what was handed in and the reactor has not taken yet, each item with its batch.
     ``runs`` and ``bytes`` count what is not answered yet, ``entries`` what some bookie still has to take. ``turn`` belongs to the append
     that is handing in a run in pieces, on thread ``turn_of``. ``line`` holds those who wait for room. The first in it is the next one: with
-    caller's ids the lowest id, else the next piece of the append that has the turn, then the order of arrival. The window changes a share,
-    and the reactor empties the inbox."""
+    caller's ids the lowest id, else the next piece of the append that has the turn, then the order of arrival. ``nudge`` has the line
+    looked at again. The window changes a share, and the reactor empties the inbox."""
 
-    __slots__ = ("batch", "bytes", "entries", "inbox", "line", "runs", "turn", "turn_of")
+    __slots__ = ("__weakref__", "batch", "bytes", "entries", "inbox", "line", "nudge", "runs", "turn", "turn_of")
 
-    def __init__(self) -> None:
+    def __init__(self, nudge: Callable[[], object] = lambda: None) -> None:
+        self.nudge = nudge
         self.inbox: deque[tuple[Callable[[Batch], None], Batch]] = deque()
         self.runs = 0
         self.bytes = 0
@@ -92,6 +94,7 @@ class AddWindow:
         self._lock = RLock()
         self._total = 0
         self._ledgers = 0  # the number of shares with entries
+        self._crowded: WeakSet[Share] = WeakSet()  # those whose first in line waits until other ledgers have made room
         self._arrivals = numbers()
 
     @holds_lock
@@ -147,6 +150,8 @@ class AddWindow:
             while share.line:
                 place = share.line[0][2]
                 if not place.gone and not self._may_enter(share, place, highest, bytes_max):
+                    if place.item is not None and not self.has_room(share, place.entries):
+                        self._crowded.add(share)
                     return None
                 heappop(share.line)
                 if not place.gone:
@@ -176,9 +181,12 @@ class AddWindow:
 
     @holds_lock
     def leave(self, place: Place) -> bool:
-        """Note that the append waits no more. Return True if its place was admitted before that."""
+        """Note that the append waits no more. Return True if its place was admitted before that. The place stays in line until its turn
+        comes, without what it would have handed in."""
         place.gone = True
         with self._lock:
+            if not place.admitted:
+                place.item = None
             return place.admitted
 
     @holds_lock
@@ -224,10 +232,20 @@ class AddWindow:
             batch.runs -= 1
             share.bytes -= size
 
+    @holds_lock
     def released(self, share: Share, entries: int) -> None:
-        """Note that all bookies have the entries, or nobody waits for that any more."""
+        """Note that all bookies have the entries, or nobody waits for that any more. Other ledgers that waited for this are nudged, because
+        nothing of their own may be answered for long."""
         with self._lock:
             share.entries -= entries
             self._total -= entries
             if entries and not share.entries:
                 self._ledgers -= 1
+            waiting = [one for one in self._crowded if one is not share and self._is_first_to_fit(one)] if self._crowded else ()
+            self._crowded.difference_update(waiting)
+        for one in waiting:
+            one.nudge()
+
+    def _is_first_to_fit(self, share: Share) -> bool:
+        """Return True if there is room now for the first in line. The caller holds the lock."""
+        return not share.line or self.has_room(share, share.line[0][2].entries)

@@ -8,8 +8,9 @@ from concurrent.futures import Future
 from bk_core.client.entering import Told
 from bk_core.client.ledger.add_window import Place
 from bk_core.client.ledger.write_handle import WriteHandle
-from bk_core.client.payloads import Buffer, Payloads
+from bk_core.client.payloads import NO_PAYLOADS, Buffer, Payloads
 from bk_core.protocol.ledger.metadata import LedgerMetadata
+from bk_core.protocol.ledger.write.base import WriterState
 from bk_core.threads import SafeFuture
 
 NO_THREAD = 0  # in place of the thread whose turn it is: nobody waits on a thread for this turn
@@ -28,6 +29,11 @@ def enter_many(handle: WriteHandle, payloads: Sequence[Buffer], entry_id: int | 
 def enter_run(handle: WriteHandle, payloads: Buffer, offsets: Buffer, entry_id: int | None, told: Told) -> RunEntering:
     """Append a run, or stand in line. Raises what ``WriteHandle.append_run_future`` raises at once."""
     return _entered(handle, handle._run(payloads, offsets, entry_id), entry_id, told)
+
+
+def closed_metadata(handle: WriteHandle) -> LedgerMetadata | None:
+    """Return the metadata of a ledger that the handle has closed; None if it has not. It may be asked once the client is closed, too."""
+    return handle.metadata if handle._machine.state is WriterState.CLOSED else None
 
 
 def may_flush(handle: WriteHandle) -> bool:
@@ -137,6 +143,7 @@ class RunEntering:
         place = self._place
         if place is None or self._next or self._handle._adds.leave(place):
             return True
+        self._run = NO_PAYLOADS  # its place may stay in line for long
         if self._handle._share.turn is self.future:
             self._handle._share.turn = None
         self._handle._nudge()  # the next in line may enter

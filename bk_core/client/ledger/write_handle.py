@@ -57,7 +57,7 @@ class WriteHandle(StaysHere):
         self._client = session.client  # the client must outlive its handles
         self._answered = Bell()  # rung when a whole batch is answered, which a flush waits for
         self._adds = session.adds
-        self._share = Share()
+        self._share = Share(_nudging(weakref.ref(self)))
         self._losses = Losses()
         self._handed_over = self._given_back = 0  # entries that the reactor has taken, and those of them that left the window again
         self._highest_entry_id = -1  # the highest one that the reactor has taken, with the caller's ids
@@ -457,7 +457,8 @@ class WriteHandle(StaysHere):
             self._raise_end()
             if self._options.deferred_sync:
                 self.force()
-        metadata = self._close(forced)
+        # A ledger that is CLOSED needs nobody, so closing again has no effect once the client is closed, too.
+        metadata = self.metadata if self._machine.state is WriterState.CLOSED else self._close(forced)
         if forced:
             self._losses.forgive()
         lost = self._losses.take()
@@ -559,3 +560,14 @@ def _stepping(known: weakref.ref[WriteHandle]) -> Callable[[], None]:
             handle._stepped()
 
     return stepped
+
+
+def _nudging(known: weakref.ref[WriteHandle]) -> Callable[[], None]:
+    """Return the function by which the window has the handle's line looked at. It does not keep the handle alive."""
+
+    def nudge() -> None:
+        handle = known()
+        if handle is not None:
+            handle._nudge()
+
+    return nudge

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from bk_core.client.entering import Ticket
 from bk_core.client.ledger.add_window import Batch
 from bk_core.client.log.parts import Append
+from bk_core.client.payloads import NO_PAYLOADS
 from bk_core.threads import Monitor, holds_lock
 
 
@@ -74,14 +75,18 @@ class AppendWindow:
         """Leave the line. Return True if the append was let in before. Raises the error that keeps it out for good."""
         with self._lock:
             if not token.admitted:
+                token.run = NO_PAYLOADS
                 self._check()
             return token.admitted
 
     @holds_lock
     def give_up(self, token: Append) -> bool:
-        """Let the append not wait any more. Return True if it was let in before."""
+        """Let the append not wait any more. Return True if it was let in before. If not, it stays in line until its turn comes, without its
+        payloads."""
         token.gone = True
         with self._lock:
+            if not token.admitted:
+                token.run = NO_PAYLOADS
             return token.admitted
 
     def decided(self, token: Append) -> None:

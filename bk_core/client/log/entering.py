@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bk_core.client.entering import Told
-from bk_core.client.log.parts import Append
+from bk_core.client.log.leadership import UNCERTAIN
+from bk_core.client.log.parts import Append, again
 from bk_core.client.log.writer import LogWriter
 from bk_core.client.payloads import Buffer, Payloads
 from bk_core.threads import SafeFuture
@@ -24,6 +25,18 @@ def enter_many(writer: LogWriter, payloads: Sequence[Buffer], told: Told) -> Log
 def enter_run(writer: LogWriter, payloads: Buffer, offsets: Buffer, told: Told) -> LogEntering:
     """Append a run, or stand in line. Raises what ``LogWriter.append_run_future`` raises at once."""
     return _entered(writer, writer._payloads.run(payloads, offsets), False, told)
+
+
+def begin_close(writer: LogWriter) -> None:
+    """Begin what ``LogWriter.close`` waits for. Nothing more is appended, and who stands in line is sent away."""
+    writer._ask_to_close()
+
+
+def tell_losses(writer: LogWriter) -> None:
+    """Raise the error of appends that failed if nobody was told it."""
+    lost = writer._losses.take()
+    if lost is not None:
+        raise again(lost, UNCERTAIN)
 
 
 def _entered(writer: LogWriter, run: Payloads, single: bool, told: Told) -> LogEntering:

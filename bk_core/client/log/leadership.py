@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from bk_core.background import Worker, WorkerPool
+from bk_core.client.driver import as_bk_error
 from bk_core.client.here import StaysHere
 from bk_core.client.log.append_window import AppendWindow
 from bk_core.client.log.driver import LeaderWorks, Work, append_outcome
@@ -49,6 +50,7 @@ log = logging.getLogger("bk_core.client")
 EMPTY_PAUSE_S = 0.1
 EMPTY_PAUSE_MAX_S = 2.0
 ROLL_AGAIN_S = 5.0  # after a roll by size or age that failed
+UNCERTAIN = "entries that were not acknowledged before may or may not be in the log"
 _DEFAULT_TIMEOUT_S = 60.0
 _BY_ITSELF = object()  # the token of a roll that nobody waits for
 
@@ -233,9 +235,11 @@ class Leadership(StaysHere):
             self._ends.begin(ended)
         elif isinstance(work, WriteList) and answer.outcome is Outcome.OK:  # the list now has all known ends
             self._ends.take_errors()
-        self._step(lambda now_ns: machine.handle(answer, now_ns))
-        if ended is not None:
-            self._tell_end(ended)
+        try:
+            self._step(lambda now_ns: machine.handle(answer, now_ns))
+        finally:
+            if ended is not None:
+                self._tell_end(ended)
 
     def _check_leadership(self, request: int) -> None:
         answer = LeadershipChecked(request, self._leads())
@@ -252,13 +256,13 @@ class Leadership(StaysHere):
 
     def _tell_end(self, ledger_id: int) -> None:
         """Store the end of the ledger in the list. A failure does no harm, because the next leader that changes the list fills
-        it in, too."""
+        it in, too. It is told to whoever rolls or closes and waits for this; a store may fail in ways that nobody has foreseen."""
         problem: BkError | None = None
         try:
             self._works.tell_end(ledger_id)
-        except BkError as error:
-            log.warning("log %s: the end of ledger %d is not in the list yet: %s", self.name, ledger_id, error)
-            problem = error
+        except Exception as error:
+            problem = as_bk_error(error)
+            log.warning("log %s: the end of ledger %d is not in the list yet: %s", self.name, ledger_id, problem)
         self._ends.finish(ledger_id, problem)
 
     # --- entries --------------------------------------------------------------------------------------------------------
@@ -310,8 +314,7 @@ class Leadership(StaysHere):
                 if isinstance(outcome, Complete):
                     token.future.set_result(spans[0].first_position if token.single else spans)
                 else:
-                    uncertain = "entries that were not acknowledged before may or may not be in the log"
-                    token.future.set_exception(again(outcome.error, uncertain))
+                    token.future.set_exception(again(outcome.error, UNCERTAIN))
         finally:
             self._window.told(token)
 

@@ -23,7 +23,7 @@ from threading import TIMEOUT_MAX
 from typing import Any, Self
 
 from bk_core.arguments import POSITIVE, POSITIVE_SECONDS, SECRET, checked
-from bk_core.client.log.leadership import Leadership, end_threads
+from bk_core.client.log.leadership import UNCERTAIN, Leadership, end_threads
 from bk_core.client.log.list_store import LogClient
 from bk_core.client.log.parts import Append, Call, LogSpan, OneRowEach, RollLimits, again
 from bk_core.client.operations import LeftOpen, must_not_block, unanswered, wait
@@ -281,7 +281,7 @@ class LogWriter(Leadership):
         else:
             error = self._losses.take()
         if error is not None:
-            raise again(error, "entries that were not acknowledged before may or may not be in the log")
+            raise again(error, UNCERTAIN)
 
     def _append(self, run: Payloads, *, single: bool) -> Future[Any]:
         self._home.check("writer of a log")
@@ -372,15 +372,18 @@ class LogWriter(Leadership):
         what = f"closing the writer of log {self.name!r}"
         self._must_not_block(what)
         deadline = time.monotonic() + self._timeout_s
-        call = Call()
-        self._close_with(call)
-        is_ended = not self._own_thread(self._begin_close)  # again if an interrupt was faster
+        is_ended = not self._ask_to_close()
         if self._closing is not None:
             if is_ended and not self._close_begun and self._machine.error is not None:
                 raise again(self._machine.error)  # the writer failed before the close could begin, so nobody would answer
             wait(self._closing.future, self._timeout_s, what)
             self._await_told(deadline, what)
         self._raise_untold()
+
+    def _ask_to_close(self) -> bool:
+        """Have the writer's own thread begin the close, again if an interrupt was faster. Return False if that thread has ended."""
+        self._close_with(Call())
+        return self._own_thread(self._begin_close)
 
     @holds_lock
     def _close_with(self, call: Call) -> None:
@@ -440,7 +443,7 @@ class LogWriter(Leadership):
         self._lock.until(lambda: not self._window.undecided, self._timeout_s)
         lost = self._losses.take()
         if lost is not None:
-            raise again(lost, "entries that were not acknowledged before may or may not be in the log")
+            raise again(lost, UNCERTAIN)
 
     def _await_told(self, deadline: float, what: str) -> None:
         self._await(lambda: self._ends.are_settled, deadline, what)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from bk_core import aio
 from bk_core.aio import reading
-from bk_core.errors import ClientClosedError
+from bk_core.errors import ClientClosedError, ConcurrentIterationError, NoSuchLogError
 from bk_core.protocol.limits import Limits
-from tests.unit.aio.loops import eventually, run, stalled
+from bk_core.protocol.log.position import Position
+from tests.unit.aio.loops import PATIENCE_S, eventually, run, stalled
 
 QUICK = Limits(explicit_lac_ns=5_000_000)  # readers hear soon of the last entry
 
@@ -68,3 +72,215 @@ def test_a_cancellation_in_the_turn_of_the_news_is_one(uri: str, kind: str) -> N
 
 async def opened(client: aio.BookKeeper, kind: str) -> Any:
     return await client.create_ledger() if kind == "ledger" else await (await client.create_log("a", entry_format="raw")).writer()
+
+
+# --- iterations that another task ends, or asks as well -------------------------------------------------------------------
+
+
+def test_a_tail_that_another_task_ends_is_over(uri: str) -> None:
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client, client.create_ledger() as ledger:
+            async with client.open_ledger(ledger.ledger_id) as entries:
+                runs = entries.tail()
+                waits = asyncio.create_task(collected(runs))
+                await eventually(lambda: runs._waiter)
+                await runs.aclose()
+                assert await waits == [] and await collected(runs) == []
+
+    run(main)
+
+
+def test_a_read_of_a_range_that_another_task_ends_is_no_end(uri: str) -> None:
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client:
+            async with client.create_ledger() as ledger:
+                await ledger.append(b"x")
+            async with client.open_ledger(ledger.ledger_id) as entries:
+                go_on = stalled(client)
+                runs = entries.read_runs(0, 0)
+                waits = asyncio.create_task(collected(runs))
+                await eventually(lambda: runs._waiter)
+                await runs.aclose()
+                with pytest.raises(ClientClosedError, match=f"a read of ledger {ledger.ledger_id} was ended by another task"):
+                    await waits
+                assert await collected(runs) == []
+                go_on.set()
+
+    run(main)
+
+
+def test_a_second_task_that_asks_an_iteration_is_refused(uri: str) -> None:
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client, client.create_ledger() as ledger:
+            async with client.open_ledger(ledger.ledger_id) as entries:
+                runs = entries.tail()
+                first = asyncio.create_task(runs.__anext__())
+                await eventually(lambda: runs._waiter)
+                with pytest.raises(ConcurrentIterationError, match="another task waits for the next run of a tail of ledger") as told:
+                    await runs.__anext__()
+                assert isinstance(told.value, RuntimeError)
+                await ledger.append(b"x")
+                assert (await first).payloads() == [b"x"]
+                await runs.aclose()
+
+    run(main)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_an_iteration_of_a_log_that_another_task_ends_is_over(uri: str, monkeypatch: pytest.MonkeyPatch, follows: bool) -> None:
+    """The reader itself goes on where it was."""
+    listen, gates = reading.LogReader._listen, []
+
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client:
+            log = await client.create_log("a", entry_format="raw")
+            async with log.writer() as writer:
+                await writer.append(b"0")
+
+            def listening(reader: Any, stream: Any) -> None:
+                gates.append(stalled(client))
+                listen(reader, stream)
+
+            async with log.reader() as reader:
+                runs = reader.follow() if follows else reader.read()
+                with monkeypatch.context() as patch:
+                    patch.setattr(reading.LogReader, "_listen", listening)
+                    waits = asyncio.create_task(collected(runs))
+                    await eventually(lambda: gates and reader._waiter)
+                await runs.aclose()
+                if follows:
+                    assert await waits == []
+                else:
+                    with pytest.raises(ClientClosedError, match="a read of log 'a' was ended by another task"):
+                        await waits
+                gates[0].set()
+                assert await collected(runs) == [] and await collected(reader.read()) == [b"0"]
+
+    run(main)
+
+
+async def collected(runs: Any) -> list[bytes]:
+    return [payload async for run in runs for payload in run.payloads()]
+
+
+# --- steps of a reader that were left under way ---------------------------------------------------------------------------
+
+
+class Gate:
+    """Holds a call that blocks, after its work is done, until it is opened."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.made: list[Any] = []
+        self.entered, self.opened = threading.Event(), threading.Event()
+        self._call = call
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.made.append(self._call(*arguments, **named))
+        self.entered.set()
+        assert self.opened.wait(PATIENCE_S)
+        return self.made[-1]
+
+
+async def struck(task: asyncio.Task[Any], gate: Gate) -> None:
+    """Cancel the task while its call stands at the gate."""
+    await eventually(gate.entered.is_set)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+def test_a_reader_of_the_latest_that_was_cancelled_at_once_misses_nothing(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client:
+            log = await client.create_log("a", entry_format="raw")
+            async with log.writer() as writer:
+                await writer.append(b"before")
+            async with log.writer() as writer:
+                gate = Gate(reading._Steps.of)
+                monkeypatch.setattr(reading._Steps, "of", gate)
+                reader = log.reader(start="latest")
+                await struck(asyncio.create_task(reader.follow().__anext__()), gate)
+                await writer.append(b"after")
+                gate.opened.set()
+                assert (await asyncio.wait_for(reader.follow().__anext__(), PATIENCE_S / 4)).payloads() == [b"after"]
+                await reader.close()
+            assert len(gate.made) == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("how", ["close", "drop", "follow"])
+def test_a_watch_whose_wait_was_cancelled_is_let_go(uri: str, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client:
+            log = await client.create_log("a", entry_format="raw")
+            store: Any = client._client.store
+            gate = Gate(store.watch)
+            monkeypatch.setattr(type(store), "watch", gate)
+            reader = log.reader()
+            await struck(asyncio.create_task(reader.follow().__anext__()), gate)
+            (watch,) = gate.made
+
+            def is_set() -> bool:
+                return any(one is watch for some in store._world.watches.values() for one in some)
+
+            assert is_set()
+            if how == "close":
+                closing = asyncio.create_task(reader.close())
+                await asyncio.sleep(0)
+                gate.opened.set()
+                await closing
+            elif how == "drop":
+                del reader
+                gc.collect()
+                gate.opened.set()
+                await eventually(lambda: not is_set())
+            else:
+                gate.opened.set()
+                async with log.writer() as writer:
+                    await writer.append(b"x")
+                assert (await reader.follow().__anext__()).payloads() == [b"x"]
+                await reader.close()
+            assert not is_set() and gate.made == [watch]
+
+    run(main)
+
+
+def test_a_reader_that_is_closed_while_it_begins_holds_nothing(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client:
+            log = await client.create_log("a", entry_format="raw")
+            gate = Gate(reading._Steps.of)
+            monkeypatch.setattr(reading._Steps, "of", gate)
+            reader = log.reader()
+            follows = asyncio.create_task(collected(reader.follow()))
+            await eventually(gate.entered.is_set)
+            closing = asyncio.create_task(reader.close())
+            await asyncio.sleep(0)
+            gate.opened.set()
+            await asyncio.gather(closing, follows)
+            assert await follows == [] and reader._steps is gate.made[0]
+            assert reader._steps.watch is None and reader._steps.ledger is None
+
+    run(main)
+
+
+def test_a_reader_that_is_entered_knows_its_start(uri: str) -> None:
+    """What is appended in the block comes behind "latest", though nothing was read before."""
+
+    async def main() -> None:
+        async with aio.connect(uri, limits=QUICK) as client:
+            log = await client.create_log("a", entry_format="raw")
+            async with log.writer() as writer:
+                await writer.append(b"before")
+            async with log.writer() as writer:
+                async with log.reader(start="latest") as reader:
+                    assert reader.position == Position(1, 0)
+                    await writer.append(b"after")
+                    assert (await reader.follow().__anext__()).payloads() == [b"after"]
+            await log.delete()
+            with pytest.raises(NoSuchLogError):
+                async with log.reader():
+                    raise AssertionError
+
+    run(main)

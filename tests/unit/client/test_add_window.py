@@ -160,8 +160,28 @@ def test_who_leaves_the_line_holds_nobody_up() -> None:
     large, small = place(10, turn=object()), place(1, turn=object())
     for one in (large, small):
         window.stand_in_line(share, one)
-    assert not window.leave(large)
+    assert not window.leave(large) and large.item is None  # its payload
     assert window.next_in(share, -1, 10) is small and share.bytes == 6
+
+
+def test_a_ledger_that_waits_for_others_is_nudged_as_soon_as_they_have_made_room() -> None:
+    nudged: list[int] = []
+    window, other = AddWindow(16), Share()
+    shares = [Share(lambda number=number: nudged.append(number)) for number in range(2)]  # type: ignore[misc]
+    for share in shares:
+        window.hand_in(share, lambda _: None, 1)
+        window.stand_in_line(share, Place(lambda _: None, 4, 1, None, object(), 0))
+    window.hand_in(other, lambda _: None, 14)
+    for share in shares:
+        assert window.next_in(share, -1, 10) is None
+    window.released(other, 1)
+    assert not nudged  # there is no room yet
+    window.released(other, 3)
+    assert sorted(nudged) == [0, 1]
+    assert window.next_in(shares[0], -1, 10) is not None
+    nudged.clear()
+    window.released(other, 1)
+    assert not nudged  # a ledger that was nudged is nudged again once it has looked in vain
 
 
 def test_a_turn_is_given_in_line_and_never_to_who_has_gone() -> None:

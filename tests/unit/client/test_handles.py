@@ -257,6 +257,17 @@ def test_who_fills_the_gap_does_not_queue_behind_those_who_wait_for_it(uri: str)
             assert behind.result(10) == 11
 
 
+def test_a_closed_handle_may_be_closed_again_after_its_client(uri: str) -> None:
+    with bk_core.connect(uri) as client:
+        ledger = client.create_ledger()
+        ledger.append(b"x")
+        closed = ledger.close()
+        open_still = client.create_ledger()
+    assert ledger.close() == ledger.close(forced=True) == closed
+    with pytest.raises(ClientClosedError):  # nobody can close it any more
+        open_still.close()
+
+
 def test_closing_the_client_leaves_the_ledger_as_it_is(uri: str) -> None:
     """WR-6: what is in flight fails; connections that the client itself closes are no failure of bookies, and no metadata is written."""
     store = open_store(uri)

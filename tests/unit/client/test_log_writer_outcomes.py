@@ -439,3 +439,20 @@ def test_a_roll_by_itself_that_could_not_tell_is_nobodys_error(client: bk_core.B
             assert failed.wait(30)
         writer.roll()
     assert segments(client) == [0, -1, -1]
+
+
+@pytest.mark.parametrize("how", ["roll", "close"])
+def test_an_end_that_fails_in_an_unforeseen_way_is_told_to_who_waits(
+    client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The caller need not wait for the end of its time to hear less."""
+    with LogWriter.open(client, "a") as writer:
+        writer.append(b"x")
+        with monkeypatch.context() as patch:
+
+            def fail(*_: Any) -> LedgerList:
+                raise ValueError("nobody expects this")
+
+            patch.setattr(writer._works, "tell_end", fail)
+            with pytest.raises(BkError, match="unexpected error: ValueError.'nobody expects this'"):
+                getattr(writer, how)()
