@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
+
+from bk_core.client.near import near_names
 
 if TYPE_CHECKING:
     from bk_spark.options.table import Option
@@ -28,6 +29,6 @@ def unknown(key: str, options: Sequence[Option]) -> str:
     if elsewhere is not None:
         return f"option {key!r} is not known here; what it does elsewhere is done by {elsewhere}"
     spellings = {spelling.lower(): spelling for option in options for spelling in (option.name, *option.aliases)}
-    near = get_close_matches(key.lower(), spellings, n=1, cutoff=0.5)
+    near = near_names(key.lower(), spellings, 1)
     hint = f"; did you mean {spellings[near[0]]}?" if near else f"; known: {', '.join(option.name for option in options)}"
     return f"unknown option {key!r}{hint}"

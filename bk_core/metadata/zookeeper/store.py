@@ -218,14 +218,7 @@ class ZooKeeperStore:
         return self._bookies(None)
 
     def watch_bookies(self, callback: Callable[[BookieView], None]) -> Watch:
-        watch = BookiesWatch(self._keeper, self._bookies, callback)
-        self._keeper.add(watch)
-        try:
-            watch.start()
-        except BaseException:
-            watch.cancel()
-            raise
-        return watch
+        return self._started(BookiesWatch(self._keeper, self._bookies, callback))
 
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
         """Return a cached address until the registration changes or the connection is lost. Without a connection it is the last known
@@ -499,7 +492,10 @@ class ZooKeeperStore:
         return None if stat is None else (stat.czxid, stat.mzxid)
 
     def _watch(self, path: str, callback: Callable[[], None]) -> Watch:
-        watch = NodeWatch(self._keeper, self._arms, path, self._stamp, callback)
+        return self._started(NodeWatch(self._keeper, self._arms, path, self._stamp, callback))
+
+    def _started(self, watch: BookiesWatch | NodeWatch) -> Watch:
+        """Start a watch, and leave nothing of it behind if that fails."""
         self._keeper.add(watch)
         try:
             watch.start()
