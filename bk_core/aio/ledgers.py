@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from weakref import ref
 
 from bk_core.aio.appends import Acknowledgement, Appends
-from bk_core.aio.loops import Aside, wake
+from bk_core.aio.loops import Aside, ring, wake
 from bk_core.arguments import ID, SECONDS, checked
 from bk_core.client.here import StaysHere
 from bk_core.client.ledger.entering import (
@@ -194,7 +194,7 @@ class LedgerIteration:
         stream = self._stream
         if stream is None:
             stream = self._stream = self._begin()
-            stream.on_arrival = partial(_ring, ref(self), self._handle._loop.call)
+            stream.on_arrival = partial(ring, ref(self), self._handle._loop.call)
             stream.start()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -231,13 +231,6 @@ class LedgerIteration:
     def __del__(self) -> None:
         if getattr(self, "_stream", None) is not None:
             self._end()
-
-
-def _ring(known: ref[LedgerIteration], call: Callable[[Callable[[], None]], None]) -> None:
-    """Tell the iteration that something has arrived. Any thread."""
-    runs = known()
-    if runs is not None:
-        call(runs._wake)
 
 
 class ReadHandle(StaysHere):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
+from weakref import ref
 
 from bk_core.background import WorkerPool
 from bk_core.errors import BkError, ClientClosedError, EventLoopError, OperationTimeoutError
@@ -97,6 +98,19 @@ def wake(waiter: asyncio.Future[None]) -> None:
     there then."""
     if not waiter.done() and not waiter.get_loop().is_closed():
         waiter.set_result(None)
+
+
+class Woken(Protocol):
+    """An object that waits for news of other threads."""
+
+    def _wake(self) -> None: ...
+
+
+def ring(known: ref[Woken], call: Callable[[Callable[[], None]], None]) -> None:
+    """Tell an object, if it is still there, that something has arrived or changed. Any thread."""
+    found = known()
+    if found is not None:
+        call(found._wake)
 
 
 class _Piece(Generic[T]):

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import ref
 
-from bk_core.aio.loops import wake
+from bk_core.aio.loops import ring, wake
 from bk_core.client.here import StaysHere
 from bk_core.client.ledger.read_stream import RunStream
 from bk_core.client.ledger.streams import end_stream, range_stream, tail_stream
@@ -238,7 +238,7 @@ class LogReader(StaysHere):
         """Return the next run. None: there is none now, or the next step may have one."""
         steps = self._steps or await self._begin()
         if follows and steps.watch is None and not self._is_over:
-            await self._aside(partial(steps.begin_watch, partial(_ring, ref(self), self._loop.call)))
+            await self._aside(partial(steps.begin_watch, partial(ring, ref(self), self._loop.call)))
         if self._is_over:
             return None
         if self._stream is None:
@@ -305,7 +305,7 @@ class LogReader(StaysHere):
         return await self._step(follows, False)
 
     def _listen(self, stream: RunStream) -> None:
-        stream.on_arrival = partial(_ring, ref(self), self._loop.call)
+        stream.on_arrival = partial(ring, ref(self), self._loop.call)
         stream.start()
 
     def _end_stream(self, steps: _Steps) -> None:
@@ -463,13 +463,6 @@ class LogReader(StaysHere):
                 soon()
             else:
                 busy.add_done_callback(lambda _: soon())
-
-
-def _ring(known: ref[LogReader], call: Callable[[Callable[[], None]], None]) -> None:
-    """Tell the reader that something has arrived or changed. Any thread."""
-    reader = known()
-    if reader is not None:
-        call(reader._wake)
 
 
 class LogIteration:
