@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bk_core import exit_hook as _exit_hook  # noqa: F401 - registers what ends clients before the program registers anything
+from bk_core import log_lines as _log_lines
 
 if TYPE_CHECKING:
     from bk_core import aio as aio
@@ -76,6 +77,7 @@ _HOMES = {
 }
 _MODULES = ("aio", "errors", "kernels")
 __all__ = ["__version__", *_MODULES, *_HOMES]  # noqa: PLE0604
+_log_lines.show_as_told()
 
 
 def __getattr__(name: str) -> Any:

@@ -6,8 +6,10 @@ import logging
 import sys
 
 import click
+from click.shell_completion import get_completion_class
 
 import bk_core
+from bk_core.cli import statuses
 from bk_core.cli.checkpoints import checkpoint
 from bk_core.cli.clusters import cluster, list_bookies
 from bk_core.cli.ledgers import ledger
@@ -18,6 +20,7 @@ from bk_core.cli.replication import bookie, check, repair
 from bk_core.cli.terminal import safe_streams
 from bk_core.cli.usage import with_its_place
 from bk_core.errors import BkError
+from bk_core.log_lines import shown
 
 
 def _say_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -26,9 +29,11 @@ def _say_version(context: click.Context, _: click.Parameter, wanted: bool) -> No
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}, epilog=statuses.told())
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_say_version, help="Show the version and exit.")
-def cli() -> None:
+@click.option("-v", "--verbose", count=True, help="Show what the client logs, on standard error; -vv shows details.")
+@click.pass_context
+def cli(context: click.Context, verbose: int) -> None:
     """Ledgers, logs and local clusters of Apache BookKeeper.
 
     Every command that talks to a cluster takes --uri, or reads BOOKKEEPER_METADATA_SERVICE_URI, and --json for scripts.
@@ -37,6 +42,23 @@ def cli() -> None:
     `bk log rm`, and --even-if-alive of `bk log release` and `bk checkpoint rm|gc|import`. Without those, `bk log release` and `gc` of logs
     and checkpoints close the ledgers of writers that are gone.
     """
+    if verbose:
+        context.with_resource(shown("INFO" if verbose == 1 else "DEBUG"))
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete commands and options of bk.
+
+    \b
+    bash: eval "$(bk completion bash)" in ~/.bashrc
+    zsh:  eval "$(bk completion zsh)" in ~/.zshrc, behind compinit
+    fish: bk completion fish > ~/.config/fish/completions/bk.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(cli, {}, "bk", "_BK_COMPLETE").source())
 
 
 ledger.add_command(check)
@@ -49,28 +71,30 @@ cli.add_command(log)
 cli.add_command(query)
 cli.add_command(checkpoint)
 cli.add_command(local)
+cli.add_command(completion)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point. Exit status 0, 1 after one line of text on standard error, 2 for a wrong command line, 130 after Ctrl-C.
-
-    A question that is not answered with yes, or not at all, is status 1.
-    """
+    """Entry point. The exit status is one of ``statuses.STATUSES``."""
     sys.exit(run(arguments))
 
 
 def run(arguments: list[str] | None = None) -> int:
     """The same as ``main``, but returns the status."""
     with safe_streams():
-        return _run(arguments)
+        try:
+            return statuses.flushed(_run(arguments))
+        except BrokenPipeError:  # of standard error, as an error was told
+            return statuses.unread()
 
 
 def _run(arguments: list[str] | None) -> int:
     # its news of lost connections would stand between the lines of a table; what matters arrives as an error
     logging.getLogger("kazoo").addHandler(logging.NullHandler())
+    streams = sys.stdout, sys.stderr
     try:
         status = cli.main(args=arguments, prog_name="bk", standalone_mode=False)
-        return status if isinstance(status, int) else 0
+        return status if isinstance(status, int) else statuses.DONE
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = with_its_place(error, sys.argv[1:] if arguments is None else arguments)
@@ -80,22 +104,26 @@ def _run(arguments: list[str] | None) -> int:
         return _stopped(error)
     except BkError as error:
         click.echo(f"error: {error}", err=True)
-        return 1
-    except BrokenPipeError:  # `bk ledger read 3 | head`
-        sys.stderr.close()
-        return 0
+        return statuses.FAILED
+    except SystemExit as end:  # what Click and Rich make of a pipe that nobody reads; Click puts other streams there before
+        if isinstance(end.__context__, BrokenPipeError) or sys.stdout is not streams[0]:
+            sys.stdout, sys.stderr = streams
+            return statuses.unread()
+        raise
+    except BrokenPipeError:
+        raise
     except OSError as error:
         click.echo(f"error: {error}", err=True)
-        return 1
+        return statuses.FAILED
 
 
 def _stopped(error: BaseException) -> int:
     """Ctrl-C, or a question that was not answered with yes: Click tells them apart by what it met."""
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        return 130
+        return statuses.INTERRUPTED
     if isinstance(error.__context__, EOFError):
         click.echo("\nnot confirmed, nothing more was done: the input ended before an answer; give --yes", err=True)
     else:
         click.echo("not confirmed, nothing more was done", err=True)
-    return 1
+    return statuses.FAILED

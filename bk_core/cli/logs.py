@@ -498,7 +498,7 @@ def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, pas
     with connected(uri, protocol) as client:
         for name in with_progress(list(names) or _all_names(client), "collecting garbage"):
             try:
-                failed |= _collect_one(client, name, age_ms, password, as_json)
+                failed |= _collect_one(client, name, age_ms, password, as_json, asked=name in names)
             except NoSuchLogError:  # all that is left of it is a place for intents, or it was deleted since it was listed
                 if names:
                     raise
@@ -507,7 +507,7 @@ def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, pas
     return 1 if failed else 0
 
 
-def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_json: bool) -> bool:
+def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_json: bool, *, asked: bool) -> bool:
     """True if something failed."""
     from bk_core.client.log.janitor import gc_log
 
@@ -516,6 +516,8 @@ def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_j
     except (WrongClusterError, MetadataFormatError) as error:
         click.echo(str(error), err=True)
         return True
+    if not (asked or any((report.deleted, report.closed, report.failed, report.foreign)) or _is_log(client, name)):
+        return False  # a write that has not made its log, or never will, has left intents, whose ledgers are not garbage yet
     if as_json:
         said = {what: [{"ledger": i, "error": why} for i, why in getattr(report, what)] for what in ("failed", "foreign")}
         say_json({"log": name, "deleted": list(report.deleted), "closed": list(report.closed), **said})
@@ -526,6 +528,12 @@ def _collect_one(client: BookKeeper, name: str, age_ms: int, password: str, as_j
     for _, why in report.foreign:
         click.echo(f"{name}: {why}", err=True)
     return bool(report.failed)
+
+
+def _is_log(client: BookKeeper, name: str) -> bool:
+    from bk_core.client.log.lists import list_logs
+
+    return name in list_logs(client)
 
 
 def _collect_orphans(client: BookKeeper, wanted: str | None, password: str, as_json: bool) -> bool:

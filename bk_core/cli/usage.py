@@ -1,4 +1,4 @@
-"""Options of a command that were given in front of it: ``bk --uri URI ledger ls``."""
+"""Options that were given at a wrong place: ``bk --uri URI ledger ls``, ``bk ledger ls --verbose``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import click
 
 
 def with_its_place(error: click.NoSuchOption, words: Sequence[str]) -> click.NoSuchOption:
-    """The error with the place where the option goes, if a command below the one that got it knows it; else as it is. ``words``: the
-    command line."""
+    """The error with the place where the option goes, if ``bk`` itself or a command below the one that got it knows it; else as it is.
+    ``words``: the command line."""
+    if error.ctx is not None and error.ctx.parent is not None and _knows(error.ctx.find_root().command, error.option_name):
+        message = (
+            f"No such option {error.option_name!r} here: it goes in front of the command, as in `bk {error.option_name} {words[0]} ...`."
+        )
+        return click.NoSuchOption(error.option_name, message, ctx=error.ctx)
     if error.ctx is None or not isinstance(error.ctx.command, click.Group):
         return error
     command, path = error.ctx.command, error.ctx.command_path
@@ -24,6 +29,10 @@ def with_its_place(error: click.NoSuchOption, words: Sequence[str]) -> click.NoS
     value = "" if found.is_flag or found.count else " ..."
     message = f"No such option {error.option_name!r} here: it goes behind the command, as in `{where} {error.option_name}{value}`."
     return click.NoSuchOption(error.option_name, message, ctx=error.ctx)
+
+
+def _knows(command: click.Command, name: str) -> bool:
+    return any(name in one.opts + one.secondary_opts for one in command.params if isinstance(one, click.Option))
 
 
 def _options(command: click.Command) -> Iterable[click.Option]:

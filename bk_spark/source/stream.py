@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -49,7 +48,6 @@ from bk_spark.source.snapshot import check_read_schema, common_columns, have_col
 from bk_spark.source.starting import check_beginning, depends_on_now, source_logs, starting_position, unnamed_place
 
 CATCH_UP_S = 5.0
-LOG_LEVEL = "BOOKKEEPER_LOG_LEVEL"
 _log = logging.getLogger("bk_spark.stream")
 Offsets = dict[str, LogOffset]
 
@@ -95,7 +93,6 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _snapshots(self, fresh: bool = False, reached: Mapping[str, Position] | None = None) -> dict[str, Snapshot]:
         if self._logs is None:
-            show_logs(os.environ)
             self._logs = SourceLogs(retried(lambda: client_for(self._options.uri, self._options.protocol)), self._options)
         return self._logs.snapshots(fresh, reached)
 
@@ -394,17 +391,6 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, self._schema, self._raw, partition)
-
-
-def show_logs(environment: Mapping[str, str]) -> None:
-    """Send our loggers to standard error as ``BOOKKEEPER_LOG_LEVEL`` says, because nobody configures logging in the source runner."""
-    level = environment.get(LOG_LEVEL, "").upper()
-    ours = logging.getLogger("bk_spark")
-    if level in logging.getLevelNamesMapping() and not ours.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        ours.addHandler(handler)
-        ours.setLevel(level)
 
 
 def _refuse_batch_options(options: Options) -> None:

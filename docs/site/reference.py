@@ -21,8 +21,9 @@ import click
 
 import bk_core
 import bk_spark
-from bk_core import errors
+from bk_core import errors, log_lines
 from bk_core.cli import cli
+from bk_core.cli.statuses import STATUSES
 from bk_core.config import SET_BY_HAND, ClientConfig
 from bk_core.protocol.ledger.read.options import ReadMode, ReadOptions
 from bk_core.protocol.limits import Limits
@@ -43,6 +44,7 @@ def pages() -> dict[str, str]:
         "options.md": options(),
         "errors.md": error_classes(),
         "cli.md": commands(),
+        "loggers.md": loggers(),
         "settings.md": settings(),
     }
 
@@ -374,9 +376,28 @@ def all_commands(group: click.Command = cli, name: str = "bk") -> Iterator[tuple
 
 def commands() -> str:
     parts = ["# Command line", "`-h` or `--help` of every command shows the same."]
+    rows = "\n".join(f"| {status} | {inline(meaning)} |" for status, meaning in STATUSES.items())
+    parts += ["## Exit status", f"The same for every command.\n\n| status | means |\n| --- | --- |\n{rows}"]
     for name, command in all_commands():
         level = "##" if isinstance(command, click.Group) else "###"
         parts += [f"{level} {name}", _command(name, command)]
+    return "\n\n".join(parts) + "\n"
+
+
+def loggers() -> str:
+    rows = "\n".join(f"| `{name}` | {what} |" for name, what in log_lines.LOGGERS.items())
+    parts = [
+        "# Log lines",
+        "Everything is logged by Python's `logging`, below two names, `bk_core` and `bk_spark`. A program that configures logging sees the "
+        "lines as its own.",
+        f"| logger | tells |\n| --- | --- |\n{rows}",
+        f"**`{log_lines.VARIABLE}`** shows them on standard error in processes that nobody configures: clients, `bk`, the embedded "
+        "bookie (whose level is INFO without it), the gateway of checkpoints in the driver, Spark's source runner and its workers. Its "
+        f"value is one of {', '.join(f'`{level}`' for level in log_lines.LEVELS)}. It is read when `bk_core` is imported. Executors on "
+        f"other machines need it in their own environment: `spark.executorEnv.{log_lines.VARIABLE}`. Where a program has configured the "
+        "root logger, the variable sets the level, and the program's handlers show the lines.",
+        "**`bk --verbose`** shows the lines of one command from INFO on, `-vv` from DEBUG on.",
+    ]
     return "\n\n".join(parts) + "\n"
 
 

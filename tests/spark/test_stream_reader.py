@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import pickle
 import threading
 import time
@@ -39,7 +38,7 @@ from bk_spark.datasource import schema_of
 from bk_spark.entries.packing import pack_arrow
 from bk_spark.options.table import parse_options
 from bk_spark.schemas import arrow_schema, schema_text
-from bk_spark.source.stream import BookKeeperStreamReader, show_logs
+from bk_spark.source.stream import BookKeeperStreamReader
 
 pytestmark = pytest.mark.spark
 SCHEMA = StructType([StructField("id", LongType())])
@@ -600,18 +599,3 @@ def test_lag_is_reported(client: Any, log: str, stream: Callable[..., Stream], c
     assert (context["log"], context["rows"], context["lagRows"]) == (log, "4", "16")
     assert int(context["lagBytes"]) == latest[log]["bytes"] - end[log]["bytes"]
     assert 60 <= float(context["lagSeconds"]) < 600
-
-
-def test_log_lines_are_shown_if_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
-    ours = logging.getLogger("bk_spark")
-    before = ours.level
-    show_logs({})
-    assert not ours.handlers
-    try:
-        show_logs({"BOOKKEEPER_LOG_LEVEL": "info"})
-        show_logs({"BOOKKEEPER_LOG_LEVEL": "info"})
-        logging.getLogger("bk_spark.stream").info("a line")
-        assert len(ours.handlers) == 1 and "INFO bk_spark.stream: a line" in capfd.readouterr().err
-    finally:
-        ours.handlers.clear()
-        ours.setLevel(before)

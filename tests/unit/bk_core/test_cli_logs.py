@@ -316,6 +316,17 @@ def test_gc(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch)
     assert len(list(client.list_ledgers())) == 1
 
 
+def test_gc_lists_no_log_that_never_was(bk: Bk, client: bk_core.BookKeeper) -> None:
+    """A write that has not made its log yet, or never will, has left an intent."""
+    create_log(client, "a")
+    begun = client.create_ledger(custom={"log": b"never"}).ledger_id
+    record_intent(client, "never", Intent(begun, "q", "elsewhere", 1, list_store.now_ms()))
+    assert [report["log"] for report in bk.json("gc")] == ["a"]
+    assert bk("gc") == "a: deleted nothing, closed nothing\n"
+    assert bk("gc", "never") == "never: deleted nothing, closed nothing\n"
+    assert bk("gc", "--min-age", "0s").splitlines()[1] == f"never: deleted ledgers {begun}, closed nothing"
+
+
 def test_gc_says_what_it_could_not_do(bk: Bk, client: bk_core.BookKeeper) -> None:
     create_log(client, "a")
     orphan = client.create_ledger(password=b"secret", custom={"log": b"a"}).ledger_id

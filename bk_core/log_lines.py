@@ -1,0 +1,89 @@
+"""The loggers of bk_core and bk_spark, and the one variable that shows their lines: ``BOOKKEEPER_LOG_LEVEL``.
+
+A program that configures logging needs neither: the names are below two roots, ``bk_core`` and ``bk_spark``. The variable is for processes
+that nobody configures: Spark's workers and source runners, the driver of a notebook, the embedded bookie, ``bk``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TextIO
+
+VARIABLE = "BOOKKEEPER_LOG_LEVEL"
+ROOTS = ("bk_core", "bk_spark")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+LOGGERS: Mapping[str, str] = MappingProxyType(
+    {
+        "bk_core.bookie": "the embedded bookie: its disk, garbage, what it refuses and repairs",
+        "bk_core.client": "the client: bookies that come and go, quarantine, ensembles, writers, leaders",
+        "bk_core.client.files": "file stores, and what owns them",
+        "bk_core.client.log": "lists and history of logs, and what is cleaned up",
+        "bk_core.kernels": "the C kernels, where they cannot be loaded",
+        "bk_core.metadata": "ZooKeeper: sessions, watches, racks; one name for each module below it",
+        "bk_core.metadata.kazoo": "the records of kazoo itself: errors, and at DEBUG all",
+        "bk_core.net": "connections to bookies",
+        "bk_core.threads": "threads of the client, and callbacks that fail",
+        "bk_spark.checkpoint": "checkpoints in ledgers, and the gateway that serves them",
+        "bk_spark.errors": "the whole of an error of which Spark shows one line",
+        "bk_spark.read": "batch reads: plans, and ledgers that are missing",
+        "bk_spark.sink": "writes: commits, aborts, what dead tasks have left",
+        "bk_spark.stream": "streaming reads: a line for each trigger and log, with the lag",
+    }
+)
+"""Each name that the packages log to, with what it tells."""
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class _ToStandardError(logging.StreamHandler[TextIO]):
+    """Writes to what standard error is then, and nothing in a program that has configured logging, which shows the lines itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.stream = sys.stderr
+            super().emit(record)
+
+
+def show(level: str) -> list[logging.Handler]:
+    """Send lines from ``level`` on to standard error, unless the program has handlers of its own; return the handlers that are new."""
+    made: list[logging.Handler] = []
+    for name in ROOTS:
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        if not any(isinstance(handler, _ToStandardError) for handler in logger.handlers):
+            handler = _ToStandardError()
+            handler.setFormatter(logging.Formatter(_FORMAT))
+            logger.addHandler(handler)
+            made.append(handler)
+    return made
+
+
+def show_as_told(environment: Mapping[str, str] = os.environ) -> None:
+    """Show lines as the variable says, from its level on; without it nothing is changed. A level that does not exist is a warning."""
+    level = environment.get(VARIABLE, "").strip().upper()
+    if level in LEVELS:
+        show(level)
+    elif level:
+        logging.getLogger("bk_core").warning("%s is %r, which is no level; there are %s", VARIABLE, level, ", ".join(LEVELS))
+
+
+@contextmanager
+def shown(level: str | None) -> Iterator[None]:
+    """Show lines from ``level`` on meanwhile; with None everything stays as it is."""
+    if level is None:
+        yield
+        return
+    before = {name: logging.getLogger(name).level for name in ROOTS}
+    made = show(level)
+    try:
+        yield
+    finally:
+        for name in ROOTS:
+            logger = logging.getLogger(name)
+            logger.setLevel(before[name])
+            for handler in made:
+                logger.removeHandler(handler)

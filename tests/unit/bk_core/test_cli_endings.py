@@ -1,0 +1,209 @@
+"""How ``bk`` ends: its exit statuses, an output that nobody reads, log lines, and what completes its commands."""
+
+from __future__ import annotations
+
+import ast
+import io
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import bk_core
+from bk_core import cli, log_lines
+from bk_core.cli import statuses
+
+ROOT = Path(bk_core.__file__).resolve().parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def piped(code: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run ``bk`` with commands of a few lines, its standard output into a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = f"import sys, click\nfrom bk_core import cli\nfrom bk_core.cli import output\n{code}\ncli.main(['one'])"
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, env={**ENVIRONMENT, **environment}, timeout=60
+        )
+    finally:
+        os.close(writing)
+
+
+COMMAND = "@cli.cli.command('one')\ndef one():\n"
+WAYS = {
+    "a little, written as it ends": "    click.echo('x', nl=False)",
+    "lines": "    for _ in range(99999): print('x')",
+    "lines of Click": "    for _ in range(99999): click.echo('x')",
+    "a table": "    output.say_table(['a'], [['x']] * 999)",
+    "JSON": "    for _ in range(99999): output.say_json({'a': 1})",
+    "bytes": "    sys.stdout.buffer.write(b'x' * 9999999)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_an_output_that_nobody_reads_ends_a_command_as_sigpipe_does(way: str) -> None:
+    ended = piped(COMMAND + way)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_what_a_command_holds_is_let_go_before_it_ends() -> None:
+    body = "    try:\n        for _ in range(99999): print('x')\n    finally:\n        print('let go', file=sys.stderr)"
+    ended = piped(COMMAND + body)
+    assert (ended.returncode, ended.stderr) == (141, b"let go\n")
+
+
+def test_both_outputs_may_be_closed() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        command = [sys.executable, "-m", "bk_core.cli", "ledger", "nonsense"]
+        assert subprocess.run(command, stdout=writing, stderr=writing, env=ENVIRONMENT, timeout=60).returncode == 141
+    finally:
+        os.close(writing)
+
+
+def test_other_ends_of_a_process_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def leaving() -> None:
+        sys.exit(7)
+
+    monkeypatch.setitem(cli.cli.commands, "leaving", leaving)
+    with pytest.raises(SystemExit) as end:
+        cli.run(["leaving"])
+    assert end.value.code == 7
+
+
+def test_statuses_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command()
+    @click.argument("how")
+    def ends(how: str) -> None:
+        if how == "error":
+            raise bk_core.BkError("x")
+        if how == "interrupt":
+            raise KeyboardInterrupt
+        if how == "question":
+            click.confirm("sure", abort=True, err=True)
+
+    monkeypatch.setitem(cli.cli.commands, "ends", ends)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    found = {how: cli.run(["ends", how]) for how in ("well", "error", "question", "interrupt")} | {"usage": cli.run(["ends"])}
+    assert found == {"well": 0, "error": 1, "question": 1, "interrupt": 130, "usage": 2}
+    assert {*found.values(), statuses.UNREAD} == set(statuses.STATUSES)
+    capsys.readouterr()
+    assert cli.run(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(f"{status}: {meaning}" in shown for status, meaning in statuses.STATUSES.items())
+
+
+# --- log lines -----------------------------------------------------------------------------------------------------------
+
+
+def line_of(code: str, **environment: str) -> str:
+    program = (
+        f"import logging\n{code}\nlogging.getLogger('bk_spark.read').info('a line')\nlogging.getLogger('bk_core.net').debug('another')"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, env={**ENVIRONMENT, **environment}, timeout=60, check=True
+    ).stderr.decode()
+
+
+def test_the_variable_shows_the_lines_of_every_part() -> None:
+    assert line_of("import bk_core") == ""
+    assert line_of("import bk_spark", BOOKKEEPER_LOG_LEVEL="info").endswith(" INFO bk_spark.read: a line\n")
+    both = line_of("import bk_core", BOOKKEEPER_LOG_LEVEL="DEBUG").splitlines()
+    assert [line.split()[2:] for line in both] == [["INFO", "bk_spark.read:", "a", "line"], ["DEBUG", "bk_core.net:", "another"]]
+
+
+def test_a_program_that_configures_logging_shows_each_line_once() -> None:
+    configured = "logging.basicConfig(format='%(levelname)s of mine: %(message)s')"
+    for code in (f"{configured}\nimport bk_core", f"import bk_core\n{configured}"):
+        assert line_of(code, BOOKKEEPER_LOG_LEVEL="INFO") == "INFO of mine: a line\n"
+
+
+def test_a_level_that_does_not_exist_is_told() -> None:
+    told = line_of("import bk_core", BOOKKEEPER_LOG_LEVEL="loud")
+    assert told == "BOOKKEEPER_LOG_LEVEL is 'LOUD', which is no level; there are DEBUG, INFO, WARNING, ERROR, CRITICAL\n"
+
+
+@pytest.fixture
+def talking(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command that logs."""
+
+    @click.command()
+    @click.option("--uri")
+    def talk(uri: str | None) -> None:
+        logging.getLogger("bk_core.net").info("\x1b[31mred")
+        logging.getLogger("bk_core.net").debug("details")
+
+    monkeypatch.setitem(cli.cli.commands, "talk", talk)
+    yield
+
+
+def test_verbose_shows_the_lines_of_one_command(talking: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's; a program that configures logging shows the lines itself
+
+    def said(*words: str) -> list[str]:
+        assert cli.run([*words]) == 0
+        return [line.split(" ", 2)[2] for line in capsys.readouterr().err.splitlines()]
+
+    first = "INFO bk_core.net: \\x1b[31mred"
+    assert said("talk") == []
+    assert said("--verbose", "talk") == [first]
+    assert said("-vv", "talk") == [first, "DEBUG bk_core.net: details"]
+    assert said("talk") == []
+
+
+def test_verbose_behind_the_command_is_told_its_place(talking: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["talk", "--verbose"]) == 2
+    assert "it goes in front of the command, as in `bk --verbose talk ...`" in capsys.readouterr().err
+
+
+def test_every_logger_is_in_the_list() -> None:
+    found = set()
+    for package in log_lines.ROOTS:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "getLogger" and node.args:
+                    (name,) = node.args
+                    module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+                    found.add(name.value if isinstance(name, ast.Constant) else module if ast.unparse(name) == "__name__" else "")
+    ours = {str(name) for name in found if str(name).startswith("bk_")} - set(log_lines.ROOTS)
+    listed = set(log_lines.LOGGERS)
+    assert len(ours) > 10
+    assert {name for name in ours if not any(name == one or name.startswith(f"{one}.") for one in listed)} == set()
+    unused = {one for one in listed if not any(name == one or name.startswith(f"{one}.") for name in ours)}
+    assert unused <= {"bk_core.metadata.kazoo"}  # whose name is a constant of its module
+
+
+# --- completion ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed(shell: str) -> None:
+    shown = CliRunner().invoke(cli.cli, ["completion", shell]).output
+    assert "_BK_COMPLETE" in shown and f"{shell}_complete" in shown
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    """As a shell does: the function is defined by what is printed, and asks ``bk``."""
+    assert shutil.which("bash") is not None
+    program = tmp_path / "bk"
+    program.write_text(f"#!{sys.executable}\nfrom bk_core.cli import main\nmain()\n")
+    program.chmod(0o755)
+    ask = 'eval "$(bk completion bash)"; COMP_WORDS=(bk ledger {0}); COMP_CWORD=2; _bk_completion bk; echo "${{COMPREPLY[@]}}"'
+    environment = {**ENVIRONMENT, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def completed(word: str) -> str:
+        return subprocess.run(
+            ["bash", "-c", ask.format(word)], env=environment, capture_output=True, timeout=60, check=True
+        ).stdout.decode()
+
+    assert completed("re").split() == ["read", "recover", "repair"]
