@@ -14,7 +14,7 @@ from bk_core.aio.loops import Aside, Loop, Opening
 from bk_core.client.client import BookKeeper as Client
 from bk_core.client.client import connect as connect_client
 from bk_core.client.here import StaysHere
-from bk_core.client.log.log import LogSettings
+from bk_core.client.log.settings import LogSettings
 from bk_core.config import ClientConfig, ClientSettings, WireProtocol
 from bk_core.errors import ClientClosedError
 from bk_core.metadata.store import BookieView, MetadataStore

@@ -14,10 +14,11 @@ from bk_core.arguments import Duration
 from bk_core.client.here import StaysHere
 from bk_core.client.log.check import LogCheck
 from bk_core.client.log.entering import begin_close, enter_many, enter_one, enter_run, tell_losses
+from bk_core.client.log.info import LogInfo
 from bk_core.client.log.janitor import INTENT_AGE_S, GcReport
 from bk_core.client.log.log import Log as SyncLog
-from bk_core.client.log.log import LogInfo, LogSettings
 from bk_core.client.log.parts import LogSpan
+from bk_core.client.log.settings import LogSettings
 from bk_core.client.log.tables import EARLIEST
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX
 from bk_core.client.log.writer import LogWriter as Writing

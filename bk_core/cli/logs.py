@@ -231,7 +231,7 @@ def create(
     """Make an empty log."""
     from bk_core.client.log.history import read_log
     from bk_core.client.log.lists import create_log
-    from bk_core.client.log.log import schema_text
+    from bk_core.client.log.settings import schema_text
 
     if schema is not None and entry_format == "raw":
         raise click.UsageError("a raw log has no columns: --schema is for --entry-format arrow")

@@ -50,7 +50,8 @@ from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
 from bk_core.threads import is_ending, is_own, made_aside, mark_own, start_aside
 
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
-    from bk_core.client.log.log import Log, LogSettings
+    from bk_core.client.log.log import Log
+    from bk_core.client.log.settings import LogSettings
     from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport, RepairSettings
 
 log = logging.getLogger("bk_core.client")
@@ -439,7 +440,8 @@ class BookKeeper(StaysHere):
         >>> log = client.create_log("events", entry_format="raw", retention=timedelta(days=7), exist_ok=True)
         """
         from bk_core.client.log.lists import create_log
-        from bk_core.client.log.log import Log, properties_of
+        from bk_core.client.log.log import Log
+        from bk_core.client.log.settings import properties_of
         from bk_core.protocol.log.segments import LogProperties
 
         create_log(self, name, LogProperties(**properties_of(properties)), exist_ok=exist_ok)

@@ -10,8 +10,8 @@ from bk_core.display.words import counted, told_duration, told_size, when
 
 if TYPE_CHECKING:
     from bk_core.client.log.check import LogCheck, LogProblem
+    from bk_core.client.log.info import LogInfo
     from bk_core.client.log.janitor import GcReport
-    from bk_core.client.log.log import LogInfo
     from bk_core.protocol.log.segments import LogProperties, Segment
 
 

@@ -12,7 +12,7 @@ from typing import get_type_hints
 import pytest
 
 from bk_core.client.client import BookKeeper
-from bk_core.client.log.log import _DURATIONS, LogSettings
+from bk_core.client.log.settings import _DURATIONS, LogSettings
 from bk_core.client.repair.report import RepairOptions, RepairSettings
 from bk_core.config import ClientConfig, ClientSettings
 from bk_core.protocol.log.segments import LogProperties

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECRET, Check, Duration, checked, kept_milliseconds, milliseconds, seconds
+from bk_core.arguments import COUNT, POSITIVE, POSITIVE_SECONDS, SECRET, Check, Duration, checked, milliseconds, seconds
 from bk_core.client.guards import admit_writer
 from bk_core.client.here import StaysHere
 from bk_core.client.log.check import LogCheck, check_log
 from bk_core.client.log.history import read_log
+from bk_core.client.log.info import LogInfo, Segments
 from bk_core.client.log.janitor import INTENT_AGE_S, GcReport, apply_retention, delete_log, gc_log, trim_log
 from bk_core.client.log.list_store import LogClient, read_ledger_list, store_now_ms
 from bk_core.client.log.lists import set_properties
-from bk_core.client.log.live_writers import ALIVE, GONE, LiveWriter, foremost, live_writers
+from bk_core.client.log.live_writers import ALIVE, GONE, foremost, live_writers
 from bk_core.client.log.reader import LogReader
+from bk_core.client.log.settings import LogSettings, properties_of
 from bk_core.client.log.showing import shown_in_time
 from bk_core.client.log.tables import EARLIEST, LATEST, Place, WrittenRows, columns_told, tables
 from bk_core.client.log.writer import OUTSTANDING_BYTES_MAX, LogWriter
-from bk_core.client.near import meant
 from bk_core.display.moments import moment
 from bk_core.errors import InvalidArgumentError, LogWriterAliveError
 from bk_core.protocol.log.exclusive import Insisted
 from bk_core.protocol.log.names import check_not_of_files
 from bk_core.protocol.log.position import Position
-from bk_core.protocol.log.segments import EntryFormat, LogProperties, Segment
+from bk_core.protocol.log.segments import LogProperties
 from bk_core.protocol.log.times import check_not_ahead
 from bk_core.protocol.log.view import LogView
 
@@ -40,112 +40,6 @@ _START = Check('"earliest", "latest", a Position or a datetime', lambda value: i
 _BEFORE = Check("a Position or a datetime", lambda value: isinstance(value, Position | datetime))
 _SHOWN_SEGMENTS = 20  # of the newest, in a notebook
 _FIXED = ("entry_format", "schema")  # the properties of a log that stay as they are
-_DURATIONS: Mapping[str, str] = {"retention": "retention_ms", "committed_retention": "committed_retention_ms"}
-
-
-class ArrowSchema(Protocol):
-    """A schema of pyarrow, or of another library that shares its schemas by Arrow's C interface."""
-
-    def __arrow_c_schema__(self) -> object: ...
-
-
-class LogSettings(TypedDict, total=False):
-    """The properties that ``BookKeeper.create_log`` and ``Log.set`` take by name: the fields of LogProperties, and two times as lengths,
-    for type checkers."""
-
-    entry_format: EntryFormat
-    schema: str | ArrowSchema
-    ensemble_size: int
-    write_quorum_size: int
-    ack_quorum_size: int
-    digest_type: str
-    guaranteed: bool
-    retention: Duration | None
-    retention_ms: int | None
-    retention_bytes: int | None
-    committed_retention: Duration | None
-    committed_retention_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class LogInfo:
-    """A log at one moment. ``rows`` and ``bytes`` are those of committed segments that are left; entries of a live segment are not counted.
-
-    ``first`` is the position of the first entry that is left, ``end`` the one behind the last committed entry. ``writer`` is the process
-    that writes the log exclusively, or died writing it (its ``state`` tells); None if there is none.
-    """
-
-    name: str
-    log_id: str
-    properties: LogProperties
-    segments: int
-    rows: int
-    bytes: int
-    first: Position
-    end: Position
-    committed_at: datetime | None
-    writer: LiveWriter | None
-
-    def __repr__(self) -> str:
-        written = "" if self.writer is None else f", writer {self.writer.state}"
-        return f"<LogInfo {self.name}: {self.segments:,} segments, {self.rows:,} rows, {self.bytes:,} bytes{written}>"
-
-    def _repr_html_(self) -> str:
-        """Return the table that a notebook shows."""
-        from bk_core.display import logs, table
-
-        return table.html(logs.info(self))
-
-
-class Segments(Iterator[Segment]):
-    """The segments of a log at one moment, read from its history as they are asked for. A notebook shows the first of them."""
-
-    def __init__(self, begin: Callable[[], Iterator[Segment]]) -> None:
-        self._begin = begin
-        self._items = begin()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Segment:
-        return next(self._items)
-
-    def __repr__(self) -> str:
-        return "<Segments: iterate over them, or take list(...)>"
-
-    def _repr_html_(self) -> str:
-        """Return the table that a notebook shows. The iteration stays where it is. A line stands there instead if the cluster fails, or
-        does not answer within a few seconds."""
-        from bk_core.display import logs, table
-
-        return shown_in_time(lambda: table.html(logs.segments(self._begin())), "segments of a log")
-
-
-def properties_of(given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
-    """Settings as users give them, with times as ``timedelta`` or seconds, as fields of LogProperties. InvalidArgumentError, which
-    suggests none of ``fixed``."""
-    known = [name for name in LogSettings.__annotations__ if name not in fixed]
-    found: dict[str, Any] = {}
-    if given.get("schema") == "" and "entry_format" not in given and "schema" not in fixed:
-        raise InvalidArgumentError("schema is empty: name the columns, or leave it out")
-    if given.get("schema") not in (None, "") and "schema" not in fixed:  # columns are those of Arrow entries
-        given = {"entry_format": "arrow", **given, "schema": schema_text(given["schema"])}
-    for name, value in given.items():
-        if name not in LogSettings.__annotations__:
-            hint = meant(name, known, 1) or f"there are {', '.join(known)}"
-            raise InvalidArgumentError(f"a log has no property {name!r}; {hint}")
-        field = _DURATIONS.get(name, name)
-        if field in found:
-            first = next(one for one in given if _DURATIONS.get(one, one) == field)
-            raise InvalidArgumentError(f"{field} is given twice, as {first} and as {name}")
-        found[field] = kept_milliseconds(name, value) if name in _DURATIONS and value is not None else value
-    return found
-
-
-def schema_text(schema: object) -> str:
-    """Return columns as a log's list keeps them, from DDL, an Arrow schema, or such a text. LogSchemaError;
-    MissingPackageError without pyarrow."""
-    return tables().schema_text(schema)
 
 
 class Log(StaysHere):

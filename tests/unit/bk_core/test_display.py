@@ -21,9 +21,9 @@ from bk_core.cli.output import say_table
 from bk_core.client import BookKeeper
 from bk_core.client.log import showing
 from bk_core.client.log.check import LogCheck, LogProblem
+from bk_core.client.log.info import LogInfo, Segments
 from bk_core.client.log.janitor import GcReport
 from bk_core.client.log.live_writers import LiveWriter
-from bk_core.client.log.log import LogInfo, Segments
 from bk_core.client.repair.report import DecommissionReport, LedgerReport, Moved, Refilled, RepairReport, StillNamed
 from bk_core.config import ClientConfig
 from bk_core.display import ledgers, table
