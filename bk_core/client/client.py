@@ -7,43 +7,36 @@ import random
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from bk_core.arguments import ID, POSITIVE, SECONDS, SECRET, TEXT, checked
+from bk_core.client.access import digest_type_of, granted
+from bk_core.client.creation import Creation, custom_metadata
 from bk_core.client.here import StaysHere
 from bk_core.client.ledger.read_handle import ReadHandle
 from bk_core.client.ledger.write_handle import WriteHandle
-from bk_core.client.near import meant
+from bk_core.client.near import check_names
 from bk_core.client.operations import run_machine
-from bk_core.client.repeating import given_up, until_definite
 from bk_core.client.session import Closable, Session
 from bk_core.config import ClientConfig, ClientSettings, WireProtocol
 from bk_core.errors import (
-    ArgumentTypeError,
     ClientClosedError,
     InvalidArgumentError,
-    LedgerExistsError,
-    MetadataFormatError,
     MetadataUnavailableError,
-    NodeExistsError,
     NoNodeError,
     NoSuchLedgerError,
-    NotEnoughBookiesError,
-    WrongDigestTypeError,
-    WrongPasswordError,
 )
 from bk_core.exit_hook import end_with_process, forget
 from bk_core.metadata import open_store
 from bk_core.metadata.store import BookieView, MetadataStore, Version, Versioned
 from bk_core.net.local_resources import local_resource_error
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import GWQ_MARK, GWQ_SEAL, BookieId, DigestType, Fragment, LedgerAccess, LedgerMetadata, LedgerState
-from bk_core.protocol.ledger.placement import new_ensemble_striped, not_enough_known
+from bk_core.protocol.ledger.metadata import GWQ_MARK, BookieId, DigestType, Fragment, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.quorums import check_sizes
 from bk_core.protocol.ledger.read.options import ReadOptions
 from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
@@ -52,7 +45,7 @@ from bk_core.threads import is_ending, is_own, made_aside, mark_own, start_aside
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
     from bk_core.client.log.log import Log
     from bk_core.client.log.settings import LogSettings
-    from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairOptions, RepairReport, RepairSettings
+    from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairReport, RepairSettings
 
 log = logging.getLogger("bk_core.client")
 
@@ -75,7 +68,7 @@ def connect(
 
     Rule: OWN-1.
     """
-    _check_names(settings, ClientConfig, "client setting")
+    check_names(settings, ClientConfig, "client setting")
     config = ClientConfig(uri, protocol, **settings)
 
     def make() -> BookKeeper:
@@ -195,11 +188,12 @@ class BookKeeper(StaysHere):
         if guaranteed_write_quorum and deferred_sync:
             raise InvalidArgumentError("deferred_sync allows no ensemble change, which guaranteed_write_quorum needs; choose one")
         options = replace(self._session.writer_options(), caller_ids=caller_ids, deferred_sync=deferred_sync)
-        digest = _digest_type(digest_type)
-        marks = _custom(custom or {})
+        digest = digest_type_of(digest_type)
+        marks = custom_metadata(custom or {})
         if guaranteed_write_quorum and write_quorum_size > ack_quorum_size:
             marks[GWQ_MARK] = b"1"
-        ensemble = self._new_ensemble(ensemble_size, write_quorum_size)
+        creation = self._creation
+        ensemble = creation.new_ensemble(ensemble_size, write_quorum_size)
         template = LedgerMetadata(
             len(ensemble),
             write_quorum_size,
@@ -212,7 +206,7 @@ class BookKeeper(StaysHere):
             ctime_ms=time.time_ns() // 1_000_000,  # this clock's, as the Java client stores it: to be shown, and compared with nothing
             creator_token=random.SystemRandom().randrange(1, (1 << 63) - 1),  # a Java client's later writes leave 0 there
         )
-        number, metadata, version = self._create(template, ledger_id)
+        number, metadata, version = creation.create(template, ledger_id)
         return WriteHandle(self._session, number, metadata, version, options)
 
     @checked(ensemble_size=POSITIVE, write_quorum_size=POSITIVE)
@@ -224,76 +218,11 @@ class BookKeeper(StaysHere):
         Raises NotEnoughBookiesError when there are still too few after ``operation_timeout_s``, and at once if there would be too few with
         all that have a cookie in this cluster.
         """
-        begun, pause, is_hopeful = time.monotonic(), 0.01, False
-        while True:
-            try:
-                self._retry(lambda: self._new_ensemble(ensemble_size, write_quorum_size))
-                return
-            except NotEnoughBookiesError as error:
-                if not is_hopeful:
-                    self._check_known(ensemble_size, write_quorum_size)
-                    is_hopeful = True
-                left = begun + self.config.operation_timeout_s - time.monotonic()
-                if left <= 0:
-                    raise given_up(error, begun).nothing_done() from None
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, 0.5)
+        self._creation.await_bookies(ensemble_size, write_quorum_size)
 
-    def _check_known(self, ensemble_size: int, write_quorum_size: int) -> None:
-        """Raise NotEnoughBookiesError if there would be too few bookies even if all came back that this cluster has ever had and not
-        removed."""
-        view = self._session.bookies()
-        known = len({*self._retry(self.store.cookies), *view.writable, *view.readonly})
-        if known < (write_quorum_size if self.config.opportunistic_striping else ensemble_size):
-            raise not_enough_known(ensemble_size, known).nothing_done()
-
-    def _new_ensemble(self, size: int, write_quorum_size: int) -> tuple[str, ...]:
-        """CR-2. With opportunistic striping the ensemble may be smaller than ``size``; its length is the E to record."""
-        try:
-            return self._session.placement.new_ensemble(size, write_quorum_size)
-        except NotEnoughBookiesError:
-            self._session.refresh_bookies()  # the watch may be a moment behind
-            if self.config.opportunistic_striping:
-                return new_ensemble_striped(self._session.placement, size, write_quorum_size)
-            return self._session.placement.new_ensemble(size, write_quorum_size)
-
-    def _create(self, metadata: LedgerMetadata, wanted: int | None) -> tuple[int, LedgerMetadata, Version]:
-        """CR-3, CR-4: a generated id that is taken leads to another; an own earlier attempt is recognised by its token.
-
-        No bookie is contacted (CR-6); a client that dies in here leaves nothing, or an empty OPEN ledger that nobody knows (CR-8).
-        """
-        data = metadata_codec.encode(metadata)
-        while True:
-            ledger_id = self._retry(self.store.new_ledger_id) if wanted is None else wanted
-            try:
-                return ledger_id, metadata, self._retry(partial(self.store.create_ledger, ledger_id, data))
-            except NodeExistsError:
-                mine = self._is_mine(ledger_id, metadata)
-                if mine is not None:
-                    return ledger_id, *mine
-                if wanted is not None:
-                    raise LedgerExistsError(f"ledger {wanted} exists already", ledger=wanted) from None
-
-    def _is_mine(self, ledger_id: int, metadata: LedgerMetadata) -> tuple[LedgerMetadata, Version] | None:
-        """The stored metadata, content and version read together, if it is this call's own earlier attempt (CR-4) that nobody has fenced
-        since.
-
-        A format without a token, or one that cannot be read, is somebody else's (CR-5). Created and deleted meanwhile: not ours either,
-        and never to be created again.
-        """
-        try:
-            stored = self._retry(lambda: self.store.read_ledger(ledger_id))
-            found = metadata_codec.decode(stored.data)
-        except (NoNodeError, MetadataFormatError):
-            return None
-        if found.creator_token is None or found.creator_token != metadata.creator_token or found.state is not LedgerState.OPEN:
-            return None
-        return found, stored.version
-
-    def _retry(self, call: Callable[[], T]) -> T:
-        """Repeat the identical request until its outcome is definite, within the operation timeout (META-12)."""
-        deadline = time.monotonic() + self.config.operation_timeout_s
-        return until_definite(call, deadline, pause_s=self.config.limits.metadata_retry_ns / 1e9)
+    @property
+    def _creation(self) -> Creation:
+        return Creation(self._session, self.store)
 
     @checked(ledger_id=ID)
     def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
@@ -336,7 +265,7 @@ class BookKeeper(StaysHere):
         Rules: OP-3, OP-5, META-15.
         """
         metadata, version = self._load(ledger_id)
-        metadata = self._granted(ledger_id, metadata, password, digest_type)
+        metadata = granted(ledger_id, metadata, password, digest_type)
         if not lac:
             return ReadHandle(self._session, ledger_id, metadata, version, options)
         return ReadHandle.open(self._session, ledger_id, metadata, version, options)
@@ -352,7 +281,7 @@ class BookKeeper(StaysHere):
 
         Rules: SES-13, RD-7.
         """
-        metadata = self._granted(ledger_id, metadata_codec.decode(stored.data), password, None)
+        metadata = granted(ledger_id, metadata_codec.decode(stored.data), password, None)
         return ReadHandle(self._session, ledger_id, metadata, stored.version, options)
 
     @checked(ledger_id=ID, password=SECRET)
@@ -368,28 +297,18 @@ class BookKeeper(StaysHere):
 
         Rule: OP-4.
         """
-        metadata, version = self._retry(lambda: self._load(ledger_id))
-        metadata = self._granted(ledger_id, metadata, password, digest_type)
+        metadata, version = self._session.definite(lambda: self._load(ledger_id))
+        metadata = granted(ledger_id, metadata, password, digest_type)
         if metadata.state is not LedgerState.CLOSED:
-            self._retry(self.store.check_cluster)  # before anything is fenced: one IN_RECOVERY already is fenced without a write (OWN-10)
+            # before anything is fenced: a ledger that is IN_RECOVERY already is fenced without a write (OWN-10)
+            self._session.definite(self.store.check_cluster)
             options = self._session.recovery_options()
             machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.machine_limits, options=options)
             kind = f"recovery-{random.getrandbits(32)}"
             run_machine(self._session, ledger_id, machine, machine.start, add_kind=kind, quorums=metadata, what="recovering")
-            closed, version = self._retry(lambda: self._load(ledger_id))
+            closed, version = self._session.definite(lambda: self._load(ledger_id))
             metadata = closed.with_access(metadata.access)
         return ReadHandle(self._session, ledger_id, metadata, version)
-
-    def _granted(self, ledger_id: int, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | str | None) -> LedgerMetadata:
-        """OP-1, before any bookie is asked. META-15: the metadata with what the caller names in place of what is not stored."""
-        given = LedgerAccess(None if digest_type is None else _digest_type(digest_type), password)
-        if metadata.stores_password and metadata.password != given.password:
-            raise WrongPasswordError(_wrong_password(ledger_id, metadata.password, password), ledger=ledger_id)
-        if metadata.has_digest and given.digest_type not in (None, metadata.digest_type):
-            raise WrongDigestTypeError(
-                f"ledger {ledger_id} has digest type {metadata.digest_type.name}, not {given.digest_type.name}", ledger=ledger_id
-            )
-        return metadata.with_access(given)
 
     @checked(ledger_id=ID)
     def delete_ledger(self, ledger_id: int, *, even_if_listed: bool = False) -> None:
@@ -407,7 +326,7 @@ class BookKeeper(StaysHere):
             from bk_core.client.guards import refuse_listed
 
             refuse_listed(self, ledger_id, metadata.custom)
-        self._retry(lambda: self.store.delete_ledger(ledger_id))
+        self._session.definite(lambda: self.store.delete_ledger(ledger_id))
 
     def list_ledgers(self) -> Iterator[int]:
         """Ids of all ledgers, ascending."""
@@ -490,10 +409,11 @@ class BookKeeper(StaysHere):
         Rules: RR-4, META-15.
         """
         from bk_core.client.repair import jobs as replication
+        from bk_core.client.repair.report import repair_options
 
         options: dict[str, Any] = {"full": full, "digest_type": digest_type, "password": password}
         options |= {"bytes_per_second": bytes_per_second, "on_progress": on_progress}
-        return replication.check_ledger(self, ledger_id, _repair_options(options))
+        return replication.check_ledger(self, ledger_id, repair_options(options))
 
     @checked(ledger_id=ID)
     def repair_ledger(self, ledger_id: int, **options: Unpack[RepairSettings]) -> RepairReport:
@@ -506,8 +426,9 @@ class BookKeeper(StaysHere):
         Rules: RR-1..RR-8, G-27.
         """
         from bk_core.client.repair import jobs as replication
+        from bk_core.client.repair.report import repair_options
 
-        return replication.repair_ledger(self, ledger_id, _repair_options(options))
+        return replication.repair_ledger(self, ledger_id, repair_options(options))
 
     @checked(wait_s=SECONDS)
     def decommission_bookie(
@@ -530,9 +451,10 @@ class BookKeeper(StaysHere):
         Rule: RR-14.
         """
         from bk_core.client.repair import jobs as replication
+        from bk_core.client.repair.report import repair_options
 
         return replication.decommission_bookie(
-            self, bookie, _repair_options(options), wait_s=wait_s, delete_cookie=delete_cookie, on_ledger=on_ledger
+            self, bookie, repair_options(options), wait_s=wait_s, delete_cookie=delete_cookie, on_ledger=on_ledger
         )
 
     @checked()
@@ -545,7 +467,7 @@ class BookKeeper(StaysHere):
             version = self.store.read_cookie(bookie).version
         except NoNodeError:
             return False
-        self._retry(lambda: self.store.delete_cookie(bookie, version))
+        self._session.definite(lambda: self.store.delete_cookie(bookie, version))
         return True
 
     def close(self) -> None:
@@ -591,49 +513,3 @@ class BookKeeper(StaysHere):
 
         bookies = self._shared.bookies()
         return table.html(repr(self).strip("<>"), ledgers.bookies(ledgers.bookie_states(bookies.writable, bookies.readonly)))
-
-
-def _digest_type(value: DigestType | str) -> DigestType:
-    if isinstance(value, DigestType):
-        return value
-    names = {**DigestType.__members__, "HMAC": DigestType.MAC}
-    try:
-        return names[value.upper()]
-    except (KeyError, AttributeError):
-        raise InvalidArgumentError(f"digest_type must be one of {', '.join(DigestType.__members__)}, not {value!r}") from None
-
-
-def _custom(given: Mapping[str, bytes]) -> dict[str, bytes]:
-    for key, value in given.items():
-        if not isinstance(key, str) or not isinstance(value, bytes):
-            raise ArgumentTypeError(f"custom must map text to bytes, not {key!r} to {type(value).__name__}")
-        if key in (GWQ_MARK, GWQ_SEAL):
-            raise InvalidArgumentError(f"custom metadata {key!r} is what guaranteed_write_quorum=True writes; use that")
-    return dict(given)
-
-
-def _repair_options(options: Mapping[str, Any]) -> RepairOptions:
-    from bk_core.client.repair.report import RepairOptions
-
-    _check_names(options, RepairOptions, "option of a repair")
-    digest_type = options.get("digest_type")
-    named = {"digest_type": None if digest_type is None else _digest_type(digest_type)}
-    found = RepairOptions(**{**options, **named})
-    return replace(found, lost=frozenset(found.lost))
-
-
-def _check_names(given: Iterable[str], kind: type, what: str) -> None:
-    """Raise InvalidArgumentError for names that are no fields of a dataclass, with what may have been meant."""
-    known = [field.name for field in fields(kind)]
-    for name in given:
-        if name not in known:
-            hint = meant(name, known, 1) or f"there are {', '.join(known)}"
-            raise InvalidArgumentError(f"there is no {what} {name!r}; {hint}")
-
-
-def _wrong_password(ledger_id: int, wanted: bytes, given: bytes) -> str:
-    if not given:
-        return f"ledger {ledger_id} was created with a password and none was given: password=... (--password, Spark's option password)"
-    if not wanted:
-        return f"ledger {ledger_id} was created without a password, but one was given: leave it out"
-    return f"the password given for ledger {ledger_id} is not the one it was created with"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from difflib import SequenceMatcher, get_close_matches
 from os.path import commonprefix
+
+from bk_core.errors import InvalidArgumentError
 
 NEAR_MAX = 3
 _TYPO = 2  # the letters that may be wrong in front of the same end
@@ -28,3 +31,12 @@ def _is_alike(one: str, other: str) -> bool:
     same = len(commonprefix([one[::-1], other[::-1]]))
     heads = one[: len(one) - same], other[: len(other) - same]
     return max(map(len, heads)) <= _TYPO or SequenceMatcher(None, *heads).ratio() >= _ALIKE
+
+
+def check_names(given: Iterable[str], kind: type, what: str) -> None:
+    """Raise InvalidArgumentError for names that are no fields of a dataclass, with what may have been meant."""
+    known = [field.name for field in fields(kind)]
+    for name in given:
+        if name not in known:
+            hint = meant(name, known, 1) or f"there are {', '.join(known)}"
+            raise InvalidArgumentError(f"there is no {what} {name!r}; {hint}")

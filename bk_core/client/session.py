@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 import weakref
 from _thread import RLock
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from bk_core.background import WorkerPool
 from bk_core.client.ledger.add_window import AddWindow
 from bk_core.client.peers import Resolver, Suspects
+from bk_core.client.repeating import until_definite
 from bk_core.config import ClientConfig
 from bk_core.errors import (
     CLIENT_CLOSED,
@@ -48,6 +50,8 @@ from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRu
 from bk_core.threads import Home, SafeFuture, rest_if_daemon, wait_done
 
 log = logging.getLogger("bk_core.client")
+
+T = TypeVar("T")
 
 METADATA_THREADS = 4
 CLOSE_S = 10.0
@@ -122,6 +126,11 @@ class Session:
             settings.enforce_racks,
             local,
         )
+
+    def definite(self, request: Callable[[], T]) -> T:
+        """Repeat the identical request to the metadata store until its outcome is definite, within the operation timeout (META-12)."""
+        deadline = time.monotonic() + self.config.operation_timeout_s
+        return until_definite(request, deadline, pause_s=self.config.limits.metadata_retry_ns / 1e9)
 
     def _placeable(self) -> tuple[BookieId, ...]:
         """Return the bookies on which this client may put entries. Any thread."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TypedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict
 
 from bk_core.arguments import POSITIVE, SECONDS, SECRET, check_fields
+from bk_core.client.access import digest_type_of
+from bk_core.client.near import check_names
 from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.ledger.replication import FragmentReport, guaranteed
 
@@ -216,3 +218,12 @@ class RepairSettings(TypedDict, total=False):
     password: bytes | None
     bytes_per_second: int | None
     on_progress: OnProgress | None
+
+
+def repair_options(options: Mapping[str, Any]) -> RepairOptions:
+    """Return the options that a caller gives by name. Raises InvalidArgumentError for an unknown one."""
+    check_names(options, RepairOptions, "option of a repair")
+    digest_type = options.get("digest_type")
+    named = {"digest_type": None if digest_type is None else digest_type_of(digest_type)}
+    found = RepairOptions(**{**options, **named})
+    return replace(found, lost=frozenset(found.lost))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bk_core.client.client import BookKeeper, _repair_options, connect
+from bk_core.client.client import BookKeeper, connect
 from bk_core.client.repair.jobs import _Job, _ReplicationDriver
-from bk_core.client.repair.report import Progress, RepairReport, StillNamed
+from bk_core.client.repair.report import Progress, RepairReport, StillNamed, repair_options
 from bk_core.config import ClientConfig
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, RecoveryFailedError, ReplicationError
 from bk_core.metadata import open_store
@@ -90,9 +90,9 @@ def test_rr11_without_the_lock_nothing_is_written(held: bool | Exception, outcom
 
 
 def test_options() -> None:
-    assert _repair_options({"lost": ["a", "a"]}).lost == frozenset({"a"})
+    assert repair_options({"lost": ["a", "a"]}).lost == frozenset({"a"})
     with pytest.raises(InvalidArgumentError):
-        _repair_options({"fast": True})
+        repair_options({"fast": True})
 
 
 def test_a_report_is_complete_only_without_anything_left() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 import bk_core
 from bk_core.bookie.server import EmbeddedBookie
+from bk_core.client.creation import Creation
 from bk_core.client.files import nodes as nodes_module
 from bk_core.client.files import owner as owner_module
 from bk_core.client.files import store as store_module
@@ -499,13 +500,13 @@ def test_an_open_waits_for_bookies_that_come_back(tmp_path: Path, monkeypatch: p
             owner.close()
         client = closed.enter_context(bk_core.connect(metadata))
         executor = closed.enter_context(ThreadPoolExecutor(2))
-        asked, ensemble = threading.Semaphore(0), bk_core.BookKeeper._new_ensemble
+        asked, ensemble = threading.Semaphore(0), Creation.new_ensemble
 
-        def ask(known: bk_core.BookKeeper, *sizes: int) -> tuple[str, ...]:
+        def ask(known: Creation, *sizes: int) -> tuple[str, ...]:
             asked.release()
             return ensemble(known, *sizes)
 
-        monkeypatch.setattr(bk_core.BookKeeper, "_new_ensemble", ask)
+        monkeypatch.setattr(Creation, "new_ensemble", ask)
         opening = [executor.submit(FileStore.open, client, name) for name in "ab"]
         assert all(asked.acquire(timeout=30) for _ in range(6))  # again and again
         assert not any(future.done() for future in opening)
