@@ -1,4 +1,4 @@
-"""What opens a ledger: its password and digest type, as its metadata stores them or as the caller names them."""
+"""The password and the digest type that open a ledger, as its metadata stores them or as the caller names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log tells of itself at one moment: ``Log.info`` and ``Log.segments``."""
+"""The answers of a log about itself at one moment: ``Log.info`` and ``Log.segments``."""
 
 from __future__ import annotations
 
