@@ -74,6 +74,12 @@ class BookKeeper(StaysHere):
         """True once ``close`` was called."""
         return self._closing is not None
 
+    @property
+    def sync(self) -> Client:
+        """The synchronous client under this one, for the calls that have no awaited form. They block, so they belong on a thread:
+        ``await asyncio.to_thread(client.sync.repair_ledger, 3)``. It is closed with this client."""
+        return self._client
+
     def _keep(self, one: Stoppable) -> None:
         """Stop it when this client is closed."""
         self._kept.add(one)
@@ -169,6 +175,11 @@ class BookKeeper(StaysHere):
         """Registered bookies, writable and read-only."""
         self._check()
         return await self._aside.run(self._client.bookies)
+
+    async def await_bookies(self, ensemble_size: int, write_quorum_size: int) -> None:
+        """Wait until there are bookies for a new ledger of these sizes. Raises NotEnoughBookiesError after ``operation_timeout_s``."""
+        self._check()
+        await self._aside.run(partial(self._client.await_bookies, ensemble_size, write_quorum_size))
 
     # --- logs -----------------------------------------------------------------------------------------------------------------
 

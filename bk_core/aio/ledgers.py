@@ -268,13 +268,20 @@ class ReadHandle(StaysHere):
         return [payload async for run in self.read_runs(first, last) for payload in run.payloads()]
 
     @checked()
+    async def read_unconfirmed(self, first: int, last: int) -> list[bytes]:
+        """Return the payloads of entries first..last whatever the LAC. They are not promised to last (RD-11)."""
+        check_range(self._handle, first, last, True)
+        return [payload async for run in self._range(first, last, unconfirmed=True) for payload in run.payloads()]
+
+    @checked()
     def read_runs(self, first: int, last: int, *, unchecked_bound: bool = False) -> LedgerIteration:
         """Iterate over the entries first..last: ``async for run in ledger.read_runs(0, 9)``. See ``bk_core.ReadHandle.read_runs``."""
         check_range(self._handle, first, last, unchecked_bound)
-        timeout_s = self._client.config.operation_timeout_s
-        return LedgerIteration(
-            self, lambda: range_stream(self._handle, first, last), timeout_s, f"a read of ledger {self.ledger_id}", False
-        )
+        return self._range(first, last)
+
+    def _range(self, first: int, last: int, *, unconfirmed: bool = False) -> LedgerIteration:
+        timeout_s, what = self._client.config.operation_timeout_s, f"a read of ledger {self.ledger_id}"
+        return LedgerIteration(self, lambda: range_stream(self._handle, first, last, unconfirmed=unconfirmed), timeout_s, what, False)
 
     @checked(first=ID, timeout_s=SECONDS)
     def tail(self, first: int = 0, *, timeout_s: float | None = None) -> LedgerIteration:
@@ -287,6 +294,14 @@ class ReadHandle(StaysHere):
     async def read_last_add_confirmed(self) -> int:
         """Ask the bookies for the LAC."""
         return await self._aside.run(self._handle.read_last_add_confirmed)
+
+    async def try_read_last_add_confirmed(self) -> int:
+        """Return the first LAC that is higher than the handle's, or the handle's when no bookie knows a higher one (LC-3)."""
+        return await self._aside.run(self._handle.try_read_last_add_confirmed)
+
+    async def refresh(self) -> None:
+        """Read the metadata again (OP-6). Raises NoSuchLedgerError if the ledger was deleted."""
+        await self._aside.run(self._handle.refresh)
 
     @checked(entry_id=ID, timeout_s=SECONDS)
     async def wait_for(self, entry_id: int, timeout_s: float) -> bool:

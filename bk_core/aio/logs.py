@@ -96,7 +96,8 @@ class Log(StaysHere):
 
     def reader(self, start: Position | datetime | str = EARLIEST) -> LogReader:
         """Read the log in order: ``async for run in log.reader().read()`` what is there now, ``.follow()`` for more as it comes. Nobody is
-        fenced, and nothing is asked before the first run is awaited, which raises the errors of ``bk_core.Log.reader``."""
+        fenced. Nothing is asked before the reader is entered or its first run is awaited. That raises the errors of ``bk_core.Log.reader``.
+        """
         return LogReader(self._client, self._log, start)
 
     async def set(self, **changes: Unpack[LogSettings]) -> LogProperties:

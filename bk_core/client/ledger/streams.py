@@ -12,10 +12,10 @@ def check_range(handle: ReadHandle, first: int, last: int, unchecked_bound: bool
     handle._check_range(first, last, unchecked_bound)
 
 
-def range_stream(handle: ReadHandle, first: int, last: int) -> RunStream:
+def range_stream(handle: ReadHandle, first: int, last: int, *, unconfirmed: bool = False) -> RunStream:
     """Return a stream of the entries first..last, which ends with None. ``start`` it, and give it to ``end_stream``."""
     handle._session.check()
-    return handle._range(first, last, unconfirmed=False)[0]
+    return handle._range(first, last, unconfirmed)[0]
 
 
 def tail_stream(handle: ReadHandle, first: int, *, deliver: bool) -> RunStream:

@@ -87,6 +87,8 @@ def test_ledgers_are_opened_followed_recovered_and_deleted(uri: str) -> None:
             async with client.open_ledger(ledger.ledger_id, password=b"secret") as reader:
                 assert (reader.is_closed, reader.length) == (False, None)
                 assert await reader.wait_for(4, 30) and not await reader.wait_for(5, 0.01)
+                assert await reader.read_unconfirmed(3, 4) == [b"3", b"4"] and await reader.try_read_last_add_confirmed() == 4
+                await reader.refresh()
                 assert await reader.read_last_add_confirmed() == reader.last_add_confirmed == 4
                 found: list[bytes] = []
 
