@@ -153,7 +153,8 @@ class LeaderWorks:
                 return LedgerChecked(request, Outcome.OK)
 
     def _made_sure(self, work: Work, error: Exception) -> Exception:
-        """OWN-2: that a ledger is gone is believed only of a cluster that is still there and the same; else what the store says of it."""
+        """Return the error. That a ledger is gone is believed only of a cluster that is still there and the same (OWN-2); else return what
+        the store says of the cluster."""
         if isinstance(error, (NoSuchLedgerError, NoNodeError)) and isinstance(work, (RecoverLedger, CheckLedger, CloseLedger)):
             try:
                 self.client.store.check_cluster()
@@ -209,7 +210,7 @@ class LeaderWorks:
                 self._intended.discard(ledger_id)
 
     def _write_list(self, work: WriteList) -> int:
-        """LOG-1 (4), LOG-6 (2): the last ledger of ``work`` behind the list of that version, with the ends known by now filled in.
+        """Put the last ledger of ``work`` behind the list of that version, with the ends known by now filled in (LOG-1 (4), LOG-6 (2)).
 
         A repeated request is byte-identical (META-12). The identity of the log is looked at first: versions of a log that was deleted and
         created again start anew, and the compare-and-set would not notice.
@@ -242,7 +243,7 @@ class LeaderWorks:
     # --- ledgers ---------------------------------------------------------------------------------------------------
 
     def _create(self, tags: Mapping[str, bytes]) -> int:
-        """LOG-9: with an intent, so that a ledger that never gets listed is found by a janitor."""
+        """Create a ledger with an intent, so that a janitor finds one that never gets listed (LOG-9)."""
         custom = {**tags, WRITER: self._tag}
         handle = create_intended(self.client, self.name, self.properties, log_id=self.log_id, password=self._password, custom=custom)
         self._short_since = None
@@ -292,7 +293,7 @@ class LeaderWorks:
         self._forget_intents([ledger_id])
 
     def abandon_all(self) -> None:
-        """LOG-6: stop writing everywhere. The ledgers stay as they are."""
+        """Stop writing everywhere. The ledgers stay as they are (LOG-6)."""
         while self.handles:
             self.handles.popitem()[1].abandon()
 

@@ -189,7 +189,8 @@ def change_ledger_list(
 
 
 def encoded(name: str, listed: LedgerList) -> bytes:
-    """JAN-7: what is to be stored. LogListFullError if the store would not take it; a warning from half of that on, once an hour a log."""
+    """Return the list as it is to be stored. Raises LogListFullError if the store would not take it. Warns from half of that on, once an
+    hour for each log (JAN-7)."""
     data = encode(listed)
     check_size(name, listed, len(data), VALUE_BYTES_MAX)
     if is_large(len(data), VALUE_BYTES_MAX) and time.monotonic() - _large.get(listed.log_id, -WARN_AGAIN_S) >= WARN_AGAIN_S:

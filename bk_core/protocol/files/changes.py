@@ -93,7 +93,8 @@ def rename(tree: FileTree, src: str, dst: str, overwrite: bool, now_ms: int) -> 
 
 
 def _check_length(tree: FileTree, src: str, dst: str) -> None:
-    """FS-2: no path below becomes too long. All of them are looked at only if the longest path of the store might."""
+    """Raise InvalidPathError if a path below would become too long (FS-2). They are looked at only if the longest path of the store
+    might."""
     grown = byte_length(dst) - byte_length(src)
     if grown > 0 and tree.longest + grown > PATH_MAX and tree.longest_below(src) + grown > PATH_MAX:
         raise InvalidPathError(f"{shown(src)} cannot be renamed to {shown(dst)}: a path below it would have more than {PATH_MAX} bytes")

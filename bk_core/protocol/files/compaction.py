@@ -55,7 +55,7 @@ class LogKeeping(DataLedgers):
         self._ask(lambda request: AppendRecords(request, records), lambda event: self._appended(pending, event))
 
     def _appended(self, pending: Pending, event: RecordsAppended) -> None:
-        """FS-10: nobody knows what is in the log behind a failed append, so nothing more is appended."""
+        """Take an outcome. Nobody knows what is in the log behind a failed append, so nothing more is appended (FS-10)."""
         if event.outcome is Outcome.OK:
             pending.ready, pending.position = True, event.first_position
         else:
@@ -71,7 +71,7 @@ class LogKeeping(DataLedgers):
         return closed
 
     def _fail(self, error: Exception) -> None:
-        """FS-10: for good; all that was asked for and not told fails alike."""
+        """End for good. All that was asked for and not told fails alike (FS-10)."""
         self.state = FileState.FAILED
         self.error = error
         self._stop_asking()
@@ -97,7 +97,7 @@ class LogKeeping(DataLedgers):
     # --- bases --------------------------------------------------------------------------------------------------------
 
     def _is_base_due(self) -> bool:
-        """FS-11: never while another one is under way."""
+        """Return True if it is time for a base. It never is while another one is under way (FS-11)."""
         due = max(self._limits.compact_bytes, self._limits.compact_factor * self._base_bytes)
         return self.state is FileState.SERVING and self.compaction is Compaction.NONE and self._bytes > due
 
@@ -109,7 +109,7 @@ class LogKeeping(DataLedgers):
             self._append_base()
 
     def _append_base(self) -> None:
-        """FS-6: of all that was asked for before, acknowledged or not, because that is what stands before it in the log."""
+        """Append a base of all that was asked for before, acknowledged or not, because that is what stands before it in the log (FS-6)."""
         self.compaction = Compaction.WRITING
         records = encode_base(self._next, self._limits.part_bytes)
         pending = Pending(NOBODY, lambda: self._base_written(pending), ready=False)
@@ -117,7 +117,7 @@ class LogKeeping(DataLedgers):
         self._bytes, self._base_bytes = 0, sum(map(len, records))
 
     def _base_written(self, pending: Pending) -> None:
-        """FS-12: only an acknowledged base lets go of what is before it."""
+        """Trim what is before the base. Only an acknowledged one lets go of that (FS-12)."""
         self._has_base = True
         if self.state is FileState.SERVING:
             assert pending.position is not None, "RecordsAppended tells the position of the first record"
@@ -128,7 +128,8 @@ class LogKeeping(DataLedgers):
             self.state = FileState.SERVING
 
     def _shorten(self, replay: FileReplay, segment: int, trim_left: bool) -> None:
-        """FS-18: each opening begins a segment, however little is written to it. FS-12 else."""
+        """Shorten a log of many segments by a base, because each opening begins a segment, however little is written to it (FS-18). Trim
+        what a former owner has left otherwise (FS-12)."""
         before = replay.trim_before() or (replay.base_position if trim_left else None)
         if replay.base_position is not None and segment - replay.base_position.seq > self._limits.segments_max:
             self._append_base()  # the first record of a segment, so nothing need be rolled

@@ -55,7 +55,7 @@ class DataLedgers(RequestMachine[FileEffect, FileEvent]):
 
     @property
     def tree(self) -> FileTree:
-        """FS-8: what is acknowledged. Everybody reads that, and that alone."""
+        """The acknowledged tree. Everybody reads that, and that alone (FS-8)."""
         return self._acknowledged
 
     def hold(self, ledger_id: int) -> None:
@@ -86,7 +86,7 @@ class DataLedgers(RequestMachine[FileEffect, FileEvent]):
             self._check_there(extent.ledger_id)
 
     def _check_there(self, ledger_id: int) -> None:
-        """FS-14."""
+        """Raise FileStoreError for a ledger that was dropped (FS-14)."""
         if ledger_id in self._dropped:
             what = f"file store {self.name!r} has dropped ledger {ledger_id}, to which nothing referred: write the bytes again"
             raise FileStoreError(what, store=self.name, ledger=ledger_id)
@@ -101,11 +101,12 @@ class DataLedgers(RequestMachine[FileEffect, FileEvent]):
         return self.state in (FileState.STARTING, FileState.SERVING, FileState.CLOSING)
 
     def _is_referred_to(self, ledger_id: int) -> bool:
-        """FS-13: by what is acknowledged, or by a lease, as every put that is not acknowledged has one."""
+        """Return True if the acknowledged tree refers to the ledger, or a lease. Every put that is not acknowledged has one (FS-13)."""
         return ledger_id in self._acknowledged.ledgers or ledger_id in self._leases
 
     def _may_drop(self) -> bool:
-        """FS-16: a log may look empty because a later owner has trimmed it; our own base is never acknowledged then."""
+        """Return True once our own base is acknowledged. A log may look empty because a later owner has trimmed it, and then it never is
+        (FS-16)."""
         return self._has_base and self._drops()
 
     def _advance(self) -> None:

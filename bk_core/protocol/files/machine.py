@@ -179,11 +179,12 @@ class FileMachine(LogKeeping):
         return self._finish_step()
 
     def _tell_in_turn(self, token: Any, told: Callable[[], Complete | Fail]) -> None:
-        """FS-9: a refusal, or that nothing is to be changed, may be due to changes that are not yet acknowledged."""
+        """Tell an outcome behind those before it. A refusal, or that nothing is to be changed, may be due to changes that are not yet
+        acknowledged (FS-9)."""
         self._pending.append(Pending(token, told, ready=True))
 
     def _make(self, token: Any, record: Change, answer: Callable[[FileTree], Any]) -> None:
-        """FS-4: one change, one record."""
+        """Make one change by one record (FS-4)."""
         encoded = encode(record)
         leased = self._leased_by(record)
         self._lease(leased)
@@ -199,9 +200,11 @@ class FileMachine(LogKeeping):
         self._append((encoded,), Pending(token, acknowledged, ready=False))
 
     def _time(self, now_ms: int) -> int:
-        """FS-21: readers may take a file that is older than others for one that nobody needs."""
+        """Return the time of a change, never before that of an earlier one. Readers may take a file that is older than others for one that
+        nobody needs (FS-21)."""
         return max(in_calendar(now_ms), self._next.latest_ms)
 
     def _leased_by(self, record: Change) -> frozenset[int]:
-        """FS-13: until it is acknowledged; from now on it may be in the log, whatever becomes of the changes behind it."""
+        """Return the ledgers that the change leases until it is acknowledged. From now on it may be in the log, whatever becomes of the
+        changes behind it (FS-13)."""
         return frozenset(extent.ledger_id for extent in record.content.extents) if isinstance(record, Put) else frozenset()

@@ -65,7 +65,8 @@ class FileReplay:
         self.base_position, self.base_bytes, self.bytes_since_base = base.position, base.size, 0
 
     def _change(self, change: Change) -> None:
-        """FS-7: a base without its end, whose writer died, counts for nothing, and neither does a change before the first complete one."""
+        """Apply a change. A base without its end, whose writer died, counts for nothing, and neither does a change before the first
+        complete one (FS-7)."""
         self._base = None
         if self.complete:
             self.tree.apply(change)

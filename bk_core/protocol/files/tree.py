@@ -154,7 +154,7 @@ class FileTree:
         return node
 
     def _take_id(self, file_id: int) -> int:
-        """FS-5: no number is ever given twice."""
+        """Take a file id. None is ever given twice (FS-5)."""
         if file_id < self.next_id:
             raise FileStoreFormatError(f"a record gives away the file id {file_id}, although all below {self.next_id} have been given away")
         self.next_id = file_id + 1
@@ -193,7 +193,7 @@ class FileTree:
         return [ledger_id for node in gone for ledger_id in self._removed(node)]
 
     def _replace_all(self, record: ReplaceAll) -> Sequence[int]:
-        """FS-20. No path becomes longer, so ``longest`` stays what it is."""
+        """Put what lies in a directory in the place of all files (FS-20). No path becomes longer, so ``longest`` stays what it is."""
         source = self.find(record.src)
         if source is None or source is self.root or source.children is None:
             raise _misfit(record.src, "takes the place of all files, and is no directory below the root")
