@@ -9,7 +9,7 @@ checked: the structure here, the values (offsets, UTF-8, decimals, ...) by ``val
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -41,8 +41,11 @@ class EntryTooBigError(BadEntryError):
 
 @dataclass(frozen=True, slots=True)
 class EntryShape:
+    """``bytes`` are those of the wanted columns, decompressed."""
+
     rows: int
     compressed: bool
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +66,23 @@ class _Layout:
 
 
 class EntryCheck:
-    """Checks entries of one schema, one after the other. ``bytes_max`` bounds all buffers of an entry once they are decompressed."""
+    """Checks entries of one schema, one after the other. ``bytes_max`` bounds all buffers of an entry once they are decompressed.
+    ``wanted`` are the numbers of the columns whose bytes are told; None means all."""
 
-    def __init__(self, schema: pa.Schema, bytes_max: int, words: Words = OF_SPARK) -> None:
+    def __init__(self, schema: pa.Schema, bytes_max: int, words: Words = OF_SPARK, wanted: Collection[int] | None = None) -> None:
         self._bytes_max = bytes_max
         self._words = words
         self._parents: list[int] = []
         self._names: list[str] = []
         self._weightless: list[int] = []
         self._buffers: list[tuple[int, int]] = []
-        for field in schema:
+        counted: list[int] = []
+        for number, field in enumerate(schema):
+            begin = len(self._buffers)
             self._add(field.name, field.type, _ROOT)
+            if wanted is None or number in wanted:
+                counted += range(begin, len(self._buffers))
+        self._counted = None if len(counted) == len(self._buffers) else counted
         self._nodes_form = struct.Struct(f"<{2 * len(self._parents)}q")
         self._buffers_form = struct.Struct(f"<{2 * len(self._buffers)}q")
         self._layout: _Layout | None = None
@@ -107,7 +116,8 @@ class EntryCheck:
         if total > self._bytes_max:
             raise EntryTooBigError(f"its columns take {total:,} bytes, and {self._words.too_wide_to_read.format(limit=self._bytes_max)}")
         self._check_sizes(lengths, nulls, [size for _, size in sizes])
-        shape = EntryShape(rows, layout.compressed)
+        told = total if self._counted is None else sum(sizes[number][1] for number in self._counted)
+        shape = EntryShape(rows, layout.compressed, told)
         self._last = None if layout.compressed else (end - begin, metadata, shape)
         return shape
 

@@ -153,7 +153,7 @@ class Packer:
         if rows > 1 and size > self._entry_bytes_max:  # rows have grown, so they go into a range of their own, with fewer per entry
             yield from self._put_back(entry, max(1, rows * self._entry_size // size))
             return
-        if not (yield from self._write(entry, final=final)):  # Arrow's addition to the columns makes it too large
+        if not (yield from self._write(entry, size, final=final)):  # Arrow's addition to the columns makes it too large
             yield from self._put_back(entry, rows // 2)
             return
         self._small = self._small + 1 if size * _GROWTH < self._entry_size else 0
@@ -185,11 +185,11 @@ class Packer:
             rows -= batch.num_rows
         return parts[0] if len(parts) == 1 else _joined(parts, self._schema)
 
-    def _write(self, entry: pa.RecordBatch, *, final: bool) -> Generator[PackedEntries, None, bool]:
-        """Write an entry. Return False if no bookie takes that many rows as one entry. Raises EntryTooLargeError for a single row, which
-        nothing can divide."""
-        if entry.nbytes > self._decompressed_max:
-            raise _too_wide(self._packed_rows, entry.nbytes, self._decompressed_max, self._words)
+    def _write(self, entry: pa.RecordBatch, size: int, *, final: bool) -> Generator[PackedEntries, None, bool]:
+        """Write an entry, whose columns have ``size`` bytes (Arrow takes long to add them up). Return False if no bookie takes that many
+        rows as one entry. Raises EntryTooLargeError for a single row, which nothing can divide."""
+        if size > self._decompressed_max:
+            raise _too_wide(self._packed_rows, size, self._decompressed_max, self._words)
         needed = 0 if self._compressed else pa.ipc.get_record_batch_size(entry)
         if not self._fits(entry, needed):
             return False
@@ -198,8 +198,8 @@ class Packer:
         if self._run is None:
             room, sink = self._sink(entry, needed, final)
             self._run = _OpenEntries(room, sink, self._begun(sink))
-        if not self._fits(entry, self._run.write(entry)):
-            self._run.drop_last(entry)
+        if not self._fits(entry, self._run.write(entry, size)):
+            self._run.drop_last(entry, size)
             return False
         self._packed_rows += entry.num_rows
         return True
@@ -253,19 +253,19 @@ class _OpenEntries:
     def has_room(self, size: int) -> bool:
         return self._room is None or self._start + self._offsets[-1] + size <= self._room.size
 
-    def write(self, entry: pa.RecordBatch) -> int:
-        """Write an entry and return its bytes."""
+    def write(self, entry: pa.RecordBatch, size: int) -> int:
+        """Write an entry of ``size`` bytes before compression, and return its bytes."""
         self._writer.write_batch(entry)
         self._offsets.append(self._sink.tell() - self._start)
         self._rows += entry.num_rows
-        self.size += entry.nbytes
+        self.size += size
         return self._offsets[-1] - self._offsets[-2]
 
-    def drop_last(self, entry: pa.RecordBatch) -> None:
+    def drop_last(self, entry: pa.RecordBatch, size: int) -> None:
         """Undo ``write``. The bytes stay behind the run's, so the run must be given away next."""
         self._offsets.pop()
         self._rows -= entry.num_rows
-        self.size -= entry.nbytes
+        self.size -= size
 
     @property
     def count(self) -> int:

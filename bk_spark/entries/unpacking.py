@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from bk_core.errors import LogEntryError, LogSchemaError
 from bk_core.protocol import BytesLike
-from bk_spark.entries.check import BadEntryError, EntryCheck
+from bk_spark.entries.check import BadEntryError, EntryCheck, EntryShape
 from bk_spark.entries.packing import BYTES_PER_ENTRY_MAX, as_type
 from bk_spark.entries.ranges import EntryRange
 from bk_spark.entries.values import ValueCheck
 from bk_spark.entries.words import OF_SPARK, Words
 
 BATCH_BYTES = 2 << 20  # the batch that a reader hands to Spark at once; larger ones do not fit the processor's caches
+_SOME = 1024  # rows, of which the bytes of nulls are told
 
 
 class Entries(Protocol):
@@ -78,26 +79,37 @@ def arrow_batches(
     pending: list[pa.RecordBatch] = []
     size = 0
     decoder = _Decoder(schema, schema if stored is None else stored, origin, entry_bytes_max, words)
-    for batch in _cut_ends(decoder.batches(runs), skip_rows, take_rows):
+    for batch, batch_bytes in _cut_ends(decoder.batches(runs), skip_rows, take_rows):
         pending.append(batch)
-        size += batch.nbytes
+        size += batch_bytes
         if size >= bytes_max:
             yield from _joined(pending, schema)
             pending, size = [], 0
     yield from _joined(pending, schema)
 
 
-def _cut_ends(batches: Iterator[pa.RecordBatch], skip_rows: int, take_rows: int | None) -> Iterator[pa.RecordBatch]:
+Sized = tuple[pa.RecordBatch, int]
+"""The rows of an entry and their bytes. They are told by the entry: Arrow's ``nbytes`` takes longer than decoding, for each column."""
+
+
+def _cut_ends(batches: Iterator[Sized], skip_rows: int, take_rows: int | None) -> Iterator[Sized]:
     """Cut the ends. One entry is held back, because only when none follows is it known to be the last."""
-    held: pa.RecordBatch | None = None
+    held: Sized | None = None
     skip = skip_rows
-    for batch in batches:
+    for sized in batches:
         if held is not None:
-            yield held.slice(skip)
+            yield _part(held, skip, None) if skip else held
             skip = 0
-        held = batch
+        held = sized
     if held is not None:
-        yield held.slice(0, take_rows).slice(skip) if take_rows is not None else held.slice(skip)
+        yield _part(held, skip, take_rows)
+
+
+def _part(sized: Sized, skip: int, take: int | None) -> Sized:
+    """Return the rows ``skip .. take - 1``, with their share of the bytes."""
+    whole, size = sized
+    batch = whole.slice(0, take).slice(skip) if take is not None else whole.slice(skip)
+    return batch, size * batch.num_rows // max(1, whole.num_rows)
 
 
 class _Decoder:
@@ -106,22 +118,25 @@ class _Decoder:
         self._stored = stored
         self._origin = origin
         self._words = words
-        self._check = EntryCheck(stored, entry_bytes_max, words)
         self._values = ValueCheck(stored)
         known = {name: i for i, name in enumerate(stored.names)}
-        self._included = sorted(known[name] for name in wanted.names if name in known)
+        read = sorted(known[name] for name in wanted.names if name in known)
+        self._included = read or [0]  # Arrow takes an empty list for all
         self._partly = len(self._included) < len(stored)
         self._same = not self._partly and stored.equals(wanted)
+        self._check = EntryCheck(stored, entry_bytes_max, words, read)
+        self._missing_bytes = sum(pa.nulls(_SOME, field.type).nbytes for field in wanted if field.name not in known) // _SOME
 
-    def batches(self, runs: Iterable[Entries]) -> Iterator[pa.RecordBatch]:
+    def batches(self, runs: Iterable[Entries]) -> Iterator[Sized]:
         for run in runs:
-            compressed = self._checked(run)
-            for batch in self._stream(run) if self._partly or compressed else self._whole(run):
-                yield batch if self._same else self._fitted(batch)
+            shapes = self._checked(run)
+            decoded = self._stream(run) if any(shape.compressed for shape in shapes) else self._whole(run)
+            for batch, shape in zip(decoded, shapes, strict=True):
+                yield batch if self._same else self._fitted(batch), shape.bytes + shape.rows * self._missing_bytes
 
-    def _checked(self, run: Entries) -> bool:
-        """Return True if any entry is compressed. Raises LogEntryError unless all are record batches with the rows that they must have."""
-        compressed = False
+    def _checked(self, run: Entries) -> list[EntryShape]:
+        """Raise LogEntryError unless all entries are record batches with the rows that they must have."""
+        shapes: list[EntryShape] = []
         edges = run.offsets.tolist()
         for i in range(run.count):
             entry_id = run.first_entry_id + i
@@ -131,24 +146,27 @@ class _Decoder:
                     _check_rows(self._origin, entry_id, shape.rows)
             except BadEntryError as error:
                 raise self._damaged(entry_id, error) from None
-            compressed = compressed or shape.compressed
-        return compressed
+            shapes.append(shape)
+        return shapes
 
     def _whole(self, run: Entries) -> Iterator[pa.RecordBatch]:
+        """Decode entries that are not compressed. Their columns lie in the run's own memory, and those that nobody wants cost nothing."""
         values = pa.py_buffer(run.values)
+        edges = run.offsets.tolist()
         for i in range(run.count):
             try:
-                batch = pa.ipc.read_record_batch(values.slice(run.offsets[i], run.offsets[i + 1] - run.offsets[i]), self._stored)
+                batch = pa.ipc.read_record_batch(values.slice(edges[i], edges[i + 1] - edges[i]), self._stored)
+                if self._partly:
+                    batch = batch.select(self._included)
                 self._values.check(batch)
             except (pa.ArrowException, BadEntryError, OSError) as error:
                 raise self._damaged(run.first_entry_id + i, error) from error
             yield batch
 
     def _stream(self, run: Entries) -> Iterator[pa.RecordBatch]:
-        """Decode a run as a stream. It lacks its schema, and putting that in front costs a copy. Only a stream can decode (and decompress)
-        some columns and leave the others, and only there Arrow's threads can be switched off, which cost more than they save in a task of
-        one core."""
-        fields = {"included_fields": self._included or [0]} if self._partly else {}  # Arrow takes an empty list for all
+        """Decode a run as a stream. It lacks its schema, and putting that in front costs a copy. Only a stream can decompress some columns
+        and leave the others, and only there Arrow's threads can be switched off, which cost more than they save in a task of one core."""
+        fields = {"included_fields": self._included} if self._partly else {}
         source = pa.py_buffer(b"".join((self._stored.serialize(), run.values)))
         done = 0
         try:

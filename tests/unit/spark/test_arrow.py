@@ -274,6 +274,27 @@ def test_batches_are_bounded_by_bytes() -> None:
     assert len(read) > 15 and max(batch.nbytes for batch in read) < 60_000
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("columns", [["id"], ["text"], ["id", "text"], ["gone"], ["gone", "list"]])
+def test_batches_of_some_columns_are_as_large_as_those_of_all(columns: list[str], compression: str) -> None:
+    """Bytes are those of the columns that are read, also of columns that the entries do not have, which else would all be one batch."""
+    (run,) = pack_arrow([wide_rows([50] * 20_000)], SCHEMA, 2000, compression)
+    newer = pa.schema([*SCHEMA, ("gone", pa.int64()), ("list", pa.list_(pa.int64()))])
+    wanted = pa.schema([newer.field(name) for name in columns])
+    read = list(arrow_batches(wanted, [run_of(run)], stored=SCHEMA, bytes_max=20_000))
+    assert sum(batch.num_rows for batch in read) == 20_000 and len(read) > 5
+    assert all(15_000 < batch.nbytes < 25_000 for batch in read[:-1])
+
+
+def test_columns_of_entries_that_are_not_compressed_are_not_copied() -> None:
+    (run,) = pack_arrow([rows(100)], SCHEMA, 600)
+    entries = run_of(run)
+    begin = pa.py_buffer(entries.values).address
+    for wanted in (SCHEMA, pa.schema([SCHEMA.field("text")])):
+        for batch in arrow_batches(wanted, [entries], stored=SCHEMA, bytes_max=1):
+            assert begin <= batch.column("text").buffers()[2].address < begin + len(entries.values)
+
+
 # --- what Spark sends -----------------------------------------------------------------------------------------------
 
 

@@ -334,6 +334,27 @@ def test_a_row_that_no_read_would_take_is_not_written(codec: str) -> None:
         list(pack_arrow([wide], wide.schema, 1 << 20, codec, entry_bytes_max=2500))
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd", "lz4"])
+def test_the_bytes_of_an_entry_are_those_that_arrow_adds_up(codec: str) -> None:
+    """Of all columns, of some, and of nested ones; they decide how much is joined to one batch."""
+    table = pa.record_batch(
+        {
+            "id": pa.array(range(640), pa.int64()),
+            "text": [f"text {i}" for i in range(640)],
+            "some": [None if i % 3 else i for i in range(640)],
+            "list": pa.array([[i] * (i % 4) for i in range(640)], pa.list_(pa.field("element", pa.int64()))),
+            "box": pa.array([{"a": i % 100, "b": "x" * (i % 5)} for i in range(640)], pa.struct([("a", pa.int8()), ("b", pa.string())])),
+        }
+    )
+    (run,) = pack_arrow([table], table.schema, 1 << 20, codec)
+    payload = bytes(run.payloads)
+    for wanted in (None, [0], [1], [3, 4], [0, 1, 2, 3, 4]):
+        part = table if wanted is None else table.select(wanted)
+        assert EntryCheck(table.schema, 1 << 20, wanted=wanted).shape(payload, 0, len(payload)).bytes == pytest.approx(
+            part.nbytes, rel=0.01
+        )
+
+
 # --- the reader of metadata --------------------------------------------------------------------------------------------------
 
 
