@@ -322,3 +322,21 @@ def test_commands_that_are_not_there_are_seen(line: str, wrong: str | None) -> N
 def test_every_block_that_is_not_run_has_a_reason() -> None:
     text = "<!-- not run: needs a broker -->\n\n```python\nx = 1\n```\n\ny\n\n```python\nx = 2\n```\n"
     assert list(assemble.fences(text)) == [("python", "x = 1\n", "needs a broker"), ("python", "x = 2\n", "")]
+
+
+# `bookkeeper shell` of 4.18.0 prints these; the texts of BookieShell.class have no other.
+SHELL = """
+    metaformat initbookie initnewcluster nukeexistingcluster bookieformat recover ledger readledger listledgers activeledgers
+    listunderreplicated whoisauditor whatisinstanceid ledgermetadata localconsistencycheck simpletest bookiesanity readlog readlogmetadata
+    readjournal lastmark autorecovery queryautorecoverystatus listbookies listfilesondisc updatecookie updateledgers updateBookieInLedger
+    deleteledger bookieinfo clusterinfo decommissionbookie endpointinfo convert-to-db-storage convert-to-interleaved-storage
+    rebuild-db-ledger-locations-index rebuild-db-ledgers-index check-db-ledgers-index regenerate-interleaved-storage-index-file help
+    lostbookierecoverydelay triggeraudit forceauditchecks cookie_create cookie_delete cookie_update cookie_get cookie_generate
+"""
+
+
+def test_every_command_of_apaches_shell_has_one_row() -> None:
+    page = (ROOT / PAGES / "guides" / "from-java.md").read_text()
+    section = page.partition("\n## The shell\n")[2].partition("\n## ")[0]
+    named = [name for line in section.splitlines() if line.startswith("| ") for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
+    assert len(SHELL.split()) == 48 and sorted(named) == sorted(SHELL.split())

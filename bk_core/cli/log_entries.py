@@ -6,16 +6,17 @@ import base64
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
+from rich.progress import TextColumn
 
 from bk_core.cli.log_rows import followed, last_rows, read_rows, say_rows
-from bk_core.cli.output import cluster_options, connected, password_option, say_json
-from bk_core.display.words import counted, preview
+from bk_core.cli.output import RateColumn, cluster_options, connected, password_option, progress_bar, say_json
+from bk_core.display.words import counted, preview, rounded_size
 from bk_core.errors import LogFormatError, NoSuchLogError, NoSuchLogRootError
 
 if TYPE_CHECKING:
@@ -52,9 +53,11 @@ def append(name: str, take_over: bool, take_over_queries: bool, password: str, u
             opened = LogWriter.open(client, name, password=secret, take_over=take_over, take_over_queries=take_over_queries)
         with opened as writer:
             told = _Told()
-            for lines in _lines(sys.stdin.buffer):
-                told.send(writer, lines)
-            told.wait_for(0)
+            with _watched() as show:
+                for lines in _lines(sys.stdin.buffer):
+                    told.send(writer, lines)
+                    show(told)
+                told.wait_for(0)
     first, last = told.first, told.last
     if as_json:
         ends = (None if first is None else first.first_position, None if last is None else last.last_position)
@@ -112,6 +115,20 @@ class _Told:
         while len(self._futures) > left:
             spans = self._futures.popleft().result()
             self.first, self.last = self.first or spans[0], spans[-1]
+
+
+@contextmanager
+def _watched() -> Iterator[Callable[[_Told], None]]:
+    """A line on standard error that shows how much was sent, if that is a terminal and the lines are not typed there."""
+    columns = (TextColumn("appending"), TextColumn("{task.fields[done]}"), RateColumn())
+    with progress_bar(*columns, disable=sys.stdin.isatty() or not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=None, done="")
+
+        def show(told: _Told) -> None:
+            done = f"{counted(told.entries, 'entry', 'entries')}, {rounded_size(told.bytes)}"
+            bar.update(task, completed=told.entries, done=done)
+
+        yield show
 
 
 def _lines(source: BinaryIO) -> Iterator[list[bytes]]:

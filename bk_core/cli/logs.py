@@ -541,7 +541,7 @@ def _collect_orphans(client: BookKeeper, wanted: str | None, password: str, as_j
     from bk_core.client.log.orphans import delete_orphan, find_orphans
 
     failed = False
-    for orphan in find_orphans(client):
+    for orphan in find_orphans(client, progress=lambda ids: with_progress(list(ids), "looking for ledgers whose log is gone")):
         deleted, why = False, ""
         if wanted == "all" or (wanted == "known" and orphan.log_root):
             try:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich import table as rich_table
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from bk_core.cli.terminal import inner, safe_json
 from bk_core.display.table import Table
@@ -114,5 +115,13 @@ def with_progress(items: Sequence[_Item], text: str) -> Iterator[_Item]:
     if len(items) < 50 or not sys.stderr.isatty():
         yield from items
         return
-    with progress_bar(TextColumn(text), BarColumn(), MofNCompleteColumn()) as progress:
+    with progress_bar(TextColumn(text), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn()) as progress:
         yield from progress.track(items)
+
+
+class RateColumn(ProgressColumn):
+    """Shows the number of items a second, of late."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.1f}/s")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, TextColumn
 
-from bk_core.cli.output import access_options, cluster_options, connected, progress_bar, say_found, say_json, say_table
+from bk_core.cli.output import RateColumn, access_options, cluster_options, connected, progress_bar, say_found, say_json, say_table
 from bk_core.display import repairs as display
 from bk_core.display.words import counted, rounded_size
 from bk_core.errors import LogError, MetadataFormatError, NoSuchLedgerError, OperationTimeoutError
@@ -60,7 +60,7 @@ def _chosen(client: BookKeeper, ledger_id: int | None, everything: bool) -> list
 @contextmanager
 def _watched() -> Iterator[OnProgress]:
     """A line on standard error that shows what is being read or copied, if that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"), RateColumn())
     with progress_bar(*columns, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=None, done="")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,11 +51,11 @@ class Orphan:
 
 
 @checked(client=CLIENT)
-def find_orphans(client: Any) -> Iterator[Orphan]:
-    """Yield all ledgers whose log's list is gone, ascending (OWN-9). Reads the metadata of every ledger of the cluster. Raises
-    NoClusterError."""
+def find_orphans(client: Any, *, progress: Callable[[Iterable[int]], Iterable[int]] = iter) -> Iterator[Orphan]:
+    """Yield all ledgers whose log's list is gone, ascending (OWN-9). Reads the metadata of every ledger of the cluster. ``progress`` is
+    given the ids of all ledgers, and yields them again. Raises NoClusterError."""
     alive: dict[str, str] = {}
-    for ledger_id in client.list_ledgers():
+    for ledger_id in progress(client.list_ledgers()):
         found = _look(client, ledger_id, alive)
         if found is not None:
             yield found

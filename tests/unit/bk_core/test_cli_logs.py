@@ -43,7 +43,7 @@ class Bk:
         self.out = self.err = ""
 
     def __call__(self, *arguments: str, status: int = 0, stdin: bytes = b"") -> str:
-        self._monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
+        self._monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin), isatty=lambda: False))
         found = cli.run(["log", *arguments])
         self.out, self.err = self._capsys.readouterr()
         assert found == status, (found, self.out, self.err)
@@ -233,7 +233,7 @@ def test_lines_are_written_as_they_come(bk: Bk, client: bk_core.BookKeeper, monk
     monkeypatch.setattr("bk_core.cli.log_entries.say_json", lambda value: (said.append(value), there.set()))
     with ThreadPoolExecutor(2) as threads, os.fdopen(read_end, "rb") as source, os.fdopen(write_end, "wb", buffering=0) as sink:
         following = threads.submit(cli.run, ["log", "tail", "a", "-f", "--json"])
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=source))
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=source, isatty=source.isatty))
         writing = threads.submit(cli.run, ["log", "append", "a"])
         for n in range(3):
             sink.write(b"%d\nunfinished" % n)
