@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import bk_core
-from bk_core.client.ledger import write_handle
+from bk_core.client.ledger import appending
 from bk_core.client.log.lists import create_log
 from bk_core.client.log.writer import LogWriter
 from bk_core.errors import ClientClosedError
@@ -59,7 +59,7 @@ def counted(where: Any, name: str, counts: Counter[str]) -> None:
 
 
 def test_what_an_answer_costs_does_not_grow_with_those_who_wait(small: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_handle, "ROOM_POLL_S", TIMEOUT_S)
+    monkeypatch.setattr(appending, "ROOM_POLL_S", TIMEOUT_S)
     counts: Counter[str] = Counter()
     with small.create_ledger() as ledger, ThreadPoolExecutor(WAITING) as threads:
         for where, name in ((ledger, "_try"), (ledger._adds, "next_in")):
