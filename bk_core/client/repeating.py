@@ -44,6 +44,35 @@ def until_definite(request: Callable[[], T], deadline: float, *, pause_s: float 
                 pause = back_off(pause, deadline, str(error))
 
 
+def _in_silence(error: BkError) -> None:
+    """Tell nobody of an error."""
+
+
+def while_it_may_pass(
+    call: Callable[[], T],
+    may_pass: Callable[[BkError], bool],
+    deadline: float,
+    *,
+    told: Callable[[BkError], object] = _in_silence,
+    pause_s: float = 0.05,
+    pause_max_s: float = 2.0,
+) -> T:
+    """Call again while it fails with an error that ``may_pass``, and return its result. ``told`` gets each error that is not the last one.
+    Pauses double from ``pause_s`` to ``pause_max_s``.
+
+    Raises the last error if the deadline, on the monotonic clock, would be over after the next pause.
+    """
+    while True:
+        try:
+            return call()
+        except BkError as error:
+            if not may_pass(error) or time.monotonic() + pause_s >= deadline:
+                raise
+            told(error)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, pause_max_s)
+
+
 def compare_and_set(
     read: Callable[[], tuple[T, int]], change: Callable[[T], T], write: Callable[[T, int], object], deadline: float, what: str
 ) -> T:

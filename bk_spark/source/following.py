@@ -22,6 +22,7 @@ from bk_core.client.identity import recover_own
 from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import log_path, now_ms
 from bk_core.client.log.lists import list_logs
+from bk_core.client.repeating import while_it_may_pass
 from bk_core.errors import BkError, ClientClosedError, NoSuchLedgerError, NoSuchLogError
 from bk_core.protocol.ledger.metadata import LedgerState
 from bk_core.protocol.log import reading
@@ -48,17 +49,8 @@ _log = logging.getLogger("bk_spark.stream")
 def retried(call: Callable[[], T], timeout_s: float = RETRY_S) -> T:
     """Repeat a call that only reads while it fails in a way that may pass, because nobody else repeats a call of the driver
     (spark-connectors.md 5.13)."""
-    deadline = time.monotonic() + timeout_s
-    pause = 0.05
-    while True:
-        try:
-            return call()
-        except BkError as error:
-            if not error.retriable or time.monotonic() + pause >= deadline:
-                raise
-            _log.warning("trying again: %s", error)
-        time.sleep(pause)
-        pause = min(2 * pause, 2.0)
+    told = partial(_log.warning, "trying again: %s")
+    return while_it_may_pass(call, lambda error: error.retriable, time.monotonic() + timeout_s, told=told)
 
 
 @dataclass(frozen=True)

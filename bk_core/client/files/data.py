@@ -25,6 +25,7 @@ from typing import Any
 from bk_core.arguments import bytes_like
 from bk_core.background import WorkerPool
 from bk_core.client.files.watches import Watches
+from bk_core.client.repeating import while_it_may_pass
 from bk_core.errors import (
     BkError,
     ClientClosedError,
@@ -52,8 +53,6 @@ STAGING_BYTES = 1 << 30
 LEDGER_BYTES = 64 << 20
 WRITERS_MAX = 4
 PLACE_S = 0.5
-PAUSE_S = 0.05
-PAUSE_MAX_S = 2.0
 _FOR_GOOD = (
     InvalidArgumentError,
     ClientClosedError,
@@ -284,18 +283,12 @@ class DataLedgers:
 
     def _write(self, batch: Any, lease: Lease, last: int | None, deadline: float) -> Extent:
         """Write one run to the first ledger that takes it."""
-        pause = PAUSE_S
-        while True:
-            try:
-                return self._write_to(self._take(last), batch, lease, deadline)
-            except _FOR_GOOD:
-                raise
-            except BkError as error:
-                if time.monotonic() + pause >= deadline:
-                    raise
-                log.warning("bytes of a file could not be written, trying again with another ledger: %s", error)
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_MAX_S)
+        return while_it_may_pass(
+            lambda: self._write_to(self._take(last), batch, lease, deadline),
+            lambda error: not isinstance(error, _FOR_GOOD),
+            deadline,
+            told=partial(log.warning, "bytes of a file could not be written, trying again with another ledger: %s"),
+        )
 
     def _write_to(self, filling: _Filling, batch: Any, lease: Lease, deadline: float) -> Extent:
         count = -(-len(batch) // self._piece)

@@ -16,7 +16,7 @@ from bk_core.client.log.lists import create_log
 from bk_core.client.log.live_writers import ALIVE, GONE, foremost, live_writers
 from bk_core.client.log.reader import LogReader
 from bk_core.client.log.writer import LogWriter
-from bk_core.client.repeating import back_off, until_definite
+from bk_core.client.repeating import back_off, until_definite, while_it_may_pass
 from bk_core.errors import (
     CLIENT_CLOSED,
     BkError,
@@ -177,14 +177,8 @@ def _is_unused(listed: LedgerList) -> bool:
 
 def _replayed_in_time(client: LogClient, name: str, log: str, password: bytes, deadline: float) -> FileMachine:
     """The bookies that hold the log's earlier ledgers may be others than those that its next one needs, and come back later."""
-    pause = 0.05
-    while True:
-        try:
-            return until_definite(partial(_replayed, client, name, log, password), deadline)
-        except ReadError as error:
-            if time.monotonic() >= deadline:
-                raise
-            pause = back_off(pause, deadline, str(error))
+    replayed = partial(until_definite, partial(_replayed, client, name, log, password), deadline)
+    return while_it_may_pass(replayed, lambda error: isinstance(error, ReadError), deadline)
 
 
 def _replayed(client: LogClient, name: str, log: str, password: bytes) -> FileMachine:

@@ -13,8 +13,8 @@ import pytest
 import bk_core
 from bk_core.client.log import janitor
 from bk_core.client.log.orphans import adopt_log
-from bk_core.client.repeating import compare_and_set, create_once
-from bk_core.errors import MetadataOutcomeUnknownError, MetadataUnavailableError, OperationTimeoutError, VersionConflictError
+from bk_core.client.repeating import compare_and_set, create_once, while_it_may_pass
+from bk_core.errors import BkError, MetadataOutcomeUnknownError, MetadataUnavailableError, OperationTimeoutError, VersionConflictError
 from bk_core.metadata import open_store
 from bk_core.metadata.store import MetadataStore
 
@@ -70,6 +70,49 @@ def test_a_change_that_others_are_always_ahead_of_ends_in_time() -> None:
     with pytest.raises(OperationTimeoutError, match="timed out: changing the cell"):
         changed(cell, within_s=0.1)
     assert cell.writes > 1
+
+
+# --- calls that may pass -------------------------------------------------------------------------------------------------------
+
+
+def failing(*errors: BkError) -> Iterator[BkError | int]:
+    yield from errors
+    yield 7
+
+
+def answer(outcomes: Iterator[BkError | int]) -> int:
+    outcome = next(outcomes)
+    if isinstance(outcome, BkError):
+        raise outcome
+    return outcome
+
+
+def test_a_call_is_made_again_while_its_error_may_pass() -> None:
+    first, second, told = MetadataUnavailableError("first"), MetadataUnavailableError("second"), list[BkError]()
+    outcomes = failing(first, second)
+    begun = time.monotonic()
+    got = while_it_may_pass(lambda: answer(outcomes), _retriable, time.monotonic() + LONG_S, told=told.append, pause_s=0.05)
+    assert got == 7 and told == [first, second] and time.monotonic() - begun >= 0.05 + 0.1
+
+
+def test_another_error_ends_it_at_once() -> None:
+    for_good, told = VersionConflictError("for good"), list[BkError]()
+    outcomes = failing(for_good)
+    with pytest.raises(VersionConflictError, match="for good"):
+        while_it_may_pass(lambda: answer(outcomes), _retriable, time.monotonic() + LONG_S, told=told.append)
+    assert not told
+
+
+def test_the_last_error_is_raised_before_the_deadline_is_over() -> None:
+    outcomes = failing(*(MetadataUnavailableError(f"try {number}") for number in range(100)))
+    begun = time.monotonic()
+    with pytest.raises(MetadataUnavailableError, match="try [1-9]"):
+        while_it_may_pass(lambda: answer(outcomes), _retriable, begun + 0.2, pause_s=0.01, pause_max_s=0.02)
+    assert time.monotonic() - begun > 0.1
+
+
+def _retriable(error: BkError) -> bool:
+    return error.retriable
 
 
 # --- nodes that are created once --------------------------------------------------------------------------------------------------
