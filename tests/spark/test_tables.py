@@ -16,10 +16,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from bk_core.bookie.local_cluster import LocalCluster
+from bk_core.errors import LogSchemaError
 from bk_spark.arrow.schemas import schema_text as text_without_spark
 from bk_spark.demo.flights import read_lines, to_table
 from bk_spark.schemas import schema_text
@@ -129,6 +131,24 @@ def test_flights_written_by_both_are_one_log(flights: str, load: Callable[..., A
 def test_the_demo_writes_flights_without_spark(load: Callable[..., Any], log: str, client: Any) -> None:
     client.create_log(log, entry_format="arrow").write(to_table(*read_lines(500)))
     assert load(log=log).count() == 500
+
+
+def test_names_that_differ_in_case_alone_need_a_session_that_tells_them_apart(
+    spark: SparkSession, load: Callable[..., Any], save: Callable[..., None], log: str, client: Any
+) -> None:
+    """So nobody may give a log such columns in Python, where no session can be asked."""
+    told = "spark.sql.caseSensitive"
+    spark.conf.set(told, "true")
+    try:
+        save(spark.sql("select 1 id, 2 ID"), log=log)
+        assert [tuple(row) for row in load(log=log).select("ID", "id").collect()] == [(2, 1)]
+    finally:
+        spark.conf.unset(told)
+    assert client.log(log).to_arrow().to_pydict() == {"id": [1], "ID": [2]}
+    with pytest.raises(AnalysisException, match="AMBIGUOUS_REFERENCE|COLUMN_ALREADY_EXISTS"):
+        load(log=log).select("id").collect()
+    with pytest.raises(LogSchemaError, match="differ in case alone"):
+        client.create_log(f"{log}-2", schema="id INT, ID INT")
 
 
 # --- DDL ----------------------------------------------------------------------------------------------------------------

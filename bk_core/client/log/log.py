@@ -243,7 +243,8 @@ class Log(StaysHere):
         """Return what the log holds now as Arrow record batches. Nobody is fenced.
 
         It is a ``pyarrow.RecordBatchReader``: an iterator of record batches, which polars, DuckDB and others take as it is
-        (``__arrow_c_stream__``). Batches are made as they are asked for.
+        (``__arrow_c_stream__``). Batches are made as they are asked for. What it has open, up to four ledgers, is closed when all is read,
+        at an error, or when nobody refers to the reader any more (``del``); pyarrow's ``close`` does not tell it.
 
         A log of Arrow entries has its own columns. A raw log has ``log``, ``ledgerId``, ``entryId``, ``offset``, ``timestamp``, ``key``
         (null), ``value`` and ``length``, as in Spark. ``columns`` names those to read, in this order; only they are decoded. ``start`` and
