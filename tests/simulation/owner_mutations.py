@@ -36,6 +36,11 @@ def _any_log_is_ours(client: Any, name: str, listed: LedgerList, here: str) -> L
     return replace(listed, cluster=here)
 
 
+def _whatever_is_there_is_ours(store: Any, path: str, data: bytes, deadline: float) -> bool:
+    repeating.create_once(store, path, data, deadline)
+    return True
+
+
 OWNER_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "OWN-2 (gone)",
@@ -49,7 +54,7 @@ OWNER_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "OWN-5 (number)",
         "an intent of that number is taken for one's own",
-        ((intents, "_is_there", always(True)),),
+        ((intents, "create_once", _whatever_is_there_is_ours),),
         ("I-O8",),
         SHARED,
     ),

@@ -109,7 +109,7 @@ def test_a_log_that_is_deleted_while_somebody_says_whose_it_is(client: Any) -> N
         return int(honest.write(path, data, version))
 
     client.store = Store(honest, write=write)
-    with pytest.raises(NoSuchLogError, match="there is no log 'a'"):
+    with pytest.raises(NoSuchLogError, match="log 'a' was deleted"):
         adopt_log(client, "a")
 
 
