@@ -142,7 +142,7 @@ def _check_of(annotation: str, names: Mapping[str, Any], given: Check | None) ->
     base = annotation.removesuffix(" | None")
     if given is None and base == "Any":
         return None
-    check = given or _KINDS.get(base) or (_KINDS["Callable"] if base.startswith(("Callable", "OnProgress")) else None)
+    check = given or _KINDS.get(base) or (_KINDS["Callable"] if base.startswith(("Callable", "OnProgress", "OnStep")) else None)
     if check is None:
         kind = names.get(base)
         check = one_of(kind) if isinstance(kind, type) else None

@@ -12,6 +12,7 @@ import bk_core
 from bk_core.cli import statuses
 from bk_core.cli.checkpoints import checkpoint
 from bk_core.cli.clusters import cluster, list_bookies
+from bk_core.cli.doctor import doctor
 from bk_core.cli.ledgers import ledger
 from bk_core.cli.local import local
 from bk_core.cli.logs import log
@@ -64,6 +65,7 @@ def completion(shell: str) -> None:
 ledger.add_command(check)
 ledger.add_command(repair)
 bookie.add_command(list_bookies)
+cluster.add_command(doctor)
 cli.add_command(cluster)
 cli.add_command(ledger)
 cli.add_command(bookie)

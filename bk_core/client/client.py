@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from bk_core.arguments import ID, POSITIVE, SECONDS, SECRET, TEXT, checked
+from bk_core.arguments import ID, POSITIVE, POSITIVE_SECONDS, SECONDS, SECRET, TEXT, checked
 from bk_core.client.access import digest_type_of, granted
 from bk_core.client.creation import Creation, custom_metadata
 from bk_core.client.here import StaysHere
@@ -43,6 +43,8 @@ from bk_core.protocol.ledger.recover.recovery import LedgerRecovery
 from bk_core.threads import is_ending, is_own, made_aside, mark_own, start_aside
 
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
+    from bk_core.client.doctor.examine import OnStep
+    from bk_core.client.doctor.findings import Diagnosis
     from bk_core.client.log.log import Log
     from bk_core.client.log.settings import LogSettings
     from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairReport, RepairSettings
@@ -384,6 +386,30 @@ class BookKeeper(StaysHere):
         from bk_core.client.log.lists import list_logs
 
         return list_logs(self)
+
+    # --- the whole cluster ---------------------------------------------------------------------------------------
+
+    @checked(stuck_s=SECONDS, timeout_s=POSITIVE_SECONDS)
+    def doctor(
+        self,
+        *,
+        stuck_s: float = 600.0,
+        timeout_s: float = 3.0,
+        clock: bool = False,
+        on_step: OnStep | None = None,
+    ) -> Diagnosis:
+        """Look at the whole cluster, and return what is wrong and the command that helps with each.
+
+        Bookies are asked over connections of their own, ``timeout_s`` seconds at most for each answer; the metadata of all ledgers and the
+        lists of all logs are read. Nothing is fenced or written. A recovery without progress for ``stuck_s`` seconds is stuck. ``clock``
+        also compares clocks by a write to an empty node, the only way to see that this host's is ahead. ``on_step`` is called now and then
+        with the step, how much of it is done, and of how much.
+
+        Raises NoClusterError, and MetadataUnavailableError when the metadata store does not answer.
+        """
+        from bk_core.client.doctor.examine import DoctorOptions, examine
+
+        return examine(self, DoctorOptions(stuck_s, timeout_s, clock), on_step)
 
     # --- re-replication ------------------------------------------------------------------------------------------
 

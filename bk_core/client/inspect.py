@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bk_core.errors import DigestError, MetadataFormatError, NoNodeError
+from bk_core.errors import DigestError, MetadataFormatError
 from bk_core.protocol.entry import digests, layout
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.distribution import Distribution
@@ -77,11 +77,9 @@ def stored_bytes(metadata: LedgerMetadata) -> int | None:
 
 
 def found_ledgers(client: BookKeeper, ledger_ids: Iterable[int]) -> Iterator[FoundLedger]:
-    """Yield those of the ledgers that exist, as their metadata is now."""
-    for ledger_id in ledger_ids:
-        try:
-            stored = client.store.read_ledger(ledger_id)
-        except NoNodeError:
+    """Yield those of the ledgers that exist, as their metadata is now. Many are asked for at once."""
+    for ledger_id, stored in client.store.read_ledgers(ledger_ids):
+        if stored is None:
             continue
         try:
             metadata = metadata_codec.decode(stored.data)

@@ -69,6 +69,25 @@ def told_size(size: int) -> str:
     return f"{size // 1024**power}{list(POWERS)[power]}iB" if power else f"{size:,}"
 
 
+def disk_size(count: int) -> str:
+    """Return the bytes of a disk with three digits, in the largest of kB, MB, GB, TB and PB that there is one of: 1.50 TB."""
+    amount, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if amount < 999.5 or unit == "PB":
+            break
+        amount /= 1000
+    digits = 0 if unit == "B" or amount >= 99.95 else 1 if amount >= 9.995 else 2
+    return f"{amount:,.{digits}f} {unit}"
+
+
+def told_time(ns: int | None) -> str | None:
+    """Return a short time of nanoseconds with three digits, in us, ms or s; None for none."""
+    if ns is None:
+        return None
+    amount, unit = (ns / 1e3, "us") if ns < 999_500 else (ns / 1e6, "ms") if ns < 999_500_000 else (ns / 1e9, "s")
+    return f"{amount:.0f} {unit}" if amount >= 99.95 else f"{amount:.1f} {unit}" if amount >= 9.995 else f"{amount:.2f} {unit}"
+
+
 def rounded_size(count: int) -> str:
     """Return bytes in kB or MB, with one digit behind the point."""
     return f"{count / 1000:,.1f} kB" if count < _MEGA else f"{count / _MEGA:,.1f} MB"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 from bk_core.background import BackgroundLoop
 from bk_core.errors import CLIENT_CLOSED, ClientClosedError, ClusterChangedError
-from bk_core.metadata.store import BookieView, MetadataStore, Watch, changed_cluster
+from bk_core.metadata.store import BookieView, MetadataStore, Versioned, Watch, changed_cluster
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.session.on_demand import OnDemand
 
@@ -172,6 +172,14 @@ class LazyStore:
     def list_ledgers(self) -> Iterator[int]:
         with self._used() as store:
             yield from store.list_ledgers()
+
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, Versioned | None]]:
+        with self._used() as store:
+            yield from store.read_ledgers(ledger_ids)
+
+    def read_many(self, paths: Iterable[str]) -> Iterator[tuple[str, Versioned | None]]:
+        with self._used() as store:
+            yield from store.read_many(paths)
 
     def watch_ledger(self, ledger_id: int, callback: Callable[[], None]) -> Watch:
         return self._watching(lambda store: store.watch_ledger(ledger_id, callback))

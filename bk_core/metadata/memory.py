@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from _thread import RLock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -79,6 +79,10 @@ class MemoryStore:
     def read_ledger(self, ledger_id: int) -> Versioned:
         return self._read(_ledger(ledger_id))
 
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, Versioned | None]]:
+        for ledger_id in ledger_ids:
+            yield ledger_id, self._read_if_any(_ledger(ledger_id))
+
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
         self._check_unchanged()
         return self._write(_ledger(ledger_id), data, version)
@@ -103,6 +107,10 @@ class MemoryStore:
 
     def read(self, path: str) -> Versioned:
         return self._read(_log(path))
+
+    def read_many(self, paths: Iterable[str]) -> Iterator[tuple[str, Versioned | None]]:
+        for path in paths:
+            yield path, self._read_if_any(_log(path))
 
     def read_here(self, path: str) -> tuple[Versioned, str]:
         return self.read(path), self.cluster_id()
@@ -148,6 +156,12 @@ class MemoryStore:
             registration = self._world.registrations.get(bookie_id)
         return address_of(bookie_id, registration.payload if registration else None)
 
+    def registration(self, bookie_id: BookieId) -> Versioned | None:
+        self._check_open()
+        with self._world.lock:
+            found = self._world.registrations.get(bookie_id)
+        return None if found is None else Versioned(found.payload, 0, found.created_ms, found.created_ms)
+
     def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration:
         self._check_open()
         payload = encode_service_info(bookie_service_info(host, port))
@@ -172,6 +186,9 @@ class MemoryStore:
     def instance_id(self) -> str | None:
         self._check_open()
         return self._world.instance_id
+
+    def layout(self) -> str | None:
+        return None if self.instance_id() is None else "memory"
 
     def cluster_id(self) -> str:
         found = self.instance_id()
@@ -276,6 +293,12 @@ class MemoryStore:
             raise NoNodeError(f"{key} does not exist")
         return node
 
+    def _read_if_any(self, key: str) -> Versioned | None:
+        try:
+            return self._read(key)
+        except NoNodeError:
+            return None
+
     def _write(self, key: str, data: bytes, version: Version) -> Version:
         self._check_open()
         data = paths.check_value(data, key)
@@ -327,11 +350,12 @@ class _MemoryWatch:
 
 
 class _MemoryRegistration:
-    __slots__ = ("_bookie_id", "_world", "payload", "readonly")
+    __slots__ = ("_bookie_id", "_world", "created_ms", "payload", "readonly")
 
     def __init__(self, world: _World, bookie_id: BookieId, payload: bytes, readonly: bool) -> None:
         self._world, self._bookie_id = world, bookie_id
         self.payload, self.readonly = payload, readonly
+        self.created_ms = time.time_ns() // 1_000_000
 
     def set_readonly(self, readonly: bool) -> None:
         self.readonly = readonly

@@ -7,7 +7,7 @@ raise MetadataOutcomeUnknownError (META-12: the caller repeats the identical req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,6 +80,9 @@ class MetadataStore(Protocol):
     def read_ledger(self, ledger_id: int) -> Versioned:
         """Return the metadata. Raises NoNodeError if there is no such ledger."""
 
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, Versioned | None]]:
+        """Yield each id with its metadata, in their order, None for a ledger that does not exist. Many are asked for at once."""
+
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
         """Write the metadata by compare-and-set. Raises VersionConflictError, NoNodeError or MetadataOutcomeUnknownError."""
 
@@ -98,6 +101,9 @@ class MetadataStore(Protocol):
 
     def read(self, path: str) -> Versioned:
         """Return the node. Raises NoNodeError if there is none."""
+
+    def read_many(self, paths: Iterable[str]) -> Iterator[tuple[str, Versioned | None]]:
+        """Yield each path with its node, in their order, None for one that does not exist. Many are asked for at once."""
 
     def read_here(self, path: str) -> tuple[Versioned, str]:
         """Return ``read``, and a ``cluster_id`` that is no older than the value (OWN-3), in one round trip. Raises NoNodeError for the path
@@ -127,6 +133,10 @@ class MetadataStore(Protocol):
     def resolve(self, bookie_id: BookieId) -> tuple[str, int]:
         """Return host and port. Falls back to parsing ``host:port``; raises BookieUnavailableError if neither works (metadata.md 4.4)."""
 
+    def registration(self, bookie_id: BookieId) -> Versioned | None:
+        """Return what a registered bookie says of itself (service_info.py), with the time of its registration; None if it is not
+        registered."""
+
     def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration: ...
 
     # racks: one value beside the ledgers root, written by whoever runs the bookies (racks.py, metadata.md 1.5) -------------------
@@ -141,6 +151,10 @@ class MetadataStore(Protocol):
 
     # the cluster -------------------------------------------------------------------------------------------------
     def instance_id(self) -> str | None: ...
+
+    def layout(self) -> str | None:
+        """Return the layout of the ledgers, such as "hierarchical", as LAYOUT tells it now; None without a LAYOUT. Raises
+        MetadataFormatError for one that cannot be understood."""
 
     def cluster_id(self) -> str:
         """Return the identity of the cluster at the ledgers root, read anew at each call: INSTANCEID or, where an old cluster has none, the

@@ -3,6 +3,8 @@
     ledgers/hhhh/hhhh/hhhh/hhhh/urL%010d   a ledger to be repaired: which bookies are said to be missing, and since when
     locks/urL%010d                         ephemeral: somebody copies this ledger right now
     disable                                exists: Apache's auto-recovery is switched off
+    auditorelection/V_%010d                ephemeral, sequential: a vote; the bookie of the first one is the auditor
+    lostBookieRecoveryDelay                seconds that the auditor waits before it marks what a lost bookie had
 
 A lock only keeps replicators and bookies' garbage collectors from each other's way; the guard of the metadata is compare-and-set.
 """
@@ -20,6 +22,7 @@ from bk_core.protocol.ledger.metadata import BookieId
 
 NAME = "underreplication"
 LEDGERS, LOCKS, DISABLE = f"{NAME}/ledgers", f"{NAME}/locks", f"{NAME}/disable"
+VOTES, DELAY = f"{NAME}/auditorelection", f"{NAME}/lostBookieRecoveryDelay"
 LEVELS = 4  # directories of four hexadecimal digits above a mark
 
 _LEVEL = re.compile(r"[0-9a-f]{4}")
@@ -70,6 +73,15 @@ class UnderreplicationStore(Protocol):
 
     def is_disabled(self) -> bool:
         """Return True if the operator switched Apache's auto-recovery off."""
+
+    def set_disabled(self, disabled: bool) -> bool:
+        """Switch Apache's auto-recovery off or on, for the whole cluster. Return False if it was so already."""
+
+    def auditor(self) -> str | None:
+        """Return the name of the elected auditor, who marks ledgers; None if no auto-recovery runs."""
+
+    def recovery_delay_s(self) -> int | None:
+        """Return the seconds that an auditor waits for a lost bookie; None where nobody has set them, which is 0."""
 
 
 # --- paths and text -----------------------------------------------------------------------------------------------------
@@ -129,7 +141,7 @@ def encode_lock(owner: str) -> bytes:
 
 
 def decode_lock(data: bytes) -> str:
-    """Return the holder's name, or any other text as it is, because it is only shown."""
+    """Return the name of a lock's holder, or of a vote's bookie, or any other text as it is, because it is only shown."""
     text = data.decode("utf-8", "replace").strip()
     match = _STRING.match(text)
     return _unescaped(match[2]) if match and match[1] == "bookieId" else text
@@ -193,6 +205,17 @@ class MemoryUnderreplication:
 
     def is_disabled(self) -> bool:
         return self._state.disabled
+
+    def set_disabled(self, disabled: bool) -> bool:
+        with self._state.guard:
+            changed, self._state.disabled = self._state.disabled != disabled, disabled
+        return changed
+
+    def auditor(self) -> str | None:
+        return None
+
+    def recovery_delay_s(self) -> int | None:
+        return None
 
     def holds(self, ledger_id: int) -> bool:
         return ledger_id in self._mine

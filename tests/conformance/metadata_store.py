@@ -18,6 +18,7 @@ from bk_core.errors import (
     VersionConflictError,
 )
 from bk_core.metadata import BookieView, MetadataStore
+from bk_core.metadata.service_info import address_of
 
 OpenStore = Callable[[], MetadataStore]
 
@@ -97,6 +98,11 @@ def _check_ledgers(one: MetadataStore, two: MetadataStore) -> None:
         one.write_ledger(7, b"third", read.version)
     assert one.read_ledger(7).data == b"second"
     assert one.write_ledger(7, b"third", version) > version
+    many = [12345, 99, 0, *ids, *range(1000, 1600)]  # more than are asked for at once
+    told = list(two.read_ledgers(iter(many)))
+    assert [ledger_id for ledger_id, _ in told] == many
+    assert {ledger_id for ledger_id, stored in told if stored is not None} == set(ids)
+    assert dict(told)[7] == one.read_ledger(7)
     for ledger_id in ids:
         one.delete_ledger(ledger_id)
         two.delete_ledger(ledger_id)  # absent is success
@@ -222,6 +228,9 @@ def _check_underreplication(one: MetadataStore, two: MetadataStore, open_store: 
     assert taken is not None
     taken.release()
     assert not mine.is_disabled()
+    assert mine.set_disabled(True) and other.is_disabled() and not other.set_disabled(True)
+    assert other.set_disabled(False) and not mine.is_disabled() and not mine.set_disabled(False)
+    assert mine.auditor() is None and mine.recovery_delay_s() is None
 
 
 def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore) -> None:
@@ -234,6 +243,9 @@ def _check_bookies(one: MetadataStore, two: MetadataStore, open_store: OpenStore
     eventually(lambda: views[-1] == BookieView(("bookie-a",), ("bookie-b",)))
     assert two.resolve("bookie-a") == ("127.0.0.1", 3181)
     assert two.resolve("bookie-b") == ("127.0.0.2", 3182)
+    told = [two.registration(name) for name in ("bookie-a", "bookie-b", "bookie-c")]
+    assert [None if one is None else address_of("x", one.data) for one in told] == [("127.0.0.1", 3181), ("127.0.0.2", 3182), None]
+    assert told[0] is not None and told[0].created_ms is not None
     with pytest.raises(NodeExistsError):
         one.register_bookie("bookie-a", "127.0.0.9", 1)
     first.set_readonly(True)

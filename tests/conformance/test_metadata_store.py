@@ -116,7 +116,18 @@ def test_underreplication_nodes_are_apaches(zookeeper: ZooKeeperProcess, root: s
     other.close()
     assert not marks.is_disabled()
     client.create(f"{base}/disable", b"")
-    assert marks.is_disabled()
+    assert marks.is_disabled() and marks.set_disabled(False) and not client.exists(f"{base}/disable")
+    assert marks.set_disabled(True) and client.get(f"{base}/disable")[0] == b""
+    for name in ("b2", "b1"):  # the first vote counts, as long as it is there
+        client.create(f"{base}/auditorelection/V_", f'bookieId: "{name}:3181"\n'.encode(), ephemeral=True, sequence=True, makepath=True)
+    assert marks.auditor() == "b2:3181"
+    client.delete(f"{base}/auditorelection/V_0000000000")
+    assert marks.auditor() == "b1:3181"
+    client.create(f"{base}/lostBookieRecoveryDelay", b"300")
+    assert marks.recovery_delay_s() == 300
+    assert store.layout() == "hierarchical"
+    client.delete(f"{root}/LAYOUT")
+    assert store.layout() is None
     store.close()
 
 

@@ -53,7 +53,7 @@ class Orphan:
 @checked(client=CLIENT)
 def find_orphans(client: Any, *, progress: Callable[[Iterable[int]], Iterable[int]] = iter) -> Iterator[Orphan]:
     """Yield all ledgers whose log's list is gone, ascending (OWN-9). Reads the metadata of every ledger of the cluster. ``progress`` is
-    given the ids of all ledgers, and yields them again. Raises NoClusterError."""
+    given the ids of all ledgers, and yields those to look at. Raises NoClusterError."""
     alive: dict[str, str] = {}
     for ledger_id in progress(client.list_ledgers()):
         found = _look(client, ledger_id, alive)

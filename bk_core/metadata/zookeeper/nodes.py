@@ -4,8 +4,9 @@ repeated until the deadline, then it is MetadataUnavailableError."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from bk_core.errors import (
@@ -21,6 +22,7 @@ from bk_core.metadata.store import Version, Versioned
 from bk_core.metadata.zookeeper.link import Link
 
 ANY_VERSION = -1
+BATCH_MAX = 256  # requests that are sent together; the metadata of so many ledgers fits well into what ZooKeeper takes in at once
 PAUSE_S = 0.05  # before a read is repeated or a foreign registration is looked at again
 
 
@@ -33,6 +35,15 @@ class Nodes:
 
     def get(self, path: str) -> Versioned:
         return versioned(self.read("get", path))
+
+    def get_many(self, paths: Iterable[str]) -> Iterator[tuple[str, Versioned | None]]:
+        """Yield the nodes of many paths, None for one that does not exist. They are asked for in batches, one round trip each."""
+        left = iter(paths)
+        while batch := list(islice(left, BATCH_MAX)):
+            for path, answer in zip(batch, self.read_together([("get", path) for path in batch]), strict=True):
+                if isinstance(answer, Exception) and not isinstance(answer, NoNodeError):
+                    raise answer
+                yield path, None if isinstance(answer, Exception) else versioned(answer)
 
     def set(self, path: str, data: bytes, version: Version) -> Version:
         if version < 0:

@@ -15,8 +15,9 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import tee
 from threading import RLock
 from typing import Any
 
@@ -133,6 +134,11 @@ class ZooKeeperStore:
     def read_ledger(self, ledger_id: int) -> Versioned:
         return self._nodes.get(self._ledger(ledger_id))
 
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, Versioned | None]]:
+        asked, left = tee(ledger_ids)
+        found = self._nodes.get_many(map(self._ledger, asked))
+        return ((ledger_id, stored) for (_, stored), ledger_id in zip(found, left, strict=False))
+
     def write_ledger(self, ledger_id: int, data: bytes, version: Version) -> Version:
         self._cluster.check_unchanged()
         return self._nodes.set(self._ledger(ledger_id), data, version)
@@ -163,6 +169,11 @@ class ZooKeeperStore:
 
     def read(self, path: str) -> Versioned:
         return self._nodes.get(self._log(path))
+
+    def read_many(self, paths: Iterable[str]) -> Iterator[tuple[str, Versioned | None]]:
+        asked, left = tee(paths)
+        found = self._nodes.get_many(map(self._log, asked))
+        return ((path, stored) for (_, stored), path in zip(found, left, strict=False))
 
     def read_here(self, path: str) -> tuple[Versioned, str]:
         """Read both in one round trip. ZooKeeper answers the requests of a session in their order, from a state that never goes back."""
@@ -248,6 +259,13 @@ class ZooKeeperStore:
                 self._addresses[bookie_id] = address
         return address
 
+    def registration(self, bookie_id: BookieId) -> Versioned | None:
+        check_bookie_id(bookie_id)
+        for readonly in (False, True):
+            with suppress(NoNodeError):
+                return self._nodes.get(registration_path(self._root, bookie_id, readonly))
+        return None
+
     def register_bookie(self, bookie_id: BookieId, host: str, port: int, readonly: bool = False) -> Registration:
         """Wait up to one session timeout for the node of an earlier process to go; raise NodeExistsError if it stays (metadata.md 4.1).
 
@@ -287,6 +305,12 @@ class ZooKeeperStore:
     def instance_id(self) -> str | None:
         try:
             return self._nodes.get(f"{self._root}/INSTANCEID").data.decode("ascii", "replace")
+        except NoNodeError:
+            return None
+
+    def layout(self) -> str | None:
+        try:
+            return paths.manager_of_layout(self._nodes.get(f"{self._root}/LAYOUT").data)
         except NoNodeError:
             return None
 

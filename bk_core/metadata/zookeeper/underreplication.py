@@ -143,6 +143,41 @@ class ZooKeeperUnderreplication:
     def is_disabled(self) -> bool:
         return self._nodes.exists(f"{self._root}/{layout.DISABLE}")
 
+    def set_disabled(self, disabled: bool) -> bool:
+        """Make or delete the switch. Both are repeated like reads, because a second time changes nothing."""
+        path = f"{self._root}/{layout.DISABLE}"
+        try:
+            if disabled:
+                self._switch_off(path)
+            else:
+                self._nodes.read("delete", path)
+        except (NodeExistsError, NoNodeError):
+            return False
+        return True
+
+    def _switch_off(self, path: str) -> None:
+        try:
+            self._nodes.read("create", path, b"")
+        except NoNodeError:
+            self._nodes.make_parents(path, self._root)
+            self._nodes.read("create", path, b"")
+
+    def auditor(self) -> str | None:
+        votes = f"{self._root}/{layout.VOTES}"
+        for name in sorted(name for name in self._nodes.children(votes) if name.startswith("V_")):
+            try:
+                return layout.decode_lock(self._nodes.get(f"{votes}/{name}").data)
+            except NoNodeError:
+                continue  # its bookie went meanwhile
+        return None
+
+    def recovery_delay_s(self) -> int | None:
+        try:
+            text = self._nodes.get(f"{self._root}/{layout.DELAY}").data.strip()
+        except NoNodeError:
+            return None
+        return int(text) if text.isdigit() else None
+
 
 class _Lock:
     def __init__(self, owner: ZooKeeperUnderreplication, ledger_id: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -58,6 +58,13 @@ class Client:
             raise NoNodeError(f"no ledger {ledger_id}")
         data = self.garbled.get(ledger_id) or metadata_codec.encode(self.ledgers[ledger_id])
         return Versioned(data, 0, self.created_ms)
+
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, Versioned | None]]:
+        for ledger_id in ledger_ids:
+            try:
+                yield ledger_id, self.read_ledger(ledger_id)
+            except NoNodeError:
+                yield ledger_id, None
 
     def list_ledgers(self) -> list[int]:
         return sorted({**self.ledgers, **self.garbled})

@@ -169,7 +169,8 @@ def arguments() -> Iterator[tuple[str, Callable[[Tree], Callable[..., Any]], str
 
 def wrong_values(name: str, annotation: str) -> list[Any]:
     base = annotation.removesuffix(" | None")
-    values = list(WRONG["_Progress"] if base.startswith(("Callable", "OnProgress")) else WRONG["Buffer"] if base == "Any" else WRONG[base])
+    function = base.startswith(("Callable", "OnProgress", "OnStep"))
+    values = list(WRONG["_Progress" if function else "Buffer" if base == "Any" else base])
     if base == annotation:
         values.append(None)
     if base in ("int", "float") and name.endswith(NEGATIVE) and name not in ("rotation",):

@@ -1,0 +1,113 @@
+"""``bk cluster doctor``: what is wrong with a cluster, and the command that helps with each."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from bk_core.cli.output import RateColumn, cluster_options, connected, console, progress_bar, say_json
+from bk_core.cli.units import Duration
+from bk_core.display import cluster as display
+from bk_core.display.words import safe
+
+if TYPE_CHECKING:
+    from bk_core.client.doctor.examine import OnStep
+    from bk_core.client.doctor.findings import Diagnosis, Finding
+
+_WIDTH_MAX = 120  # longer lines are hard to read
+_INDENT = " " * 9
+_STATES = {"writable": "writable", "read-only": "readOnly", "down": "down"}
+_LOUD = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+
+
+@click.command("doctor")
+@click.option(
+    "--stuck-after", "stuck_ms", type=Duration(), default="10m", show_default=True, help="Since when a recovery without progress is stuck."
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Seconds for each answer of a bookie."
+)
+@click.option("--clock", is_flag=True, help="Also see if this host's clock is ahead, by a write to an empty node of the metadata store.")
+@cluster_options
+def doctor(stuck_ms: int, timeout: float, clock: bool, uri: str, protocol: str, as_json: bool) -> int:
+    """Find what is wrong with this cluster, and the command that helps. Exit status 1 for errors and warnings, not for notes.
+
+    Looks at the cluster's nodes, cookies and registrations, asks each bookie, reads the metadata of all ledgers and the lists of all logs.
+    Never fences or writes.
+
+    error: entries cannot be read or written now, or are lost. warning: do something, or it becomes an error. note: good to know.
+
+    --json has a line for each finding with code, severity, what, count, bookies, ledgers, logs (the first 20 of each), advice, command; and
+    a last one with cluster, good, errors, warnings, notes, bookies (total, writable, readOnly, down), ledgers (total, open, inRecovery,
+    closed, unreadable), logs, tookMs, unchecked.
+    """
+    with connected(uri, protocol) as client, _watched() as on_step:
+        found = client.doctor(stuck_s=stuck_ms / 1000, timeout_s=timeout, clock=clock, on_step=on_step)
+    if as_json:
+        _say_json(found)
+    else:
+        out = console()
+        for finding in found.findings:
+            _say(finding, out)
+        for left in found.unchecked:
+            click.echo(f"not looked at: {left}")
+        click.echo(f"{display.verdict(found)} ({found.took_s:.1f} s)")
+    return 0 if found.is_good else 1
+
+
+def _say(finding: Finding, out: Console) -> None:
+    width = min(out.width, _WIDTH_MAX)
+    first, *more = _wrapped(f"{finding.code}: {finding.what}", width)
+    head = Text(f"{finding.severity.upper():<{len(_INDENT)}}", style=_LOUD[finding.severity])
+    out.print(head + first.removeprefix(_INDENT), soft_wrap=True)
+    for text in (display.about(finding), finding.advice):
+        more += _wrapped(text, width) if text else []
+    if finding.command:
+        more.append(f"{_INDENT}$ {finding.command}")
+    for line in more:
+        click.echo(line)
+    click.echo()
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(safe(text, kept=""), width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
+
+
+def _say_json(found: Diagnosis) -> None:
+    from bk_core.client.doctor.findings import finding_json
+
+    for finding in found.findings:
+        say_json(finding_json(finding))
+    counts = found.ledgers
+    ledgers = {"total": counts.total, "open": counts.open, "inRecovery": counts.in_recovery, "closed": counts.closed}
+    summary: dict[str, Any] = {"cluster": found.cluster, "good": found.is_good}
+    summary |= {f"{severity}s": found.count(severity) for severity in ("error", "warning", "note")}
+    states = list(found.bookies.values())
+    bookies = {"total": len(states), **{name: states.count(state) for state, name in _STATES.items()}}
+    summary |= {"bookies": bookies, "ledgers": {**ledgers, "unreadable": counts.unreadable}, "logs": found.logs}
+    say_json({**summary, "tookMs": int(found.took_s * 1000), "unchecked": list(found.unchecked)})
+
+
+@contextmanager
+def _watched() -> Iterator[OnStep]:
+    """A line on standard error that shows the step that is under way, if that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
+    with progress_bar(*columns, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=None)
+        steps: list[str] = [""]
+
+        def show(step: str, done: int, total: int | None) -> None:
+            if step != steps[0]:
+                steps[0] = step
+                bar.reset(task, description=step, total=total)
+            bar.update(task, description=step, completed=done, total=total)
+
+        yield show

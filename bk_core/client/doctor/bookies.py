@@ -1,0 +1,165 @@
+"""Judges the bookies of a cluster: cookies, registrations, what they answer, and their disks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from bk_core.client.doctor.findings import SHOWN_MAX, Finding
+from bk_core.client.doctor.probe import BookieProbe
+from bk_core.display.words import counted, disk_size
+from bk_core.errors import MetadataError, MetadataFormatError, NoNodeError
+from bk_core.metadata.cookies import decode_cookie
+from bk_core.metadata.racks import parse_rack_map
+from bk_core.protocol.ledger.metadata import BookieId
+
+if TYPE_CHECKING:
+    from bk_core.client.client import BookKeeper
+
+WRITABLE, READ_ONLY, DOWN = "writable", "read-only", "down"
+NEARLY_FULL, FULL = 0.90, 0.95
+"""The used share of a bookie's disks from which on it is nearly full, and full: Apache's bookies warn at 0.90 and stop at 0.95."""
+_MARKS_MAX = 1000
+
+
+def states_of(client: BookKeeper) -> dict[BookieId, str]:
+    """Return the state of every bookie by its id, in the order of ids: "writable", "read-only", or "down" for a bookie that only has a
+    cookie."""
+    view, cookies = client.bookies(), client.store.cookies()
+    states = dict.fromkeys(cookies, DOWN) | dict.fromkeys(view.readonly, READ_ONLY) | dict.fromkeys(view.writable, WRITABLE)
+    return dict(sorted(states.items()))
+
+
+def judge_cluster(client: BookKeeper) -> Iterator[Finding]:
+    """Yield what is wrong with LAYOUT, with the mapping to racks, and with auto-recovery."""
+    try:
+        what = "the cluster has no LAYOUT" if client.store.layout() is None else ""
+    except MetadataFormatError as error:
+        what = f"LAYOUT cannot be understood: {error.args[0]}"
+    if what:
+        advice = "restore the metadata store from a backup before anything else: without LAYOUT nobody knows where ledgers are"
+        yield Finding("layout-missing", what, advice)
+    try:
+        parse_rack_map(client.store.read_rack_map().data)
+    except NoNodeError:
+        pass
+    except MetadataFormatError as error:
+        yield Finding("racks-unreadable", str(error.args[0]), "writers go on by the last good mapping that they know; mend the node")
+    yield from _judge_marks(client)
+
+
+def _judge_marks(client: BookKeeper) -> Iterator[Finding]:
+    marks = client.store.underreplication()
+    marked = list(islice(marks.marked_ledgers(), _MARKS_MAX + 1))
+    disabled, auditor = marks.is_disabled(), marks.auditor()
+    if marked:
+        code, why, advice, command = "marked", f"auditor {auditor} sees to them", "wait; the marks go as copies are made", "bk cluster info"
+        if disabled or auditor is None:
+            why = "auto-recovery is switched off" if disabled else "no auto-recovery runs"
+            code, advice = "marked-unattended", "repair them from here" + (", or switch auto-recovery on" if disabled else "")
+            command = "bk ledger repair --all"
+        count = f"more than {_MARKS_MAX:,} ledgers" if len(marked) > _MARKS_MAX else counted(len(marked), "ledger")
+        text = f"{count} marked as under-replicated, and {why}"
+        yield Finding(code, text, advice, command, ledgers=tuple(marked[:SHOWN_MAX]), count=len(marked))
+    if disabled and auditor is not None:
+        what = f"auto-recovery (auditor {auditor}) is switched off: what a lost bookie had is copied by nobody"
+        yield Finding("autorecovery-off", what, "switch it on when what it was switched off for is done", "bk cluster autorecovery on")
+
+
+def judge_bookies(
+    client: BookKeeper, states: Mapping[BookieId, str], probes: Mapping[BookieId, BookieProbe], named: Mapping[BookieId, int]
+) -> Iterator[Finding]:
+    """Yield what is wrong with bookies. ``named`` is the number of ledgers that name each."""
+    cookies = set(client.store.cookies())
+    instance = client.store.instance_id()
+    for bookie, state in states.items():
+        if state == DOWN:
+            yield _down(bookie, named.get(bookie, 0))
+        elif bookie not in cookies:
+            advice = "restart it: Apache's and embedded bookies write their cookie when they start; an auditor does not see it until then"
+            yield Finding("cookie-missing", f"bookie {bookie} is registered and has no cookie", advice, bookies=(bookie,))
+        if bookie in cookies:
+            yield from _judge_cookie(client, bookie, instance)
+        if state == READ_ONLY:
+            yield _read_only(bookie, probes.get(bookie))
+        if bookie in probes:
+            yield from _judge_probe(probes[bookie], named.get(bookie, 0))
+    yield from _judge_mix(probes)
+
+
+def judge_count(states: Mapping[BookieId, str], wanted: int) -> Iterator[Finding]:
+    """Yield a finding if fewer bookies are writable than a new ledger needs. ``wanted`` is the greatest ensemble size of a log."""
+    writable = sum(state == WRITABLE for state in states.values())
+    if writable < max(1, wanted):
+        what = f"{counted(writable, 'bookie')} can be written to, and a new ledger of a log needs {max(1, wanted):,}"
+        advice = "start bookies, or make read-only ones writable; writers wait or fail until then"
+        yield Finding("bookies-too-few", what, advice, "bk bookie ls")
+
+
+def _down(bookie: BookieId, named: int) -> Finding:
+    if named:
+        what = f"bookie {bookie} has a cookie and is not registered; {counted(named, 'ledger')} {'names' if named == 1 else 'name'} it"
+        advice = "start it again with its data; if it is gone for good, this moves its copies to others and forgets it"
+    else:
+        what = f"bookie {bookie} has a cookie and is not registered; no ledger names it"
+        advice = "if it is gone for good, forget it"
+    return Finding("bookie-down", what, advice, f"bk bookie decommission {bookie} --delete-cookie", bookies=(bookie,))
+
+
+def _read_only(bookie: BookieId, probe: BookieProbe | None) -> Finding:
+    used = None if probe is None else probe.used
+    if used is not None and used >= NEARLY_FULL:
+        why, advice = (
+            f": {used:.0%} of its disks are used",
+            "delete ledgers, trim logs, or give it more disk; it becomes writable by itself",
+        )
+    else:
+        why = "" if used is None else f"; {used:.0%} of its disks are used"
+        advice = "an operator made it so, or a disk of it failed: its own log tells; put it back when that is over"
+    command = f"bk bookie show {bookie}" if why.startswith(":") else f"bk bookie read-only {bookie} off"
+    return Finding("bookie-read-only", f"bookie {bookie} is read-only{why}", advice, command, bookies=(bookie,))
+
+
+def _judge_cookie(client: BookKeeper, bookie: BookieId, instance: str | None) -> Iterator[Finding]:
+    try:
+        cookie = decode_cookie(client.store.read_cookie(bookie).data)
+    except NoNodeError:
+        return
+    except MetadataError as error:
+        advice = "restore the node from a backup; the bookie does not start with it"
+        what = f"the cookie of bookie {bookie} cannot be understood: {error.args[0]}"
+        yield Finding("cookie-foreign", what, advice, f"bk bookie show {bookie}", bookies=(bookie,))
+        return
+    if cookie.instance_id != instance:
+        what = f"the cookie of bookie {bookie} is of cluster {cookie.instance_id}, and this one is {instance}"
+        advice = "the cluster was made anew, or the bookie was moved: restore the metadata, or let the bookie start on new directories"
+        yield Finding("cookie-foreign", what, advice, f"bk bookie show {bookie}", bookies=(bookie,))
+
+
+def _judge_probe(probe: BookieProbe, named: int) -> Iterator[Finding]:
+    if not probe.answers:
+        where = "" if probe.address is None else f" at {probe.address[0]}:{probe.address[1]}"
+        what = f"bookie {probe.bookie} is registered and gives no answer{where} ({probe.state}: {probe.problem})"
+        advice = "see if its process runs and if this host reaches it; a registration of a dead process goes within its session's timeout"
+        if named:
+            advice += f"; {counted(named, 'ledger')} {'has' if named == 1 else 'have'} copies there"
+        yield Finding("bookie-unreachable", what, advice, f"bk bookie health {probe.bookie}", bookies=(probe.bookie,))
+    used = probe.used
+    if used is not None and used >= NEARLY_FULL:
+        code = "disk-full" if used >= FULL else "disk-nearly-full"
+        what = f"{used:.1%} of the disks of bookie {probe.bookie} are used, {disk_size(probe.free_bytes or 0)} are free"
+        advice = "delete ledgers or trim logs (bookies free the space when they next collect garbage), or give it more disk"
+        yield Finding(code, what, advice, "bk log ls", bookies=(probe.bookie,))
+
+
+def _judge_mix(probes: Mapping[BookieId, BookieProbe]) -> Iterator[Finding]:
+    kinds: dict[tuple[bool, tuple[str, ...]], list[BookieId]] = {}
+    for probe in probes.values():
+        if probe.answers and probe.batch_reads is not None:
+            kinds.setdefault((probe.batch_reads, tuple(sorted(probe.round_trips_ns))), []).append(probe.bookie)
+    if len(kinds) > 1:
+        fewest = min(kinds.values(), key=len)
+        what = f"{counted(len(fewest), 'bookie')} of {sum(map(len, kinds.values())):,} can do other things than the rest"
+        advice = "they are of another release (batch reads came with 4.17) or configured otherwise; finish the upgrade"
+        yield Finding("versions-mixed", what, advice, "bk bookie health", bookies=tuple(fewest[:SHOWN_MAX]), count=len(fewest))

@@ -1,0 +1,146 @@
+"""The findings of a look at a whole cluster, with stable codes and the command that helps with each. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from bk_core.client.doctor.probe import BookieProbe
+from bk_core.protocol.ledger.metadata import BookieId
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+SEVERITIES = (ERROR, WARNING, NOTE)
+SHOWN_MAX = 20
+"""A finding names at most so many ledgers, bookies or logs; ``count`` has all."""
+
+CODES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "layout-missing": (ERROR, "the cluster has no LAYOUT, or one that cannot be understood"),
+        "bookies-too-few": (ERROR, "fewer bookies can be written to than a new ledger of a log, or of the default sizes, needs"),
+        "bookie-down": (WARNING, "a bookie has a cookie and is not registered: it is stopped, or gone for good"),
+        "bookie-unreachable": (ERROR, "a registered bookie refuses connections, does not answer, or is no bookie"),
+        "bookie-read-only": (WARNING, "a bookie takes no new ledgers"),
+        "cookie-missing": (WARNING, "a registered bookie has no cookie: Apache's auditor does not see it"),
+        "cookie-foreign": (ERROR, "the cookie of a bookie names another cluster, or cannot be understood"),
+        "disk-full": (ERROR, "the disks of a bookie are full, or as good as full"),
+        "disk-nearly-full": (WARNING, "the disks of a bookie are nearly full"),
+        "racks-unreadable": (WARNING, "the mapping of bookies to racks cannot be understood"),
+        "versions-mixed": (NOTE, "bookies differ in what they can do, as they do in the middle of an upgrade"),
+        "ledger-unreadable": (ERROR, "the metadata of a ledger cannot be understood, which stops Apache's auditor for all ledgers"),
+        "no-live-copy": (ERROR, "no bookie that runs has a copy of some entries: they cannot be read now"),
+        "under-replicated": (WARNING, "ledgers have copies on bookies that are down"),
+        "open-tail-lost": (WARNING, "ledgers that are not closed are written to bookies that are down"),
+        "recovery-stuck": (WARNING, "ledgers have been in recovery for long: who began it has not finished"),
+        "writer-gone": (WARNING, "the process that wrote a log is gone, and has left it open"),
+        "marked-unattended": (WARNING, "ledgers are marked as under-replicated, and nobody works on them"),
+        "marked": (NOTE, "ledgers are marked as under-replicated; Apache's auto-recovery works on them"),
+        "autorecovery-off": (WARNING, "Apache's auto-recovery runs and is switched off"),
+        "log-unreadable": (ERROR, "the list of a log, or its history, cannot be read"),
+        "log-foreign": (WARNING, "a log belongs to another cluster"),
+        "log-ledgers-missing": (ERROR, "a log lists ledgers that do not exist"),
+        "log-list-large": (WARNING, "the list of a log is close to the most that the metadata store takes"),
+        "intents-left": (WARNING, "ledgers were begun for a log by processes that are gone, or long ago, and were never listed"),
+        "orphans": (WARNING, "ledgers carry the name of a log of which nothing is left"),
+        "clock-skew": (WARNING, "the clock of a host disagrees with that of the metadata store"),
+    }
+)
+"""The code of every finding, with its severity and its meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or worth knowing.
+
+    ``code`` is one of ``CODES`` and stays the same from version to version; ``severity`` is "error", "warning" or "note". ``what`` is a
+    sentence. ``bookies``, ``ledgers`` and ``logs`` are the first ``SHOWN_MAX`` that it is about, ``count`` is the number of all.
+    ``command`` is the command line that helps, "" where none does; ``advice`` says when it is right, or what else to do.
+    """
+
+    code: str
+    what: str
+    advice: str
+    command: str = ""
+    bookies: tuple[BookieId, ...] = ()
+    ledgers: tuple[int, ...] = ()
+    logs: tuple[str, ...] = ()
+    count: int = 1
+
+    @property
+    def severity(self) -> str:
+        """The severity of its code."""
+        return CODES[self.code][0]
+
+    def __repr__(self) -> str:
+        return f"<Finding {self.severity} {self.code}: {self.what}>"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCounts:
+    """Ledgers by state. ``fragments`` and ``ledgers`` count what each bookie is named by, by its id."""
+
+    total: int = 0
+    open: int = 0
+    in_recovery: int = 0
+    closed: int = 0
+    unreadable: int = 0
+    fragments: Mapping[BookieId, int] = field(default_factory=dict)
+    ledgers: Mapping[BookieId, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The result of a look at a cluster: what was found, the gravest first, and what was looked at.
+
+    ``unchecked`` are the things that could not be looked at, each with the reason.
+    """
+
+    cluster: str
+    findings: tuple[Finding, ...]
+    bookies: Mapping[BookieId, str]
+    probes: Mapping[BookieId, BookieProbe]
+    ledgers: LedgerCounts
+    logs: int
+    took_s: float
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """True if there is no error and no warning. Notes are no trouble."""
+        return all(finding.severity == NOTE for finding in self.findings)
+
+    def count(self, severity: str) -> int:
+        """Return the number of findings of a severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self.count(severity)} {severity}s" for severity in SEVERITIES)
+        return f"<Diagnosis of {self.cluster}: {counts}; {len(self.bookies)} bookies, {self.ledgers.total:,} ledgers, {self.logs} logs>"
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from bk_core.display import cluster, table
+
+        return table.html(*cluster.diagnosis(self))
+
+
+def sorted_findings(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings with the gravest first, and in the order of ``CODES``."""
+    codes = list(CODES)
+    return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), codes.index(one.code))))
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return a finding by the names that scripts get."""
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "what": finding.what,
+        "count": finding.count,
+        "bookies": list(finding.bookies),
+        "ledgers": list(finding.ledgers),
+        "logs": list(finding.logs),
+        "advice": finding.advice,
+        "command": finding.command or None,
+    }

@@ -1,0 +1,195 @@
+"""Goes once through the metadata of all ledgers, in bounded memory, and judges what it finds."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+
+from bk_core.client.doctor.findings import SHOWN_MAX, Finding, LedgerCounts
+from bk_core.display.words import counted, told_age
+from bk_core.errors import MetadataFormatError
+from bk_core.metadata.store import Versioned
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import BookieId, LedgerMetadata, LedgerState
+from bk_core.protocol.log.identity import LOG_KEY, Traces, is_orphan
+from bk_core.protocol.log.times import SKEW_MS
+
+DAY_MS = 86_400_000
+
+
+class Sample:
+    """The first few of many ledgers, and how many there are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[int] = []
+
+    def add(self, ledger_id: int) -> None:
+        """Count one more."""
+        self.count += 1
+        if self.count <= SHOWN_MAX:
+            self.first.append(ledger_id)
+
+
+class LedgerScan:
+    """One pass over the metadata of all ledgers. ``dead`` are bookies that give no answer now; ``registered`` are all that are registered.
+
+    ``ids`` has the ids of all ledgers that were fed, ascending. ``suspects`` are ledgers that may be orphans, at most ``SUSPECTS_MAX``.
+    """
+
+    SUSPECTS_MAX = 1000
+
+    def __init__(
+        self, registered: Collection[BookieId], dead: Collection[BookieId], log_root: str | None, log_ids: dict[str, str], stuck_ms: int
+    ) -> None:
+        self._alive = frozenset(registered) - frozenset(dead)
+        self._unreachable = frozenset(registered) & frozenset(dead)
+        self._log_root, self._log_ids = log_root, log_ids
+        self._stuck_ms = stuck_ms
+        self.ids = array("q")
+        self.suspects: list[int] = []
+        self.newest_ms = 0
+        self._states: Counter[str] = Counter()
+        self._fragments: Counter[BookieId] = Counter()
+        self._ledgers: Counter[BookieId] = Counter()
+        self._lacking: Counter[BookieId] = Counter()
+        self._unreadable, self._lost, self._short, self._tails = Sample(), Sample(), Sample(), Sample()
+        self._recovering, self._since = array("q"), array("q")
+        self._skews: dict[int, tuple[int, int]] = {}
+
+    def feed(self, found: Iterable[tuple[int, Versioned | None]]) -> Iterator[int]:
+        """Take ledgers with their metadata, and yield their ids as they are done."""
+        for ledger_id, stored in found:
+            if stored is not None:
+                self.ids.append(ledger_id)
+                self.newest_ms = max(self.newest_ms, stored.modified_ms or 0)
+                try:
+                    self._take(ledger_id, stored, metadata_codec.decode(stored.data))
+                except MetadataFormatError:
+                    self._unreadable.add(ledger_id)
+            yield ledger_id
+
+    def _take(self, ledger_id: int, stored: Versioned, metadata: LedgerMetadata) -> None:
+        self._states[metadata.state.name] += 1
+        members = [bookie for fragment in metadata.fragments for bookie in fragment.ensemble]
+        self._fragments.update(members)
+        named = set(members)
+        self._ledgers.update(named)
+        if not named <= self._alive:
+            self._judge_copies(ledger_id, metadata)
+        if metadata.state is LedgerState.IN_RECOVERY:
+            self._recovering.append(ledger_id)
+            self._since.append(stored.modified_ms or 0)
+        if metadata.ctime_ms is not None and stored.created_ms is not None:
+            self._compare_clocks(ledger_id, metadata.ctime_ms, stored.created_ms)
+        if LOG_KEY in metadata.custom and self._log_root is not None and len(self.suspects) < self.SUSPECTS_MAX:
+            name = metadata.custom[LOG_KEY].decode(errors="replace")
+            if is_orphan(metadata.custom, self._log_root, Traces(log_id=self._log_ids.get(name))):
+                self.suspects.append(ledger_id)
+
+    def _judge_copies(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        lacking: set[BookieId] = set()
+        lost = tail = False
+        for index, fragment in enumerate(metadata.fragments):
+            gone = [bookie not in self._alive for bookie in fragment.ensemble]
+            is_last = index == len(metadata.fragments) - 1
+            is_open = is_last and metadata.state is not LedgerState.CLOSED
+            end = metadata.last_entry_id if is_last else metadata.fragments[index + 1].first_entry_id - 1
+            entries = metadata.ensemble_size if is_open else end - fragment.first_entry_id + 1
+            if entries <= 0 or not any(gone):
+                continue
+            if is_open:
+                tail = True
+            else:
+                lacking.update(bookie for bookie in fragment.ensemble if bookie not in self._alive)
+            lost = lost or _is_lost(gone, fragment.first_entry_id, entries, metadata.write_quorum_size)
+        if lacking:
+            self._short.add(ledger_id)
+            self._lacking.update(lacking)
+        if tail:
+            self._tails.add(ledger_id)
+        if lost:
+            self._lost.add(ledger_id)
+
+    def _compare_clocks(self, ledger_id: int, told_ms: int, created_ms: int) -> None:
+        """Keep the newest few whose writer's clock disagreed with the store's."""
+        if abs(told_ms - created_ms) > SKEW_MS:
+            self._skews[ledger_id] = (told_ms - created_ms, created_ms)
+            if len(self._skews) > SHOWN_MAX:
+                del self._skews[min(self._skews, key=lambda one: self._skews[one][1])]
+
+    # --- results ---------------------------------------------------------------------------------------------------------
+
+    def counts(self) -> LedgerCounts:
+        """Return the ledgers by state, and by bookie."""
+        states = self._states
+        by_state = (states["OPEN"], states["IN_RECOVERY"], states["CLOSED"], self._unreadable.count)
+        return LedgerCounts(len(self.ids), *by_state, dict(self._fragments), dict(self._ledgers))
+
+    def findings(self, now_ms: int) -> Iterator[Finding]:
+        """Yield what is wrong. ``now_ms`` is the time by which a recovery is called long."""
+        if self._unreadable.count:
+            what = f"the metadata of {counted(self._unreadable.count, 'ledger')} cannot be understood"
+            advice = "Apache's auditor stops at it; restore the node from a backup, or delete it if its entries may go"
+            yield _of("ledger-unreadable", self._unreadable, what, advice, "bk ledger show {ledger}")
+        if self._lost.count:
+            what = f"{counted(self._lost.count, 'ledger')} with entries of which no running bookie has a copy"
+            advice = "bring back a bookie that has them, with its data; nothing else can restore them"
+            yield _of("no-live-copy", self._lost, what, advice, "bk ledger check {ledger}", bookies=self._gone_of())
+        if self._short.count:
+            what = f"{counted(self._short.count, 'ledger')} with copies on bookies that are down: {self._told_gone()}"
+            advice = "if a bookie comes back soon, nothing; else copy what it had to others"
+            lost = "".join(f" --lost {bookie}" for bookie in sorted(self._unreachable & self._lacking.keys()))
+            yield _of("under-replicated", self._short, what, advice, f"bk ledger repair --all{lost}", bookies=self._gone_of())
+        if self._tails.count:
+            what = f"{counted(self._tails.count, 'ledger')} not closed, with a bookie that is down in the last fragment"
+            advice = (
+                "a live writer replaces the bookie with its next entry; this closes ledgers whose writer is gone, and ends one that lives"
+            )
+            yield _of("open-tail-lost", self._tails, what, advice, "bk ledger repair {ledger} --recover-open")
+        yield from self._stuck(now_ms)
+        yield from self._skewed()
+
+    def _stuck(self, now_ms: int) -> Iterator[Finding]:
+        stuck, longest = Sample(), 0
+        for ledger_id, since_ms in zip(self._recovering, self._since, strict=True):
+            if now_ms - since_ms > self._stuck_ms:
+                stuck.add(ledger_id)
+                longest = max(longest, now_ms - since_ms)
+        if stuck.count:
+            what = f"{counted(stuck.count, 'ledger')} in recovery without any progress, the longest for {told_age(longest)}"
+            advice = "whoever began is gone, or cannot decide for lack of bookies; recover it again when its bookies run"
+            yield _of("recovery-stuck", stuck, what, advice, "bk ledger recover {ledger}")
+
+    def _skewed(self) -> Iterator[Finding]:
+        found = {one: ms for one, (ms, at_ms) in self._skews.items() if at_ms > self.newest_ms - DAY_MS}
+        if found:
+            worst = max(found.values(), key=abs)
+            side = "ahead of" if worst > 0 else "behind"
+            what = f"ledgers of the last day were made by hosts whose clock was up to {told_age(abs(worst))} {side} the metadata store's"
+            advice = "set the clocks right (NTP) on the hosts of writers; times that are shown of these ledgers are wrong"
+            yield Finding("clock-skew", what, advice, f"bk ledger show {min(found)}", ledgers=tuple(sorted(found)), count=len(found))
+
+    def _gone_of(self) -> tuple[BookieId, ...]:
+        return tuple(bookie for bookie, _ in self._lacking.most_common(SHOWN_MAX))
+
+    def _told_gone(self) -> str:
+        most = self._lacking.most_common(3)
+        more = len(self._lacking) - len(most)
+        return ", ".join(f"{bookie} ({count:,})" for bookie, count in most) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _of(code: str, sample: Sample, what: str, advice: str, command: str, bookies: tuple[BookieId, ...] = ()) -> Finding:
+    """Return a finding about ledgers; ``{ledger}`` in the command is the first of them."""
+    filled = command.format(ledger=sample.first[0])
+    return Finding(code, what, advice, filled, bookies=bookies, ledgers=tuple(sample.first), count=sample.count)
+
+
+def _is_lost(gone: list[bool], first_entry_id: int, entries: int, write_quorum_size: int) -> bool:
+    """Return True if all replicas of one of these entries are on bookies that are gone. Write sets repeat after E entries."""
+    size = len(gone)
+    return any(
+        all(gone[(entry + offset) % size] for offset in range(write_quorum_size))
+        for entry in range(first_entry_id, first_entry_id + min(entries, size))
+    )

@@ -1,0 +1,316 @@
+"""``bk cluster doctor`` finds what was broken, exactly that, and nothing on a healthy cluster."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bk_core
+from bk_core.client.doctor.findings import CODES, Finding
+from bk_core.client.doctor.probe import BookieProbe
+from bk_core.client.log.intents import Intent, intent_here, record_intent
+from bk_core.metadata.cookies import decode_cookie, encode_cookie
+from bk_core.protocol.ledger import metadata_codec
+from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from tests.unit.bk_core.conftest import Bk
+
+ROOT = Path(bk_core.__file__).resolve().parents[1]
+OLD_MS = 1_600_000_000_000
+
+
+def found(bk: Bk, *arguments: str) -> list[dict[str, Any]]:
+    """The findings, after a look at the summary and the exit status."""
+    lines = [json.loads(line) for line in bk_lines(bk, *arguments)]
+    *findings, summary = lines
+    grave = [one for one in findings if one["severity"] != "note"]
+    assert summary["good"] is not bool(grave)
+    assert summary["errors"] + summary["warnings"] == len(grave) and summary["notes"] == len(findings) - len(grave)
+    assert all(CODES[one["code"]][0] == one["severity"] for one in findings)
+    return findings
+
+
+def bk_lines(bk: Bk, *arguments: str) -> list[str]:
+    try:
+        return bk("doctor", "--json", *arguments, group="cluster").splitlines()
+    except AssertionError:
+        if not bk.out.strip():
+            raise
+    return bk.out.splitlines()
+
+
+def codes(bk: Bk, *arguments: str) -> list[str]:
+    return [one["code"] for one in found(bk, *arguments)]
+
+
+def healthy(client: bk_core.BookKeeper) -> int:
+    """Ledgers in all states that are fine, and a log. Returns the id of the closed one."""
+    with client.create_ledger() as ledger:
+        ledger.append_many([b"x"] * 10)
+    with client.create_log("events", entry_format="raw").writer() as writer:
+        writer.append(b"row")
+    return ledger.ledger_id
+
+
+def stored(client: bk_core.BookKeeper, ledger_id: int) -> LedgerMetadata:
+    return client.ledger_metadata(ledger_id)
+
+
+def write(client: bk_core.BookKeeper, ledger_id: int, metadata: LedgerMetadata) -> None:
+    client.store.write_ledger(ledger_id, metadata_codec.encode(metadata), client.store.read_ledger(ledger_id).version)
+
+
+@contextmanager
+def registered(client: bk_core.BookKeeper, port: int) -> Iterator[str]:
+    """A registration with a cookie like those of the others, and nothing but this test behind it."""
+    bookie = f"127.0.0.1:{port}"
+    like = client.bookies().writable[0]
+    cookie = replace(decode_cookie(client.store.read_cookie(like).data), bookie_id=bookie)
+    client.store.write_cookie(bookie, encode_cookie(cookie), None)
+    registration = client.store.register_bookie(bookie, "127.0.0.1", port)
+    try:
+        yield bookie
+    finally:
+        registration.close()
+
+
+def test_nothing_is_wrong_with_a_healthy_cluster(bk: Bk, client: bk_core.BookKeeper) -> None:
+    healthy(client)
+    with client.create_ledger() as open_ledger, client.create_log("live", entry_format="raw").writer() as writer:
+        open_ledger.append(b"x")
+        writer.append(b"row")
+        assert found(bk) == []
+        assert "nothing wrong" in bk("doctor", group="cluster")
+        before = {ledger_id: client.store.read_ledger(ledger_id) for ledger_id in client.list_ledgers()}
+        assert found(bk, "--clock") == []
+        assert {ledger_id: client.store.read_ledger(ledger_id) for ledger_id in client.list_ledgers()} == before
+        open_ledger.append(b"it is not fenced")
+        writer.append(b"nor is this")
+
+
+def test_a_bookie_that_refuses_and_one_that_is_silent(bk: Bk, client: bk_core.BookKeeper) -> None:
+    with socket.socket() as closed, socket.socket() as silent:
+        closed.bind(("127.0.0.1", 0))
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with registered(client, closed.getsockname()[1]) as refusing, registered(client, silent.getsockname()[1]) as quiet:
+            problems = found(bk, "--timeout", "0.3")
+            assert [(one["code"], one["bookies"]) for one in problems] == [
+                ("bookie-unreachable", [bookie]) for bookie in sorted((refusing, quiet))
+            ]
+            told = {one["bookies"][0]: one["what"] for one in problems}
+            assert "refuses" in told[refusing] and "silent" in told[quiet]
+            assert found(bk, "--timeout", "0.3")[0]["command"] == f"bk bookie health {sorted((refusing, quiet))[0]}"
+
+
+def test_a_lost_bookie(bk: Bk, client: bk_core.BookKeeper) -> None:
+    ledger_id = healthy(client)
+    metadata = stored(client, ledger_id)
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        with registered(client, port.getsockname()[1]) as bookie:
+            pass
+    down = found(bk)
+    assert [(one["code"], one["bookies"]) for one in down] == [("bookie-down", [bookie])]
+    assert "no ledger names it" in down[0]["what"]
+
+    ensemble = (bookie, *metadata.fragments[0].ensemble[1:])
+    write(client, ledger_id, replace(metadata, fragments=(Fragment(0, ensemble),)))
+    down, short = found(bk)
+    assert (down["code"], short["code"]) == ("bookie-down", "under-replicated") and "1 ledger names it" in down["what"]
+    assert (short["ledgers"], short["bookies"], short["count"]) == ([ledger_id], [bookie], 1)
+
+    write(client, ledger_id, replace(metadata, fragments=(Fragment(0, (bookie, *("127.0.0.1:1", "127.0.0.1:2"))),)))
+    assert codes(bk) == ["no-live-copy", "bookie-down", "under-replicated"]
+
+    opened = replace(metadata, fragments=(Fragment(0, ensemble),), state=LedgerState.OPEN, last_entry_id=-1, length=0)
+    write(client, ledger_id, opened)
+    assert codes(bk) == ["bookie-down", "open-tail-lost"]
+
+
+def test_a_striped_ledger_loses_entries_only_if_a_whole_write_set_is_gone(bk: Bk, client: bk_core.BookKeeper) -> None:
+    ledger_id = healthy(client)
+    a, b, c = client.bookies().writable
+    gone = ("127.0.0.1:1", "127.0.0.1:2")
+    striped = replace(stored(client, ledger_id), ensemble_size=4, write_quorum_size=2, ack_quorum_size=2)
+    write(client, ledger_id, replace(striped, fragments=(Fragment(0, (gone[0], a, gone[1], b)),)))
+    assert codes(bk) == ["under-replicated"]
+    write(client, ledger_id, replace(striped, fragments=(Fragment(0, (gone[0], a, b, gone[1])),)))
+    assert codes(bk) == ["no-live-copy", "under-replicated"]
+    only = replace(striped, last_entry_id=2)  # of the write sets only those of entries 0, 1 and 2 were used
+    write(client, ledger_id, replace(only, fragments=(Fragment(0, (gone[0], a, b, gone[1])),)))
+    assert codes(bk) == ["under-replicated"]
+    write(client, ledger_id, replace(only, last_entry_id=-1, length=0, fragments=(Fragment(0, (*gone, b, c)),)))
+    assert codes(bk) == []
+
+
+def test_a_recovery_that_nobody_finishes(bk: Bk, client: bk_core.BookKeeper) -> None:
+    ledger_id = healthy(client)
+    write(client, ledger_id, replace(stored(client, ledger_id), state=LedgerState.IN_RECOVERY, last_entry_id=-1, length=0))
+    assert codes(bk) == []
+    (stuck,) = found(bk, "--stuck-after", "0ms")
+    assert (stuck["code"], stuck["ledgers"], stuck["command"]) == ("recovery-stuck", [ledger_id], f"bk ledger recover {ledger_id}")
+    bk(*stuck["command"].split()[2:], group="ledger")
+    assert codes(bk, "--stuck-after", "0ms") == []
+
+
+def test_metadata_that_cannot_be_understood(bk: Bk, client: bk_core.BookKeeper) -> None:
+    ledger_id = healthy(client)
+    client.store.write_ledger(ledger_id, b"BookieMetadataFormatVersion\t9\n", client.store.read_ledger(ledger_id).version)
+    (unreadable,) = found(bk)
+    assert (unreadable["code"], unreadable["ledgers"]) == ("ledger-unreadable", [ledger_id])
+
+
+def test_cookies(bk: Bk, client: bk_core.BookKeeper) -> None:
+    first, second, third = client.bookies().writable
+    client.store.delete_cookie(first, client.store.read_cookie(first).version)
+    cookie = client.store.read_cookie(second)
+    foreign = replace(decode_cookie(cookie.data), instance_id="another")
+    client.store.write_cookie(second, encode_cookie(foreign), cookie.version)
+    client.store.write_cookie(third, b"9\n", client.store.read_cookie(third).version)
+    problems = {one["bookies"][0]: one["code"] for one in found(bk)}
+    assert problems == {first: "cookie-missing", second: "cookie-foreign", third: "cookie-foreign"}
+
+
+def test_a_log_that_has_lost_a_ledger(bk: Bk, client: bk_core.BookKeeper) -> None:
+    healthy(client)
+    (segment,) = client.log("events").segments()
+    client.delete_ledger(segment.ledger_id, even_if_listed=True)
+    (lost,) = found(bk)
+    assert (lost["code"], lost["logs"], lost["ledgers"]) == ("log-ledgers-missing", ["events"], [segment.ledger_id])
+    bk(*lost["command"].split()[2:], group="log", status=1)
+
+
+def test_lists_that_cannot_be_read_or_are_not_ours(bk: Bk, client: bk_core.BookKeeper) -> None:
+    healthy(client)
+    client.store.create("logs/broken", b"{")
+    data = json.loads(client.store.read("logs/events").data)
+    client.store.create("logs/theirs", json.dumps({**data, "cluster": "another"}).encode())
+    assert [(one["code"], one["logs"]) for one in found(bk)] == [("log-unreadable", ["broken"]), ("log-foreign", ["theirs"])]
+
+
+def test_what_a_dead_writer_left(bk: Bk, client: bk_core.BookKeeper) -> None:
+    healthy(client)
+    here = intent_here(0, "")
+    dead = Intent(999, "", here.host, 2**22 + 1, OLD_MS, 1, here.boot, cluster=client.store.cluster_id())
+    for log, ledger_id in (("events", 999), ("never", 998)):
+        assert record_intent(client, log, replace(dead, ledger_id=ledger_id))
+    left = found(bk)
+    assert [(one["code"], one["logs"], one["ledgers"]) for one in left] == [
+        ("intents-left", ["events"], [999]),
+        ("intents-left", ["never"], [998]),
+    ]
+    for one in left:
+        bk(*one["command"].split()[2:], group="log")
+    assert found(bk) == []
+
+
+def test_a_log_whose_writer_is_gone(bk: Bk, client: bk_core.BookKeeper) -> None:
+    log = client.create_log("events", entry_format="raw")
+    with bk_core.connect(bk.uri) as dying:
+        writer = dying.log("events").writer()
+        writer.append(b"row")
+        (ledger_id,) = [one.ledger_id for one in log.segments()]
+        metadata = stored(client, ledger_id)
+        tag = {**json.loads(metadata.custom["writer"]), "pid": 2**22 + 1, "started": 1}
+        write(client, ledger_id, replace(metadata, custom={**metadata.custom, "writer": json.dumps(tag).encode()}))
+        gone = found(bk)
+        assert [(one["code"], one["logs"], one["ledgers"]) for one in gone] == [("writer-gone", ["events"], [ledger_id])]
+        bk(*gone[0]["command"].split()[2:], group="log")
+        assert found(bk) == []
+        with pytest.raises(bk_core.BkError):
+            writer.append(b"row")
+            writer.close()
+
+
+def test_ledgers_of_a_log_that_is_gone(bk: Bk, client: bk_core.BookKeeper) -> None:
+    healthy(client)
+    (segment,) = client.log("events").segments()
+    client.store.delete("logs/events")
+    (orphans,) = found(bk)
+    assert (orphans["code"], orphans["logs"], orphans["ledgers"]) == ("orphans", ["events"], [segment.ledger_id])
+    bk(*orphans["command"].split()[2:], group="log")
+    assert found(bk) == []
+
+
+def test_marks_and_auto_recovery(bk: Bk, client: bk_core.BookKeeper) -> None:
+    ledger_id = healthy(client)
+    marks = client.store.underreplication()
+    marks.mark(ledger_id, client.bookies().writable[:1], OLD_MS)
+    (marked,) = found(bk)
+    assert (marked["code"], marked["ledgers"]) == ("marked-unattended", [ledger_id]) and "no auto-recovery runs" in marked["what"]
+    marks.set_disabled(True)
+    assert "switched off" in found(bk)[0]["what"]
+    bk(*marked["command"].split()[2:], group="ledger")
+    assert found(bk) == []
+
+
+def test_too_few_bookies_for_a_log(bk: Bk, client: bk_core.BookKeeper) -> None:
+    client.create_log("wide", entry_format="raw", ensemble_size=4, write_quorum_size=2, ack_quorum_size=2)
+    (few,) = found(bk)
+    assert few["code"] == "bookies-too-few" and "3 bookies" in few["what"] and "needs 4" in few["what"]
+
+
+def test_the_clocks_of_writers(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger_id = healthy(client)
+    metadata = stored(client, ledger_id)
+    assert metadata.ctime_ms is not None
+    write(client, ledger_id, replace(metadata, ctime_ms=metadata.ctime_ms + 3_700_000))
+    (skew,) = found(bk)
+    assert (skew["code"], skew["ledgers"]) == ("clock-skew", [ledger_id]) and "1h ahead" in skew["what"]
+    write(client, ledger_id, metadata)
+    ahead = datetime.now(UTC).timestamp() + 7200
+    monkeypatch.setattr("bk_core.client.doctor.examine.time.time_ns", lambda: int(ahead * 1e9))
+    monkeypatch.setattr(type(client.store), "clock_ms", lambda self: int(ahead * 1000) - 7_200_000)
+    assert codes(bk) == []
+    assert codes(bk, "--clock") == ["clock-skew"] and "ahead" in json.loads(bk.out.splitlines()[0])["what"]
+
+
+def test_full_disks_and_mixed_releases(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = client.bookies().writable
+    spaces = {first: 1.0, second: 6.0, third: 60.0}
+
+    def probed(client: Any, bookies: Any, **_: Any) -> dict[str, BookieProbe]:
+        like = BookieProbe("", "answers", round_trips_ns={"v2": (1,)}, total_bytes=100)
+        return {one: replace(like, bookie=one, free_bytes=int(spaces[one]), batch_reads=one != third) for one in bookies}
+
+    monkeypatch.setattr("bk_core.client.doctor.examine.probe_bookies", probed)
+    assert [(one["code"], one["bookies"]) for one in found(bk)] == [
+        ("disk-full", [first]),
+        ("disk-nearly-full", [second]),
+        ("versions-mixed", [third]),
+    ]
+    spaces |= {first: 50.0, second: 50.0}
+    assert codes(bk) == ["versions-mixed"]
+    assert "nothing" not in bk("doctor", group="cluster")  # a note, and exit status 0 nevertheless
+
+
+def test_what_people_read_fits_into_a_terminal(bk: Bk, client: bk_core.BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bk_core.cli.output._PIPE_WIDTH", 80)
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        with registered(client, port.getsockname()[1]):
+            pass
+    lines = bk("doctor", group="cluster", status=1).splitlines()
+    assert lines[0].startswith("WARNING  bookie-down: bookie 127.0.0.1") and any(line.lstrip().startswith("$ bk bookie") for line in lines)
+    assert all(len(line) <= 80 for line in lines[:-1])
+
+
+def test_a_notebook_shows_it(client: bk_core.BookKeeper) -> None:
+    shown = client.doctor()
+    assert shown.is_good and "nothing wrong" in shown._repr_html_() and "0 errors" in repr(shown)
+    worse = replace(shown, findings=(Finding("orphans", "<b>", "x"),))
+    assert not worse.is_good and "&lt;b&gt;" in worse._repr_html_()
+
+
+def test_every_code_is_documented() -> None:
+    text = (ROOT / "docs/site/pages/guides/operating.md").read_text()
+    for code, (severity, _) in CODES.items():
+        assert f"| `{code}` | {severity} |" in text, code
