@@ -279,6 +279,13 @@ class BookieUnavailableError(BookieError):
     outcome_unknown = True
 
 
+class BookieHttpError(BookieError):
+    """The HTTP server of a bookie refused or failed, or the bookie has none and cannot be told otherwise."""
+
+    code = "BK-BOOKIE-HTTP"
+    advice = "Start Apache's bookies with httpServerEnabled=true and an httpServerClass; run commands about an embedded bookie on its host."
+
+
 class BookieTimeoutError(BookieError):
     """The bookie did not answer in time."""
 

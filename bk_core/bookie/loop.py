@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from bk_core.bookie import standby
 from bk_core.bookie.connection import RECEIVE_BYTES, Connection, Tag, make_room, rest_of_frame
 from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
@@ -227,13 +228,16 @@ class BookieServer:
         if room.scarce or self._scarce:
             self._scarce = room.scarce
             self.storage.be_scarce(room.scarce)
-        self._set_read_only(self._reason(look) if self._commit_failed or self._foreign or room.read_only else None)
+        told = standby.is_told(self.storage.directory.parent)
+        self._set_read_only(self._reason(look, told) if self._commit_failed or self._foreign or room.read_only or told else None)
 
-    def _reason(self, look: DiskLook) -> str:
+    def _reason(self, look: DiskLook, told: bool) -> str:
         if self._commit_failed:
             return f"what it accepted cannot be written, which is tried again every {HOUSEKEEPING_S:g} s"
         if self._foreign:
             return "the metadata store holds another cluster"
+        if told:
+            return "an operator has made it so (bk bookie read-only)"
         return (
             f"{free_bytes(look, self._disk_reserve_bytes) >> 20} MiB are free on the disk of {self.storage.directory}, and "
             f"{self._disk_reserve_bytes >> 20} MiB are kept for fences and recovery; delete ledgers or make room"

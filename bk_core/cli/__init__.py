@@ -10,6 +10,7 @@ from click.shell_completion import get_completion_class
 
 import bk_core
 from bk_core.cli import statuses
+from bk_core.cli.bookies import cookie, health, read_only, show_bookie
 from bk_core.cli.checkpoints import checkpoint
 from bk_core.cli.clusters import cluster, list_bookies
 from bk_core.cli.doctor import doctor
@@ -65,6 +66,8 @@ def completion(shell: str) -> None:
 ledger.add_command(check)
 ledger.add_command(repair)
 bookie.add_command(list_bookies)
+for command in (show_bookie, health, read_only, cookie):
+    bookie.add_command(command)
 cluster.add_command(doctor)
 cli.add_command(cluster)
 cli.add_command(ledger)

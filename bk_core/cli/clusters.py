@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bk_core.cli.output import cluster_options, connected, say_json, say_table
+from bk_core.display import cluster as facts
 from bk_core.display import ledgers as display
-from bk_core.display.words import counted
+from bk_core.display.words import counted, when
 from bk_core.errors import BookieUnavailableError
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
+    from bk_core.metadata.underreplication import Mark, UnderreplicationStore
     from bk_core.protocol.ledger.metadata import BookieId
+
+
+_STATES = {"writable": "writable", "read-only": "readOnly", "down": "down"}
 
 
 @click.group()
@@ -41,6 +47,67 @@ def init(uri: str, as_json: bool) -> None:
         say_json({"uri": uri, "cluster": made})
     else:
         click.echo(f"cluster {made} is at {uri}; it has no bookies yet: start some with this metadata service URI")
+
+
+@cluster.command("info")
+@cluster_options
+def info(uri: str, protocol: str, as_json: bool) -> None:
+    """Show what this cluster is: identity, layout, bookies by state, disks, auto-recovery and its marks, numbers of ledgers and logs.
+
+    --json: uri, cluster (INSTANCEID), layout, logRoot, ledgers, logs, bookies (total, writable, readOnly, down, answering), totalBytes,
+    freeBytes, autorecovery (on, delaySeconds, auditor), markedLedgers.
+    """
+    from bk_core.client.doctor.facts import cluster_facts
+
+    with connected(uri, protocol) as client:
+        found = cluster_facts(client)
+    if not as_json:
+        say_table(*facts.info(found, uri))
+        return
+    states = list(found.states.values())
+    bookies = {"total": len(states), **{name: states.count(state) for state, name in _STATES.items()}, "answering": found.answering}
+    total, free = found.space
+    recovery = {"on": found.autorecovery_on, "delaySeconds": found.recovery_delay_s, "auditor": found.auditor}
+    what = {"uri": uri, "cluster": found.cluster, "layout": found.layout, "logRoot": found.log_root}
+    counts = {"ledgers": found.ledgers, "logs": found.logs, "bookies": bookies, "totalBytes": total, "freeBytes": free}
+    say_json({**what, **counts, "autorecovery": recovery, "markedLedgers": found.marked})
+
+
+@cluster.command("autorecovery")
+@click.argument("switch", type=click.Choice(["on", "off", "status"]), default="status")
+@click.option("--marks", is_flag=True, help="Also list the ledgers that are marked as under-replicated, with their lost bookies.")
+@cluster_options
+def autorecovery(switch: str, marks: bool, uri: str, protocol: str, as_json: bool) -> None:
+    """Switch the auto-recovery of Apache's bookies on or off for the whole cluster, or show how it stands.
+
+    Off while bookies restart one after the other keeps the auditor from copying what comes back. `bk ledger repair` works either way.
+
+    --json: on, changed, auditor, delaySeconds; with --marks a line for each marked ledger before it: ledger, bookies, markedMs, lockedBy.
+    """
+    with connected(uri, protocol) as client:
+        found = client.store.underreplication()
+        changed = switch != "status" and found.set_disabled(switch == "off")
+        told, auditor, delay = not found.is_disabled(), found.auditor(), found.recovery_delay_s()
+        listed = [(mark, found.lock_holder(mark.ledger_id)) for mark in _marks(found)] if marks else []
+    if as_json:
+        for mark, holder in listed:
+            at = {"markedMs": mark.created_ms, "lockedBy": holder}
+            say_json({"ledger": mark.ledger_id, "bookies": list(mark.replicas), **at})
+        say_json({"on": told, "changed": changed, "auditor": auditor, "delaySeconds": delay})
+        return
+    if marks:
+        rows = [(str(mark.ledger_id), "  ".join(mark.replicas), when(mark.created_ms), holder) for mark, holder in listed]
+        say_table(["#ledger", "lost bookies", "marked (UTC)", "being copied by"], rows)
+        click.echo(counted(len(listed), "marked ledger"))
+    runs = "no bookie runs it" if auditor is None else f"auditor {auditor}"
+    click.echo(f"auto-recovery is {'on' if told else 'off'}{' now' if changed else ''}; {runs}")
+
+
+def _marks(found: UnderreplicationStore) -> Iterator[Mark]:
+    for ledger_id in found.marked_ledgers():
+        mark = found.mark_of(ledger_id)
+        if mark is not None:  # else it was repaired since it was listed
+            yield mark
 
 
 @click.command("ls")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +17,7 @@ from bk_core.cli.output import (
     connected,
     now_ms,
     say_json,
+    say_rows,
     say_table,
     with_progress,
 )
@@ -24,6 +27,7 @@ from bk_core.errors import NoSuchLedgerError
 from bk_core.protocol.ledger.metadata import LedgerState
 
 if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
     from bk_core.client.inspect import FoundLedger
 
 
@@ -44,27 +48,55 @@ def _known(found: FoundLedger) -> dict[str, Any]:
 
 @ledger.command("ls")
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many, from the lowest id.")
+@click.option("--bookie", "bookie_id", metavar="BOOKIE", help="Only ledgers with a fragment on this bookie.")
 @cluster_options
-def list_ledgers(uri: str, protocol: str, as_json: bool, limit: int | None) -> None:
+def list_ledgers(uri: str, protocol: str, as_json: bool, limit: int | None, bookie_id: str | None) -> None:
     """All ledgers with their state, size and age.
 
     The length of a ledger is that of its payloads; `with copies` is what all copies take on the bookies, with the header and checksum of
     each entry. Both are known once it is CLOSED.
+
+    --json: ledger, state, ensembleSize, writeQuorumSize, ackQuorumSize, fragments, lastEntryId, length, createdMs, storedBytes; for
+    metadata that cannot be understood ledger, state (UNREADABLE), createdMs, problem.
     """
+    shown = 0
+
+    def counting(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        nonlocal shown
+        for one in found:
+            shown += 1
+            yield one
+
+    from bk_core.client.doctor.facts import check_known
+
+    with connected(uri, protocol) as client:
+        if bookie_id is not None:
+            check_known(client, bookie_id)
+        ids = list(client.list_ledgers())
+        # a terminal that shows the rows needs no bar between them
+        asked: Iterable[int] = ids if sys.stdout.isatty() else with_progress(ids, "reading metadata")
+        summaries = counting(islice(_summaries(client, asked if limit is None or bookie_id else ids[:limit], bookie_id), limit))
+        if as_json:
+            for one in summaries:
+                say_json(one)
+            return
+        say_rows(*display.ledgers(summaries, now_ms()))
+    if bookie_id is not None:
+        click.echo(f"{shown:,} of {counted(len(ids), 'ledger')} {'names' if shown == 1 else 'name'} {bookie_id}")
+    else:
+        click.echo(f"{shown:,} of {counted(len(ids), 'ledger')}" if limit else counted(len(ids), "ledger"))
+
+
+def _summaries(client: BookKeeper, ledger_ids: Iterable[int], bookie: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the facts of ledgers, of those that name the bookie if one is given. What cannot be understood is told on standard error."""
+    from bk_core.client.doctor.facts import names
     from bk_core.client.inspect import found_ledgers
 
-    summaries = []
-    with connected(uri, protocol) as client:
-        ids = list(client.list_ledgers())
-        for found in found_ledgers(client, with_progress(ids[:limit], "reading metadata")):
-            summaries.append(_found_summary(found))
-            if found.problem is not None:
-                click.echo(f"ledger {found.ledger_id}: {found.problem}", err=True)
-            if as_json:
-                say_json(summaries[-1])
-    if not as_json:
-        say_table(*display.ledgers(summaries, now_ms()))
-        click.echo(f"{len(summaries):,} of {counted(len(ids), 'ledger')}" if limit else counted(len(ids), "ledger"))
+    for found in found_ledgers(client, ledger_ids):
+        if found.problem is not None:
+            click.echo(f"ledger {found.ledger_id}: {found.problem}", err=True)
+        if bookie is None or (found.metadata is not None and names(found.metadata, bookie)):
+            yield _found_summary(found)
 
 
 @ledger.command("show")

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 URI_VARIABLE = "BOOKKEEPER_METADATA_SERVICE_URI"
 PASSWORD_VARIABLE = "BOOKKEEPER_LEDGER_PASSWORD"
 _PIPE_WIDTH = 160  # columns of a table that does not go to a terminal
+_BLOCK = 1000  # rows that are laid out together
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
 
@@ -82,6 +84,28 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: s
     for row in rows:
         table.add_row(*(_plain(cell(value)) for value in row))
     console().print(table)
+
+
+def say_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table of any length in bounded memory. Up to 1,000 rows are a table as ``say_table`` prints it. More are printed as they
+    come, one line each, in columns that grow where a later value is wider."""
+    left = iter(rows)
+    block = list(islice(left, _BLOCK))
+    beyond = list(islice(left, 1))
+    if not beyond:
+        say_table(columns, block)
+        return
+    right = [column.startswith("#") for column in columns]
+    widths = [len(column.removeprefix("#")) for column in columns]
+    lines: list[Sequence[str]] = [[column.removeprefix("#") for column in columns]]
+    block += beyond
+    while block:
+        lines += [[cell(value) for value in row] for row in block]
+        widths = [max(width, *(len(line[index]) for line in lines)) for index, width in enumerate(widths)]
+        for line in lines:
+            texts = zip(line, widths, right, strict=True)
+            click.echo("  ".join(text.rjust(width) if flush else text.ljust(width) for text, width, flush in texts).rstrip())
+        lines, block = [], list(islice(left, _BLOCK))
 
 
 def say_found(table: Table) -> None:

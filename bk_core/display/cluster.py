@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from bk_core.display.table import Table
-from bk_core.display.words import counted, disk_size, told_time
+from bk_core.display.words import counted, disk_size, told_age, told_duration, told_time, when
 
 if TYPE_CHECKING:
+    from bk_core.client.doctor.facts import BookieFacts, ClusterFacts
     from bk_core.client.doctor.findings import Diagnosis, Finding
     from bk_core.client.doctor.probe import BookieProbe
+    from bk_core.metadata.cookies import Cookie
 
 _NAMED_MAX = 8
 
@@ -66,3 +68,65 @@ def disk(probe: BookieProbe | None) -> tuple[str | None, str | None]:
     if probe is None or used is None or probe.free_bytes is None:
         return None, None
     return f"{used:.0%}", disk_size(probe.free_bytes)
+
+
+def bookie(found: BookieFacts, now_ms: int) -> Table:
+    """One bookie, a fact a line."""
+    probe, held = found.probe, found.ledgers
+    rows: list[tuple[str, object]] = [("state", found.state)]
+    if probe is not None:
+        used, free = disk(probe)
+        rows.append(("answer", probe.state if probe.answers else f"{probe.state}: {probe.problem}"))
+        rows.append(("address", None if probe.address is None else f"{probe.address[0]}:{probe.address[1]}"))
+        rows.append(("connect", told_time(probe.connect_ns)))
+        for protocol, times in probe.round_trips_ns.items():
+            half, most = (told_time(probe.round_trip_ns(share, protocol)) for share in (0.5, 0.99))
+            rows.append((f"round trip {protocol}", f"p50 {half}, p99 {most}, of {counted(len(times), 'request')}"))
+        rows.append(("disks", None if used is None else f"{used} of {disk_size(probe.total_bytes or 0)} used, {free} free"))
+        rows.append(("batch reads", probe.batch_reads))
+    registered = found.registered_ms
+    rows.append(("registered (UTC)", None if registered is None else f"{when(registered)} ({told_age(now_ms - registered)} ago)"))
+    rows += [(f"endpoint {one.id}", f"{one.protocol} {one.host}:{one.port}") for one in found.endpoints]
+    rows += [(f"property {name}", value) for name, value in found.properties.items()]
+    rows.append(("rack", found.rack or "no mapping"))
+    if found.cookie is None:
+        rows.append(("cookie", found.problem))
+    else:
+        rows += [(f"cookie {name}", value) for name, value in cookie(found.cookie).rows if name != "bookie"]
+    if held is not None:
+        first = f": {', '.join(map(str, held.first))}{' ...' if held.ledgers > len(held.first) else ''}" if held.first else ""
+        rows.append(("ledgers", f"{counted(held.ledgers, 'ledger')} with {counted(held.fragments, 'fragment')} here{first}"))
+        rows.append(("not closed", held.open))
+    return Table(["bookie", found.bookie], rows)
+
+
+def cookie(found: Cookie) -> Table:
+    """A cookie, a fact a line."""
+    rows: list[tuple[str, object]] = [("bookie", found.bookie_id)]
+    rows += [("journal", one) for one in found.journal_dirs] + [("ledgers", one) for one in found.ledger_dirs]
+    rows += [("index", one) for one in found.index_dirs or ()]
+    return Table(["cookie", ""], [*rows, ("cluster", found.instance_id or "none, as in old clusters")])
+
+
+def info(found: ClusterFacts, uri: str) -> Table:
+    """One cluster, a fact a line."""
+    states = list(found.states.values())
+    counts = ", ".join(f"{states.count(state):,} {state}" for state in ("writable", "read-only", "down"))
+    total, free = found.space
+    used = "not told" if not total else f"{1 - free / total:.0%} of {disk_size(total)} used, {disk_size(free)} free"
+    delay = found.recovery_delay_s
+    switch = ("on" if found.autorecovery_on else "switched off") + ("" if delay is None else f", after {told_duration(delay * 1000)}")
+    rows: list[tuple[str, object]] = [
+        ("cluster", found.cluster),
+        ("layout", found.layout or "none that can be understood"),
+        ("logs at", found.log_root),
+        ("ledgers", found.ledgers),
+        ("logs", found.logs),
+        ("bookies", f"{len(states):,}: {counts}"),
+        ("answering", f"{found.answering:,} of {counted(len(found.probes), 'registered one')}"),
+        ("disks", used),
+        ("auto-recovery", switch if found.auditor is not None else f"{switch}, and none runs"),
+        ("auditor", found.auditor),
+        ("marked ledgers", found.marked),
+    ]
+    return Table(["at", uri], rows)

@@ -77,8 +77,10 @@ def judge_bookies(
         if state == DOWN:
             yield _down(bookie, named.get(bookie, 0))
         elif bookie not in cookies:
-            advice = "restart it: Apache's and embedded bookies write their cookie when they start; an auditor does not see it until then"
-            yield Finding("cookie-missing", f"bookie {bookie} is registered and has no cookie", advice, bookies=(bookie,))
+            advice = "it runs on, but would not start again, and no auditor sees it; on its host, give it the cookie that it keeps itself"
+            command = f"bk bookie cookie put {bookie} DIRECTORY/current/VERSION"
+            what = f"bookie {bookie} is registered and has no cookie"
+            yield Finding("cookie-missing", what, advice, command, bookies=(bookie,))
         if bookie in cookies:
             yield from _judge_cookie(client, bookie, instance)
         if state == READ_ONLY:

@@ -1,0 +1,275 @@
+"""``bk bookie show``, ``health``, ``read-only`` and ``cookie``: one bookie from all sides."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bk_core.cli.output import cluster_options, connected, now_ms, say_json, say_table, with_progress
+from bk_core.display import cluster as display
+from bk_core.errors import BookieHttpError, InvalidArgumentError, MetadataFormatError, NodeExistsError, NoNodeError
+
+if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
+    from bk_core.client.doctor.facts import BookieFacts
+    from bk_core.client.doctor.probe import BookieProbe
+
+_TURN_S = 20.0  # for a bookie to see what it was told, and to register anew
+_LOOK_S = 0.1
+_requests = click.option("--requests", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Reads over each protocol.")
+_timeout = click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Seconds for each answer of a bookie."
+)
+
+
+def probe_json(probe: BookieProbe | None) -> dict[str, Any] | None:
+    """Return a probe by the names that scripts get; times in microseconds."""
+    if probe is None:
+        return None
+    times = {
+        name: {"p50Us": _us(probe.round_trip_ns(0.5, name)), "p99Us": _us(probe.round_trip_ns(0.99, name)), "requests": len(found)}
+        for name, found in probe.round_trips_ns.items()
+    }
+    where = None if probe.address is None else f"{probe.address[0]}:{probe.address[1]}"
+    answer = {"answer": probe.state, "problem": probe.problem or None, "address": where, "connectUs": _us(probe.connect_ns)}
+    return {**answer, **times, "totalBytes": probe.total_bytes, "freeBytes": probe.free_bytes, "batchReads": probe.batch_reads}
+
+
+def _us(ns: int | None) -> float | None:
+    return None if ns is None else round(ns / 1000, 1)
+
+
+@click.command("show")
+@click.argument("bookie_id", metavar="BOOKIE")
+@click.option("--no-ledgers", is_flag=True, help="Do not read the metadata of all ledgers for those that name the bookie.")
+@_requests
+@_timeout
+@cluster_options
+def show_bookie(bookie_id: str, no_ledgers: bool, requests: int, timeout: float, uri: str, protocol: str, as_json: bool) -> None:
+    """Show one bookie: state, endpoints, cookie, rack, disks, the ledgers that name it, and how fast it answers over v2 and v3.
+
+    --json: bookie, state, probe (answer, problem, address, connectUs, v2 and v3 with p50Us, p99Us and requests, totalBytes, freeBytes,
+    batchReads; null for a bookie that is down), endpoints (id, protocol, host, port), properties, registeredMs, cookie (journalDirs,
+    ledgerDirs, indexDirs, instanceId), problem (of the cookie), rack, ledgers (ledgers, fragments, open, first; null with --no-ledgers).
+    """
+    from bk_core.client.doctor.facts import bookie_facts
+
+    with connected(uri, protocol) as client:
+        found = bookie_facts(
+            client,
+            bookie_id,
+            requests=requests,
+            timeout_s=timeout,
+            ledgers=not no_ledgers,
+            progress=lambda ids: with_progress(list(ids), "reading metadata"),
+        )
+    if as_json:
+        say_json(_facts_json(found))
+    else:
+        say_table(*display.bookie(found, now_ms()))
+
+
+def _facts_json(found: BookieFacts) -> dict[str, Any]:
+    cookie = found.cookie
+    kept = None
+    if cookie is not None:
+        index = None if cookie.index_dirs is None else list(cookie.index_dirs)
+        kept = {"journalDirs": list(cookie.journal_dirs), "ledgerDirs": list(cookie.ledger_dirs), "indexDirs": index}
+        kept["instanceId"] = cookie.instance_id  # type: ignore[assignment]
+    held = found.ledgers
+    return {
+        "bookie": found.bookie,
+        "state": found.state,
+        "probe": probe_json(found.probe),
+        "endpoints": [{"id": one.id, "protocol": one.protocol, "host": one.host, "port": one.port} for one in found.endpoints],
+        "properties": dict(found.properties),
+        "registeredMs": found.registered_ms,
+        "cookie": kept,
+        "problem": found.problem or None,
+        "rack": found.rack,
+        "ledgers": None
+        if held is None
+        else {"ledgers": held.ledgers, "fragments": held.fragments, "open": held.open, "first": list(held.first)},
+    }
+
+
+@click.command("health")
+@click.argument("bookie_ids", metavar="[BOOKIE]...", nargs=-1)
+@_requests
+@_timeout
+@cluster_options
+def health(bookie_ids: tuple[str, ...], requests: int, timeout: float, uri: str, protocol: str, as_json: bool) -> int:
+    """Ask bookies, all of them by default, and show how fast they answer. Exit status 1 if one does not, or is down.
+
+    Each is asked over a connection of its own for an entry of a ledger that cannot exist, over v2 and v3: the time of a round trip without
+    a disk. Nothing is written or fenced. `bk bench` writes.
+
+    --json: bookie, state (writable, read-only, down), and the fields of `probe` of `bk bookie show`.
+    """
+    from bk_core.client.doctor.bookies import DOWN, states_of
+    from bk_core.client.doctor.facts import check_known
+    from bk_core.client.doctor.probe import BookieProbe, probe_bookies
+
+    with connected(uri, protocol) as client:
+        for one in bookie_ids:
+            check_known(client, one)
+        known = states_of(client)
+        states = {one: known[one] for one in bookie_ids or known}
+        up = [one for one, state in states.items() if state != DOWN]
+        probes = probe_bookies(client, up, requests=requests, timeout_s=timeout)
+    found = [probes.get(one) or BookieProbe(one, DOWN, "it is not registered") for one in states]
+    if as_json:
+        for probe in found:
+            say_json({"bookie": probe.bookie, "state": states[probe.bookie], **(probe_json(probe) or {})})
+    else:
+        say_table(*display.probes(found, states))
+    return 0 if found and all(probe.answers for probe in found) else 1
+
+
+@click.command("read-only")
+@click.argument("bookie_id", metavar="BOOKIE")
+@click.argument("switch", type=click.Choice(["on", "off"]))
+@click.option("--http", "address", metavar="HOST:PORT", help="The bookie's HTTP server, where its registration does not tell it.")
+@cluster_options
+def read_only(bookie_id: str, switch: str, address: str | None, uri: str, protocol: str, as_json: bool) -> int:
+    """Have a bookie take no new ledgers (on), or take them again (off). What it holds can be read all the while.
+
+    Apache's bookies do it at the word of their HTTP server alone (httpServerEnabled=true), until they restart, or for good with
+    persistBookieStatusEnabled=true. An embedded bookie does it at the word of a file in its directory, so run this on its host; it holds
+    after a restart, too. Exit status 1 if the bookie is not what it was told to be after 20 seconds.
+
+    --json: bookie, readOnly (as it is registered now), told (by "http" or "directory").
+    """
+    from bk_core.client.doctor.facts import check_known
+
+    wanted = switch == "on"
+    with connected(uri, protocol) as client:
+        state = check_known(client, bookie_id)
+        told = _tell(client, bookie_id, wanted, address)
+        if state != "down":
+            state = _await_state(client, bookie_id, "read-only" if wanted else "writable")
+    if as_json:
+        say_json({"bookie": bookie_id, "readOnly": state == "read-only" if state != "down" else None, "told": told})
+    elif state == "down":
+        click.echo(f"bookie {bookie_id} is down; it will start {'read-only' if wanted else 'writable'}")
+    elif (state == "read-only") is wanted:
+        click.echo(f"bookie {bookie_id} is {state}")
+    else:
+        why = "its disk may be full, or it is starting" if not wanted else "see its log"
+        click.echo(f"bookie {bookie_id} was told, and is still {state}: {why}", err=True)
+    return 0 if state == "down" or (state == "read-only") is wanted else 1
+
+
+def _tell(client: BookKeeper, bookie: str, wanted: bool, address: str | None) -> str:
+    from bk_core.bookie import standby
+    from bk_core.client.doctor.http import http_address, service_info, set_read_only
+
+    address = address or http_address(service_info(client, bookie))
+    if address is not None:
+        set_read_only(address, wanted)
+        return "http"
+    directory = _directory_here(client, bookie)
+    if directory is None:
+        raise BookieHttpError(
+            f"bookie {bookie} cannot be told from here: its registration names no HTTP server, and the directory in its cookie is not that "
+            "of an embedded bookie on this host. Apache's bookies need httpServerEnabled=true and a server in httpServerClass, such as "
+            "org.apache.bookkeeper.http.vertx.VertxHttpServer; for an embedded bookie run this on its host. Nothing was changed",
+            bookie=bookie,
+        )
+    standby.tell(directory, wanted)
+    return "directory"
+
+
+def _directory_here(client: BookKeeper, bookie: str) -> Path | None:
+    """Return the directory of an embedded bookie of this very cluster on this host; None if there is none."""
+    from bk_core.bookie.identity import version_file
+    from bk_core.metadata.cookies import decode_cookie
+
+    try:
+        stored = client.store.read_cookie(bookie).data
+        directory = Path(decode_cookie(stored).ledger_dirs[0])
+        same = version_file(directory).read_bytes() == stored and (directory / "address").exists()
+    except (NoNodeError, MetadataFormatError, OSError, IndexError):
+        return None
+    return directory if same else None
+
+
+def _await_state(client: BookKeeper, bookie: str, wanted: str) -> str:
+    from bk_core.client.doctor.bookies import DOWN, states_of
+
+    deadline = time.monotonic() + _TURN_S
+    while True:
+        state = states_of(client).get(bookie, DOWN)
+        if state == wanted or time.monotonic() > deadline:
+            return state
+        time.sleep(_LOOK_S)
+
+
+# --- cookies ------------------------------------------------------------------------------------------------------------
+
+
+@click.group("cookie")
+def cookie() -> None:
+    """Cookies: which directories and which cluster belong to a bookie's id."""
+
+
+@cookie.command("get")
+@click.argument("bookie_id", metavar="BOOKIE")
+@click.option("--raw", is_flag=True, help="The bytes as they are, such as a bookie keeps them in current/VERSION.")
+@cluster_options
+def get_cookie(bookie_id: str, raw: bool, uri: str, protocol: str, as_json: bool) -> None:
+    """Show the cookie of a bookie.
+
+    --json: bookie, journalDirs, ledgerDirs, indexDirs, instanceId.
+    """
+    from bk_core.metadata.cookies import decode_cookie
+
+    with connected(uri, protocol) as client:
+        try:
+            data = client.store.read_cookie(bookie_id).data
+        except NoNodeError:
+            raise InvalidArgumentError(f"bookie {bookie_id} has no cookie", bookie=bookie_id) from None
+    if raw:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    found = decode_cookie(data)
+    if as_json:
+        index = None if found.index_dirs is None else list(found.index_dirs)
+        dirs = {"journalDirs": list(found.journal_dirs), "ledgerDirs": list(found.ledger_dirs), "indexDirs": index}
+        say_json({"bookie": found.bookie_id, **dirs, "instanceId": found.instance_id})
+    else:
+        say_table(*display.cookie(found))
+
+
+@cookie.command("put")
+@click.argument("bookie_id", metavar="BOOKIE")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@cluster_options
+def put_cookie(bookie_id: str, file: Path, uri: str, protocol: str, as_json: bool) -> None:
+    """Give a bookie its lost cookie again, from FILE: the file current/VERSION in one of its directories, or what `get --raw` gave.
+
+    Refused if it has one, and for a cookie of another bookie or another cluster. --json: bookie, created.
+    """
+    from bk_core.metadata.cookies import decode_cookie
+
+    data = file.read_bytes()
+    found = decode_cookie(data)
+    with connected(uri, protocol) as client:
+        here = client.store.instance_id()
+        if found.bookie_id != bookie_id:
+            raise InvalidArgumentError(f"{file} is the cookie of bookie {found.bookie_id}, not of {bookie_id}", bookie=bookie_id)
+        if found.instance_id != here:
+            raise InvalidArgumentError(f"{file} is of cluster {found.instance_id}, and this is {here}", bookie=bookie_id)
+        try:
+            client.store.write_cookie(bookie_id, data, None)
+        except NodeExistsError:
+            raise InvalidArgumentError(f"bookie {bookie_id} has a cookie; nothing was changed", bookie=bookie_id) from None
+    if as_json:
+        say_json({"bookie": bookie_id, "created": True})
+    else:
+        click.echo(f"bookie {bookie_id} has its cookie again")

@@ -1,0 +1,224 @@
+"""``bk bookie show|health|read-only|cookie``, ``bk cluster info|autorecovery``, ``bk ledger ls --bookie``, against embedded bookies."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+import bk_core
+from bk_core.bookie import standby
+from bk_core.bookie.embedded import EmbeddedBookie
+from bk_core.cli import output
+from bk_core.errors import InvalidArgumentError
+from bk_core.metadata import open_store
+from bk_core.metadata.cookies import decode_cookie, encode_cookie
+from bk_core.protocol.ledger import metadata_codec
+from tests.integration.embedded import eventually
+from tests.unit.bk_core.conftest import Bk
+
+
+def test_a_cluster_in_short(bk: Bk, client: bk_core.BookKeeper) -> None:
+    client.create_ledger().close()
+    (info,) = bk.json("info", group="cluster")
+    assert (info["cluster"], info["ledgers"], info["logs"], info["layout"]) == (client.store.cluster_id(), 1, 0, "memory")
+    assert info["bookies"] == {"total": 3, "writable": 3, "readOnly": 0, "down": 0, "answering": 3}
+    assert info["totalBytes"] > info["freeBytes"] > 0
+    assert info["autorecovery"] == {"on": True, "delaySeconds": None, "auditor": None}
+    text = bk("info", group="cluster")
+    assert "3 writable, 0 read-only, 0 down" in text and "3 of 3" in text and "none runs" in text
+
+
+def test_the_switch_of_auto_recovery(bk: Bk, client: bk_core.BookKeeper) -> None:
+    assert "auto-recovery is on; no bookie runs it" in bk("autorecovery", group="cluster")
+    assert "is off now" in bk("autorecovery", "off", group="cluster")
+    assert client.store.underreplication().is_disabled()
+    assert bk.json("autorecovery", "off", group="cluster")[0] == {"on": False, "changed": False, "auditor": None, "delaySeconds": None}
+    client.store.underreplication().mark(7, ["b1:3181", "b2:3181"], 1_700_000_000_000)
+    marked, status = bk.json("autorecovery", "--marks", group="cluster")
+    assert marked == {"ledger": 7, "bookies": ["b1:3181", "b2:3181"], "markedMs": 1_700_000_000_000, "lockedBy": None}
+    assert status["on"] is False
+    assert "b1:3181  b2:3181" in bk("autorecovery", "status", "--marks", group="cluster")
+    assert bk.json("autorecovery", "on", group="cluster")[0]["changed"] is True
+    assert not client.store.underreplication().is_disabled()
+
+
+def test_one_bookie_from_all_sides(bk: Bk, client: bk_core.BookKeeper) -> None:
+    bookie = client.bookies().writable[0]
+    with client.create_ledger() as closed:
+        closed.append(b"x")
+    opened = client.create_ledger()
+    (shown,) = bk.json("show", bookie, "--requests", "5", group="bookie")
+    assert shown["probe"]["v2"]["requests"] == shown["probe"]["v3"]["requests"] == 5
+    assert 0 < shown["probe"]["v2"]["p50Us"] <= shown["probe"]["v2"]["p99Us"] and shown["probe"]["batchReads"] is True
+    assert shown["endpoints"] == [{"id": "bookie", "protocol": "bookie-rpc", "host": "127.0.0.1", "port": int(bookie.partition(":")[2])}]
+    assert shown["ledgers"] == {"ledgers": 2, "fragments": 2, "open": 1, "first": [closed.ledger_id, opened.ledger_id]}
+    assert shown["cookie"]["instanceId"] == client.store.cluster_id() and shown["problem"] is None
+    assert bk.json("show", bookie, "--no-ledgers", group="bookie")[0]["ledgers"] is None
+    text = bk("show", bookie, group="bookie")
+    assert "round trip v3" in text and "2 ledgers with 2 fragments here" in text
+    client.store.write_rack_map(json.dumps({"default": {bookie: {"rack": "/r1"}}}).encode(), None)
+    assert bk.json("show", bookie, "--no-ledgers", group="bookie")[0]["rack"] == "/r1"
+    bk("show", "nobody:1", group="bookie", status=1)
+    assert "there is no bookie nobody:1" in bk.err
+    opened.close()
+
+
+def test_ledgers_of_one_bookie(bk: Bk, client: bk_core.BookKeeper) -> None:
+    ids = []
+    for _ in range(3):
+        with client.create_ledger() as ledger:
+            ids.append(ledger.ledger_id)
+    first, *_ = client.bookies().writable
+    metadata = client.ledger_metadata(ids[1])
+    others = tuple("elsewhere:1" if bookie == first else bookie for bookie in metadata.fragments[0].ensemble)
+    moved = replace(metadata, fragments=(replace(metadata.fragments[0], ensemble=others),))
+    client.store.write_ledger(ids[1], metadata_codec.encode(moved), client.store.read_ledger(ids[1]).version)
+    assert [one["ledger"] for one in bk.json("ls", "--bookie", first, group="ledger")] == [ids[0], ids[2]]
+    assert [one["ledger"] for one in bk.json("ls", "--bookie", first, "--limit", "1", group="ledger")] == [ids[0]]
+    assert f"2 of 3 ledgers name {first}" in bk("ls", "--bookie", first, group="ledger")
+    bk("ls", "--bookie", "nobody:1", group="ledger", status=1)
+    assert "there is no bookie nobody:1" in bk.err
+
+
+def test_health_tells_who_does_not_answer(bk: Bk, client: bk_core.BookKeeper) -> None:
+    all_three = bk.json("health", "--requests", "3", group="bookie")
+    assert [one["answer"] for one in all_three] == ["answers"] * 3
+    assert len(bk("health", all_three[0]["bookie"], group="bookie").splitlines()) == 2
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        bookie = f"127.0.0.1:{nobody.getsockname()[1]}"
+        registration = client.store.register_bookie(bookie, "127.0.0.1", nobody.getsockname()[1])
+        (dead,) = bk.json("health", bookie, group="bookie", status=1)
+        assert (dead["answer"], dead["state"]) == ("refuses", "writable")
+        assert "refuses: nothing listens there" in bk("health", group="bookie", status=1)
+        registration.close()
+    bk("health", bookie, group="bookie", status=1)
+    assert "there is no bookie" in bk.err
+
+
+def test_probes_put_no_bookie_into_quarantine(bk: Bk, client: bk_core.BookKeeper) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        bookie = f"127.0.0.1:{nobody.getsockname()[1]}"
+        registration = client.store.register_bookie(bookie, "127.0.0.1", nobody.getsockname()[1])
+        client.doctor()
+        assert client.unanswering(0) == () and bookie not in client._session._avoided()
+        registration.close()
+
+
+def test_an_embedded_bookie_is_made_read_only_on_its_host(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
+    bookie = client.bookies().writable[0]
+    with client.create_ledger() as ledger:
+        ledger.append(b"x")
+    assert bk.json("read-only", bookie, "on", group="bookie") == [{"bookie": bookie, "readOnly": True, "told": "directory"}]
+    assert client.bookies().readonly == (bookie,)
+    with client.open_ledger(ledger.ledger_id) as reader:
+        assert reader.read(0, 0) == [b"x"]
+    (finding, *_) = [json.loads(line) for line in bk("doctor", "--json", group="cluster", status=1).splitlines()]
+    assert finding["code"] == "bookie-read-only"
+    bk(*finding["command"].split()[2:], group="bookie")
+    assert bookie in bk.out and "is writable" in bk.out
+    assert client.bookies().readonly == ()
+
+
+def test_it_holds_after_a_restart(tmp_path: Path) -> None:
+    store = open_store(f"memory://{tmp_path.name}")
+    store.initialize_cluster()
+    bookie = EmbeddedBookie(tmp_path / "b", store=store).start()
+    assert standby.tell(tmp_path / "b", True) and not standby.tell(tmp_path / "b", True)
+    assert eventually(lambda: store.bookies().readonly == (bookie.bookie_id,))
+    bookie.close()
+    with EmbeddedBookie(tmp_path / "b", store=store) as again:
+        assert store.bookies().readonly == (again.bookie_id,)
+        assert standby.tell(tmp_path / "b", False)
+        assert eventually(lambda: store.bookies().writable == (again.bookie_id,))
+    with pytest.raises(InvalidArgumentError, match="not the directory"):
+        standby.tell(tmp_path, True)
+    store.close()
+
+
+def test_a_bookie_that_cannot_be_told_says_why(bk: Bk, client: bk_core.BookKeeper) -> None:
+    registration = client.store.register_bookie("10.1.2.3:3181", "10.1.2.3", 3181)
+    bk("read-only", "10.1.2.3:3181", "on", group="bookie", status=1)
+    assert "BK-BOOKIE-HTTP" in bk.err and "httpServerEnabled=true" in bk.err and "Nothing was changed" in bk.err
+    registration.close()
+    bk("read-only", "nobody:1", "on", group="bookie", status=1)
+    assert "there is no bookie" in bk.err
+
+
+@contextmanager
+def refusing_http() -> Iterator[str]:
+    class Refuse(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refuse) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(30)
+
+
+def test_a_server_that_knows_no_such_thing(bk: Bk, client: bk_core.BookKeeper) -> None:
+    bookie = client.bookies().writable[0]
+    with refusing_http() as address:
+        bk("read-only", bookie, "on", "--http", address, group="bookie", status=1)
+    assert f"PUT http://{address}/api/v1/bookie/state/readonly was answered 404" in bk.err
+    bk("read-only", bookie, "on", "--http", address, group="bookie", status=1)
+    assert "cannot be sent" in bk.err
+    assert client.bookies().readonly == ()
+
+
+def test_a_lost_cookie_is_given_again(bk: Bk, client: bk_core.BookKeeper, tmp_path: Path) -> None:
+    bookie = client.bookies().writable[0]
+    (got,) = bk.json("cookie", "get", bookie, group="bookie")
+    assert (got["bookie"], got["instanceId"]) == (bookie, client.store.cluster_id())
+    version = Path(got["ledgerDirs"][0]) / "current" / "VERSION"
+    bk("cookie", "get", bookie, "--raw", group="bookie")
+    assert bk.raw == version.read_bytes() == client.store.read_cookie(bookie).data
+    bk("cookie", "put", bookie, str(version), group="bookie", status=1)
+    assert "has a cookie" in bk.err
+    client.store.delete_cookie(bookie, client.store.read_cookie(bookie).version)
+    bk("cookie", "get", bookie, group="bookie", status=1)
+    assert "has no cookie" in bk.err
+    bk("cookie", "put", "other:1", str(version), group="bookie", status=1)
+    assert f"is the cookie of bookie {bookie}" in bk.err
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(encode_cookie(replace(decode_cookie(version.read_bytes()), instance_id="another")))
+    bk("cookie", "put", bookie, str(foreign), group="bookie", status=1)
+    assert "of cluster another" in bk.err
+    bk("cookie", "put", bookie, str(version), group="bookie")
+    assert client.store.read_cookie(bookie).data == version.read_bytes()
+    assert "cluster" in bk("cookie", "get", bookie, group="bookie")
+
+
+def test_long_tables_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    printed: list[int] = []
+
+    def rows(count: int) -> Iterator[tuple[object, ...]]:
+        for number in range(count):
+            if number == 1500:
+                printed.append(len(capsys.readouterr().out.splitlines()))
+            yield (number * 1000, "x" * (number // 500), None)
+
+    output.say_rows(["#number", "word", "none"], rows(2500))
+    assert printed == [1002]  # the head and the first block are out before the rest is made
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2500 - 1001
+    assert lines[-1] == "2,499,000  xxxx  -"
+    output.say_rows(["#number", "word", "none"], rows(1000))
+    assert len(capsys.readouterr().out.splitlines()) == 1001
