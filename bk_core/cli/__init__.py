@@ -10,6 +10,7 @@ from click.shell_completion import get_completion_class
 
 import bk_core
 from bk_core.cli import statuses
+from bk_core.cli.bench import bench
 from bk_core.cli.bookies import cookie, health, read_only, show_bookie
 from bk_core.cli.checkpoints import checkpoint
 from bk_core.cli.clusters import cluster, list_bookies
@@ -75,6 +76,7 @@ cli.add_command(bookie)
 cli.add_command(log)
 cli.add_command(query)
 cli.add_command(checkpoint)
+cli.add_command(bench)
 cli.add_command(local)
 cli.add_command(completion)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bk_core.display.table import Table
 from bk_core.display.words import counted, disk_size, told_age, told_duration, told_time, when
 
 if TYPE_CHECKING:
+    from bk_core.client.bench import Measured
     from bk_core.client.doctor.facts import BookieFacts, ClusterFacts
     from bk_core.client.doctor.findings import Diagnosis, Finding
     from bk_core.client.doctor.probe import BookieProbe
@@ -130,3 +131,15 @@ def info(found: ClusterFacts, uri: str) -> Table:
         ("marked ledgers", found.marked),
     ]
     return Table(["at", uri], rows)
+
+
+def bench(found: Iterable[Measured], shares: Sequence[float]) -> Table:
+    """The phases of a bench, with percentiles."""
+    columns = ["phase", "#entries", "#entries/s", "#payload/s", *(f"#p{share * 100:g}" for share in shares), "#max"]
+    return Table(columns, (_phase_row(phase, shares) for phase in found))
+
+
+def _phase_row(phase: Measured, shares: Sequence[float]) -> list[object]:
+    times = [told_time(phase.times.percentile_ns(share)) for share in shares]
+    worst = told_time(phase.times.worst_ns) if phase.times.count else None
+    return [phase.name, phase.entries, round(phase.entries_per_second), disk_size(round(phase.bytes_per_second)), *times, worst]

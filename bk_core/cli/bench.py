@@ -1,0 +1,124 @@
+"""``bk bench``: how fast this cluster adds and reads entries."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+from rich.progress import BarColumn, TextColumn
+
+from bk_core.cli.output import cluster_options, connected, progress_bar, say_json, say_table
+from bk_core.cli.units import Size
+from bk_core.display import cluster as display
+
+if TYPE_CHECKING:
+    from bk_core.client.bench import Measured, OnDone
+
+_SHARES = (0.5, 0.95, 0.99, 0.999)
+
+
+@click.command("bench")
+@click.option("--quorums", default="3/3/2", show_default=True, metavar="E/QW/QA", help="Ensemble size, write quorum, ack quorum.")
+@click.option("--size", type=Size(), default="1000", show_default=True, help="Payload bytes of an entry.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True, max=86_400), default=5.0, show_default=True, help="Duration of each phase."
+)
+@click.option("--entries", type=click.IntRange(min=1), help="So many entries in each phase, in place of a duration.")
+@click.option("--in-flight", type=click.IntRange(min=1), default=1000, show_default=True, help="Entries that wait for an acknowledgement.")
+@click.option("--run", "run_entries", type=click.IntRange(min=1), help="Entries that are sent together.  [default: 50, or all in flight]")
+@click.option("--digest", type=click.Choice(["CRC32", "MAC", "CRC32C", "DUMMY"], case_sensitive=False), default="CRC32C", show_default=True)
+@cluster_options
+def bench(
+    quorums: str,
+    size: int,
+    seconds: float,
+    entries: int | None,
+    in_flight: int,
+    run_entries: int | None,
+    digest: str,
+    uri: str,
+    protocol: str,
+    as_json: bool,
+) -> None:
+    """Measure this cluster: add latency (one entry in flight), add throughput, then both of reads, with percentiles.
+
+    It writes real entries, of random bytes, into two ledgers of its own and deletes them at the end, also after Ctrl-C; bookies free the
+    space when they next collect garbage. Other users of the cluster feel it while it runs. A killed one leaves ledgers whose custom
+    metadata says `bk bench`. Reads come mostly from the memory of bookies, because they are of what was just written.
+
+    --json: a line for each phase: phase, entries, bytes, seconds, entriesPerSecond, bytesPerSecond, p50Us, p95Us, p99Us, p999Us, maxUs (of
+    an entry; of a run in "add throughput"; null for "read throughput"), ensembleSize, writeQuorumSize, ackQuorumSize, entryBytes, inFlight,
+    runEntries, protocol.
+    """
+    from bk_core.client.bench import ADD_THROUGHPUT, BenchPlan
+    from bk_core.client.bench import bench as phases_of
+
+    plan = BenchPlan(
+        *_sizes(quorums),
+        digest_type=digest.upper(),
+        entry_bytes=size,
+        seconds=seconds,
+        entries=entries,
+        in_flight=in_flight,
+        run_entries=run_entries or min(50, in_flight),
+    )
+    plan.check()
+    settings = {"ensembleSize": plan.ensemble_size, "writeQuorumSize": plan.write_quorum_size, "ackQuorumSize": plan.ack_quorum_size}
+    settings |= {"entryBytes": size, "inFlight": in_flight, "runEntries": plan.run_entries}
+    found: list[Measured] = []
+    with _ended_in_order(), connected(uri, protocol) as client, _watched() as on_done, closing(phases_of(client, plan, on_done)) as phases:
+        for phase in phases:
+            found.append(phase)
+            if as_json:
+                say_json({**_phase_json(phase), **settings, "protocol": protocol})
+    if not as_json:
+        say_table(*display.bench(found, _SHARES))
+        times = f"times of {ADD_THROUGHPUT} are of runs of {plan.run_entries:,}, with {in_flight:,} in flight"
+        click.echo(f"E/Qw/Qa {quorums}, entries of {size:,} bytes, {protocol}; {times}")
+
+
+def _sizes(text: str) -> tuple[int, int, int]:
+    parts = text.split("/")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise click.BadParameter(f"{text!r} is not of the form 3/3/2", param_hint="--quorums")
+    return int(parts[0]), int(parts[1]), int(parts[2])
+
+
+def _phase_json(phase: Measured) -> dict[str, object]:
+    shares = {f"p{str(share)[2:].ljust(2, '0')}Us": phase.times.percentile_ns(share) for share in _SHARES}
+    times = {**shares, "maxUs": phase.times.worst_ns if phase.times.count else None}
+    return {
+        "phase": phase.name,
+        "entries": phase.entries,
+        "bytes": phase.bytes,
+        "seconds": round(phase.seconds, 3),
+        "entriesPerSecond": round(phase.entries_per_second, 1),
+        "bytesPerSecond": round(phase.bytes_per_second),
+        **{name: None if ns is None else round(ns / 1000, 1) for name, ns in times.items()},
+    }
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """`kill` ends it as Ctrl-C does: its ledgers are deleted."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _watched() -> Iterator[OnDone]:
+    with progress_bar(TextColumn("{task.description}"), BarColumn(), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda phase, share: bar.update(task, description=phase, completed=share)
