@@ -22,6 +22,7 @@ from bk_core.cli.queries import query
 from bk_core.cli.replication import bookie, check, repair
 from bk_core.cli.terminal import safe_streams
 from bk_core.cli.usage import with_its_place
+from bk_core.cli.xrays import xray
 from bk_core.errors import BkError
 from bk_core.log_lines import shown
 
@@ -66,6 +67,7 @@ def completion(shell: str) -> None:
 
 ledger.add_command(check)
 ledger.add_command(repair)
+ledger.add_command(xray)
 bookie.add_command(list_bookies)
 for command in (show_bookie, health, read_only, cookie):
     bookie.add_command(command)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MEGA = 1_000_000
 
 
-def _rate_option(command: Callable[..., Any]) -> Callable[..., Any]:
+def rate_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Read at most so many MB a second.")(command)
 
 
@@ -42,7 +42,7 @@ def _tail_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _bytes_per_second(rate: float | None) -> int | None:
+def bytes_per_second(rate: float | None) -> int | None:
     return None if rate is None else max(1, int(rate * _MEGA))
 
 
@@ -58,7 +58,7 @@ def _chosen(client: BookKeeper, ledger_id: int | None, everything: bool) -> list
 
 
 @contextmanager
-def _watched() -> Iterator[OnProgress]:
+def watched() -> Iterator[OnProgress]:
     """A line on standard error that shows what is being read or copied, if that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"), RateColumn())
     with progress_bar(*columns, disable=not sys.stderr.isatty()) as bar:
@@ -79,7 +79,7 @@ def _watched() -> Iterator[OnProgress]:
 @click.argument("ledger_id", type=int, required=False)
 @click.option("--all", "everything", is_flag=True, help="Every ledger; only replicas that are not good are listed.")
 @click.option("--full", is_flag=True, help="Every entry of every replica instead of the first and the last one.")
-@_rate_option
+@rate_option
 @access_options
 @cluster_options
 def check(
@@ -99,10 +99,10 @@ def check(
     used where a ledger's metadata stores none.
     """
 
-    options = {"full": full, "bytes_per_second": _bytes_per_second(rate), **_access(password, digest)}
+    options = {"full": full, "bytes_per_second": bytes_per_second(rate), **_access(password, digest)}
     reports: list[LedgerReport] = []
     checked = failed = 0
-    with connected(uri, protocol) as client, _watched() as show:
+    with connected(uri, protocol) as client, watched() as show:
         for chosen in _chosen(client, ledger_id, everything):
             try:
                 report = client.check_ledger(chosen, on_progress=show, **options)
@@ -200,7 +200,7 @@ def _replica_json(replica: ReplicaReport) -> dict[str, Any]:
 @click.option("--lost", multiple=True, metavar="BOOKIE", help="Take this bookie for gone although it is registered. May be repeated.")
 @click.option("--lock-wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for another replicator.")
 @_tail_options
-@_rate_option
+@rate_option
 @access_options
 @cluster_options
 def repair(
@@ -230,11 +230,11 @@ def repair(
         "lock_wait_s": lock_wait,
         "recover_open": recover_open,
         "grace_s": grace,
-        "bytes_per_second": _bytes_per_second(rate),
+        "bytes_per_second": bytes_per_second(rate),
         **_access(password, digest),
     }
     reports: list[RepairReport] = []
-    with connected(uri, protocol) as client, _watched() as show:
+    with connected(uri, protocol) as client, watched() as show:
         chosen = _chosen(client, ledger_id, everything)
         _note_disabled(client, as_json)
         for one in chosen:
@@ -318,7 +318,7 @@ def collect(directory: Path, up_to: int) -> int:
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Seconds to wait for writers to move on.")
 @click.option("--delete-cookie", is_flag=True, help="When nothing names the bookie any more and it is down, forget it for good.")
 @_tail_options
-@_rate_option
+@rate_option
 @access_options
 @cluster_options
 def decommission(
@@ -341,7 +341,7 @@ def decommission(
     ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open closes it. All ledgers
     that name the bookie are gone through once, and again until --wait is over; a copy that is under way then is finished.
     """
-    with connected(uri, protocol) as client, _watched() as show:
+    with connected(uri, protocol) as client, watched() as show:
         _note_disabled(client, as_json)
         if not as_json and bookie_id in client.bookies().writable:
             text = f"{bookie_id} is writable, so clients go on placing ledgers on it; make it read-only or stop it first"
@@ -358,7 +358,7 @@ def decommission(
             on_ledger=announce,
             recover_open=recover_open,
             grace_s=grace,
-            bytes_per_second=_bytes_per_second(rate),
+            bytes_per_second=bytes_per_second(rate),
             on_progress=show,
             **_access(password, digest),
         )

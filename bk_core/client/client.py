@@ -20,6 +20,7 @@ from bk_core.client.creation import Creation, custom_metadata
 from bk_core.client.here import StaysHere
 from bk_core.client.ledger.read_handle import ReadHandle
 from bk_core.client.ledger.write_handle import WriteHandle
+from bk_core.client.looking import LooksInside
 from bk_core.client.near import check_names
 from bk_core.client.operations import run_machine
 from bk_core.client.session import Closable, Session
@@ -105,7 +106,7 @@ def _end_dropped(session: Session, store: MetadataStore) -> None:
         log.warning("a client that was dropped did not end well: %s", error)
 
 
-class BookKeeper(StaysHere):
+class BookKeeper(LooksInside, StaysHere):
     """A client. Use it with ``with``; safe to share between threads, not between processes.
 
     Its handles keep it. When nobody refers to it or to one of them any more, it ends by itself, with a ResourceWarning.

@@ -22,10 +22,23 @@ class Table(NamedTuple):
     rows: Iterable[Sequence[object]]
 
 
-def html(*parts: Table | str) -> str:
+class Lines(NamedTuple):
+    """Lines of text in which every character has its column, such as a map."""
+
+    lines: Sequence[str]
+
+
+def html(*parts: Table | Lines | str) -> str:
     """Return tables and lines of text as HTML. Everything is escaped. There are no colours, scripts or links in it, so that it looks like
     the page around it, dark or light."""
-    return "<div>" + "".join(_paragraph(part) if isinstance(part, str) else _table(part) for part in parts) + "</div>"
+    return "<div>" + "".join(map(_part, parts)) + "</div>"
+
+
+def _part(part: Table | Lines | str) -> str:
+    if isinstance(part, Lines):
+        lines = "\n".join(escape(safe(line, kept="")) for line in part.lines)
+        return f'<pre style="line-height: 1.2; overflow-x: auto">{lines}</pre>'
+    return _paragraph(part) if isinstance(part, str) else _table(part)
 
 
 def _paragraph(text: str) -> str:

@@ -1,0 +1,54 @@
+"""The calls of a client that look inside ledgers and logs. They neither fence nor write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from bk_core.arguments import COUNT, ID, POSITIVE, SECRET, checked
+from bk_core.client.access import digest_type_of
+from bk_core.protocol.ledger.metadata import DigestType, LedgerAccess
+
+if TYPE_CHECKING:
+    from bk_core.client.client import BookKeeper
+    from bk_core.client.repair.report import OnProgress
+    from bk_core.client.xray import Xray
+
+
+class LooksInside:
+    """A part of ``BookKeeper``: looks at what bookies have, and where it came from."""
+
+    @checked(ledger_id=ID, first=COUNT, last=COUNT, password=SECRET, bytes_per_second=POSITIVE)
+    def xray(
+        self,
+        ledger_id: int,
+        *,
+        first: int = 0,
+        last: int | None = None,
+        full: bool = False,
+        digest_type: DigestType | str | None = None,
+        password: bytes | None = None,
+        bytes_per_second: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Xray:
+        """Look at each copy of each entry of ledger ``ledger_id``, and return which bookie has which: there, missing, or wrong.
+
+        Nothing is fenced or written, also of a ledger that is being written. The entries ``first`` to ``last`` are looked at, both
+        inclusive; without ``last`` up to the end. Bookies that list their entries are asked for the list, and the first and last copy of
+        it is read; of other bookies, and with ``full`` of all, every copy is read and its digest checked. ``digest_type`` and
+        ``password`` are used where metadata stores none. ``bytes_per_second`` bounds how fast copies are read. ``on_progress`` is called
+        with a ``Progress`` now and then.
+
+        Raises NoSuchLedgerError, and OperationTimeoutError when nothing moves any more. A bookie that is gone or does not answer is a
+        finding, and no error.
+
+        >>> found = client.xray(7, full=True)
+        >>> print([(one.bookie, one.stretch.first, one.stretch.state.name) for one in found.problems])
+        """
+        from bk_core.client.xray import xray_ledger
+
+        how: dict[str, Any] = {"full": full, "bytes_per_second": bytes_per_second, "on_progress": on_progress}
+        return xray_ledger(cast("BookKeeper", self), ledger_id, first=first, last=last, access=_access(digest_type, password), **how)
+
+
+def _access(digest_type: DigestType | str | None, password: bytes | None) -> LedgerAccess:
+    return LedgerAccess(None if digest_type is None else digest_type_of(digest_type), password)
