@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from bk_core.cli.ledger_entries import diff_ledger, read_ledger, tail_ledger
 from bk_core.cli.output import (
     access_options,
-    check_range,
     cluster_options,
     connected,
     now_ms,
@@ -22,9 +19,8 @@ from bk_core.cli.output import (
     with_progress,
 )
 from bk_core.display import ledgers as display
-from bk_core.display.words import counted, preview
+from bk_core.display.words import counted
 from bk_core.errors import NoSuchLedgerError
-from bk_core.protocol.ledger.metadata import LedgerState
 
 if TYPE_CHECKING:
     from bk_core.client import BookKeeper
@@ -34,6 +30,10 @@ if TYPE_CHECKING:
 @click.group()
 def ledger() -> None:
     """Ledgers."""
+
+
+for _command in (read_ledger, tail_ledger, diff_ledger):
+    ledger.add_command(_command)
 
 
 def _found_summary(found: FoundLedger) -> dict[str, Any]:
@@ -120,78 +120,6 @@ def show_ledger(ledger_id: int, uri: str, protocol: str, as_json: bool) -> None:
     say_table(*display.ledger(metadata, ledger_id, now_ms(), **known))
     click.echo()
     say_table(*display.fragments(metadata.fragments))
-
-
-@ledger.command("read")
-@click.argument("ledger_id", type=int)
-@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry id.")
-@click.option("--last", type=click.IntRange(min=0), help="Last entry id; without it, up to the last add confirmed.")
-@click.option("--raw", is_flag=True, help="Payloads only, each followed by a newline.")
-@access_options
-@cluster_options
-def read_ledger(
-    ledger_id: int,
-    first: int,
-    last: int | None,
-    raw: bool,
-    password: str,
-    digest: str | None,
-    uri: str,
-    protocol: str,
-    as_json: bool,
-) -> int:
-    """Entries of a ledger. Never fences: a writer is not disturbed.
-
-    Where it ends before --last, or may go on, standard error says so; exit status 1 if --last was not reached.
-    """
-    check_range(first, last)
-    access: dict[str, Any] = {"password": password.encode(), "digest_type": digest}
-    with connected(uri, protocol) as client, client.open_ledger(ledger_id, **access) as handle:
-        end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
-        for run in handle.read_runs(first, end) if end >= first else ():
-            for index in range(run.count):
-                payload = bytes(run.values[run.offsets[index] : run.offsets[index + 1]])
-                _say_entry(run.first_entry_id + index, payload, raw, as_json)
-        sys.stdout.flush()
-        return _say_end(ledger_id, handle.metadata.state, handle.last_add_confirmed, first, last)
-
-
-def _say_end(ledger_id: int, state: LedgerState, end: int, first: int, last: int | None) -> int:
-    """Why it ends here, where that is not plain; the exit status."""
-    short = last is not None and last > end
-    asked = first if first > end else last
-    beyond = f": entry {asked} lies beyond" if (short or first > end) and (first > 0 or last is not None) else ""
-    if state is not LedgerState.CLOSED:
-        click.echo(f"ledger {ledger_id} is {state.name}{_confirmed(state, end, beyond)}. {_going_on(ledger_id, state)}", err=True)
-    elif end < 0:
-        click.echo(f"ledger {ledger_id} is CLOSED and has no entry{beyond}", err=True)
-    elif beyond:
-        click.echo(f"ledger {ledger_id} ends at entry {end}{beyond}", err=True)
-    return 1 if short else 0
-
-
-def _confirmed(state: LedgerState, end: int, beyond: str) -> str:
-    """Entries of a ledger without a confirmed one may well exist: only the next entry or the close tells readers of the last."""
-    if end >= 0:
-        return f" and confirmed up to entry {end} so far{beyond}"
-    why = " (what was acknowledged last is confirmed with the next entry)" if state is LedgerState.OPEN else ""
-    return f", and none of its entries is confirmed yet{why}: nothing is shown"
-
-
-def _going_on(ledger_id: int, state: LedgerState) -> str:
-    recover = f"`bk ledger recover {ledger_id}`"
-    if state is LedgerState.OPEN:
-        return f"Read again if its writer lives; if it is gone, {recover} finds and fixes the end"
-    return f"Read again when its recovery has fixed the end; if nobody recovers it any more, {recover} does"
-
-
-def _say_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:
-    if raw:
-        sys.stdout.buffer.write(payload + b"\n")
-    elif as_json:
-        say_json({"entry": entry_id, "bytes": len(payload), "payload": base64.b64encode(payload).decode()})
-    else:
-        click.echo(f"{entry_id:>10}  {len(payload):>10,} B  {preview(payload)}")
 
 
 @ledger.command("recover")

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bk_core.arguments import COUNT, ID, POSITIVE, SECRET, checked
 from bk_core.client.access import digest_type_of
-from bk_core.protocol.ledger.metadata import DigestType, LedgerAccess
+from bk_core.protocol.ledger.metadata import BookieId, DigestType, LedgerAccess
 
 if TYPE_CHECKING:
     from bk_core.client.client import BookKeeper
+    from bk_core.client.diff import ReplicaDiff
     from bk_core.client.repair.report import OnProgress
     from bk_core.client.xray import Xray
 
@@ -48,6 +49,38 @@ class LooksInside:
 
         how: dict[str, Any] = {"full": full, "bytes_per_second": bytes_per_second, "on_progress": on_progress}
         return xray_ledger(cast("BookKeeper", self), ledger_id, first=first, last=last, access=_access(digest_type, password), **how)
+
+    @checked(ledger_id=ID, first=COUNT, last=COUNT, password=SECRET)
+    def diff(
+        self,
+        ledger_id: int,
+        bookie: BookieId,
+        other: BookieId,
+        *,
+        first: int = 0,
+        last: int | None = None,
+        digest_type: DigestType | str | None = None,
+        password: bytes = b"",
+        on_progress: OnProgress | None = None,
+    ) -> ReplicaDiff:
+        """Compare the copies of ledger ``ledger_id`` on ``bookie`` with those on ``other``, byte by byte, and return what differs.
+
+        The entries ``first`` to ``last`` that both should have are compared, both inclusive; without ``last`` up to the last add
+        confirmed. Nothing is fenced or written. ``digest_type`` and ``password`` are as in ``open_ledger``. ``on_progress`` is called with
+        a ``Progress`` after each part.
+
+        Raises NoSuchLedgerError; WrongPasswordError; WrongDigestTypeError; InvalidArgumentError for a bookie that the ledger does not
+        name; BookieUnavailableError if one of the two gives no answer; and what ``open_ledger`` raises of a ledger that is not CLOSED.
+
+        >>> client.diff(7, "10.0.0.1:3181", "10.0.0.2:3181").differences
+        """
+        from bk_core.client.diff import diff_replicas
+
+        client = cast("BookKeeper", self)
+        with client.open_ledger(ledger_id, password=password, digest_type=digest_type) as handle:
+            end = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
+            metadata = handle.metadata
+        return diff_replicas(client, ledger_id, metadata, (bookie, other), first, end, on_progress)
 
 
 def _access(digest_type: DigestType | str | None, password: bytes | None) -> LedgerAccess:

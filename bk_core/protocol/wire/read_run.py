@@ -6,12 +6,19 @@ Within a thread pool of a bookie the requests of one ledger run in the order of 
 
 from __future__ import annotations
 
+from bk_core import kernels
 from bk_core.protocol import BytesLike
 from bk_core.protocol.wire import codec_v2
 from bk_core.protocol.wire.messages import ReadResponse, ReadRunRequest, ReadRunResponse, Status
 
 HEADER_BYTES = codec_v2.RESPONSE_BYTES  # of each item of ``ReadRunResponse.frames``, between its length and its body
 LENGTH_BYTES = 4
+_FRAME_BYTES_MAX = (1 << 31) - 1
+
+
+def frame_bounds(frames: BytesLike) -> bytes:
+    """Return native int64 pairs: where each item of ``ReadRunResponse.frames`` begins behind its length, and where it ends."""
+    return kernels.scan_frames(frames, _FRAME_BYTES_MAX)[0]
 
 
 class RunAnswers:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bk_core import cli
-from bk_core.cli import ledgers, logs, output
+from bk_core.cli import ledger_entries, ledgers, logs, output
 from bk_core.display.words import preview
 from bk_core.errors import NoNodeError, NoSuchLedgerError
 from bk_core.metadata.store import Versioned
@@ -94,7 +94,8 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
         assert (uri, protocol) == (URI, "v2")
         yield made
 
-    monkeypatch.setattr(ledgers, "connected", connected)
+    for commands in (ledgers, ledger_entries):
+        monkeypatch.setattr(commands, "connected", connected)
     monkeypatch.setattr(logs, "connected", connected)
     monkeypatch.setenv(output.URI_VARIABLE, URI)
     return made
