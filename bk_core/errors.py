@@ -26,6 +26,8 @@
     ├── FileStoreError                a file store on ledgers
     │   ├── NoSuchPathError, PathExistsError, PathNotDirectoryError, PathIsDirectoryError, DirectoryNotEmptyError,
     │   ├── NoSuchFileStoreError, FileStoreTakenOverError, FileStoreClosedError, FileStoreFormatError, FileDataLostError
+    ├── TransferError                 an export, an import or a copy
+    │   ├── ExportFileError, ExportFormatError, CopyMismatchError
     ├── DiskFullError                 a local cluster's directory has no room
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
         MissingPackageError, EventLoopError, ConcurrentIterationError
@@ -301,6 +303,34 @@ class DiskFullError(BkError):
     code = "BK-DISK-FULL"
     advice = "Make room in the directory that the message names, or name another one."
     retriable = True
+
+
+class TransferError(BkError):
+    """A ledger or log could not be exported, imported or copied."""
+
+    code = "BK-TRANSFER"
+    advice = "Look below for the class at hand."
+
+
+class ExportFileError(TransferError):
+    """The file of an export cannot be written, or that of an import cannot be read. No part of a file was left."""
+
+    code = "BK-EXPORT-FILE"
+    advice = "Name a file that does not exist yet, in a folder with room, or one that can be read."
+
+
+class ExportFormatError(TransferError):
+    """The file is no export, is damaged or cut off, or does not suit what it is imported into. Nothing of it is visible."""
+
+    code = "BK-EXPORT-FORMAT"
+    advice = "Fetch the whole file again, or export once more; a log of Arrow entries takes .parquet and .arrow files."
+
+
+class CopyMismatchError(TransferError):
+    """The entries that were read again after an import or a copy are not those that were written."""
+
+    code = "BK-COPY-MISMATCH"
+    advice = "Repeat it; if it happens again, check the bookies (`bk ledger xray --full`) and report the message."
 
 
 class DigestError(BkError):

@@ -21,6 +21,7 @@ from bk_core.cli.logs import log
 from bk_core.cli.queries import query
 from bk_core.cli.replication import bookie, check, repair
 from bk_core.cli.terminal import safe_streams
+from bk_core.cli.transfers import copy_ledger, export_ledger, export_log, import_ledger, import_log
 from bk_core.cli.usage import with_its_place
 from bk_core.cli.xrays import xray
 from bk_core.errors import BkError
@@ -67,7 +68,10 @@ def completion(shell: str) -> None:
 
 ledger.add_command(check)
 ledger.add_command(repair)
-ledger.add_command(xray)
+for _command in (xray, copy_ledger, export_ledger, import_ledger):
+    ledger.add_command(_command)
+for _command in (export_log, import_log):
+    log.add_command(_command)
 bookie.add_command(list_bookies)
 for command in (show_bookie, health, read_only, cookie):
     bookie.add_command(command)

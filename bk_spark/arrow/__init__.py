@@ -17,6 +17,12 @@ _HOMES = {
     "follow_batches": "bk_spark.arrow.reading",
     "to_pandas": "bk_spark.arrow.reading",
     "write_rows": "bk_spark.arrow.writing",
+    "export_rows": "bk_spark.arrow.files",
+    "open_rows": "bk_spark.arrow.files",
+    "is_raw_table": "bk_spark.arrow.files",
+    "counted": "bk_spark.arrow.files",
+    "value_batches": "bk_spark.arrow.files",
+    "same_rows": "bk_spark.arrow.files",
     "schema_text": "bk_spark.arrow.schemas",
     "told_columns": "bk_spark.arrow.schemas",
 }

@@ -55,6 +55,12 @@ def open_batches(
     return pa.RecordBatchReader.from_batches(schema, _batches(client, name, password, seen.view, schema, ranges))
 
 
+def span_now(client: LogClient, name: str, password: bytes) -> tuple[Position, Position]:
+    """Return the first position that is left, and the one behind the last entry of now."""
+    seen = _Seen.now(client, name, password, EARLIEST, LATEST)
+    return seen.place("start", EARLIEST), seen.place("end", LATEST)
+
+
 def follow_batches(
     client: LogClient, name: str, *, password: bytes, columns: Sequence[str] | None, start: Place, stop: threading.Event | None
 ) -> pa.RecordBatchReader:

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from bk_core.client.log.list_store import LogClient
@@ -24,6 +26,9 @@ MODULE = "bk_spark.arrow"
 EARLIEST, LATEST = "earliest", "latest"
 Place: TypeAlias = "Position | int | str"
 """A place in a log: a position, a time in milliseconds since 1970, ``EARLIEST`` or ``LATEST``."""
+
+OnCounts: TypeAlias = "Callable[[str, int, int], None]"
+"""Called with a step (export, import or verify), the rows or entries so far, and their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,31 @@ class Tables(Protocol):
         entry_size: int,
         compression: str,
     ) -> WrittenRows: ...
+
+    def export_rows(
+        self, client: LogClient, name: str, path: Path, kind: str, *, password: bytes, compression: str | None, on_counts: OnCounts | None
+    ) -> tuple[int, Position, Position]: ...
+
+    def open_rows(self, path: Path, kind: str) -> pa.RecordBatchReader: ...
+
+    def is_raw_table(self, rows: pa.RecordBatchReader | None) -> bool: ...
+
+    def counted(self, rows: pa.RecordBatchReader | None, on_counts: OnCounts | None) -> Iterator[pa.RecordBatch]: ...
+
+    def value_batches(self, runs: Iterable[tuple[Any, array[int]]]) -> Iterator[pa.RecordBatch]: ...
+
+    def same_rows(
+        self,
+        client: LogClient,
+        name: str,
+        path: Path,
+        kind: str,
+        *,
+        password: bytes,
+        start: Place,
+        end: Place,
+        on_counts: OnCounts | None,
+    ) -> bool: ...
 
     def schema_text(self, schema: object) -> str: ...
 
