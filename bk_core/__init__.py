@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from bk_core.client.log.writer import LogWriter as LogWriter
     from bk_core.config import ClientConfig as ClientConfig
     from bk_core.errors import BkError as BkError
+    from bk_core.metrics.snapshot import HistogramValue as HistogramValue
+    from bk_core.metrics.snapshot import Metrics as Metrics
     from bk_core.protocol.ledger.metadata import DigestType as DigestType
     from bk_core.protocol.ledger.metadata import LedgerMetadata as LedgerMetadata
     from bk_core.protocol.ledger.metadata import LedgerState as LedgerState
@@ -58,6 +60,7 @@ _HOMES = {
     "EntryRun": "bk_core.protocol.ledger.run",
     "FileStore": "bk_core.client.files.store",
     "FileStoreView": "bk_core.client.files.view",
+    "HistogramValue": "bk_core.metrics.snapshot",
     "LedgerMetadata": "bk_core.protocol.ledger.metadata",
     "LedgerState": "bk_core.protocol.ledger.metadata",
     "LocalCluster": "bk_core.bookie.local_cluster",
@@ -65,6 +68,7 @@ _HOMES = {
     "LogProperties": "bk_core.protocol.log.segments",
     "LogReader": "bk_core.client.log.reader",
     "LogWriter": "bk_core.client.log.writer",
+    "Metrics": "bk_core.metrics.snapshot",
     "Position": "bk_core.protocol.log.position",
     "ReadHandle": "bk_core.client",
     "WriteHandle": "bk_core.client",

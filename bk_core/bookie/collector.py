@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bk_core.bookie.guard import ClusterGuard
 from bk_core.bookie.loop import BookieServer
 from bk_core.bookie.refill import OnLoop, read_metadata
-from bk_core.errors import BookieIOError, NoNodeError
+from bk_core.errors import BookieIOError, CollectionRefusedError, NoNodeError
 from bk_core.metadata.store import MetadataStore
 from bk_core.protocol.bookie import Effect, may_delete
 from bk_core.protocol.ledger.metadata import BookieId
@@ -75,7 +75,11 @@ class Collector:
         """Make one round. Errors of the metadata store end it early, with nothing deleted wrongly. Raises CollectionRefusedError (BKE-1,
         BKE-2)."""
         self._forget_tombstones()
-        self._collect_deleted()
+        try:
+            self._collect_deleted()
+        except CollectionRefusedError:
+            self._server.counts.collections_refused.value += 1
+            raise
         if time.monotonic() >= self._moved_at:
             self._moved_at = time.monotonic() + self._options.moved_interval_s
             self._collect_moved()
@@ -91,6 +95,7 @@ class Collector:
         self._guard.require_home()  # the list and the looks at single ledgers lie between two sights of this cluster
         for ledger_id in gone:
             if self._change(ledger_id, lambda number: self._server.machine.collect(number, self._server.now_ms())):
+                self._server.counts.collected_ledgers.value += 1
                 log.info("ledger %d is gone from the metadata store; its entries are dropped", ledger_id)
         self._guard.done()
 
@@ -121,6 +126,7 @@ class Collector:
                 return
             self._guard.require_home()
             if self._change(ledger_id, self._server.machine.collect_moved):
+                self._server.counts.collected_ledgers.value += 1
                 log.info("closed ledger %d names this bookie no more; its entries are dropped", ledger_id)
         finally:
             lock.release()

@@ -26,6 +26,8 @@ from bk_core.bookie.refill import Refill, mark_losses
 from bk_core.bookie.replicas import ReplicaReader
 from bk_core.errors import BkError, BookieIOError, InvalidArgumentError, NoClusterError
 from bk_core.metadata.store import MetadataStore, Registration
+from bk_core.metrics.bookie import ServerCounts
+from bk_core.metrics.snapshot import Metrics
 from bk_core.protocol.bookie.admission import ConnectionLimits
 
 log = logging.getLogger("bk_core.bookie")
@@ -75,11 +77,16 @@ class EmbeddedBookie:
         self._server: BookieServer | None = None
         self.host = host
         self.port = port
+        self.counts = ServerCounts()
         self.failed = threading.Event()  # set when the loop has ended, wanted or not
 
     @property
     def bookie_id(self) -> str:
         return f"{self.host}:{self.port}"
+
+    def metrics(self) -> Metrics:
+        """Return what this bookie has counted so far, also after it was closed. Any thread."""
+        return self.counts.registry.snapshot()
 
     def start(self) -> EmbeddedBookie:
         """Bind, check the cookie, open the storage, mark what was lost, serve, register: in this order.
@@ -115,7 +122,7 @@ class EmbeddedBookie:
             if lost:
                 begin_anew(self._directory)
             reserve, limits = self._options.disk_reserve_bytes, self._options.limits
-            server = BookieServer(listener, self._directory / "current", disk_reserve_bytes=reserve, limits=limits)
+            server = BookieServer(listener, self._directory / "current", disk_reserve_bytes=reserve, limits=limits, counts=self.counts)
             if self._store is not None:
                 if lost:
                     mark_losses(server, self._store, self.bookie_id)
@@ -210,6 +217,7 @@ class EmbeddedBookie:
             listener.close()
             raise InvalidArgumentError(f"cannot listen on {host}:{port}: {error}") from error
         self.host, self.port = host, listener.getsockname()[1]
+        self.counts.registry.of = f"bookie {self.bookie_id}"
         if kept is None:
             write_durably(self._directory / "address", f"{self.bookie_id}\n".encode())
         return listener

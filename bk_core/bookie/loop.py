@@ -17,8 +17,10 @@ from typing import TypeVar
 
 from bk_core.bookie import standby
 from bk_core.bookie.connection import RECEIVE_BYTES, Connection, Tag, make_room, rest_of_frame
+from bk_core.bookie.counting import Traffic
 from bk_core.bookie.storage import LmdbBookieStorage
 from bk_core.errors import BookieIOError, InvalidArgumentError, RemoteProtocolError
+from bk_core.metrics.bookie import ServerCounts
 from bk_core.protocol.bookie import BookieMachine, Effect, Persist, PersistMany, Reply, ReplyAfterSync, WakeLater, io_error
 from bk_core.protocol.bookie.admission import ConnectionLimits, Quiet, overdue, to_make_room
 from bk_core.protocol.bookie.listing import EntryListing
@@ -68,6 +70,7 @@ class BookieServer:
         *,
         disk_reserve_bytes: int = DISK_RESERVE_BYTES,
         limits: ConnectionLimits | None = None,
+        counts: ServerCounts | None = None,
     ) -> None:
         self._listener = listener
         self._completions: deque[tuple[int, BaseException | None]] = deque()
@@ -75,7 +78,9 @@ class BookieServer:
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self.storage = LmdbBookieStorage(directory, self._commit_completed)
+        self.counts = counts or ServerCounts()
+        self._traffic = Traffic(self.counts)
+        self.storage = LmdbBookieStorage(directory, self._commit_completed, counts=self.counts)
         self.machine = BookieMachine(self.storage)
         self.on_read_only: Callable[[bool], None] = lambda read_only: None
         self._disk_reserve_bytes = self.storage.reserve_bytes = disk_reserve_bytes
@@ -100,6 +105,16 @@ class BookieServer:
         self._sync_wanted = False
         self._housekeeping_at = 0.0
         self._stopping = False
+        self._free_bytes = 0  # at the last look at the disk
+        self._read_gauges()
+
+    def _read_gauges(self) -> None:
+        read = self.counts.registry.read
+        read("bookkeeper_bookie_uncommitted_bytes", lambda: self.storage.uncommitted_bytes)
+        read("bookkeeper_bookie_waiting_answers", lambda: len(self._waiting))
+        read("bookkeeper_bookie_connections", lambda: len(self._connections))
+        read("bookkeeper_bookie_free_disk_bytes", lambda: self._free_bytes)
+        read("bookkeeper_bookie_read_only", lambda: int(self.machine.read_only))
 
     # --- from other threads ---------------------------------------------------------------------------------------
 
@@ -221,6 +236,7 @@ class BookieServer:
         except BookieIOError as error:
             log.debug("%s", error)
             look = DiskLook(0)
+        self._free_bytes = free_bytes(look, self._disk_reserve_bytes)
         room = judge_room(look, self._disk_reserve_bytes)
         self._accept_until = accepted + room.accept_bytes
         self.machine.accept_recovery_adds = room.recovery_adds and not self._commit_failed
@@ -386,12 +402,15 @@ class BookieServer:
                 if effects is None:
                     connection.inbox.extendleft((request, context) for request in reversed(list(unit.requests())))
                     continue
+                self._traffic.asked_adds(unit)
             elif isinstance(unit, RequestedReads):
                 effects, rest = self.machine.handle_reads(tag, unit, READ_PIECE_BYTES)
                 if rest is not None:
                     connection.inbox.appendleft((rest, context))
             elif isinstance(unit, EntryListRequest | EntryListing):
                 effects, listing = self.machine.handle_list(tag, unit if isinstance(unit, EntryListing) else EntryListing(unit))
+                if isinstance(unit, EntryListRequest):
+                    self._traffic.listed()
                 if listing is not None:
                     connection.inbox.appendleft((listing, context))
                     self._listing.append(connection)
@@ -400,6 +419,7 @@ class BookieServer:
             else:
                 may_wait = len(connection.polls) < self._limits.polls_per_connection
                 effects = self.machine.handle(tag, unit, self._clock(), may_wait=may_wait)
+                self._traffic.asked(unit, effects)
             self._perform(effects)
         self._blocked.discard(connection)
         if not connection.events & selectors.EVENT_READ:
@@ -510,6 +530,7 @@ class BookieServer:
     def _answer(self, tag: Tag, response: Answer) -> None:
         connection = tag.connection
         connection.polls.discard(tag)
+        self._traffic.answered(response)
         if not connection.open:
             return
         try:

@@ -46,6 +46,7 @@ from bk_core.bookie.journal import FILE_BYTES, ID_BYTES, KEPT_BYTES, LAST_BYTES,
 from bk_core.bookie.private import FILE_MODE, make_directory
 from bk_core.bookie.records import decode_record, encode_record
 from bk_core.errors import BookieIOError
+from bk_core.metrics.bookie import ServerCounts
 from bk_core.protocol.bookie import Change, LedgerRecord, Persist
 from bk_core.protocol.bookie.chunks import PAGE_CHUNK_BYTES_MAX, StoredEntries
 from bk_core.protocol.bookie.room import RESERVE_BYTES, DiskLook, free_bytes
@@ -75,10 +76,18 @@ class LmdbBookieStorage:
     with an error is allowed, forgetting a fence that reads already saw is not.
     """
 
-    def __init__(self, directory: Path, completed: Completion | None = None, *, map_bytes: int = MAP_BYTES_START) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        completed: Completion | None = None,
+        *,
+        map_bytes: int = MAP_BYTES_START,
+        counts: ServerCounts | None = None,
+    ) -> None:
         make_directory(directory)
         self.directory = directory
         self._completed = completed
+        self._counts = counts or ServerCounts()
         self.reserve_bytes = RESERVE_BYTES
         self._scarce = False
         self._map_bytes = map_bytes
@@ -425,7 +434,9 @@ class LmdbBookieStorage:
 
     def _commit(self, batch: Batch) -> None:
         """Write one record of the journal, with one sync at its end."""
-        batch.record = self._journal.append(encode_changes(batch))
+        content = encode_changes(batch)
+        batch.record = self._journal.append(content)
+        self._counts.journal_bytes.value += sum(map(len, content))
 
     # --- the database, some time later ------------------------------------------------------------------------------
 
@@ -521,9 +532,12 @@ class LmdbBookieStorage:
             return 0
 
     def _error_of(self, what: str, action: Callable[[Batch], None], batch: Batch) -> BaseException | None:
+        begun = time.monotonic_ns()
         try:
             action(batch)
+            (self._counts.journal_sync_seconds if what == "journal" else self._counts.store_seconds).observe(time.monotonic_ns() - begun)
         except Exception as error:  # waiting callers must be told of any error
+            self._counts.write_failed(what)
             failure = BookieIOError(f"the {what} in {self.directory} cannot be written: {error} ({self._free_mib()} MiB are free there)")
             failure.__cause__ = error
             return failure

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from bk_core.arguments import ID, POSITIVE, POSITIVE_SECONDS, SECONDS, SECRET, TEXT, checked
 from bk_core.client.access import digest_type_of, granted
+from bk_core.client.counting import recovery_counted
 from bk_core.client.creation import Creation, custom_metadata
 from bk_core.client.here import StaysHere
 from bk_core.client.ledger.read_handle import ReadHandle
@@ -35,6 +36,8 @@ from bk_core.errors import (
 from bk_core.exit_hook import end_with_process, forget
 from bk_core.metadata import open_store
 from bk_core.metadata.store import BookieView, MetadataStore, Version, Versioned
+from bk_core.metrics.client import ClientCounts
+from bk_core.metrics.snapshot import Metrics
 from bk_core.net.local_resources import local_resource_error
 from bk_core.protocol.ledger import metadata_codec
 from bk_core.protocol.ledger.metadata import GWQ_MARK, BookieId, DigestType, Fragment, LedgerMetadata, LedgerState
@@ -118,6 +121,7 @@ class BookKeeper(LooksInside, StaysHere):
         self._shared = Session(config, store)
         self._home = self._shared.home
         self._shared.owner = weakref.ref(self)
+        store.count_in(self._shared.counts.metadata)
         self._closed = False
         end_with_process(self)
 
@@ -151,6 +155,24 @@ class BookKeeper(LooksInside, StaysHere):
         """Stop it as the process ends (Session.end). Its metadata session ends with the connection."""
         if self._home.is_here:
             self._shared.end()
+
+    # --- metrics -------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> Metrics:
+        """Return what this client has counted so far: adds, reads, times, bytes, ensemble changes, timeouts, connections, requests to the
+        metadata store, and what its logs and file stores did. Nobody is asked for it, and a client that was closed tells it, too.
+
+        >>> client.metrics()["bookkeeper_client_add_entry_seconds"].p99_s
+
+        Raises ForkedClientError in a forked child.
+        """
+        self._home.check()
+        return self._shared.counts.registry.snapshot()
+
+    @property
+    def counts(self) -> ClientCounts:
+        """The counts of this client, for its own parts, which count, and for exporters, which read."""
+        return self._shared.counts
 
     # --- ledgers -------------------------------------------------------------------------------------------------
 
@@ -210,6 +232,7 @@ class BookKeeper(LooksInside, StaysHere):
             creator_token=random.SystemRandom().randrange(1, (1 << 63) - 1),  # a Java client's later writes leave 0 there
         )
         number, metadata, version = creation.create(template, ledger_id)
+        self.counts.ledgers_created.value += 1
         return WriteHandle(self._session, number, metadata, version, options)
 
     @checked(ensemble_size=POSITIVE, write_quorum_size=POSITIVE)
@@ -269,6 +292,7 @@ class BookKeeper(LooksInside, StaysHere):
         """
         metadata, version = self._load(ledger_id)
         metadata = granted(ledger_id, metadata, password, digest_type)
+        self.counts.ledgers_opened.value += 1
         if not lac:
             return ReadHandle(self._session, ledger_id, metadata, version, options)
         return ReadHandle.open(self._session, ledger_id, metadata, version, options)
@@ -285,6 +309,7 @@ class BookKeeper(LooksInside, StaysHere):
         Rules: SES-13, RD-7.
         """
         metadata = granted(ledger_id, metadata_codec.decode(stored.data), password, None)
+        self.counts.ledgers_opened.value += 1
         return ReadHandle(self._session, ledger_id, metadata, stored.version, options)
 
     @checked(ledger_id=ID, password=SECRET)
@@ -308,7 +333,8 @@ class BookKeeper(LooksInside, StaysHere):
             options = self._session.recovery_options()
             machine = LedgerRecovery(ledger_id, self._session.placement, None, self.config.machine_limits, options=options)
             kind = f"recovery-{random.getrandbits(32)}"
-            run_machine(self._session, ledger_id, machine, machine.start, add_kind=kind, quorums=metadata, what="recovering")
+            with recovery_counted(self.counts):
+                run_machine(self._session, ledger_id, machine, machine.start, add_kind=kind, quorums=metadata, what="recovering")
             closed, version = self._session.definite(lambda: self._load(ledger_id))
             metadata = closed.with_access(metadata.access)
         return ReadHandle(self._session, ledger_id, metadata, version)
@@ -330,6 +356,7 @@ class BookKeeper(LooksInside, StaysHere):
 
             refuse_listed(self, ledger_id, metadata.custom)
         self._session.definite(lambda: self.store.delete_ledger(ledger_id))
+        self.counts.ledgers_deleted.value += 1
 
     def list_ledgers(self) -> Iterator[int]:
         """Ids of all ledgers, ascending."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from bk_core.client.counting import counts_of, operation_of, replaced_by
 from bk_core.client.session import Session
 from bk_core.errors import (
     BkError,
@@ -36,7 +37,7 @@ from bk_core.protocol.events import (
     TimerFired,
 )
 from bk_core.protocol.ledger import metadata_codec
-from bk_core.protocol.ledger.metadata import BookieId, LedgerAccess, LedgerMetadata
+from bk_core.protocol.ledger.metadata import BookieId, LedgerAccess, LedgerMetadata, LedgerState
 from bk_core.protocol.wire.messages import BatchReadRequest, ReadRequest, ReadRunRequest, Request, Response, Status
 
 log = logging.getLogger("bk_core.client")
@@ -76,10 +77,15 @@ class Driver:
         self._performing = False
         self._broken: InternalError | None = None
         self._closed = False
+        self._counts = counts_of(session)
+        self._known: LedgerMetadata | None = None  # as it was stored last, as far as this driver was told
+        self._unsure: LedgerMetadata | None = None  # written without an answer
+        self._sent_reads = 0
+        self._fenced = False
 
     def set_quorums(self, metadata: LedgerMetadata) -> None:
         """Keep what the metadata has from its caller for other versions of it (META-15)."""
-        self._access = metadata.access
+        self._access, self._known = metadata.access, metadata
         self._quorums = (metadata.ensemble_size, metadata.write_quorum_size)
 
     def feed(self, event: Event) -> None:
@@ -168,7 +174,7 @@ class Driver:
             case SendRead(request, bookie, message, timeout_ns):
                 self._send_read(request, bookie, message, timeout_ns)
             case SendAndForget(bookie, message):
-                self.session.link(bookie, "control").request(message, self.session.config.limits.add_timeout_ns, lambda s, r: None)
+                self._send_and_forget(bookie, message)
             case ReadLedger(request, bookies):
                 self._read_ledger(request, bookies)
             case WriteLedger(request, metadata, version):
@@ -182,20 +188,43 @@ class Driver:
             case Log(level, message):
                 log.log(logging.getLevelNamesMapping()[level.upper()], "%s", message)
 
+    def _send_and_forget(self, bookie: BookieId, message: Request) -> None:
+        sent_ns, operation = self.session.reactor.now_ns(), operation_of(message)
+
+        def answer(status: Status, _response: Response | None) -> None:
+            self._count_answer(bookie, operation, status, self.session.reactor.now_ns() - sent_ns)
+
+        self.session.link(bookie, "control").request(message, self.session.config.limits.add_timeout_ns, answer)
+
+    def _count_answer(self, bookie: BookieId, operation: str, status: Status, elapsed_ns: int) -> None:
+        counts = self._counts.bookie(bookie)
+        counts.asked(operation, elapsed_ns)
+        if status is not Status.OK:
+            counts.failed(operation, status.name)
+
     def _send_read(self, request: int, bookie: BookieId, message: Request, timeout_ns: int | None) -> None:
         link = self.session.link(bookie, self.session.link_kind(message), self.ledger_id)
 
         plain = isinstance(message, (ReadRequest, BatchReadRequest, ReadRunRequest)) and message.entry_id >= 0
-        sent_ns = self.session.reactor.now_ns()
+        sent_ns, operation = self.session.reactor.now_ns(), operation_of(message)
         answered = False
+        self._sent_reads += 1
+        if operation == "fence" and not self._fenced:
+            self._fenced = True
+            self._counts.fences.value += 1
 
         def answer(status: Status, response: Response | None) -> None:
             nonlocal answered
             answered = True
             self._reads.pop(request, None)
+            elapsed_ns = self.session.reactor.now_ns() - sent_ns
             if plain:
-                self.session.note_read(bookie, status, self.session.reactor.now_ns() - sent_ns)
+                self.session.note_read(bookie, status, elapsed_ns)
+            self._count_answer(bookie, operation, status, elapsed_ns)
+            before = self._sent_reads
             self.feed(ReadReply(request, bookie, status, response))
+            if plain and status is not Status.OK:
+                self._counts.read_retries.value += self._sent_reads - before
 
         waiting = link.request(message, timeout_ns or self.session.config.limits.read_timeout_ns, answer, self)
         if not answered:
@@ -209,6 +238,7 @@ class Driver:
         def then(result: Any, error: Exception | None) -> None:
             if error is None:
                 metadata, version, addresses = result
+                self._count_change(metadata, ours=self._unsure is not None and metadata.fragments == self._unsure.fragments)
                 self.feed(LedgerRead(request, Outcome.OK, metadata, version, moved=self.session.have_moved(addresses)))
             else:
                 self.feed(LedgerRead(request, outcome_of(error), error=error))
@@ -220,11 +250,23 @@ class Driver:
 
         def then(result: Any, error: Exception | None) -> None:
             if error is None:
+                self._count_change(metadata, ours=True)
                 self.feed(LedgerWritten(request, Outcome.OK, result))
             else:
-                self.feed(LedgerWritten(request, outcome_of(error), error=error))
+                outcome = outcome_of(error)
+                self._unsure = metadata if outcome is Outcome.UNKNOWN else self._unsure
+                self.feed(LedgerWritten(request, outcome, error=error))
 
         self.session.metadata_call(lambda: self._store_ledger(data, version), then)
+
+    def _count_change(self, stored: LedgerMetadata, *, ours: bool) -> None:
+        """Count a change of the ensemble that is stored, if it is ``ours``. A write whose answer was lost is recognised when it is read."""
+        before, self._known = self._known, stored
+        if ours:
+            self._unsure = None
+            gone = frozenset() if before is None or stored.state is LedgerState.CLOSED else replaced_by(before, stored)
+            if gone:
+                self._counts.replaced(gone)
 
     def _store_ledger(self, data: bytes, version: int) -> Version:
         """Write the metadata by compare-and-set, on a thread that may wait for the store."""
@@ -242,6 +284,10 @@ class Driver:
         patience_ns = self.session.config.limits.speculative_read_ns
         if key == SPECULATE:
             self.feed(ReadsMoving(frozenset(number for number, (link, one) in self._reads.items() if not link.is_late(one, patience_ns))))
+            before = self._sent_reads
+            self.feed(TimerFired(key))
+            self._counts.speculative_reads.value += self._sent_reads - before
+            return
         elif key == TICK:
             for bookie in self._listening:
                 self.feed(BytesDrained(bookie, self.session.link(bookie, self._add_kind, self.ledger_id).drained_ns))
@@ -254,6 +300,8 @@ class Driver:
 
     def on_add(self, bookie: BookieId, first_entry_id: int, count: int, status: Status, entries: int | None) -> None:
         self.session.note_answer(bookie, status)
+        if status is not Status.OK:
+            self._counts.bookie(bookie).failed("add", status.name, count)
         self.feed(AddReply(bookie, first_entry_id, count, status, entries))
 
     def on_lost(self, bookie: BookieId, status: Status) -> None:

@@ -32,6 +32,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.racks import RackMap
 from bk_core.metadata.store import BookieView, MetadataStore, Watch
+from bk_core.metrics.client import ClientCounts
 from bk_core.net.link import BookieLink
 from bk_core.net.local_resources import shortage_now, shortage_text
 from bk_core.net.names import Names
@@ -81,6 +82,7 @@ class Session:
         self.config = config
         self.store = store
         self.home = Home()
+        self.counts = ClientCounts(f"the client of {config.uri}")
         self._over = self._ended = False
         self._racks = RackMap(store, config.racks) if config.placement == "rack-aware" else None
         self.reactor = Reactor()
@@ -104,13 +106,22 @@ class Session:
         self._shortages = Shortages()
         self.placement = self._new_placement(self._racks)
         self._on_bookies: dict[Informed, None] = {}
-        self.adds = AddWindow(config.limits.unretired_entries_max)
+        self.adds = AddWindow(config.limits.unretired_entries_max, self.counts.add_wait_seconds)
+        self._read_gauges()
         self._watch: Watch | None = None
         try:
             self._watch = store.watch_bookies(self._bookies_changed)
         except BaseException:
             self.close()
             raise
+
+    def _read_gauges(self) -> None:
+        read = self.counts.registry.read
+        read("bookkeeper_client_pending_add", lambda: self.adds.entries)
+        read("bookkeeper_client_pending_add_bytes", lambda: self.adds.bytes)
+        read("bookkeeper_client_add_entry_bytes_total", lambda: self.adds.acknowledged_bytes)
+        read("bookkeeper_client_add_waiting", lambda: self.adds.waiting)
+        read("bookkeeper_client_metadata_connected", lambda: int(not self._over and self.store.is_connected()))
 
     def _new_placement(self, racks: RackMap | None) -> Placement:
         if racks is None:
@@ -249,6 +260,7 @@ class Session:
                 names=self._names,
                 on_silent=self._silent,
                 on_short=self._short,
+                counts=self.counts.bookie(bookie),
             )
             self._links[key] = found
             if self._shut:

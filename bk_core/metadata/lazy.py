@@ -12,6 +12,7 @@ from typing import Any
 from bk_core.background import BackgroundLoop
 from bk_core.errors import CLIENT_CLOSED, ClientClosedError, ClusterChangedError
 from bk_core.metadata.store import BookieView, MetadataStore, Versioned, Watch, changed_cluster
+from bk_core.metrics.client import MetadataCounts
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.session.on_demand import OnDemand
 
@@ -37,6 +38,7 @@ class LazyStore:
         self._on_bookies: list[Callable[[BookieView], None]] = []
         self._state = OnDemand()
         self._store: MetadataStore | None = None
+        self._counts: MetadataCounts | None = None
         self._opening = threading.RLock()
         self._lock = threading.RLock()
         self._idling: BackgroundLoop | None = None  # of the session that there is
@@ -81,6 +83,8 @@ class LazyStore:
         if self._closed:
             raise ClientClosedError(CLIENT_CLOSED)
         store = self._opener()
+        if self._counts is not None:
+            store.count_in(self._counts)
         try:
             found = store.cluster_id()
             if found != self._cluster:
@@ -158,6 +162,10 @@ class LazyStore:
             if self._store is not None:
                 self._store.watch_bookies(callback)
         return _Forgotten(partial(self._on_bookies.remove, callback))  # the session's watch ends with the session
+
+    def count_in(self, counts: MetadataCounts) -> None:
+        """Count the requests of every session that is opened from now on."""
+        self._counts = counts
 
     def is_connected(self) -> bool:
         return self._store is not None and self._store.is_connected()

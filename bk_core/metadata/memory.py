@@ -24,6 +24,7 @@ from bk_core.metadata import paths
 from bk_core.metadata.service_info import address_of, bookie_service_info, check_bookie_id, encode_service_info
 from bk_core.metadata.store import BookieView, Registration, Version, Versioned, Watch, changed_cluster
 from bk_core.metadata.underreplication import MemoryUnderreplication, MemoryUnderreplicationState, UnderreplicationStore
+from bk_core.metrics.client import MetadataCounts
 from bk_core.protocol.ledger.metadata import BookieId
 
 _BOOKIES = "bookies"  # key under which watches of the bookie list are kept
@@ -248,6 +249,9 @@ class MemoryStore:
             if self._world.instance_id is None:
                 self._world.instance_id = str(uuid.uuid4())
             return self._world.instance_id
+
+    def count_in(self, counts: MetadataCounts) -> None:
+        """Count nothing: a store in memory sends no requests."""
 
     def is_connected(self) -> bool:
         return True

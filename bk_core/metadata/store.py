@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bk_core.metadata.underreplication import UnderreplicationStore
+from bk_core.metrics.client import MetadataCounts
 from bk_core.protocol.ledger.metadata import BookieId
 
 Version = int  # opaque outside the stores; it grows with every write
@@ -204,6 +205,9 @@ class MetadataStore(Protocol):
     def initialize_cluster(self, *, new: bool = False) -> str:
         """Make root, LAYOUT, INSTANCEID and available if the root is absent; return the instance id. An existing cluster's instance id is
         returned; with ``new``, ClusterExistsError is raised instead, and also for a place in another cluster (OWN-13)."""
+
+    def count_in(self, counts: MetadataCounts) -> None:
+        """Count requests, their times and their failures in ``counts`` from now on."""
 
     def is_connected(self) -> bool:
         """False while the store knows that it has no connection, so that a call would wait for one."""

@@ -63,6 +63,9 @@ class BookieLink(ConnectingLink):
         if not count:
             return
         self._health.adds_sent(count, self._reactor.now_ns())
+        if not self._adds_to_note:
+            self._adds_to_note = True
+            self._reactor.at_turn_end(self._note_adds)
         if self.protocol == "v2":
             self._send(run.frames_for(position, start, ensemble_size, write_quorum_size))
             return
@@ -71,6 +74,11 @@ class BookieLink(ConnectingLink):
         first = run.first_entry_id + start
         self._adds.add(SentAdds(numbers, run.ledger_id, first, position, ensemble_size, write_quorum_size, count))
         self._send([run.frames_v3_for(position, start, ensemble_size, write_quorum_size, numbers.start)])
+
+    def _note_adds(self) -> None:
+        """Note when the adds of this turn were sent: one time for all of them."""
+        self._adds_to_note = False
+        self._add_times.sent(self._health.adds_sent_so_far, self._reactor.now_ns())
 
     def request(self, message: Request, timeout_ns: int, answer: Answer, reader: Hashable = None) -> Waiting:
         """Send one request when its turn comes, and call ``answer`` exactly once. The bytes of a batch read or a run of reads are valid
@@ -159,6 +167,8 @@ class BookieLink(ConnectingLink):
 
     def _is_connected(self) -> None:
         self._connecting, self._connected, self._refused, self._heard = False, True, False, False
+        self._counts.connected.value += 1
+        self._counts.connections.value += 1
         now = self._reactor.now_ns()
         unanswered = self._health.adds_unanswered
         self._health.connected(now)
@@ -166,6 +176,7 @@ class BookieLink(ConnectingLink):
         self._waiting_out.connected()
         if unanswered:  # they were handed over while the connection was made
             self._health.adds_sent(unanswered, now)
+            self._add_times.sent(unanswered, now)
         self._output.extend(self._asking.frames(now))
 
     def _receive(self) -> None:
@@ -182,8 +193,11 @@ class BookieLink(ConnectingLink):
                     self._backoff_ns = BACKOFF_FIRST_NS
                     self.failed_recently = False
                     self._heard = True
-                    self._health.heard(self._reactor.now_ns())
+                    now = self._reactor.now_ns()
+                    self._health.heard(now)
+                    self._counts.received_bytes.value += count
                     self._parse()
+                    self._add_times.answered(self._health.adds_answered_so_far, now)
                 total += count
                 if not received.full:
                     break
@@ -259,6 +273,7 @@ class BookieLink(ConnectingLink):
                 else:
                     sent = self._socket.sendmsg([self._output[i] for i in range(min(len(self._output), SEND_BUFFERS_MAX))])
                 self._waiting_out.sent(sent)
+                self._counts.sent_bytes.value += sent
                 while sent:
                     head = self._output[0]
                     if sent < len(head):
@@ -284,12 +299,18 @@ class BookieLink(ConnectingLink):
         """End the connection: tell the writers, and wait before the next attempt. Outstanding requests are asked again on the next
         connection or answered now (LINK-7); the time limit of those in ``silent`` is over."""
         was_connected = self._connected
+        if was_connected:
+            self._counts.connections.value -= 1
+            self._counts.lost.value += not self._closed
+        elif self._connecting and not self._closed:
+            self._counts.connect_failed.value += 1
         self._forget_socket()
         self._connecting = self._connected = False
         self._output.clear()
         self._input.clear()
         arrived, self._arriving = self._arriving, None
         self._adds.clear()
+        self._add_times.clear()
         self._health.connected(self._reactor.now_ns())
         self._refused = not was_connected
         if backoff:
@@ -360,6 +381,7 @@ class BookieLink(ConnectingLink):
             return
         for waiting in [waiting for waiting in self._outstanding if self._health.is_late(waiting.patience, now)]:
             self._asking.give_up(waiting)
+            self._counts.gave_up("late")
             self._tell(partial(waiting.answer, *waiting.outcome(Status.TIMEOUT)))
         self._ask()
 
@@ -368,6 +390,7 @@ class BookieLink(ConnectingLink):
         connections in doubt (LINK-4)."""
         since_ns = self._health.silence_of(one.patience for one in silent)
         log.warning("bookie %s: nothing came for a whole timeout; closing the connection", self.bookie)
+        self._counts.gave_up("silent")
         self._drop(Status.TIMEOUT, "silent", silent=silent)
         if self._on_silent is not None:
             self._on_silent(self.bookie, since_ns)

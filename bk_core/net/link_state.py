@@ -9,6 +9,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from bk_core.metrics.client import BookieCounts
+from bk_core.metrics.marks import Marks
+from bk_core.metrics.registry import Registry
+from bk_core.metrics.table import CLIENT
 from bk_core.net.asking import Asking
 from bk_core.net.names import Address, Names
 from bk_core.net.outstanding import Waiting
@@ -60,10 +64,11 @@ class LinkState(ABC):
         names: Names | None = None,
         on_silent: Callable[[BookieId, int], None] | None = None,
         on_short: Callable[[str, str], None] | None = None,
+        counts: BookieCounts | None = None,
     ) -> None:
         """``on_silent`` is called with the bookie and the time since which this connection had been silent when it was given
         up. ``on_short`` is called with the name and the meaning of the system's error when this host cannot make a connection
-        (SES-9, SES-10)."""
+        (SES-9, SES-10). ``counts`` are those of this bookie, of all connections to it."""
         self.bookie = bookie
         self.protocol = protocol
         self.failed_recently = False
@@ -74,6 +79,9 @@ class LinkState(ABC):
         self._names = names or Names(reactor.post)
         self._on_silent = on_silent
         self._on_short = on_short
+        self._counts = counts or BookieCounts(Registry("a connection", CLIENT), bookie)
+        self._add_times = Marks(self._counts.add_seconds)
+        self._adds_to_note = False  # adds were sent in this turn
         self._short = False  # the attempt that goes on has met a shortage on this host
         self._frame_bytes_max = frame_bytes_max + RECEIVE_SLACK_BYTES
         self._socket: socket.socket | None = None

@@ -19,6 +19,7 @@ from typing import Any
 
 from bk_core.arguments import SECONDS, checked
 from bk_core.background import Worker, WorkerPool
+from bk_core.client.counting import counts_of
 from bk_core.client.files.data import PIECE_BYTES, DataLedgers, Lease
 from bk_core.client.files.opening import Opened, again, broken_by, client_closed, ended_by, leave, log_ledger_deleted
 from bk_core.client.files.owner_parts import Asked, Gathered, Holds, Retries, end_threads, watch_data, weakly
@@ -80,6 +81,7 @@ class StoreOwner(StaysHere):
         self._inline_max = inline_max
         self._on_end = on_end
         self._unanswered = partial(unanswered, client)
+        self._counts = counts_of(client)
         self._timeout_s: float = config.operation_timeout_s if config is not None else DEFAULT_TIMEOUT_S
         self._home = Home()
         self._lock = Monitor()
@@ -248,6 +250,7 @@ class StoreOwner(StaysHere):
             case Complete(token, value) if token is self._closing:
                 self._worker.submit(self._close_writer)
             case Complete(token, value):
+                self._counts.file_changes.value += 1
                 self._tell(token, None, value)
             case Fail(token, error):
                 self._tell(token, error, None)

@@ -276,6 +276,7 @@ class FileStore(StoreOwner):
         self._check("nothing was written")
         try:
             content, lease = self._data.stage(data, self._inline_max, until_s)
+            self._counts.file_bytes.value += content.size
         except ClientClosedError:
             self._check("nothing was put")
             raise

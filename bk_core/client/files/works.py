@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from bk_core.client.counting import counts_of
 from bk_core.client.driver import as_bk_error, outcome_of
 from bk_core.client.files.nodes import check_node, create_data_ledger, delete_data_ledger
 from bk_core.client.identity import close_own
@@ -51,6 +52,7 @@ class FileWorks:
                     done: WorkDone = LogRolled(request, Outcome.OK)
                 case TrimLog(request, before):
                     trim_log(self._client, self._log, before=before, password=self._password, file_entries=True)
+                    counts_of(self._client).file_compactions.value += 1
                     done = LogTrimmed(request, Outcome.OK)
                 case DropData(request, ledger_id):
                     self._drop(ledger_id)

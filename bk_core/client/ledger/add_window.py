@@ -7,6 +7,7 @@ everything that one client writes, and each ledger has its share of it.
 
 from __future__ import annotations
 
+import time
 from _thread import RLock, allocate_lock
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from itertools import count as numbers
 from typing import Any
 from weakref import WeakSet
 
+from bk_core.metrics.registry import Histogram
 from bk_core.threads import holds_lock
 
 PIECE_ENTRIES_MAX = 1024  # entries of a run, so that the reactor can take acknowledgements in between
@@ -47,9 +49,10 @@ class Place:
     waits behind a thread that sleeps or runs a signal handler. With ``item`` None it waits for the turn of a run in pieces.
 
     ``ticket`` is released when the append is ``admitted`` or the handle was closed. ``gone`` is True if nobody waits any more.
+    ``since_ns`` is the time since which it has stood in line, None before and after that.
     """
 
-    __slots__ = ("admitted", "entries", "first", "gone", "item", "size", "ticket", "turn", "turn_of")
+    __slots__ = ("admitted", "entries", "first", "gone", "item", "since_ns", "size", "ticket", "turn", "turn_of")
 
     def __init__(
         self, item: Callable[[Batch], None] | None, entries: int, size: int, first: int | None, turn: object, turn_of: int
@@ -61,6 +64,7 @@ class Place:
         self.turn = turn
         self.turn_of = turn_of
         self.admitted = self.gone = False
+        self.since_ns: int | None = None
         self.ticket: Any = allocate_lock()  # or an ``Entering``, for an append that no thread waits with
         self.ticket.acquire()
 
@@ -89,13 +93,36 @@ class Share:
 class AddWindow:
     """The entries of all shares together that were handed in and that some bookie still has to take. Any thread may use it."""
 
-    def __init__(self, entries_max: int) -> None:
+    def __init__(self, entries_max: int, wait_seconds: Histogram | None = None) -> None:
         self._max = entries_max
         self._lock = RLock()
+        self._wait_seconds = wait_seconds or Histogram()
         self._total = 0
+        self._bytes = self._answered_bytes = self._failed_bytes = 0  # what was handed in, what of it has an outcome, and what failed
+        self._waiting = 0  # places in line that somebody waits in
         self._ledgers = 0  # the number of shares with entries
         self._crowded: WeakSet[Share] = WeakSet()  # those whose first in line waits until other ledgers have made room
         self._arrivals = numbers()
+
+    @property
+    def entries(self) -> int:
+        """The entries that some bookie still has to take."""
+        return self._total
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that were handed in and are not answered."""
+        return self._bytes - self._answered_bytes
+
+    @property
+    def acknowledged_bytes(self) -> int:
+        """The bytes that were acknowledged so far, of all ledgers."""
+        return self._answered_bytes - self._failed_bytes
+
+    @property
+    def waiting(self) -> int:
+        """The number of appends that wait in line."""
+        return self._waiting
 
     @holds_lock
     def has_room(self, share: Share, count: int) -> bool:
@@ -139,6 +166,8 @@ class AddWindow:
     @holds_lock
     def stand_in_line(self, share: Share, place: Place) -> None:
         with self._lock:
+            self._waiting += 1
+            place.since_ns = time.monotonic_ns()
             has_turn = place.turn is not None and share.turn is place.turn
             heappush(share.line, (-1 if has_turn else place.first or 0, next(self._arrivals), place))
 
@@ -178,6 +207,14 @@ class AddWindow:
                 share.turn = None
                 return
         place.admitted = True
+        self._waits_no_more(place)
+
+    def _waits_no_more(self, place: Place) -> None:
+        """Count the end of a wait in line. The caller holds the lock."""
+        if place.since_ns is not None:
+            self._waiting -= 1
+            self._wait_seconds.observe(time.monotonic_ns() - place.since_ns)
+            place.since_ns = None
 
     @holds_lock
     def leave(self, place: Place) -> bool:
@@ -187,6 +224,7 @@ class AddWindow:
         with self._lock:
             if not place.admitted:
                 place.item = None
+            self._waits_no_more(place)
             return place.admitted
 
     @holds_lock
@@ -194,6 +232,8 @@ class AddWindow:
         """Empty the line and return everybody in it."""
         with self._lock:
             line, share.line = share.line, []
+            for _, _, place in line:
+                self._waits_no_more(place)
             return [place for _, _, place in line]
 
     @holds_lock
@@ -207,6 +247,7 @@ class AddWindow:
                 share.entries += entries
                 self._total += entries
             share.bytes += size
+            self._bytes += size
             share.runs += 1
             share.batch.runs += 1
             share.inbox.append((item, share.batch))
@@ -231,6 +272,11 @@ class AddWindow:
             share.runs -= 1
             batch.runs -= 1
             share.bytes -= size
+            self._answered_bytes += size
+
+    def failed(self, size: int) -> None:
+        """Note that a run of ``size`` bytes fails, before ``answered``. Reactor thread."""
+        self._failed_bytes += size
 
     @holds_lock
     def released(self, share: Share, entries: int) -> None:

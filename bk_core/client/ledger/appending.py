@@ -10,6 +10,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
+from bk_core.client.counting import counts_of
 from bk_core.client.driver import Driver
 from bk_core.client.here import StaysHere
 from bk_core.client.ledger.add_window import Batch, Place, Share
@@ -17,7 +18,8 @@ from bk_core.client.log.losses import Losses
 from bk_core.client.operations import must_not_block, must_not_interrupt
 from bk_core.client.payloads import PayloadCheck, Payloads, payload_bytes_max
 from bk_core.client.session import Session
-from bk_core.errors import BlockingCallError, ClientClosedError, OperationTimeoutError
+from bk_core.errors import BlockingCallError, ClientClosedError, LedgerFencedError, OperationTimeoutError
+from bk_core.metrics.marks import Marks
 from bk_core.protocol.effects import Effect
 from bk_core.protocol.ledger.metadata import LedgerMetadata
 from bk_core.protocol.ledger.write.options import WriterOptions
@@ -49,11 +51,14 @@ class Appending(StaysHere):
         self._adds = session.adds
         self._share = Share(_nudging(weakref.ref(self)))
         self._losses = Losses()
+        self._counts = counts_of(session)
+        self._add_times = Marks(self._counts.add_seconds)
+        self._settled = self._failed_entries = self._new_failed = 0  # entries with an outcome; those that failed, and were not settled yet
         self._handed_over = self._given_back = 0  # entries that the reactor has taken, and those of them that left the window again
         self._highest_entry_id = -1  # the highest one that the reactor has taken, with the caller's ids
         self._driver.on_step = _stepping(weakref.ref(self))
         self._payloads = PayloadCheck(f"ledger {ledger_id}", payload_bytes_max(self._limits, metadata.digest_type), ledger=ledger_id)
-        self._closed = False
+        self._closed = self._is_fenced = False
         session.reactor.post(partial(session.tell_of_bookies, self._driver, True))
 
     def _append(self, run: Payloads, entry_id: int | None) -> Future[int]:
@@ -108,7 +113,7 @@ class Appending(StaysHere):
         def hand_over(batch: Batch) -> None:
             self._handed_over += run.entries
             self._highest_entry_id = max(self._highest_entry_id, -1 if first is None else first + run.entries - 1)
-            token, now_ns = (self, batch, future, run.size, last), self._session.reactor.now_ns()
+            token, now_ns = (self, batch, future, run.size, last, run.entries), self._session.reactor.now_ns()
             self._driver.step(self._machine.append, run.data, run.bounds, token, now_ns, first_entry_id=first, asker=token)
 
         return hand_over
@@ -210,11 +215,13 @@ class Appending(StaysHere):
             if self._share.line:
                 self._let_in()
             return
+        self._counts.add_runs.value += len(inbox)
         try:
             for _ in range(len(inbox)):
                 hand_over, batch = inbox.popleft()
                 hand_over(batch)
         finally:
+            self._add_times.sent(self._handed_over, self._session.reactor.now_ns())
             self._stepped()
             if inbox:  # one of the steps raised
                 self._nudge()
@@ -228,9 +235,26 @@ class Appending(StaysHere):
 
     def _stepped(self) -> None:
         """Take note of the machine's state after each of its steps. Reactor thread."""
+        self._count_answered()
         self._give_back(self._handed_over - self._machine.unretired_entries - self._given_back)
         if self._share.line:
             self._let_in()
+
+    def _count_answered(self) -> None:
+        acknowledged = self._machine.acknowledged_head + 1
+        if acknowledged + self._failed_entries > self._settled:
+            self._counts.add_entries.value += acknowledged + self._failed_entries - self._settled - self._new_failed
+            self._new_failed, self._settled = 0, acknowledged + self._failed_entries
+            self._add_times.answered(self._settled, self._session.reactor.now_ns())
+
+    def _count_failed(self, entries: int, size: int) -> None:
+        self._failed_entries += entries
+        self._new_failed += entries
+        self._counts.add_failed.value += entries
+        self._adds.failed(size)
+        if not self._is_fenced and isinstance(self._machine.error, LedgerFencedError):
+            self._is_fenced = True
+            self._counts.fenced.value += 1
 
     def _give_back(self, entries: int) -> None:
         if entries:
@@ -246,11 +270,12 @@ class Appending(StaysHere):
         """Hand in something other than entries, behind what was appended. It is answered like a run of no bytes. ``step`` gets
         its token."""
         try:
-            self._adds.hand_in(self._share, lambda batch: self._ask(step, (self, batch, future, 0, True)))
+            self._adds.hand_in(self._share, lambda batch: self._ask(step, (self, batch, future, 0, True, 0)))
         finally:
             self._nudge()
 
     def _ask(self, step: Callable[[Any], list[Effect]], token: Any) -> None:
+        self._counts.add_runs.value -= 1  # it is none
         self._driver.step(step, token, asker=token)
 
     def _release(self, size: int, batch: Batch, _future: object = None) -> None:
@@ -264,7 +289,7 @@ class Appending(StaysHere):
 def _completed(token: Any, value: Any) -> None:
     """Tell an append that it is acknowledged. A pending append keeps its handle alive, because the machine has its token until it is
     answered."""
-    handle, batch, future, size, last = token
+    handle, batch, future, size, last, _ = token
     if last and not future.done():
         future.call_first(partial(handle._release, size, batch))
         future.set_result(value)
@@ -275,7 +300,8 @@ def _completed(token: Any, value: Any) -> None:
 def _failed(token: Any, error: Exception) -> None:
     """Tell that an append failed. A run is acknowledged only if all its pieces are: with the caller's ids one may be refused and the next
     accepted."""
-    handle, batch, future, size, _ = token
+    handle, batch, future, size, _, entries = token
+    handle._count_failed(entries, size)
     if future.done():
         handle._release(size, batch)
     else:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
+from bk_core.client.counting import counts_of
 from bk_core.client.driver import Driver
 from bk_core.client.operations import must_not_block
 from bk_core.client.session import Session
@@ -43,6 +44,7 @@ class RunStream:
         self._arrived: deque[tuple[str, Any]] = deque()
         self._bell = Bell()  # a SimpleQueue waits for ever when a signal handler outlasts the wait's timeout
         self._told = told
+        self._counts = counts_of(session)
         self._driver = Driver(session, ledger_id)
         self._driver.set_quorums(metadata)
         self._driver.machine = machine
@@ -55,6 +57,10 @@ class RunStream:
 
     def _completed(self, token: Any, value: Any) -> None:
         if token in ("run", "end"):
+            if token == "run":
+                counts = self._counts
+                counts.read_entries.value += value.count
+                counts.read_bytes.value += value.payload_bytes
             self._put(token, value)
             if token == "end":
                 self.close()  # this also serves when an interrupt keeps the reader from doing it
@@ -62,6 +68,7 @@ class RunStream:
             self._told(token, value)
 
     def _failed(self, token: Any, error: Exception) -> None:
+        self._counts.reads_failed.value += 1
         self.stop(error)
         self.close()
 

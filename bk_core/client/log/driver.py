@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from bk_core.client.counting import counts_of
 from bk_core.client.driver import as_bk_error, outcome_of
 from bk_core.client.guards import admit_writer, check_password
 from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, recover_own
@@ -35,6 +36,7 @@ from bk_core.errors import (
     NotEnoughBookiesError,
     OperationTimeoutError,
     PersistenceViolatedError,
+    VersionConflictError,
     WrongClusterError,
     WrongDigestTypeError,
     WrongPasswordError,
@@ -224,7 +226,14 @@ class LeaderWorks:
             self._attempt = (work, changed, encoded(self.name, changed))
         _, changed, data = self._attempt
         self._read_list()
-        version = self.client.store.write(log_path(self.name), data, work.version)
+        counts = counts_of(self.client)
+        try:
+            version = self.client.store.write(log_path(self.name), data, work.version)
+        except VersionConflictError:
+            counts.log_conflicts.value += 1
+            raise
+        counts.log_commits.value += 1
+        (counts.log_rolls if self._insisted is None else counts.log_take_overs).value += 1
         self._insisted = None
         self._know(version, changed)
         return version

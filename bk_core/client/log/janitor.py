@@ -18,6 +18,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from bk_core.arguments import COUNT, SECONDS, SECRET, checked
+from bk_core.client.counting import counts_of
 from bk_core.client.identity import NOBODY_ADOPTED, check_ledger, close_own, delete_own, log_id_of_reader, of_this_cluster
 from bk_core.client.log.history import history_of
 from bk_core.client.log.intents import (
@@ -132,8 +133,12 @@ class _Pass:
     def delete_ledger(self, ledger_id: int) -> bool | None:
         existed = self._try(ledger_id, delete_own, self._intended_for(ledger_id))
         if existed:
-            self.deleted.append(ledger_id)
+            self._is_deleted(ledger_id)
         return existed
+
+    def _is_deleted(self, ledger_id: int) -> None:
+        self.deleted.append(ledger_id)
+        counts_of(self.client).log_deleted_ledgers.value += 1
 
     def _intended_for(self, ledger_id: int) -> str:
         """Return the id of the log, or "" if it is not known: what a janitor has found may belong to an earlier log of this name."""
@@ -158,7 +163,7 @@ class _Pass:
             if existed is None:
                 continue
             if existed:
-                self.deleted.append(ledger_id)
+                self._is_deleted(ledger_id)
             if ledger_id in self.intents and ledger_id not in self.foreign:
                 self.client.store.check_cluster()  # a cluster made anew meanwhile may have an intent of its own there (OWN-10)
                 forget_intent(self.client, self.log, ledger_id, self.intents[ledger_id].purpose)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from bk_core.client.counting import counts_of
 from bk_core.client.identity import of_this_cluster
 from bk_core.client.near import meant
 from bk_core.client.repeating import FIRST_PAUSE_S, back_off, compare_and_set, until_definite
@@ -177,11 +178,15 @@ def change_ledger_list(
 
     OperationTimeoutError after ``timeout_s``; whatever ``change`` raises.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline, counts = time.monotonic() + timeout_s, counts_of(client)
 
     def write(changed: LedgerList, version: int) -> None:
         try:
             compare_and_set_list(client, name, changed, version, deadline)
+            counts.log_commits.value += 1
+        except VersionConflictError:
+            counts.log_conflicts.value += 1
+            raise
         except NoNodeError:
             raise NoSuchLogError(f"log {name!r} was deleted", log=name) from None
 

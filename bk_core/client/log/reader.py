@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias, TypeVar
 
 from bk_core.arguments import SECONDS, SECRET, checked
+from bk_core.client.counting import counts_of
 from bk_core.client.here import StaysHere
 from bk_core.client.log.history import read_log
 from bk_core.client.log.list_store import LogClient, ledger_exists, log_path
@@ -130,9 +131,25 @@ class LogReader(StaysHere):
         self._outage = Outage(int((config.operation_timeout_s if config is not None else WAIT_S) * 1e9))
         self._fresh = False  # the list is watched, and was read since the watch was set
         self._asking = True  # bookies are asked for the LAC even if it is known
+        counts_of(client).watch_reader(self)
 
     def __repr__(self) -> str:
         return f"<LogReader {self.name!r} at segment {self.position.seq}, entry {self.position.entry}>"
+
+    @property
+    def lag_entries(self) -> int:
+        """The entries from ``position`` to the end of the log, as far as the reader knows it: the list as it read it last, and the last add
+        confirmed of the ledger that it has open. Nobody is asked, and entries of segments in the log's history are left out."""
+        view, handle, here = self._view, self._handle, self._order.position
+        if view is None or here is None:
+            return 0
+        behind = 0
+        for segment in view.listed.segments:
+            if segment.seq >= here.seq:
+                is_open = segment.live and handle is not None and handle.ledger_id == segment.ledger_id
+                end = handle.last_add_confirmed + 1 if is_open else segment.after_entry
+                behind += max(0, end - (here.entry if segment.seq == here.seq else segment.first_entry_id))
+        return behind
 
     def beside(self) -> LogReader:
         """Another reader at the position of this one, for another thread. It asks for nothing yet, and knows an outage as this one does."""

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Protocol
 
+from bk_core.client.counting import counts_of
 from bk_core.client.log.history import history_of
 from bk_core.client.log.intents import forget_intent
 from bk_core.client.log.list_store import LogClient, encoded, log_path, read_versioned
@@ -65,7 +66,9 @@ class ListWorks:
         self._name = name
         self._ledgers = ledgers
         self._timeout_s = timeout_s
+        self._counts = counts_of(client)
         self._log_id = ""
+        self._trimmed_seq = 0
         self._deadline: float | None = None  # of the change of the list that is being tried
         self._pause = FIRST_PAUSE_S
 
@@ -124,7 +127,7 @@ class ListWorks:
             listed, version = until_definite(lambda: read_versioned(self._client, self._name), deadline)
         except NoSuchLogError as error:
             return ListRead(effect.request, Outcome.NO_SUCH_LEDGER, error=error)
-        self._log_id, self._ledgers.adopted = listed.log_id, listed.adopted
+        self._log_id, self._ledgers.adopted, self._trimmed_seq = listed.log_id, listed.adopted, listed.trimmed_seq
         return ListRead(effect.request, Outcome.OK, version=version, listed=listed)
 
     def _change_list(self, effect: ChangeList) -> ListWritten:
@@ -132,6 +135,7 @@ class ListWorks:
         try:
             version = self._client.store.write(log_path(self._name), encoded(self._name, effect.listed), effect.version)
         except VersionConflictError:
+            self._counts.log_conflicts.value += 1
             self._pause = back_off(self._pause, deadline, f"changing log {self._name!r}")
             return ListWritten(effect.request, Outcome.CONFLICT)
         except NoNodeError:
@@ -141,6 +145,9 @@ class ListWorks:
                 raise
             return ListWritten(effect.request, Outcome.UNKNOWN)
         self._deadline, self._pause = None, 0.01
+        self._counts.log_commits.value += 1
+        self._counts.log_trims.value += effect.listed.trimmed_seq > self._trimmed_seq
+        self._trimmed_seq = effect.listed.trimmed_seq
         return ListWritten(effect.request, Outcome.OK, version)
 
     def _load_chunk(self, effect: LoadChunk) -> ChunkLoaded:

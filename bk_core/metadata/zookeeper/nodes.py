@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -16,10 +17,12 @@ from bk_core.errors import (
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
+    VersionConflictError,
 )
 from bk_core.metadata import paths
 from bk_core.metadata.store import Version, Versioned
 from bk_core.metadata.zookeeper.link import Link
+from bk_core.metrics.client import MetadataCounts
 
 ANY_VERSION = -1
 BATCH_MAX = 256  # requests that are sent together; the metadata of so many ledgers fits well into what ZooKeeper takes in at once
@@ -32,6 +35,7 @@ class Nodes:
     def __init__(self, link: Link, timeout_s: float) -> None:
         self._link = link
         self._timeout_s = timeout_s
+        self.counts: MetadataCounts | None = None
 
     def get(self, path: str) -> Versioned:
         return versioned(self.read("get", path))
@@ -115,7 +119,32 @@ class Nodes:
 
     def write(self, operation: str, path: str, *arguments: Any) -> Any:
         """Send a write once; a lost answer is MetadataOutcomeUnknownError."""
-        return self._link.call(lambda: getattr(self._link.client, f"{operation}_async")(path, *arguments), self._timeout_s, path)
+        return self.send(operation, lambda: getattr(self._link.client, f"{operation}_async")(path, *arguments), self._timeout_s, path)
+
+    def send(self, operation: str, send: Callable[[], Any], timeout_s: float, path: str = "") -> Any:
+        """Send a request once, and count it."""
+        with self._counted(operation):
+            return self._link.call(send, timeout_s, path)
+
+    @contextmanager
+    def _counted(self, operation: str) -> Iterator[None]:
+        begun = time.monotonic_ns()
+        try:
+            yield
+        except MetadataError as error:
+            self._count_failure(operation, error)
+            raise
+        finally:
+            if self.counts is not None:
+                self.counts.asked(operation, time.monotonic_ns() - begun)
+
+    def _count_failure(self, operation: str, error: Exception) -> None:
+        if self.counts is None:
+            return
+        if isinstance(error, VersionConflictError):
+            self.counts.conflict(operation)
+        elif isinstance(error, (MetadataOutcomeUnknownError, MetadataUnavailableError)):
+            self.counts.unanswered(operation)
 
     def read(self, operation: str, path: str, *arguments: Any, timeout_s: float | None = None, **options: Any) -> Any:
         """Send a read, and repeat it after a lost answer until the deadline, then raise MetadataUnavailableError."""
@@ -125,7 +154,7 @@ class Nodes:
         while True:
             remaining_s = max(deadline - time.monotonic(), 0.001)
             try:
-                return self._link.call(lambda: send(path, *arguments, **options), remaining_s, path)
+                return self.send(operation, lambda: send(path, *arguments, **options), remaining_s, path)
             except MetadataOutcomeUnknownError:
                 if time.monotonic() + PAUSE_S >= deadline:
                     raise MetadataUnavailableError(f"ZooKeeper did not answer about {path} within {timeout_s:g} s") from None
@@ -139,7 +168,11 @@ class Nodes:
         sends = [(partial(getattr(client, f"{operation}_async"), path), path) for operation, path in asked]
         while True:
             remaining_s = max(deadline - time.monotonic(), 0.001)
-            answers = self._link.call_all(sends, remaining_s)
+            with self._counted("get"):  # they go together, in one round trip
+                answers = self._link.call_all(sends, remaining_s)
+            for (operation, _), answer in zip(asked, answers, strict=True):
+                if isinstance(answer, Exception):
+                    self._count_failure(operation, answer)
             if not any(isinstance(answer, MetadataOutcomeUnknownError) for answer in answers):
                 return answers
             if time.monotonic() + PAUSE_S >= deadline:

@@ -42,6 +42,7 @@ from bk_core.metadata.zookeeper.link import KNOWN_ADDRESS_S, STOP_S, Link, trans
 from bk_core.metadata.zookeeper.nodes import ANY_VERSION, Nodes, versioned
 from bk_core.metadata.zookeeper.underreplication import ZooKeeperUnderreplication
 from bk_core.metadata.zookeeper.watches import Arms, BookiesWatch, Keeper, NodeRegistration, NodeWatch, Stamp, registration_path
+from bk_core.metrics.client import MetadataCounts
 from bk_core.protocol.ledger.metadata import BookieId
 from bk_core.protocol.ledger.metadata_codec import is_bookie_id
 from bk_core.threads import is_ending
@@ -77,6 +78,7 @@ class ZooKeeperStore:
         self._prefix = prefix
         self._lock = RLock()
         self._link = Link(hosts, session_timeout_s, self._on_connection)
+        self._counts: MetadataCounts | None = None
         self._nodes = Nodes(self._link, timeout_s)
         self._cluster = ClusterAtRoot(self._nodes, self._root, hosts)
         chosen = None if log_root is None else prefix + paths.check_log_root(log_root, root)
@@ -383,6 +385,9 @@ class ZooKeeperStore:
             raise ClusterExistsError(f"somebody else has made a cluster at {self._root} just now: {found}")
         return found
 
+    def count_in(self, counts: MetadataCounts) -> None:
+        self._counts = self._nodes.counts = counts
+
     def is_connected(self) -> bool:
         return self._link.connected
 
@@ -418,7 +423,7 @@ class ZooKeeperStore:
         transaction.create(available)
         transaction.create(f"{available}/readonly")
         transaction.create(f"{self._root}/INSTANCEID", instance_id.encode())
-        results = self._link.call(transaction.commit_async, self._timeout_s)
+        results = self._nodes.send("transaction", transaction.commit_async, self._timeout_s)
         failures = [result for result in results if isinstance(result, Exception)]
         for failure in failures:
             if not isinstance(failure, kazoo_errors.RolledBackError | kazoo_errors.RuntimeInconsistency):
@@ -510,6 +515,8 @@ class ZooKeeperStore:
             self._stale.update(self._addresses)
         if connected:
             self._keeper.look_at_all()
+        elif self._counts is not None and not self._closed:
+            self._counts.outages.value += 1
 
     def _stamp(self, path: str, watch: Callable[[Any], None]) -> Stamp:
         stat = self._nodes.read("exists", path, watch)

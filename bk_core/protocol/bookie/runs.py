@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bk_core.kernels import take_bodies
+from bk_core.kernels import scan_frames, take_bodies
 from bk_core.protocol import BytesLike
 from bk_core.protocol.wire.codec_v2 import FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, KEY_BYTES, split_bodies
 from bk_core.protocol.wire.messages import AddRequest, ReadRequest, Status
 
 _FRAME_START = 4 + 4 + KEY_BYTES  # of an add: length, word, key
+_BODIES_MAX = 2**31 - 1  # what a length may be
+_BOUNDS_BYTES = 16  # of one body, as the kernel tells it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,12 @@ class ReadsAnswer:
     first_entry_id: int
     count: int
     bodies: bytes = field(repr=False)
+
+
+def bodies_in(bodies: BytesLike) -> int:
+    """Return how many ``(u32 length, body)`` there are."""
+    bounds, _ = scan_frames(bodies, _BODIES_MAX)
+    return len(bounds) // _BOUNDS_BYTES
 
 
 def add_run(data: BytesLike, ledger_id: int, first_entry_id: int, count: int, flags: int, begin: int, end: int) -> RequestedAdds:

@@ -72,6 +72,16 @@ class LinkHealth:
             self.answered(self._marks.popleft()[1])
 
     @property
+    def adds_sent_so_far(self) -> int:
+        """The number of adds that were sent on this connection."""
+        return self._adds_sent
+
+    @property
+    def adds_answered_so_far(self) -> int:
+        """The number of them that were answered."""
+        return self._adds_answered
+
+    @property
     def adds_unanswered(self) -> int:
         return self._adds_sent - self._adds_answered
 
