@@ -20,7 +20,7 @@ from tests.test_tidy import imports, modules
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DISTRIBUTIONS = {"google": "protobuf"}  # where the module is called otherwise
+DISTRIBUTIONS = {"google": "protobuf", "opentelemetry": "opentelemetry-api"}  # where the module is called otherwise
 GENERATED = sorted(path for package in ("bk_core", "bk_spark") for path in (ROOT / package).rglob("*_pb2.py"))
 UNDECLARED = ("numpy", "pandas", "psutil", "grpc", "matplotlib")  # what this environment has and the product must do without
 
@@ -39,16 +39,23 @@ CORE = declared(PROJECT["dependencies"])
 EXTRAS = PROJECT["optional-dependencies"]
 SPARK = declared(EXTRAS["spark"])
 FSSPEC = declared(EXTRAS["fsspec"])
-FILES = "bk_core/client/files/fs.py"  # the one module that imports it
+PROMETHEUS, OPENTELEMETRY = declared(EXTRAS["prometheus"]), declared(EXTRAS["opentelemetry"])
+OPTIONAL = {
+    "bk_core/client/files/fs.py": FSSPEC,
+    "bk_core/metrics/prometheus.py": PROMETHEUS,
+    "bk_core/metrics/opentelemetry.py": OPENTELEMETRY,
+}
+"""The one module that imports what an extra has."""
 DEMO = declared([r for r in EXTRAS["demo"] if r != "bk-spark[spark]"])
 
 
-def imported(*below: str, but: str = "bk_spark/nothing") -> set[str]:
+def imported(*below: str, but: str | tuple[str, ...] = ()) -> set[str]:
     """Distributions that modules at or below these paths import at any time; not those imported for type checkers only."""
     found = set()
     for path in [*modules(), *GENERATED, ROOT / "pyspark_bookkeeper.py"]:
         relative = path.relative_to(ROOT)
-        if relative.is_relative_to(but) or not any(relative.is_relative_to(one) for one in below):
+        left_out = (but,) if isinstance(but, str) else but
+        if any(relative.is_relative_to(one) for one in left_out) or not any(relative.is_relative_to(one) for one in below):
             continue
         found.update(name.split(".")[0] for _, name in imports(path))
     ours = {"bk_core", "bk_spark", "__future__"}
@@ -56,11 +63,12 @@ def imported(*below: str, but: str = "bk_spark/nothing") -> set[str]:
 
 
 def test_bk_core_imports_what_is_declared_and_needs_all_of_it() -> None:
-    assert imported("bk_core", but=FILES) == set(CORE)
+    assert imported("bk_core", but=tuple(OPTIONAL)) == set(CORE)
 
 
-def test_one_module_needs_fsspec() -> None:
-    assert imported(FILES) == set(FSSPEC)
+@pytest.mark.parametrize("path", OPTIONAL)
+def test_one_module_needs_what_an_extra_has(path: str) -> None:
+    assert imported(path) == set(OPTIONAL[path])
 
 
 def test_bk_spark_imports_what_is_declared_and_needs_all_of_it() -> None:
@@ -76,7 +84,7 @@ def test_the_demo_imports_what_is_declared_and_needs_all_of_it() -> None:
 
 
 def test_there_are_no_other_extras() -> None:
-    assert set(EXTRAS) == {"spark", "arrow", "fsspec", "demo"}
+    assert set(EXTRAS) == {"spark", "arrow", "fsspec", "prometheus", "opentelemetry", "demo"}
 
 
 def test_the_source_checks_the_bounds_that_are_declared() -> None:

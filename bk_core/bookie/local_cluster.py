@@ -32,6 +32,7 @@ from bk_core.bookie import apache as apache_releases
 from bk_core.bookie.apache import ApacheBookie, ApacheSettings
 from bk_core.bookie.children import Child, free_port
 from bk_core.bookie.private import DIRECTORY_MODE, make_directory
+from bk_core.bookie.telling import check_page
 from bk_core.bookie.zookeeper_process import ZooKeeperProcess
 from bk_core.errors import DiskFullError, InvalidArgumentError, MetadataError, OperationTimeoutError
 from bk_core.metadata import open_store
@@ -63,9 +64,10 @@ class _Bookie(Protocol):
 class EmbeddedBookieProcess:
     """A process ``python -m bk_core.bookie.server`` with its data and ``bookie.log`` in ``directory``; the port is kept there too."""
 
-    def __init__(self, directory: Path, uri: str, port: int) -> None:
+    def __init__(self, directory: Path, uri: str, port: int, metrics_port: int | None = None) -> None:
         self.bookie_id = f"127.0.0.1:{port}"
         self._port = port
+        self.metrics_port = metrics_port
         self._directory = directory
         self._uri = uri
         self._child: Child | None = None
@@ -91,6 +93,8 @@ class EmbeddedBookieProcess:
         command = [sys.executable, "-u", "-m", "bk_core.bookie.server", "--uri", self._uri]
         command += ["--directory", str(self._directory / "data"), "--port", str(self._port), "--host", "127.0.0.1"]
         command += ["--refill-interval-s", "1"]
+        if self.metrics_port is not None:
+            command += ["--metrics-port", str(self.metrics_port)]
         if accept_data_loss:
             command.append("--accept-data-loss")
         source = str(Path(__file__).resolve().parents[2])  # this package, also when it is not installed
@@ -151,9 +155,14 @@ class LocalCluster:
         zookeeper: str | None,
         progress: _Progress | None = None,
         apache_settings: ApacheSettings | None = None,
+        metrics: bool = False,
     ) -> None:
         if not 1 <= bookies <= BOOKIES_MAX:
             raise InvalidArgumentError(f"bookies={bookies} is not from 1 to {BOOKIES_MAX}")
+        if metrics and apache is not None:
+            raise InvalidArgumentError("Apache's bookies serve metrics of their own: see httpServerEnabled and statsProviderClass")
+        self._metrics = metrics
+        check_page(0 if metrics else None)
         self._say: _Progress = progress or (lambda _message: None)
         self._bookies: list[_Bookie] = []
         self._closed = False
@@ -281,7 +290,7 @@ class LocalCluster:
         directory = self.directory / f"bookie-{index}"
         if self._libraries is not None:
             return ApacheBookie(self._libraries, directory, self.uri, ports[index], self._is_registered, self._settings)
-        return EmbeddedBookieProcess(directory, self.uri, ports[index])
+        return EmbeddedBookieProcess(directory, self.uri, ports[index], free_port() if self._metrics else None)
 
     def _is_registered(self, bookie_id: str) -> bool:
         try:
@@ -322,6 +331,12 @@ class LocalCluster:
     def bookie_ids(self) -> list[str]:
         """The ids by index, of running and stopped bookies alike."""
         return [bookie.bookie_id for bookie in self._bookies]
+
+    @property
+    def metrics_urls(self) -> list[str]:
+        """The pages of the bookies' metrics for Prometheus, by index; none without ``metrics=True``."""
+        ports = [bookie.metrics_port for bookie in self._bookies if isinstance(bookie, EmbeddedBookieProcess)]
+        return [f"http://127.0.0.1:{port}/metrics" for port in ports if port is not None]
 
     @property
     def kind(self) -> str:
@@ -428,6 +443,7 @@ def local_cluster(
     *,
     progress: Callable[[str], None] | None = None,
     apache_settings: ApacheSettings | None = None,
+    metrics: bool = False,
 ) -> LocalCluster:
     """Start a cluster on this machine and return it when every bookie serves.
 
@@ -435,12 +451,14 @@ def local_cluster(
     None is a temporary one, removed at close. ``apache`` is a release such as "4.18.0" for Apache's bookies (Java 17, and Maven once); None
     is for embedded ones. ``zookeeper`` is "host:port" or a zk:// URI of a running ZooKeeper; None starts one. ``progress`` is called with
     one line of text for each step. ``apache_settings`` is an ``ApacheSettings`` of ``bk_core.bookie.apache``: memory and configuration of
-    Apache's bookies, small without it.
+    Apache's bookies, small without it. ``metrics`` has each embedded bookie serve its metrics for Prometheus on the loopback
+    (``LocalCluster.metrics_urls``).
 
-    Raises InvalidArgumentError for arguments that cannot work; DiskFullError where the disk has no room; BookieUnavailableError or
-    OperationTimeoutError, with the end of the log, if something does not start.
+    Raises InvalidArgumentError for arguments that cannot work; MissingPackageError for ``metrics`` without prometheus_client; DiskFullError
+    where the disk has no room; BookieUnavailableError or OperationTimeoutError, with the end of the log, if something does not start.
 
     >>> with local_cluster() as cluster, connect(cluster.uri) as client:
     ...     client.bookies()
     """
-    return LocalCluster(bookies, Path(directory) if directory is not None else None, apache, zookeeper, progress, apache_settings)
+    place = Path(directory) if directory is not None else None
+    return LocalCluster(bookies, place, apache, zookeeper, progress, apache_settings, metrics)

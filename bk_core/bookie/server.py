@@ -32,6 +32,7 @@ from pathlib import Path
 
 from bk_core.bookie.collector import CollectorOptions
 from bk_core.bookie.embedded import BookieOptions, EmbeddedBookie
+from bk_core.bookie.telling import MetricsLine, check_page, page_of
 from bk_core.errors import BkError
 from bk_core.metadata import open_store
 from bk_core.protocol.bookie.admission import ConnectionLimits
@@ -127,8 +128,26 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--few-share", type=float, default=_COLLECTOR.few_share, help="or this part of all ledgers here (default: %(default)s)"
     )
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve metrics for Prometheus on the loopback at this port; 0: any free one, which the log tells (default: no page)",
+    )
+    parser.add_argument(
+        "--metrics-log-s",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="write metrics as a line of JSON to the log so often (default: never)",
+    )
     parser.add_argument("--accept-data-loss", action="store_true", help="start although data is gone, with the ledgers concerned in limbo")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.metrics_port is not None and not 0 <= options.metrics_port < 1 << 16:
+        parser.error(f"--metrics-port {options.metrics_port} is not from 0 to 65535")
+    if options.metrics_log_s < 0:
+        parser.error(f"--metrics-log-s {options.metrics_log_s} is less than nothing")
+    return options
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -161,13 +180,19 @@ def _run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
+        check_page(options.metrics_port)
         store = open_store(options.uri, patient=True)
         try:
-            with EmbeddedBookie(options.directory, options.host, options.port, store, bookie_options(options)) as bookie:
+            with (
+                EmbeddedBookie(options.directory, options.host, options.port, store, bookie_options(options)) as bookie,
+                page_of(bookie, options.metrics_port),
+            ):
                 if not write_output(_STDOUT, f"READY {bookie.bookie_id}\n"):
                     logging.getLogger("bk_core.bookie").warning("%s is ready; standard output takes no line that says so", bookie.bookie_id)
+                line = MetricsLine(bookie.metrics, options.metrics_log_s)
                 while not stop.is_set() and not bookie.failed.is_set():
                     stop.wait(0.5)
+                    line.look()
                 return 0 if stop.is_set() else 1
         finally:
             store.close()

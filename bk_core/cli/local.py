@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from functools import partial
 from types import FrameType
 from typing import NoReturn
 
@@ -29,8 +30,9 @@ _LOOK_S = 2.0  # between two looks at disk and processes
     help=f"Apache's own bookies (Java 17, and Maven the first time); {DEFAULT_VERSION} without a version.",
 )
 @click.option("--zookeeper", metavar="HOST:PORT", help="Use this ZooKeeper instead of starting one.")
+@click.option("--metrics", is_flag=True, help="Each embedded bookie serves its metrics for Prometheus on the loopback.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object when ready instead of the banner.")
-def local(bookies: int, directory: str | None, apache: str | None, zookeeper: str | None, as_json: bool) -> None:
+def local(bookies: int, directory: str | None, apache: str | None, zookeeper: str | None, metrics: bool, as_json: bool) -> None:
     """Run ZooKeeper and some bookies on this machine until Ctrl-C. For trying things out, not for production."""
     from bk_core.bookie.local_cluster import local_cluster
     from bk_core.bookie.watch import ClusterWatch
@@ -39,11 +41,13 @@ def local(bookies: int, directory: str | None, apache: str | None, zookeeper: st
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        with local_cluster(bookies, directory, apache, zookeeper, progress=lambda text: click.echo(text, err=True)) as cluster:
+        progress = partial(click.echo, err=True)
+        with local_cluster(bookies, directory, apache, zookeeper, progress=progress, metrics=metrics) as cluster:
             if as_json:
-                say_json({"uri": cluster.uri, "kind": cluster.kind, "bookies": cluster.bookie_ids, "directory": str(cluster.directory)})
+                told = {"uri": cluster.uri, "kind": cluster.kind, "bookies": cluster.bookie_ids, "directory": str(cluster.directory)}
+                say_json(told | ({"metrics": cluster.metrics_urls} if metrics else {}))
             else:
-                _banner(cluster.uri, cluster.kind, cluster.bookie_ids, str(cluster.directory) if directory else None)
+                _banner(cluster.uri, cluster.kind, cluster.bookie_ids, str(cluster.directory) if directory else None, cluster.metrics_urls)
             sys.stdout.flush()
             watch = ClusterWatch(cluster)
             while True:
@@ -58,12 +62,14 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _banner(uri: str, kind: str, bookie_ids: list[str], directory: str | None) -> None:
+def _banner(uri: str, kind: str, bookie_ids: list[str], directory: str | None, pages: list[str]) -> None:
     say = console().print
     uri = safe(uri)
     say()
     say(f"[bold green]ready[/]  {len(bookie_ids)} {kind} bookies: {' '.join(bookie_ids)}")
     say(f"       data in {escape(safe(directory))}" if directory else "       data is temporary; keep it with --dir")
+    for page in pages:
+        say(f"       metrics at {page}")
     say()
     say(f"  [bold]{uri}[/]")
     say()
