@@ -30,7 +30,7 @@
     │   ├── ExportFileError, ExportFormatError, CopyMismatchError
     ├── DiskFullError                 a local cluster's directory has no room
     └── ClientClosedError, ForkedClientError, OperationTimeoutError, BlockingCallError, LocalResourceError,
-        MissingPackageError, EventLoopError, ConcurrentIterationError
+        MissingPackageError, EventLoopError, ConcurrentIterationError, LivePageError
 
 Class attributes:
 ``code``             stable text that survives Spark's error conversion (spark-connectors.md 5.13)
@@ -107,6 +107,13 @@ class InvalidPathError(InvalidArgumentError):
 
     code = "BK-FILES-PATH"
     advice = "Use an absolute path such as `/a/b`, without empty parts, `.` or `..`."
+
+
+class LivePageError(BkError):
+    """The live page (``bk ui``) cannot be served: its port is taken, or its address is none of this machine. Nothing was done."""
+
+    code = "BK-LIVE-PAGE"
+    advice = "Choose another port or address (`bk ui --port`, `--host`), or end the program that listens there."
 
 
 class BlockingCallError(BkError):

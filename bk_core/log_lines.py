@@ -29,6 +29,7 @@ LOGGERS: Mapping[str, str] = MappingProxyType(
         "bk_core.metrics": "exporters of metrics, where they fail",
         "bk_core.net": "connections to bookies",
         "bk_core.threads": "threads of the client, and callbacks that fail",
+        "bk_core.ui": "the live page: what fails while it is made",
         "bk_spark.checkpoint": "checkpoints in ledgers, and the gateway that serves them",
         "bk_spark.errors": "the whole of an error of which Spark shows one line",
         "bk_spark.read": "batch reads: plans, and ledgers that are missing",

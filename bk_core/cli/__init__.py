@@ -16,6 +16,7 @@ from bk_core.cli.checkpoints import checkpoint
 from bk_core.cli.clusters import cluster, list_bookies
 from bk_core.cli.doctor import doctor
 from bk_core.cli.ledgers import ledger
+from bk_core.cli.live_page import live_page
 from bk_core.cli.local import local
 from bk_core.cli.logs import log
 from bk_core.cli.queries import query
@@ -84,6 +85,7 @@ cli.add_command(query)
 cli.add_command(checkpoint)
 cli.add_command(bench)
 cli.add_command(local)
+cli.add_command(live_page)
 cli.add_command(completion)
 
 

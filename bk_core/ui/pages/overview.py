@@ -1,0 +1,142 @@
+"""The first page: which cluster this is, what is wrong with it, its bookies, its logs, and what has happened of late."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from bk_core.client.inspect import BookieSpace, bookie_spaces
+from bk_core.display.ledgers import bookie_states
+from bk_core.display.words import counted
+from bk_core.errors import BookieUnavailableError
+from bk_core.ui.findings import findings
+from bk_core.ui.index import UNREAD
+from bk_core.ui.layout import Page, World, amount, bookie_link, log_link, place, state_badge
+from bk_core.ui.markup import Child, Markup, badge, empty, facts, joined, link, section, table, tag, text
+from bk_core.ui.pages.happened import event_rows
+from bk_core.ui.watching import Sight
+
+LOGS_SHOWN = 12
+EVENTS_SHOWN = 12
+MARKED_MAX = 1000  # ledgers that are counted
+SPACES_S = 10.0
+ADDRESSES_S = 10.0
+STATES = ("OPEN", "IN_RECOVERY", "CLOSED")
+
+
+def page(world: World) -> Page:
+    """Return the first page."""
+    sight = world.watcher.sight
+    if sight is None:
+        waiting = tag("p", "Looking at the cluster for the first time ...", class_="empty", data_pending=True)
+        return Page("Overview", section("Cluster", waiting, name="cluster"), "/", refreshes=True)
+    parts = [_cluster(world, sight), _findings(world), _bookies(world, sight), _logs(sight), _events(world)]
+    return Page("Overview", joined(parts), "/", refreshes=True)
+
+
+def _cluster(world: World, sight: Sight) -> Markup:
+    index = world.watcher.index
+    states = index.states()
+    badges: list[Child] = [
+        [link(place("/ledgers", {"state": state}), state_badge(state), f" {states[state]:,}", class_="plain"), " "]
+        for state in (*STATES, *(sorted(states.keys() - {*STATES, UNREAD.state})))
+        if states[state] or state in STATES
+    ]
+    unread = states[UNREAD.state]
+    ledgers: list[Child] = [link("/ledgers", f"{len(index):,}"), "  ", badges]
+    if unread:
+        ledgers.append(tag("span", f" ({unread:,} not read yet)", class_="soft"))
+    pairs: list[tuple[str, Child]] = [
+        ("cluster", tag("span", sight.cluster, class_="id")),
+        ("metadata service", tag("span", world.client.config.uri, class_="id")),
+        ("bookies", f"{len(sight.bookies.writable)} writable, {len(sight.bookies.readonly)} read-only, {len(sight.cookies)} with a cookie"),
+        ("ledgers", ledgers),
+        ("logs", link("/logs", f"{len(sight.logs):,}")),
+        ("events", link("/events", f"{world.watcher.events.total:,} since this page began")),
+    ]
+    return section("Cluster", facts(pairs), name="cluster")
+
+
+def _findings(world: World) -> Markup:
+    store = world.client.store
+    marked = world.answers.get(
+        ("marked",), lambda: sum(1 for _ in islice(store.underreplication().marked_ledgers(), MARKED_MAX)), fresh_s=15.0
+    )
+    found = list(findings(world.watcher, marked.value))
+    if not found:
+        return section("Findings", empty("Nothing that this page looks at is wrong."), name="findings")
+    items = [
+        tag("li", badge("bad" if one.weight == "bad" else "watch", one.weight), " ", one.said, ". ", _advice(one.advice)) for one in found
+    ]
+    return section("Findings", tag("ul", items, class_="findings"), name="findings")
+
+
+def _advice(text: str) -> Markup:
+    """Words between backticks are commands."""
+    parts = text.split("`")
+    return tag("span", [tag("code", part) if at % 2 else part for at, part in enumerate(parts)], class_="soft")
+
+
+def _bookies(world: World, sight: Sight) -> Markup:
+    client, registered = world.client, (*sight.bookies.writable, *sight.bookies.readonly)
+    spaces = world.answers.get(("spaces", registered), lambda: bookie_spaces(client, registered), fresh_s=SPACES_S, wait_s=0.7)
+    addresses = world.answers.get(("addresses", registered), lambda: _addresses(world, registered), fresh_s=ADDRESSES_S, wait_s=0.7)
+    silent = set(client.unanswering(0.0))
+    rows = []
+    for bookie, state in bookie_states(sight.bookies.writable, sight.bookies.readonly, sight.cookies).items():
+        disk: Child = None
+        if state != "down" and spaces.value is not None:
+            disk = _disk(spaces.value.get(bookie))
+        elif state != "down":
+            disk = tag(
+                "span", "asked ..." if spaces.problem is None else spaces.problem, class_="soft", data_pending=spaces.problem is None
+            )
+        shown: list[Child] = [state_badge(state)]
+        if bookie in silent and state != "down":
+            shown += [" ", badge("silent", "bad")]
+        rows.append([bookie_link(bookie), shown, tag("span", text((addresses.value or {}).get(bookie)), class_="id"), disk])
+    if not rows:
+        return section("Bookies", empty("No bookie is registered, and none has a cookie."), name="bookies")
+    return section("Bookies", table(["bookie", "~state", "address", "disk"], rows, caption="Bookies"), name="bookies")
+
+
+def _disk(space: BookieSpace | None) -> Markup:
+    if space is None or space.total_bytes is None or space.free_bytes is None:
+        return tag("span", "it does not tell" if space is not None else "no answer", class_="soft")
+    used = space.total_bytes - space.free_bytes
+    told = f"{amount(space.free_bytes)} of {amount(space.total_bytes)} free"
+    bar = tag(
+        "meter",
+        told,
+        min=0,
+        max=space.total_bytes,
+        low=space.total_bytes * 8 // 10,
+        high=space.total_bytes * 9 // 10,
+        optimum=0,
+        value=used,
+    )
+    return tag("span", bar, tag("span", f" {told}"), class_="disk")
+
+
+def _addresses(world: World, bookies: tuple[str, ...]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for bookie in bookies:
+        try:
+            host, port = world.client.store.resolve(bookie)
+        except BookieUnavailableError:
+            found[bookie] = None
+        else:
+            found[bookie] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return found
+
+
+def _logs(sight: Sight) -> Markup:
+    if not sight.logs:
+        return section("Logs", empty("There is no log yet."), name="logs")
+    names = [tag("li", log_link(name)) for name in sight.logs[:LOGS_SHOWN]]
+    more = link("/logs", f"all {counted(len(sight.logs), 'log')}") if len(sight.logs) > LOGS_SHOWN else None
+    return section("Logs", tag("ul", names, class_="names"), name="logs", more=more)
+
+
+def _events(world: World) -> Markup:
+    events = world.watcher.events.newest(EVENTS_SHOWN)
+    return section("Of late", event_rows(events, world.now_ms), name="events", more=link("/events", "all events"))

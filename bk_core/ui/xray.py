@@ -1,0 +1,100 @@
+"""Entries of a ledger, replica by replica, as each bookie has them. An x-ray of the library that looks deeper takes its place here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bk_core.client.inspect import EntryHeader, entry_headers
+from bk_core.display.words import preview
+from bk_core.errors import BkError
+from bk_core.protocol.ledger.metadata import LedgerMetadata, LedgerState
+from bk_core.protocol.wire.messages import Status
+
+if TYPE_CHECKING:
+    from bk_core.client import BookKeeper
+
+WINDOW = 20  # entries that are shown at once
+WINDOW_OF_LARGE = 4  # where entries are larger than LARGE bytes, so that looking at them takes little memory
+LARGE = 200_000
+HEAD_MAX = 4096  # bytes of one payload that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEntry:
+    """An entry: the size of its payload, and its beginning; ``problem`` says why it could not be read."""
+
+    entry_id: int
+    size: int = 0
+    head: bytes = b""
+    problem: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The beginning of the payload in one line."""
+        return self.problem or preview(self.head)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some entries of a ledger that ends at ``end`` now (-1 if nothing is confirmed), beginning with ``first``."""
+
+    first: int
+    end: int
+    entries: tuple[SeenEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """The copy of an entry that a bookie has, or has not. ``state`` is ok, missing, corrupt or silent."""
+
+    bookie: str
+    state: str
+    told: str
+
+
+def window_of(metadata: LedgerMetadata) -> int:
+    """Return how many entries are looked at together."""
+    if metadata.state is LedgerState.CLOSED and metadata.last_entry_id >= 0:
+        return WINDOW_OF_LARGE if metadata.length / (metadata.last_entry_id + 1) > LARGE else WINDOW
+    return WINDOW
+
+
+def read_stretch(client: BookKeeper, ledger_id: int, password: bytes, first: int | None, count: int) -> Stretch:
+    """Read up to ``count`` entries from ``first`` on, without it the last ones of a ledger that is not closed, else the first ones. Nothing
+    is fenced. Behind an entry that nobody has, the others are not asked for.
+
+    Raises NoSuchLedgerError, WrongPasswordError, and what tells that the bookies do not say where an open ledger ends."""
+    with client.open_ledger(ledger_id, password=password) as handle:
+        end = handle.last_add_confirmed
+        if first is None:
+            first = 0 if handle.is_closed else max(0, end - count + 1)
+        entries: list[SeenEntry] = []
+        for entry_id in range(first, min(first + count - 1, end) + 1):
+            if entries and entries[-1].problem is not None:
+                entries.append(SeenEntry(entry_id, problem="not asked for"))
+                continue
+            try:
+                payload = b"".join(bytes(run.values) for run in handle.read_runs(entry_id, entry_id))
+                entries.append(SeenEntry(entry_id, len(payload), payload[:HEAD_MAX]))
+            except BkError as error:
+                entries.append(SeenEntry(entry_id, problem=str(error)))
+        return Stretch(first, end, tuple(entries))
+
+
+def replicas_of(client: BookKeeper, ledger_id: int, metadata: LedgerMetadata, first: int, last: int) -> dict[int, tuple[Replica, ...]]:
+    """Return what each bookie of the write set has of the entries ``first`` to ``last``."""
+    found: dict[int, list[Replica]] = {entry_id: [] for entry_id in range(first, last + 1)}
+    for header in entry_headers(client, ledger_id, metadata, range(first, last + 1)):
+        found[header.entry_id].append(_replica(header))
+    return {entry_id: tuple(replicas) for entry_id, replicas in found.items()}
+
+
+def _replica(header: EntryHeader) -> Replica:
+    if header.status is Status.OK:
+        if header.digest_ok:
+            return Replica(header.bookie, "ok", f"{header.payload_bytes:,} bytes, LAC {header.last_add_confirmed}")
+        return Replica(header.bookie, "corrupt", "its digest or ids do not match")
+    if header.status in (Status.NO_ENTRY, Status.NO_LEDGER):
+        return Replica(header.bookie, "missing", header.status.name.lower().replace("_", " "))
+    return Replica(header.bookie, "silent", header.status.name.lower().replace("_", " "))

@@ -1,0 +1,204 @@
+"""The pages of a real cluster: what they show, what they escape, and what they keep to themselves."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from urllib.parse import quote
+
+import pytest
+
+import bk_core
+from bk_core.client.inspect import found_ledgers
+from bk_core.protocol.ledger.metadata import LedgerState
+from tests.ui.conftest import BIDI, HOSTILE, HOSTILE_LOG, PASSWORD, Got, Visitor, World, served
+
+VOID = {"meta", "link", "input", "br", "hr", "img"}
+TAGS = {
+    "html", "head", "meta", "title", "link", "script", "noscript", "body", "a", "header", "nav", "form", "label", "input", "div", "main",
+    "h1", "h2", "h3", "p", "section", "dl", "dt", "dd", "span", "time", "table", "caption", "thead", "tbody", "tr", "th", "td", "ul", "li",
+    "button", "footer", "dialog", "kbd", "code", "pre", "figure", "figcaption", "svg", "rect", "meter", "select", "option",
+}  # fmt: skip
+
+
+class Parsed(HTMLParser):
+    """What a browser would make of a page; a fault is an element that is none of ours, is not closed, or has a script in it."""
+
+    def __init__(self, body: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.open: list[str] = []
+        self.feed(body)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in TAGS, tag
+        given = dict(attrs)
+        assert len(given) == len(attrs) and not any(name.startswith("on") or name == "style" for name in given), attrs
+        assert tag != "script" or given.get("src") == "/static/ui.js"
+        self.links += [given["href"] or ""] if tag == "a" else []
+        self.ids += [given["id"] or ""] if "id" in given else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def sound(got: Got) -> Parsed:
+    assert got.body.startswith("<!doctype html>") and got.headers["content-type"] == "text/html; charset=utf-8"
+    parsed = Parsed(got.body)
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    assert PASSWORD.decode() not in got.body
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", got.body)
+    return parsed
+
+
+def test_every_page_is_sound_and_every_link_leads_somewhere(world: World, visitor: Visitor) -> None:
+    """From the first page on, whatever can be reached by links."""
+    waiting, seen = ["/", "/find?q=e", "/nothing/here"], set[str]()
+    while waiting:
+        path = waiting.pop()
+        shape = re.sub(r"\d+", "N", path)
+        if path in seen or sum(re.sub(r"\d+", "N", one) == shape for one in seen) >= 6:
+            continue
+        seen.add(path)
+        got = visitor.settled(path)
+        assert got.status == (404 if path == "/nothing/here" else 200), path
+        waiting += [link for link in sound(got).links if not link.startswith("#")]
+    shapes = {re.sub(r"\d+", "N", path.partition("?")[0]) for path in seen}
+    assert {"/", "/ledgers", "/ledgers/N", "/ledgers/N/entries/N", "/logs", "/logs/events", "/queries", "/events"} <= shapes
+
+
+def test_payloads_and_custom_metadata_of_others_are_text(world: World, visitor: Visitor) -> None:
+    got = visitor.settled(f"/ledgers/{world.hostile}")
+    sound(got)
+    assert HOSTILE not in got.body and HOSTILE in got.text  # the payload, the name and the value
+    assert got.body.count("&lt;script&gt;alert(1)") >= 3
+    assert "0x001b5b33316dff" in got.text and "plain words" in got.text
+    entry = visitor.settled(f"/ledgers/{world.hostile}/entries/1")
+    sound(entry)
+    assert "safe\\u202e\\x07txt.exe" in entry.text and "73 61 66 65 e2 80 ae 07" in entry.text and BIDI not in entry.body
+
+
+def test_names_of_logs_are_text(world: World, visitor: Visitor) -> None:
+    for path in ("/logs", "/", f"/logs/{quote(HOSTILE_LOG, safe='')}"):
+        got = visitor.settled(path)
+        sound(got)
+        assert HOSTILE_LOG in got.text and HOSTILE_LOG not in got.body
+    assert visitor.get(f"/find?q={quote(HOSTILE_LOG)}").headers["location"] == f"/logs/{quote(HOSTILE_LOG, safe='')}"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("/find?q={}", "/ledgers?log={}", "/ledgers?bookie={}", "/ledgers?state={}", "/ledgers?id={}"),
+        *("/logs?name={}", "/events?kind={}", "/logs/{}", "/ledgers/{}", "/{}"),
+    ],
+)
+def test_what_is_asked_for_comes_back_as_text(world: World, visitor: Visitor, place: str) -> None:
+    for words in (HOSTILE, BIDI, "\x00", "%ff", "é" * 500):
+        got = visitor.settled(place.format(quote(words, safe="")))
+        sound(got)
+        assert got.status in (200, 404) and "alert(1)</script>" not in got.body
+
+
+def test_a_ledger_behind_a_password(world: World, visitor: Visitor) -> None:
+    path = f"/ledgers/{world.protected}"
+    got = visitor.settled(path)
+    assert "password yes" in got.text and "BK-PASSWORD" in got.text and "words behind" not in got.text
+    sound(visitor.settled(f"{path}/entries/0"))
+    with bk_core.connect(world.cluster.uri) as client, served(client, PASSWORD) as (_, other):
+        opened = other.settled(path)
+        sound(opened)
+        assert "words behind a password" in opened.text
+    with bk_core.connect(world.cluster.uri) as client, served(client, b"another one") as (_, other):
+        refused = other.settled(path)
+        assert "BK-PASSWORD" in refused.text and "words behind" not in refused.text and "another one" not in refused.body
+
+
+def test_looking_at_an_open_ledger_neither_fences_nor_closes_it(world: World, visitor: Visitor) -> None:
+    got = visitor.settled(f"/ledgers/{world.open}")
+    assert "OPEN" in got.text and "confirmed so far" in got.text and "open 28" in got.text
+    (found,) = found_ledgers(world.client, [world.open])
+    assert found.metadata is not None and found.metadata.state is LedgerState.OPEN
+
+
+def test_replicas_are_shown_as_bookies_have_them(world: World, visitor: Visitor) -> None:
+    got = visitor.settled(f"/ledgers/{world.many[0]}")
+    assert got.body.count('class="dot ok" title="127.0.0.1:') == 2  # the legend's have no title
+    striped = visitor.settled(f"/ledgers/{world.hostile}?first=25")
+    assert "25 to 29 of 0 to 29" in striped.text and striped.body.count('class="dot ok" title="127.0.0.1:') == 15
+    assert "lies beyond its end" in visitor.settled(f"/ledgers/{world.hostile}?first=99").text
+
+
+def test_ledgers_by_part(world: World, visitor: Visitor) -> None:
+    visitor.until("/ledgers?state=OPEN", lambda got: "not read yet" not in got.text)
+    seen: list[str] = []
+    path = "/ledgers"
+    while path:
+        got = visitor.settled(path)
+        seen += re.findall(r'data-key="(\d+)"', got.body)
+        path = next((link for link in sound(got).links if "before=" in link), "") if 'rel="next"' in got.body else ""
+        if not re.findall(r'data-key="(\d+)"', got.body):
+            break
+    assert list(map(int, seen)) == sorted(world.client.list_ledgers(), reverse=True)
+    second = visitor.settled(f"/ledgers?before={seen[49]}")
+    back = next(link for link in sound(second).links if "after=" in link)
+    assert re.findall(r'data-key="(\d+)"', visitor.settled(back).body) == seen[:50]
+
+
+def test_ledgers_by_what_they_are(world: World, visitor: Visitor) -> None:
+    visitor.until("/ledgers?state=OPEN", lambda got: "not read yet" not in got.text)
+
+    def keys(query: str) -> set[int]:
+        return set(map(int, re.findall(r'data-key="(\d+)"', visitor.settled(f"/ledgers?{query}").body)))
+
+    assert world.open in keys("state=OPEN") and not keys("state=OPEN") & set(world.many)
+    assert world.many[-1] in keys("state=CLOSED") and world.open not in keys("state=CLOSED")
+    of_log = keys(f"log={quote(HOSTILE_LOG)}")
+    assert of_log and all(world.client.ledger_metadata(one).custom["log"] == HOSTILE_LOG.encode() for one in of_log)
+    bookie = world.cluster.bookie_ids[0]
+    assert all(bookie in fragment.ensemble for one in keys(f"bookie={bookie}") for fragment in world.client.ledger_metadata(one).fragments)
+    assert max(keys("id=5")) == 5 and keys("state=CLOSED&log=nothing") == set()
+    assert "No ledger is like that." in visitor.settled("/ledgers?log=nothing").text
+
+
+def test_what_is_not_there(world: World, visitor: Visitor) -> None:
+    for path in (
+        "/ledgers/987654",
+        f"/ledgers/{2**63 - 1}",
+        "/logs/nothing",
+        "/ledgers/x",
+        "/static/../site.py",
+        "/static/secret",
+        "/ledgers/1/entries/x",
+    ):
+        got = visitor.settled(path)
+        assert got.status == 404, path
+        sound(got)
+    assert "There is no such entry" in visitor.settled(f"/ledgers/{world.many[0]}/entries/7").text
+
+
+def test_search(world: World, visitor: Visitor) -> None:
+    assert visitor.get("/find?q=12").headers["location"] == "/ledgers/12"
+    assert visitor.get("/find?q=events").headers["location"] == "/logs/events"
+    found = visitor.get("/find?q=EXTRA")
+    assert found.status == 200 and "an-extraordinarily-long-name" in found.text
+    assert world.cluster.bookie_ids[0] in visitor.get(f"/find?q={world.cluster.bookie_ids[0][:9]}").text
+    assert visitor.get("/find?q=nobody-has-this").status == 404
+
+
+def test_static_files(visitor: Visitor) -> None:
+    kinds = {
+        "/static/ui.css": "text/css",
+        "/static/ui.js": "text/javascript",
+        "/static/icon.svg": "image/svg+xml",
+        "/favicon.ico": "image/svg+xml",
+    }
+    for path, kind in kinds.items():
+        got = visitor.get(path)
+        assert got.status == 200 and got.headers["content-type"].startswith(kind)
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|eval\(|innerHTML *=[^=]", got.body)
