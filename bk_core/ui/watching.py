@@ -37,7 +37,7 @@ T = TypeVar("T")
 LOOK_S = 2.0
 HURRY_S = 0.5  # between two looks while there are ledgers whose metadata was not read yet
 LISTING_SHARE = 20  # listing all ledgers takes at most this part of the time
-READS = 250
+READS = 500
 LOGS = 25
 OPEN_MAX = 2000
 WATCHED_MAX = 200
@@ -86,6 +86,7 @@ class Watcher:
         self._looking_since: float | None = None
         self._problem: str | None = None
         self._new: frozenset[int] = frozenset()  # ledgers that the look under way has found first
+        self._silence: str | None = None  # a problem that a page has shown, or a look has met
         self._is_lost = False  # and the events say so
         self._loop = BackgroundLoop("bk-ui-watch", self._turn)
 
@@ -112,7 +113,10 @@ class Watcher:
         last_s = max(since or 0.0, beat[0] if beat else 0.0)
         if problem is None and since is not None and time.monotonic() - last_s > LATE_S:
             problem = "the metadata store does not answer"
-        return Health(True) if problem is None else Health(False, at_ms, problem)
+        if problem is None:
+            return Health(True)
+        self._silence = problem  # the events tell of it, too
+        return Health(False, at_ms, problem)
 
     # --- a look ------------------------------------------------------------------------------------------------------
 
@@ -123,21 +127,22 @@ class Watcher:
         except ClientClosedError:
             return None
         except (BkError, OSError) as error:
-            self._problem = str(error)
-            self._lost()
+            self._problem = self._silence = str(error)
+            self._tell_silence()
             return DOWN_S
         finally:
             self._looking_since = None
         self._problem = None
+        self._tell_silence()  # it may have been shorter than a look
         if self._is_lost:
-            self._is_lost = False
+            self._is_lost, self._silence = False, None
             self._tell([ClusterEvent("cluster", "the cluster answers again", "good")])
         return min(HURRY_S, self._look_s) if hurry else self._look_s
 
-    def _lost(self) -> None:
-        if not self._is_lost:
+    def _tell_silence(self) -> None:
+        if self._silence is not None and not self._is_lost:
             self._is_lost = True
-            self._tell([ClusterEvent("cluster", f"the cluster does not answer: {self._problem}", "bad")])
+            self._tell([ClusterEvent("cluster", f"the cluster does not answer: {self._silence}", "bad")])
 
     def _look(self) -> bool:
         """Take one look, and return True if there is more to read soon."""
