@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from bk_core.client import ReadHandle as ReadHandle
     from bk_core.client import WriteHandle as WriteHandle
     from bk_core.client import connect as connect
+    from bk_core.client.exploring.ledger import Ledger as Ledger
+    from bk_core.client.exploring.ledgers import LedgerCopies as LedgerCopies
+    from bk_core.client.exploring.ledgers import Ledgers as Ledgers
     from bk_core.client.files.store import FileStore as FileStore
     from bk_core.client.files.upkeep import delete_file_store as delete_file_store
     from bk_core.client.files.upkeep import file_stores as file_stores
@@ -61,8 +64,11 @@ _HOMES = {
     "FileStore": "bk_core.client.files.store",
     "FileStoreView": "bk_core.client.files.view",
     "HistogramValue": "bk_core.metrics.snapshot",
+    "Ledger": "bk_core.client.exploring.ledger",
+    "LedgerCopies": "bk_core.client.exploring.ledgers",
     "LedgerMetadata": "bk_core.protocol.ledger.metadata",
     "LedgerState": "bk_core.protocol.ledger.metadata",
+    "Ledgers": "bk_core.client.exploring.ledgers",
     "LocalCluster": "bk_core.bookie.local_cluster",
     "Log": "bk_core.client.log.log",
     "LogProperties": "bk_core.protocol.log.segments",

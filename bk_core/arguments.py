@@ -110,6 +110,7 @@ CLIENT = Check("a client such as bk_core.connect returns", lambda value: hasattr
 DURATION = Check(
     "a timedelta or a number of seconds", lambda value: hasattr(value, "total_seconds") or isinstance(value, float) or _is_whole(value)
 )
+PROGRESS = Check("True, False or a function", lambda value: isinstance(value, bool) or callable(value))
 TEXT = one_of(str, "text")
 SECRET = Check("bytes", lambda value: isinstance(value, bytes), secret=True)
 _KINDS = {

@@ -46,10 +46,10 @@ def _missing_for_tables(found: str) -> MissingPackageError:
     return MissingPackageError(message, package="pyarrow")
 
 
-def check_pandas() -> None:
-    """Raise MissingPackageError if there is no pandas, which only ``Log.to_pandas`` asks for."""
+def check_pandas(what: str = "Log.to_pandas") -> None:
+    """Raise MissingPackageError if there is no pandas, which only calls such as ``what`` ask for."""
     if not _is_there("pandas"):
-        raise MissingPackageError(f"Log.to_pandas needs pandas, there is none ({sys.executable}): pip install pandas", package="pandas")
+        raise MissingPackageError(f"{what} needs pandas, there is none ({sys.executable}): pip install pandas", package="pandas")
 
 
 def check_version(package: str, found: str) -> None:

@@ -46,6 +46,8 @@ OPTIONAL = {
     "bk_core/metrics/opentelemetry.py": OPENTELEMETRY,
 }
 """The one module that imports what an extra has."""
+NOTEBOOK = declared([r for r in EXTRAS["notebook"] if r != "bk-spark[arrow]"])
+PLOTS, FACTS = "bk_core/plots", "bk_spark/arrow/facts.py"  # the modules that import them
 DEMO = declared([r for r in EXTRAS["demo"] if r != "bk-spark[spark]"])
 
 
@@ -63,7 +65,7 @@ def imported(*below: str, but: str | tuple[str, ...] = ()) -> set[str]:
 
 
 def test_bk_core_imports_what_is_declared_and_needs_all_of_it() -> None:
-    assert imported("bk_core", but=tuple(OPTIONAL)) == set(CORE)
+    assert imported("bk_core", but=(*OPTIONAL, PLOTS)) == set(CORE)
 
 
 @pytest.mark.parametrize("path", OPTIONAL)
@@ -71,8 +73,13 @@ def test_one_module_needs_what_an_extra_has(path: str) -> None:
     assert imported(path) == set(OPTIONAL[path])
 
 
+def test_pictures_and_tables_of_notebooks_import_what_is_declared_and_need_all_of_it() -> None:
+    assert "bk-spark[arrow]" in EXTRAS["notebook"]
+    assert imported(PLOTS) | imported(FACTS) - {"pyarrow"} == set(NOTEBOOK)
+
+
 def test_bk_spark_imports_what_is_declared_and_needs_all_of_it() -> None:
-    found = imported("bk_spark", "pyspark_bookkeeper.py", but="bk_spark/demo")
+    found = imported("bk_spark", "pyspark_bookkeeper.py", but=("bk_spark/demo", FACTS))
     assert found - set(CORE) == set(SPARK)
 
 
@@ -84,7 +91,7 @@ def test_the_demo_imports_what_is_declared_and_needs_all_of_it() -> None:
 
 
 def test_there_are_no_other_extras() -> None:
-    assert set(EXTRAS) == {"spark", "arrow", "fsspec", "prometheus", "opentelemetry", "demo"}
+    assert set(EXTRAS) == {"spark", "arrow", "fsspec", "prometheus", "opentelemetry", "notebook", "demo"}
 
 
 def test_the_source_checks_the_bounds_that_are_declared() -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from bk_core.arguments import ID, POSITIVE, POSITIVE_SECONDS, SECONDS, SECRET, TEXT, checked
+from bk_core.arguments import COUNT, ID, POSITIVE, POSITIVE_SECONDS, PROGRESS, SECONDS, SECRET, TEXT, checked
 from bk_core.client.access import digest_type_of, granted
 from bk_core.client.counting import recovery_counted
 from bk_core.client.creation import Creation, custom_metadata
@@ -49,6 +49,9 @@ from bk_core.threads import is_ending, is_own, made_aside, mark_own, start_aside
 if TYPE_CHECKING:  # at run time when it is wanted: half of what this module costs to import, and Spark starts processes often
     from bk_core.client.doctor.examine import OnStep
     from bk_core.client.doctor.findings import Diagnosis
+    from bk_core.client.exploring.filters import LedgerFilters
+    from bk_core.client.exploring.ledger import Ledger
+    from bk_core.client.exploring.ledgers import Ledgers
     from bk_core.client.log.log import Log
     from bk_core.client.log.settings import LogSettings
     from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairReport, RepairSettings
@@ -357,6 +360,42 @@ class BookKeeper(LooksInside, StaysHere):
             refuse_listed(self, ledger_id, metadata.custom)
         self._session.definite(lambda: self.store.delete_ledger(ledger_id))
         self.counts.ledgers_deleted.value += 1
+
+    @checked(ledger_id=ID)
+    def ledger(self, ledger_id: int) -> Ledger:
+        """Return ledger ``ledger_id`` as an object to look at: its metadata, fragments and bookies. No bookie is asked.
+
+        ``open_ledger`` reads entries, and ``ledger_metadata`` returns the metadata alone.
+
+        Raises NoSuchLedgerError.
+
+        >>> client.ledger(7).plot_fragments()
+        """
+        from bk_core.client.exploring.ledger import read_ledger
+
+        return read_ledger(self, ledger_id)
+
+    @checked(limit=COUNT, progress=PROGRESS)
+    def ledgers(
+        self, *, limit: int | None = None, progress: Callable[[int], object] | bool = False, **filters: Unpack[LedgerFilters]
+    ) -> Ledgers:
+        """Return the ledgers of the cluster as a table, which is read when it is asked for. No bookie is asked.
+
+        ``filters`` are conditions that all hold. Of the id, which spare reading metadata: ``ids`` (a collection), ``first_id`` and
+        ``last_id`` (inclusive), ``listed_by`` (the name of a log that lists it). Of the metadata: ``state`` (one, or a collection of
+        them), ``bookie`` (an id, or a collection of which a fragment names one), ``log`` (the log that it was made for), ``created_after``
+        (or then) and ``created_before`` (datetimes with a time zone), ``min_length`` and ``max_length`` (bytes of payload, of CLOSED
+        ledgers). ``limit`` ends the table after so many ledgers. ``progress`` tells how many were looked at: True on standard error, or a
+        function of the number.
+
+        Raises InvalidArgumentError and ArgumentTypeError for a condition that cannot be.
+
+        >>> client.ledgers(state="OPEN", bookie="10.0.0.7:3181").to_pandas()
+        """
+        from bk_core.client.exploring.filters import Wanted
+        from bk_core.client.exploring.ledgers import Ledgers
+
+        return Ledgers(self, Wanted().with_filters(filters), limit, progress)
 
     def list_ledgers(self) -> Iterator[int]:
         """Ids of all ledgers, ascending."""

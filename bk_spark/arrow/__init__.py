@@ -16,6 +16,8 @@ _HOMES = {
     "open_batches": "bk_spark.arrow.reading",
     "follow_batches": "bk_spark.arrow.reading",
     "to_pandas": "bk_spark.arrow.reading",
+    "fact_batches": "bk_spark.arrow.facts",
+    "facts_to_pandas": "bk_spark.arrow.facts",
     "write_rows": "bk_spark.arrow.writing",
     "export_rows": "bk_spark.arrow.files",
     "open_rows": "bk_spark.arrow.files",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import threading
 
     import pyarrow as pa
+    from matplotlib.axes import Axes
 
 ENTRY_SIZE = 256 << 10
 _START = Check('"earliest", "latest", a Position or a datetime', lambda value: isinstance(value, str | Position | datetime))
@@ -118,6 +119,22 @@ class Log(StaysHere):
         """
         view = self._view()
         return Segments(lambda: view.segments(first_seq, last_seq))
+
+    @checked(last=POSITIVE)
+    def plot_segments(self, *, by: str = "rows", last: int = 1000, ax: Any = None) -> Axes:
+        """Draw the newest segments over the time of their commits, and return the axes: each is a bar, as high as its rows or bytes, that
+        begins where the one before ended.
+
+        ``by`` is "rows" or "bytes" (of payload). ``last`` is how many segments are drawn at most. ``ax`` is the axes to draw in, by default
+        a figure of its own. What was trimmed is hatched. A dotted line is the last batch of a query; the list keeps no earlier ones.
+
+        Raises NoSuchLogError; InvalidArgumentError for another ``by``; MissingPackageError without matplotlib.
+
+        >>> log.plot_segments(by="bytes")
+        """
+        from bk_core.client.log.picture import picture_of_segments
+
+        return picture_of_segments(self.name, self._view(), by, last, ax)
 
     def _view(self) -> LogView:
         return read_log(self._client, self.name)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -108,6 +108,9 @@ class Tables(Protocol):
         end: Place,
         on_counts: OnCounts | None,
     ) -> bool: ...
+    def fact_batches(self, columns: Mapping[str, str], together: Iterable[Sequence[Mapping[str, Any]]]) -> pa.RecordBatchReader: ...
+
+    def facts_to_pandas(self, reader: pa.RecordBatchReader) -> Any: ...
 
     def schema_text(self, schema: object) -> str: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -170,8 +170,8 @@ class _Client:
     def store(self) -> _Client:
         return self
 
-    def read_ledger(self, ledger_id: int) -> Versioned:
-        return Versioned(metadata_codec.encode(metadata("b:1")), 0)
+    def read_ledgers(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, Versioned]]:
+        return ((ledger_id, Versioned(metadata_codec.encode(metadata("b:1")), 0)) for ledger_id in ledger_ids)
 
     def segments(self, first: int, last: int | None) -> Iterator[Segment]:
         return segments()

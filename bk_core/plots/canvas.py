@@ -1,0 +1,57 @@
+"""The parts that all pictures share: where they are drawn, their colours, their legends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from bk_core.errors import ArgumentTypeError, MissingPackageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+"""Colours that people with any kind of colour blindness tell apart (Okabe and Ito)."""
+GREY, RED, INK = "#9A9A9A", "#D55E00", "#333333"
+WIDTH = 10.0
+"""Inches of a picture, which is the width of a notebook."""
+
+
+def colour(index: int) -> str:
+    """Return the colour of the ``index``-th thing; they come again after six."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def axes_for(ax: Any, height: float) -> Axes:
+    """Return ``ax``, or the axes of a new figure that is ``height`` inches high.
+
+    MissingPackageError without matplotlib; ArgumentTypeError for an ``ax`` that is none.
+    """
+    try:
+        from matplotlib.axes import Axes
+    except ImportError:
+        message = f'pictures need matplotlib, there is none ({sys.executable}): pip install "bk-spark[notebook]" there'
+        raise MissingPackageError(message, package="matplotlib") from None
+    if ax is None:
+        from matplotlib import pyplot
+
+        made: Axes = pyplot.subplots(figsize=(WIDTH, height), layout="constrained")[1]
+        return made
+    if not isinstance(ax, Axes):
+        raise ArgumentTypeError(f"ax must be the axes of a figure of matplotlib, not of type {type(ax).__name__}")
+    return ax
+
+
+def legend_outside(axes: Axes, handles: Sequence[Any], title: str = "") -> None:
+    """Put a legend to the right of the data, so that it covers none."""
+    if handles:
+        axes.legend(
+            handles=list(handles), title=title or None, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small"
+        )
+
+
+def plain(axes: Axes) -> None:
+    """Take away the frame but the axes themselves."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

@@ -1,0 +1,66 @@
+"""Segments of a log over the time of their commits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bk_core.plots.canvas import GREY, INK, axes_for, colour, legend_outside, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Step: TypeAlias = tuple[datetime, int, int, int]
+"""A segment: when it was committed, its ledger, and what the log had before and behind it (rows or bytes)."""
+LEGEND_MAX = 10
+
+
+def draw_segments(
+    steps: Sequence[Step], *, title: str, unit: str, trimmed: int, marks: Mapping[str, datetime], live: int, ax: Any = None
+) -> Axes:
+    """Draw each segment as a bar at the time of its commit, from what the log had before it to what it had behind it; return the axes.
+
+    ``unit`` is "rows" or "bytes", ``trimmed`` how many were cut off the front, ``marks`` the last batch of each query with its time, and
+    ``live`` the number of segments that are being written.
+    """
+    axes: Any = axes_for(ax, 4.0)  # its stubs know no times
+    from matplotlib import dates as of_matplotlib
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import EngFormatter, StrMethodFormatter
+
+    ledgers = list(dict.fromkeys(ledger for _, ledger, _, _ in steps))
+    place = {ledger: at for at, ledger in enumerate(ledgers)}
+    handles: list[Any] = [
+        Line2D([], [], color=colour(at), linewidth=5, label=f"ledger {ledger}") for at, ledger in enumerate(ledgers[:LEGEND_MAX])
+    ]
+    if len(ledgers) > LEGEND_MAX:
+        handles.append(Patch(facecolor="none", label=f"... and {len(ledgers) - LEGEND_MAX:,} more ledgers; colours come again"))
+    if steps:
+        times = [at for at, *_ in steps]
+        axes.step([times[0], *times], [steps[0][2], *(after for *_, after in steps)], where="post", color=GREY, linewidth=0.8, zorder=1)
+        for at, ledger, before, after in steps:
+            axes.plot([at, at], [before, after], color=colour(place[ledger]), linewidth=5, solid_capstyle="butt", zorder=2)
+    if trimmed:
+        axes.axhspan(0, trimmed, facecolor="none", edgecolor=GREY, hatch="....", linewidth=0)
+        handles.append(Patch(facecolor="none", edgecolor=GREY, hatch="....", label=f"trimmed: {trimmed:,} {unit}"))
+    for name, at in list(marks.items())[:LEGEND_MAX]:
+        axes.axvline(at, color=INK, linestyle=":", linewidth=1)
+        handles.append(Line2D([], [], color=INK, linestyle=":", linewidth=1, label=name))
+    if live:
+        handles.append(
+            Patch(facecolor="none", label=f"and {live:,} live {'segment' if live == 1 else 'segments'}, not counted until closed")
+        )
+    dates: Any = of_matplotlib
+    locator = dates.AutoDateLocator(maxticks=8)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    axes.yaxis.set_major_formatter(EngFormatter(unit="B") if unit == "bytes" else StrMethodFormatter("{x:,.0f}"))
+    axes.set(xlabel="committed at (UTC)", ylabel=f"{unit} since the log was created", title=title)
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0.03)
+    plain(axes)
+    legend_outside(axes, handles)
+    made: Axes = axes
+    return made
