@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bk_core.client.exploring.ledger import Ledger as Ledger
     from bk_core.client.exploring.ledgers import LedgerCopies as LedgerCopies
     from bk_core.client.exploring.ledgers import Ledgers as Ledgers
+    from bk_core.client.exploring.trace import Trace as Trace
     from bk_core.client.files.store import FileStore as FileStore
     from bk_core.client.files.upkeep import delete_file_store as delete_file_store
     from bk_core.client.files.upkeep import file_stores as file_stores
@@ -77,6 +78,7 @@ _HOMES = {
     "Metrics": "bk_core.metrics.snapshot",
     "Position": "bk_core.protocol.log.position",
     "ReadHandle": "bk_core.client",
+    "Trace": "bk_core.client.exploring.trace",
     "WriteHandle": "bk_core.client",
     "connect": "bk_core.client",
     "delete_file_store": "bk_core.client.files.upkeep",

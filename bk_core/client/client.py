@@ -8,7 +8,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # at run time when it is wanted: half of what this module cos
     from bk_core.client.exploring.filters import LedgerFilters
     from bk_core.client.exploring.ledger import Ledger
     from bk_core.client.exploring.ledgers import Ledgers
+    from bk_core.client.exploring.trace import Trace
     from bk_core.client.log.log import Log
     from bk_core.client.log.settings import LogSettings
     from bk_core.client.repair.report import DecommissionReport, LedgerReport, OnProgress, RepairReport, RepairSettings
@@ -396,6 +397,21 @@ class BookKeeper(LooksInside, StaysHere):
         from bk_core.client.exploring.ledgers import Ledgers
 
         return Ledgers(self, Wanted().with_filters(filters), limit, progress)
+
+    @checked(most=POSITIVE)
+    def trace(self, name: str = "client", *, most: int = 10_000) -> AbstractContextManager[Trace]:
+        """Record the messages of this client with bookies and the metadata store while a ``with`` block runs, and yield their Trace.
+
+        ``name`` is what the client is called there. ``most`` is how many messages are recorded at most; memory holds them all. Payloads
+        are not recorded.
+
+        >>> with client.trace() as trace:
+        ...     client.recover_ledger(7)
+        >>> trace.plot()
+        """
+        from bk_core.client.exploring.recorder import recording
+
+        return recording(self._session, name, most)
 
     def list_ledgers(self) -> Iterator[int]:
         """Ids of all ledgers, ascending."""

@@ -90,6 +90,8 @@ class Driver:
 
     def feed(self, event: Event) -> None:
         if not self._closed and self.machine is not None:
+            for tracer in self.session.tracers:
+                tracer.hears(self, event, self.session.reactor.now_ns())
             try:
                 self.step(self.machine.handle, event, self.session.reactor.now_ns())
             finally:
@@ -163,7 +165,14 @@ class Driver:
         failed.__cause__ = error
         return failed
 
+    @property
+    def quorums(self) -> tuple[int, int]:
+        """The sizes of ensemble and write quorum by which adds are striped."""
+        return self._quorums
+
     def _perform_one(self, effect: Effect) -> None:
+        for tracer in self.session.tracers:
+            tracer.performs(self, effect, self.session.reactor.now_ns())
         match effect:
             case SendAdds(bookie, position, run, start):
                 link = self.session.link(bookie, self._add_kind, self.ledger_id)

@@ -37,6 +37,7 @@ from bk_core.net.link import BookieLink
 from bk_core.net.local_resources import shortage_now, shortage_text
 from bk_core.net.names import Names
 from bk_core.net.reactor import Reactor
+from bk_core.protocol.effects import Effect
 from bk_core.protocol.events import (
     BookiesChanged,
     Event,
@@ -72,10 +73,18 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+class Tracer(Protocol):
+    """An object that takes down what drivers do, on the reactor thread."""
+
+    def performs(self, driver: Any, effect: Effect, now_ns: int) -> None: ...
+    def hears(self, driver: Any, event: Event, now_ns: int) -> None: ...
+
+
 class Session:
     """Reactor thread and metadata threads of one client. ``close`` ends both."""
 
     link_type: type[BookieLink] = BookieLink
+    tracers: tuple[Tracer, ...] = ()  # of ``BookKeeper.trace``; almost always none
     _shut = False  # True once links are closed; later ones are closed at once
 
     def __init__(self, config: ClientConfig, store: MetadataStore) -> None:
@@ -196,6 +205,14 @@ class Session:
             self._on_bookies[driver] = None
         else:
             self._on_bookies.pop(driver, None)
+
+    def begin_trace(self, tracer: Tracer) -> None:
+        """Have ``tracer`` take down what drivers do from now on. Reactor thread."""
+        self.tracers = (*self.tracers, tracer)
+
+    def end_trace(self, tracer: Tracer) -> None:
+        """Forget a tracer. Reactor thread."""
+        self.tracers = tuple(one for one in self.tracers if one is not tracer)
 
     def bookies(self) -> BookieView:
         return self._view

@@ -51,6 +51,15 @@ def legend_outside(axes: Axes, handles: Sequence[Any], title: str = "") -> None:
         )
 
 
+def legend_below(axes: Axes, handles: Sequence[Any], columns: int = 4) -> None:
+    """Put a legend below the data and the words of the axis."""
+    if handles:
+        axes.legend(
+            handles=list(handles), loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=min(columns, len(handles)), frameon=False,
+            fontsize="small",
+        )  # fmt: skip
+
+
 def plain(axes: Axes) -> None:
     """Take away the frame but the axes themselves."""
     for side in ("top", "right"):

@@ -44,6 +44,8 @@ class Link:
 class World:
     """Session and reactor of one driver. ``broken``: bookies whose connection breaks under a send."""
 
+    tracers = ()
+
     def __init__(self, broken: str) -> None:
         self.links = {bookie: Link(bookie, bookie in broken) for bookie in "abcd"}
         self.reactor = self

@@ -40,6 +40,8 @@ class Lock:
 class Session:
     """Runs metadata calls at once."""
 
+    tracers = ()
+
     def __init__(self) -> None:
         self.config = ClientConfig("memory://x")
         self.written: list[int] = []

@@ -1,0 +1,92 @@
+"""Messages between clients, bookies and the metadata store, as a space-time diagram."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bk_core.plots.canvas import COLOURS, GREY, INK, RED, axes_for, legend_below
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS = {"add": (COLOURS[0], "an add"), "read": (COLOURS[2], "a read"), "fence": (COLOURS[1], "a fence, with or without a read"),
+         "metadata": (COLOURS[3], "to the metadata store")}  # fmt: skip
+LABELS_MAX = 60
+"""Above so many messages the words at the lines would cover one another."""
+_SLANT = 40  # degrees
+_FOR_WORDS = 0.12  # of the width: room on the right for the words of the last steps
+_HALF = 0.5  # of a step: how far behind its sending a message arrives that was never answered
+
+
+def draw_trace(lanes: Sequence[str], lines: Sequence[Mapping[str, Any]], *, scale: str, title: str, ax: Any = None) -> Axes:
+    """Draw a lane for each of ``lanes`` and a line for each message there and back; return the axes.
+
+    ``scale`` is "order" or "time" (trace.py of the client has the form of ``lines``).
+    """
+    axes = axes_for(ax, 1.6 + 1.05 * len(lanes))
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import MaxNLocator
+
+    unit = 0 if scale == "order" else 1
+    place = {lane: at for at, lane in enumerate(lanes)}
+    for at in place.values():
+        axes.axhline(at, color=GREY, linewidth=0.8, zorder=0)
+    messages = [one for one in lines if "mark" not in one]
+    span = max((one[end][unit] for one in lines for end in ("sent", "answered") if one.get(end)), default=1.0)
+    labelled = len(messages) <= LABELS_MAX
+    for one in messages:
+        _message(axes, place, one, unit, span, labelled=labelled)
+    for one in lines:
+        if "mark" in one:
+            axes.plot(one["sent"][unit], place[one["client"]], marker="D", markersize=5, color=INK, zorder=4)
+            if labelled:
+                _words(axes, one["mark"], one["sent"][unit], place[one["client"]], INK, below=place[one["client"]] > 0)
+    used = {one["kind"] for one in messages}
+    handles = [Line2D([], [], color=line, label=told) for kind, (line, told) in KINDS.items() if kind in used]
+    handles.append(Line2D([], [], color=INK, linestyle=":", label="its answer"))
+    if any(one["refused"] for one in messages):
+        handles.append(Line2D([], [], color=RED, linestyle=":", marker="X", label="an answer that refuses"))
+    if any(one["answered"] is None for one in messages):
+        handles.append(Line2D([], [], color=GREY, marker=">", label="no answer so far"))
+    if any("mark" in one for one in lines):
+        handles.append(Line2D([], [], color=INK, marker="D", linestyle="", label="what the client knows then"))
+    axes.set_yticks(range(len(lanes)), list(lanes))
+    axes.set_ylim(len(lanes) - 0.15, -1.15)
+    margin = span * 0.03 + (0.0 if unit else 0.5)
+    axes.set_xlim((0.0 if unit else 1.0) - margin, span * (1 + _FOR_WORDS * labelled) + margin)
+    axes.set(title=title, xlabel="milliseconds" if unit else "steps, in the order in which the clients saw them (not to scale)")
+    if not unit:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    legend_below(axes, handles)
+    return axes
+
+
+def _message(axes: Axes, place: Mapping[str, int], one: Mapping[str, Any], unit: int, span: float, *, labelled: bool) -> None:
+    """Draw a request to its peer and the answer back."""
+    line, _ = KINDS[one["kind"]]
+    client, peer = place[one["client"]], place[one["peer"]]
+    sent = one["sent"][unit]
+    back = None if one["answered"] is None else one["answered"][unit]
+    there = sent + (_HALF if not unit else span * 0.02) if back is None else (sent + back) / 2
+    axes.plot([sent, there], [client, peer], color=line, linewidth=1.3, zorder=2)
+    axes.plot(there, peer, marker=">" if back is None else "o", markersize=4, color=GREY if back is None else line, zorder=3)
+    if back is not None:
+        axes.plot([there, back], [peer, client], color=RED if one["refused"] else line, linewidth=1.0, linestyle=":", zorder=2)
+        if one["refused"]:
+            axes.plot(back, client, marker="X", markersize=7, color=RED, zorder=4)
+    if labelled:
+        told = one["what"] if not one["refused"] else f"{one['what']}: {one['answer']}"
+        _words(axes, told, there, peer, RED if one["refused"] else INK)
+
+
+def _words(axes: Axes, text: str, x: float, y: float, ink: str, *, below: bool = False) -> None:
+    """Write words aslant, so that those of the next step have room beside them."""
+    turn, offset = (-_SLANT, (2, -4)) if below else (_SLANT, (2, 4))
+    axes.annotate(
+        text, (x, y), xytext=offset, textcoords="offset points", fontsize="x-small", color=ink, zorder=5, rotation=turn,
+        rotation_mode="anchor", ha="left", va="top" if below else "bottom",
+    )  # fmt: skip

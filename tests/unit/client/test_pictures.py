@@ -1,0 +1,109 @@
+"""Pictures of ledgers and logs: what they show, where they draw, and what they say without matplotlib."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import matplotlib
+import pytest
+
+from bk_core.client import BookKeeper, connect
+from bk_core.errors import ArgumentTypeError, InvalidArgumentError, MissingPackageError
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402 - after the backend was chosen
+
+
+@pytest.fixture
+def client(uri: str) -> Iterator[BookKeeper]:
+    with connect(uri) as client:
+        client.await_bookies(3, 3)
+        yield client
+    pyplot.close("all")
+
+
+def words(axes: Any) -> str:
+    """Every text of a picture."""
+    legend = axes.get_legend()
+    texts = [*axes.texts, *axes.get_yticklabels(), *axes.get_xticklabels(), *([] if legend is None else legend.get_texts())]
+    return "\n".join([axes.get_title(), axes.get_xlabel(), axes.get_ylabel(), *(text.get_text() for text in texts)])
+
+
+def test_fragments_show_dead_bookies_and_live_copies(client: BookKeeper) -> None:
+    with client.create_ledger(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2) as writer:
+        for number in range(7):
+            writer.append(b"%d" % number)
+    ledger = client.ledger(writer.ledger_id)
+    dead = ledger.bookies[0]
+    axes = ledger.plot_fragments(dead=[dead])
+    told = words(axes)
+    assert f"{dead} (dead)" in told and "1 to 2 of 2 live" in told and "fragment 0: entries 0 to 6" in told and "CLOSED" in told
+    hatched = [bar for bar in axes.patches if bar.get_hatch()]
+    assert len(hatched) == 1 and len(axes.patches) == 3 and {bar.get_width() for bar in axes.patches} == {7}
+    assert axes.get_xlim() == (0.0, 7.0)
+    alive = words(ledger.plot_fragments())
+    assert "dead" not in alive and "2 of 2 live" in alive
+
+
+def test_a_fragment_that_may_grow_has_no_end(client: BookKeeper) -> None:
+    with client.create_ledger() as writer:
+        writer.append(b"x")
+        assert "entries 0 to ... (may grow)" in words(client.ledger(writer.ledger_id).plot_fragments())
+
+
+def steps_of(axes: Any) -> list[tuple[int, int]]:
+    """What the log had before and behind each segment that is drawn."""
+    return [tuple(map(int, line.get_ydata())) for line in axes.lines if line.get_linewidth() == 5]
+
+
+def test_segments_are_drawn_over_the_time_of_their_commits(client: BookKeeper) -> None:
+    log = client.create_log("events")
+    with log.writer(roll_max_entries=4) as writer:
+        for number in range(20):
+            writer.append(b"%03d" % number)
+    segments = list(log.segments())
+    ends = [sum(one.rows for one in segments[: at + 1]) for at in range(len(segments))]
+    assert len(segments) >= 3 and ends[-1] == 20
+    axes = log.plot_segments()
+    told = words(axes)
+    assert steps_of(axes) == list(zip([0, *ends], ends, strict=False))
+    assert f"log events: {len(segments)} segments" in told and f"ledger {segments[0].ledger_id}" in told and "UTC" in told
+    assert steps_of(log.plot_segments(by="bytes")) == [(3 * before, 3 * after) for before, after in steps_of(axes)]
+    newest = log.plot_segments(last=2)
+    assert f"the newest 2 of {len(segments)} segments" in words(newest) and steps_of(newest) == steps_of(axes)[-2:]
+    log.trim(before=segments[1].first_position())
+    trimmed = log.plot_segments()
+    assert f"trimmed: {segments[0].rows} rows" in words(trimmed) and steps_of(trimmed) == steps_of(axes)[1:]
+
+
+def test_a_log_without_segments_and_one_that_is_written_are_drawn_too(client: BookKeeper) -> None:
+    log = client.create_log("quiet")
+    assert "log quiet: 0 segments" in words(log.plot_segments())
+    with log.writer() as writer:
+        writer.append(b"x")
+        assert "1 live segment, not counted until closed" in words(log.plot_segments())
+
+
+def test_a_picture_is_drawn_where_one_says(client: BookKeeper) -> None:
+    log = client.create_log("side")
+    with client.create_ledger() as writer:
+        writer.append(b"x")
+    figure, (left, right) = pyplot.subplots(1, 2)
+    assert log.plot_segments(ax=left) is left and client.ledger(writer.ledger_id).plot_fragments(ax=right) is right
+    with pytest.raises(ArgumentTypeError, match="ax must be the axes"):
+        log.plot_segments(ax=figure)
+    with pytest.raises(InvalidArgumentError, match='by must be "rows" or "bytes"'):
+        log.plot_segments(by="lines")
+
+
+def test_without_matplotlib_it_says_what_to_install(client: BookKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = client.create_log("bare")
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(
+        MissingPackageError, match=r'pictures need matplotlib, there is none \(.*\): pip install "bk-spark\[notebook\]" there'
+    ):
+        log.plot_segments()
