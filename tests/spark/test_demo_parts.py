@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from bk_core.client.files.store import FileStore
@@ -21,7 +23,7 @@ from bk_core.protocol.ledger.metadata import Fragment, LedgerMetadata, LedgerSta
 from bk_spark.demo.__main__ import main, parse
 from bk_spark.demo.compare import Comparison, compare
 from bk_spark.demo.flights import ARROW_SCHEMA, read_lines, to_table, write_parts
-from bk_spark.demo.plot import save_plot
+from bk_spark.demo.plot import draw_fragments, draw_rows, save_plot
 from bk_spark.demo.processes import Child, DemoError, await_that
 from bk_spark.demo.report import FragmentRow, LedgerRow, Moment, Report, Sample, fragment_rows, render, replicas_per_bookie
 from bk_spark.demo.run import batch_numbers, unfinished_batch
@@ -187,6 +189,30 @@ def test_report_of_a_bad_run_does_not_look_good() -> None:
 def test_picture_is_written(tmp_path: Path) -> None:
     save_plot(made_up(Comparison(1, 1, 0, 0, 0)), tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+def drawn(draw: Callable[[Any, Report], None], report: Report) -> tuple[Any, list[str]]:
+    """The axes after drawing, and the words that lie within the data."""
+    axes = Figure().add_subplot()
+    draw(axes, report)
+    return axes, [text.get_text() for text in axes.texts]
+
+
+def test_picture_tells_what_happened_beside_the_curves() -> None:
+    axes, words = drawn(draw_rows, made_up(Comparison(1, 1, 0, 0, 0)))
+    assert words == ["1", "2", "3", "4"]  # above the data
+    assert all(text.get_position()[1] > 1 for text in axes.texts)
+    told = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert told[2:] == [
+        "1  9 s: Spark: first driver started", "2  12 s: its first batch is committed, 3 s later",
+        "3  20 s: bookie killed", "4  33 s: driver killed",
+    ]  # fmt: skip
+
+
+def test_picture_hatches_the_killed_bookie_and_counts_live_copies() -> None:
+    axes, words = drawn(draw_fragments, made_up(Comparison(1, 1, 0, 0, 0)))
+    assert [word for word in words if "live" in word] == ["2 of 3 live", "3 of 3 live", "3 of 3 live"]
+    assert [bar.get_hatch() for bar in axes.patches].count("////") == 1
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
