@@ -53,7 +53,13 @@ def programs() -> dict[str, str]:
 
 
 def test_pages_of_the_site_have_programs() -> None:
-    assert set(programs()) == {"guides/arrow.md", "guides/logs.md", "guides/from-java.md", "guides/from-kafka.md"}
+    assert set(programs()) == {
+        "guides/arrow.md",
+        "guides/logs.md",
+        "guides/from-java.md",
+        "guides/from-kafka.md",
+        "guides/notebooks.md",
+    }
 
 
 @pytest.mark.parametrize("page", programs())

@@ -1,41 +1,79 @@
-"""Notebooks are stored without outputs and run from top to bottom."""
+"""Notebooks are stored without outputs, run from top to bottom, and their cells may be run again."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+OF_SPARK = {"stream_with_a_dying_bookie"}
+RUN_AGAIN = ("explore_ledgers", "explore_log", "watch_recovery")
+CELL_S = 120
+
+
+def _all() -> list[Any]:
+    return [pytest.param(path, marks=[pytest.mark.spark] * (path.stem in OF_SPARK), id=path.stem) for path in NOTEBOOKS]
 
 
 def test_there_are_notebooks() -> None:
-    assert NOTEBOOKS
+    assert len(NOTEBOOKS) >= 7 and OF_SPARK | {*RUN_AGAIN} <= {path.stem for path in NOTEBOOKS}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_stored_without_outputs(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             assert cell.outputs == []
             assert cell.execution_count is None
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # the kernel's client libraries warn about themselves
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nbclient import NotebookClient
+def test_the_readme_lists_it(path: Path) -> None:
+    assert f"| `{path.name}` |" in (FOLDER / "README.md").read_text(encoding="utf-8")
 
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run in, which must be empty in the end."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(FOLDER.parent), os.environ.get("PYTHONPATH")])))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    monkeypatch.delenv("BOOKKEEPER_METADATA_SERVICE_URI", raising=False)
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+def run(notebook: Any, place: Path) -> list[Any]:
+    """The outputs of all cells."""
+    from nbclient import NotebookClient
+
+    NotebookClient(notebook, timeout=CELL_S, kernel_name="python3", resources={"metadata": {"path": str(place)}}).execute()
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the kernel's client libraries warn about themselves
+@pytest.mark.parametrize("path", _all())
+def test_runs_from_top_to_bottom(path: Path, place: Path) -> None:
+    outputs = run(nbformat.read(path, as_version=4), place)
     assert not [output for output in outputs if output.output_type == "error"]
     assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", RUN_AGAIN)
+def test_each_cell_may_run_again(name: str, place: Path) -> None:
+    """All but the last, which ends the cluster."""
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    notebook.cells = [twin for cell in codes[:-1] for twin in (cell, nbformat.v4.new_code_cell(cell.source))] + [codes[-1]]
+    assert not [output for output in run(notebook, place) if output.output_type == "error"]
