@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 BLUE, RED = "#0072B2", "#D55E00"
 COLOURS = (("#0072B2", "#56B4E9"), ("#009E73", "#7FCEB9"), ("#CC79A7", "#E5BCD3"), ("#E69F00", "#F2CF80"))
 """Two shades for each ledger, which people with any kind of colour blindness tell apart."""
+_APART = 0.03  # of the time: nearer than that two numbers would lie on one another
 _NARROW = 0.05  # of the width; narrower fragments have no room for words
 
 
@@ -37,11 +38,17 @@ def draw_rows(axes: Axes, report: Report) -> None:
     times = [sample.at_s for sample in report.samples]
     handles = axes.step(times, [sample.dropped for sample in report.samples], where="post", color="0.6", label="dropped into the input")
     handles += axes.step(times, [sample.committed for sample in report.samples], where="post", color=BLUE, label="committed to the log")
-    for number, (at_s, text, fault) in enumerate(told_moments(report), 1):
+    told = told_moments(report)
+    apart = _APART * max((at_s for at_s, _, _ in told), default=0.0)
+    numbers: dict[float, str] = {}  # where they stand; those of moments that are too near one another stand together
+    for number, (at_s, text, fault) in enumerate(told, 1):
         style: dict[str, Any] = {"color": RED if fault else "0.35", "linestyle": "--" if fault else ":", "linewidth": 1}
         axes.axvline(at_s, **style)
-        axes.text(at_s, 1.01, str(number), transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=8, color=style["color"])
+        near = max(numbers, default=None)
+        numbers[at_s] = str(number) if near is None or at_s - near >= apart else f"{numbers.pop(near)}, {number}"
         handles.append(Line2D([], [], label=f"{number}  {at_s:,.0f} s: {text}", **style))
+    for at_s, text in numbers.items():
+        axes.text(at_s, 1.01, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=8)
     axes.set_title("rows over time", pad=16)
     axes.set(xlabel="seconds", ylabel="rows")
     axes.set_ylim(bottom=0)
@@ -111,6 +118,7 @@ def draw_fragments(axes: Axes, report: Report) -> None:
             axes.text((first + stop) / 2, -0.55, words, ha="center", fontsize=7, color="0.3")
     axes.set_yticks(range(len(lanes)), [f"{bookie}\n(killed)" if report.bookies.get(bookie) else bookie for bookie in lanes])
     axes.set_ylim(len(lanes) - 0.4, -1.5)
+    axes.set_xlim(0, max(1, start))
     axes.set(
         title="which bookie holds which entries (another shade: the ensemble changed; hatched: on the killed bookie)",
         xlabel="entries of all ledgers in order of the log",
