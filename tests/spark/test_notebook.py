@@ -68,6 +68,46 @@ def test_runs_from_top_to_bottom(path: Path, place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
+INTERRUPTED = """
+import os, signal, threading
+log = client.create_log("interrupted", exist_ok=True)
+reading = log.reader()
+threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()  # as the stop button does
+{wait}
+"""
+WAITS = {
+    "a follower": "for run in reading.follow(): pass",
+    "a table": "while True: client.ledgers().to_pandas()",
+    "a picture": "while True: ledger.plot_fragments(ax=axes.cla() or axes)",
+    "a trace": "with client.trace() as trace:\n    while True: client.ledger(ledger.ledger_id).refresh()",
+}
+MADE = """
+from matplotlib.figure import Figure
+axes = Figure().add_subplot()
+with client.create_ledger() as writer:
+    writer.append(b"x")
+ledger = client.ledger(writer.ledger_id)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_an_interrupted_cell_leaves_a_working_notebook(place: Path) -> None:
+    """Its own handles go on after it, and the next cells work."""
+    notebook = nbformat.read(FOLDER / "explore_ledgers.ipynb", as_version=4)
+    codes = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    cells = [codes[0], nbformat.v4.new_code_cell(MADE)]
+    for wait in WAITS.values():
+        cell = nbformat.v4.new_code_cell(INTERRUPTED.format(wait=wait), metadata={"tags": ["raises-exception"]})
+        check = nbformat.v4.new_code_cell(
+            "assert client.ledger(ledger.ledger_id).refresh().length == 1; ledger.plot_fragments(); client.ledgers()"
+        )
+        cells += [cell, check]
+    notebook.cells = [*cells, nbformat.v4.new_code_cell("client.close(); cluster.close()")]
+    errors = [output.ename for output in run(notebook, place) if output.output_type == "error"]
+    assert errors == ["KeyboardInterrupt"] * len(WAITS)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", RUN_AGAIN)
