@@ -204,7 +204,7 @@ class BookKeeper(StaysHere):
 
     async def close(self) -> None:
         """Close the client. Idempotent. Followers end their iteration, appends without an outcome fail with ClientClosedError, and ledgers
-        that are written stay OPEN. A call that is cancelled goes on, and the next one does what one that failed has left undone. It may be
+        that are written stay OPEN. A cancelled ``close`` goes on. If a ``close`` failed, the next call finishes it. It may be
         called in any loop once the client's own is closed."""
         if not self._loop.loop.is_closed():
             self._loop.check()

@@ -55,7 +55,7 @@ def cli(context: click.Context, verbose: int) -> None:
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete commands and options of bk.
+    """Print a script by which a shell completes commands and options of bk.
 
     \b
     bash: eval "$(bk completion bash)" in ~/.bashrc

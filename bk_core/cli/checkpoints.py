@@ -308,7 +308,7 @@ def _say_batch(batch: Batch) -> None:
 @cluster_options
 def remove(names: tuple[str, ...], yes: bool, even_if_alive: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
     """Delete checkpoints with all their files. A query that is started again without its checkpoint begins anew. Refused where an owner
-    is alive. One that cannot be deleted is told, keeps no other, and makes the status 1."""
+    is alive. If one cannot be deleted, the others are deleted all the same, and the status is 1."""
     from bk_core.client.files.upkeep import delete_file_store
 
     failed = False

@@ -28,7 +28,7 @@ def _problem_json(name: str, problem: LogProblem) -> dict[str, Any]:
 @password_option
 @cluster_options
 def check(name: str | None, everything: bool, password: str, uri: str, protocol: str, as_json: bool) -> int:
-    """Is everything there that a log lists, history included? Reads only; never fences. Exit status 1 if not.
+    """Check that everything exists that a log lists, history included. Reads only; never fences. Exit status 1 if not.
 
     With --all, logs with another password than the given one are not looked at, and named on standard error.
 

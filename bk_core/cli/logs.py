@@ -186,9 +186,9 @@ def _property_options(command: _Command) -> _Command:
             click.option("--digest-type", type=click.Choice(_DIGESTS), help="Checksum of entries."),
             click.option("--guaranteed/--not-guaranteed", default=None, help="Close ledgers only when all of the write quorum has all."),
             click.option(
-                "--retention", "retention_ms", type=Duration(optional=True), help="Keep segments so long, such as 7d; none: for ever."
+                "--retention", "retention_ms", type=Duration(optional=True), help="How long segments are kept, such as 7d; none: for ever."
             ),
-            click.option("--retention-bytes", type=Size(optional=True), help="Keep so many newest bytes, such as 10GiB; none: all."),
+            click.option("--retention-bytes", type=Size(optional=True), help="Newest bytes that are kept, such as 10GiB; none: all."),
             click.option(
                 "--committed-retention",
                 "committed_retention_ms",
@@ -381,7 +381,7 @@ def forget(name: str, cluster: str, uri: str, protocol: str, as_json: bool) -> N
 @click.argument("name")
 @click.option("--before-seq", type=click.IntRange(min=0), help="Drop segments before this one.")
 @click.option("--older-than", "age_ms", type=Duration(), help="Drop segments committed longer ago, such as 7d.")
-@click.option("--keep-bytes", type=Size(), help="Drop what is older than so many newest bytes, such as 10GiB.")
+@click.option("--keep-bytes", type=Size(), help="Keep this many of the newest bytes, such as 10GiB, and drop what is older.")
 @click.option("--retention", is_flag=True, help="Drop what the log's own retention does not keep.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @password_option
@@ -400,7 +400,7 @@ def trim(
 ) -> None:
     """Drop segments from the front of a log and delete their ledgers. What is being written stays.
 
-    Of several bounds the farthest counts.
+    With several bounds, the one that drops most applies.
     """
     from bk_core.client.log.history import read_log
     from bk_core.client.log.janitor import trim_log
@@ -474,7 +474,7 @@ def _say_trim(name: str, gone: tuple[int, int, int], deleted: Iterable[int] | No
 @log.command("gc")
 @click.argument("names", nargs=-1)
 @click.option(
-    "--min-age", "age_ms", type=Duration(), default="6h", show_default=True, help="Since when a writer of unknown fate counts as gone."
+    "--min-age", "age_ms", type=Duration(), default="6h", show_default=True, help="Age from which a writer of unknown fate counts as gone."
 )
 @click.option(
     "--delete-orphans",
@@ -489,8 +489,8 @@ def collect(names: tuple[str, ...], age_ms: int, delete_orphans: str | None, pas
     Ledgers of processes that are known to be gone are cleaned up whatever their age, those of a query's workers when they are a minute
     old, for their batch may be about to be committed. Safe at any time.
 
-    Without NAMES all ledgers are looked at as well for those whose log is gone: they are told, and deleted only with --delete-orphans. A
-    ledger of an earlier version does not tell its log root: its log may be alive at another one.
+    Without NAMES all ledgers are looked at as well for those whose log is gone: they are reported, and deleted only with --delete-orphans.
+    A ledger of an earlier version does not tell its log root: its log may be alive at another one.
     """
     failed = False
     if names and delete_orphans:

@@ -197,7 +197,7 @@ def _replica_json(replica: ReplicaReport) -> dict[str, Any]:
 @click.argument("ledger_id", type=int, required=False)
 @click.option("--all", "everything", is_flag=True, help="Every ledger, one after the other.")
 @click.option("--full", is_flag=True, help="Look at every entry of every replica, not only at the first and the last one.")
-@click.option("--lost", multiple=True, metavar="BOOKIE", help="Take this bookie for gone although it is registered. May be repeated.")
+@click.option("--lost", multiple=True, metavar="BOOKIE", help="Treat this bookie as lost although it is registered. May be repeated.")
 @click.option("--lock-wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for another replicator.")
 @_tail_options
 @rate_option
@@ -299,7 +299,7 @@ def bookie() -> None:
 
 @bookie.command("collect")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--up-to", type=click.IntRange(min=1), required=True, metavar="LEDGERS", help="So many may be dropped, and no more.")
+@click.option("--up-to", type=click.IntRange(min=1), required=True, metavar="LEDGERS", help="The most ledgers that may be dropped.")
 def collect(directory: Path, up_to: int) -> int:
     """Let the embedded bookie on DIRECTORY drop many deleted ledgers at once, in its next collection.
 
@@ -339,7 +339,7 @@ def decommission(
 
     Make it read-only or stop it first: clients place new ledgers on a bookie as long as it is registered as writable. Live writers go on. A
     ledger that is being written to the bookie right now stays until its writer moves on, or until --recover-open closes it. All ledgers
-    that name the bookie are gone through once, and again until --wait is over; a copy that is under way then is finished.
+    that name the bookie are processed once, and again until --wait is over; a copy that is under way then is finished.
     """
     with connected(uri, protocol) as client, watched() as show:
         _note_disabled(client, as_json)

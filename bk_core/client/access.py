@@ -17,7 +17,7 @@ def digest_type_of(value: DigestType | str) -> DigestType:
 
 
 def granted(ledger_id: int, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | str | None) -> LedgerMetadata:
-    """Return the metadata with what the caller names in place of what is not stored (META-15). Raises WrongPasswordError and
+    """Return the metadata, completed by what the caller gives where the store has nothing (META-15). Raises WrongPasswordError and
     WrongDigestTypeError for what is stored otherwise, before any bookie is asked (OP-1)."""
     given = LedgerAccess(None if digest_type is None else digest_type_of(digest_type), password)
     if metadata.stores_password and metadata.password != given.password:

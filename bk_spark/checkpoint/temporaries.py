@@ -1,7 +1,7 @@
 """Temporary files of a checkpoint: ``.<name>.<uuid>.tmp`` beside the file that one is written for, of a task ``.<name>.<uuid>.TID<n>.tmp``.
 
-They are staged and in no record of the log. Each question costs as much with ten thousand of them as with one, but for three: what lies
-in a directory and what is due cost as much as there is of it, and what lies below a directory costs a look at all directories.
+They are staged and in no record of the log. All look-ups but three take constant time: what lies in a
+directory and what is due take time by how much there is of it, and what lies below a directory takes a look at all directories.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._looked.add(snapshot.name)
 
     def _here(self, snapshot: Snapshot, offset: LogOffset) -> Position:
-        """Return the position of ``offset`` in the log as it is now, in its one spelling; the first entry if that is lost and may be."""
+        """Return the position of ``offset`` in the log as it is now, normalised; the first entry if it is lost and losses are allowed."""
         try:
             check_there(snapshot.name, snapshot.view, offset)
         except LogDataLossError as error:
@@ -262,9 +262,10 @@ class BookKeeperStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _ends(
         self, before: Offsets, snapshots: Mapping[str, Snapshot], backlogs: Mapping[str, Backlog], reached: Mapping[str, Position]
     ) -> Offsets:
-        """A log that is new to the stream is pinned at its first entry, and read from the next batch on: so a replay of this one, or a
+        """Return the end of a batch.
 
-        trim in between, cannot move its beginning. One that is not asked for any more keeps its place, to go on there when it is again.
+        A log that is new to the stream is pinned at its first entry and read from the next batch on, so neither a replay of this batch nor
+        a trim in between moves its beginning. One that is not asked for any more keeps its place, to go on there when it is again.
         """
         ends: Offsets = {name: offset for name, offset in before.items() if name not in snapshots and not self._asks_for(name)}
         for name, snapshot in snapshots.items():

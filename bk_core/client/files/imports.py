@@ -3,7 +3,7 @@
 An import writes all files into a folder of its own in the root of the store. That folder then takes the place of all files in one change
 (``FileStore.replace_all``, FS-20). Up to that change the old files are there, all of them and untouched; from then on the new ones are.
 The folder of an import that was killed stays. It is no part of the checkpoint, and the next owner of the checkpoint deletes it. A query
-does not open a checkpoint that has nothing else: it would begin anew, although the checkpoint that was to be brought tells how far it is.
+does not open a checkpoint that has nothing else: it would begin anew, although the imported one says how far the query had come.
 """
 
 from __future__ import annotations
